@@ -173,11 +173,12 @@ _OF_ROWS = {"cumsum", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum"}
 
 def _check_rows(ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str]) -> None:
     """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
-    of_rows, mixing = set(feeds), {}  # names of values that depend on rows; operators that mix the rows behind a value
+    of_rows = set(feeds)  # names of values that depend on rows
+    mixing: dict[str, str] = {}  # operators that mix the rows which a value depends on
     for op in ops:
         given = op.input_names()
         if op is reduction:
-            # What the weights of a mean are divided by is their sum.
+            # The second operand of a weighted mean is a sum of weights, as it should be.
             if (found := mixing.get(given[0])) is not None:
                 expected, got = "rows that do not depend on each other before the loss", f"{found!r} of rows"
                 raise ProgramError("ReplicatedProgram", expected=expected, got=got)

@@ -51,35 +51,41 @@ def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
     """Return the parts of a loss, given the records that lead to it in the order of their application."""
     kinds, reductions = kinds_of(records)
     found: dict[int, Record] = {}
-    stack, trouble = [v for v in targets if v.record is not None], ""
-    for target in stack:
-        kind = kinds[target.record.number][target.position].kind
-        if kind == MIXED or (kind == ROWS and not target.ndim):
+    stack, trouble = [(v.record, v.position, v.ndim) for v in targets if v.record is not None], ""
+    for record, position, ndim in stack:
+        kind = kinds[record.number][position].kind
+        if kind == MIXED or (kind == ROWS and not ndim):
             trouble = _mixing(records, kinds)
     while stack:
-        variable = stack.pop()
-        record = variable.record
-        if kinds[record.number][variable.position].kind in (ROWS, MIXED) or record.number in found:
+        record, position, _ = stack.pop()
+        if kinds[record.number][position].kind in (ROWS, MIXED) or record.number in found:
             continue
         found[record.number] = record
         if record.number not in reductions:
-            stack += [v for v in record.inputs if v is not None and v.record is not None]
+            inputs = [v for v in record.inputs if v is not None]
+            stack += [(v.record, v.position, v.ndim) for v in inputs if v.record is not None]
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
     shares = any(is_watched(v) and v.requires_grad for record in tail for v in record.inputs)
-    digest = hashlib.blake2b(digest_size=8)
+    constants, chooser = _constants_of(tail, kinds)
+    chosen = [record for record in ordered if record.number in reductions]
+    return Terms(chosen, tail, shares, constants, trouble or chooser)
+
+
+def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
+    """Return a digest of the constants of a tail, and which operator chooses by one rank's sums, or nothing."""
+    digest, chooser = hashlib.blake2b(digest_size=8), ""
     for record in tail:
         given = [None if v is None else kind_of(v, kinds) for v in record.inputs]
         arrays = [v.value.data for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is None]
         if any(array.dtype == bool for array in arrays) and any(
             kind is not None and kind.kind == SUMS for kind in given
         ):
-            trouble = trouble or f"{record.op.type!r}, which chooses by a comparison of one rank"
+            chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
         for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array))
-    chosen = [record for record in ordered if record.number in reductions]
-    return Terms(chosen, tail, shares, digest.digest(), trouble)
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.digest(), chooser
 
 
 def _arrays_of(index: Any) -> list[np.ndarray]:

@@ -146,9 +146,9 @@ class BatchNorm1d(Module):
     In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
     the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
 
-    On several ranks (`distributed.replicate`) the moments are those of the rows of all ranks, so all of them call the
-    layer equally often, also with no rows.  With `reproducible`, each shard has its own moments, and the running
-    moments are those of the first.
+    On several ranks (`distributed.replicate`) the moments go over the rows of all ranks, so each rank calls the layer
+    equally often, even without rows.  With `reproducible`, each shard has its own moments, and only the first shard
+    moves the running moments.
 
     A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
     PyTorch raises an error.

@@ -33,9 +33,9 @@ _sums_of_ranks: ContextVar[Callable[..., Sequence[np.ndarray]] | None] = Context
 
 @contextlib.contextmanager
 def summing(function: Callable[..., Sequence[np.ndarray]]) -> Iterator[None]:
-    """Let moments be those of the rows of several processes: `function(*sums)` returns the sums of all of them.
+    """Let moments go over the rows of several processes, whose sums `function(*sums)` adds.
 
-    Each calls it equally often: twice per application, and once per gradient.
+    Each process calls it equally often: twice per application, and once per gradient.
     """
     before = _sums_of_ranks.set(function)
     try:
