@@ -13,6 +13,7 @@ import pytest
 import varlen_rnn as vr
 from tests.launched import collectives, train
 from tests.rank_threads import run_ranks
+from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
 
 ROOT = Path(__file__).parent.parent
@@ -22,18 +23,24 @@ GLOO = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not insta
 MPI = pytest.mark.skipif(not (MPIEXEC and find_spec("mpi4py")), reason="MPI is not installed")
 
 
-def launch(engine, ranks, folder, *arguments):
-    """Run `tests.launched` on ranks of an engine; return the results of each."""
+def run(engine, ranks, *arguments):
+    """Run a script on ranks of an engine, as its arguments say; return what it prints."""
     if engine == "gloo":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     else:
         command = [MPIEXEC, "-n", str(ranks), *OPEN_MPI, sys.executable, "-m", "mpi4py"]
-    command += ["-m", "tests.launched", str(folder), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VARLEN_RNN_NUM_THREADS": "1"}
     result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANGS,
+        check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def launch(engine, ranks, folder):
+    """Run `tests.launched` on ranks of an engine; return the results of each."""
+    run(engine, ranks, "-m", "tests.launched", folder)
     return [dict(np.load(folder / f"rank{rank}.npz")) for rank in range(ranks)]
 
 
@@ -58,6 +65,21 @@ def test_shards_have_the_same_bits_on_more_ranks(engine, ranks, tmp_path):
     for found in launch(engine, ranks, tmp_path):
         for name, value in wanted.items():
             np.testing.assert_array_equal(found[f"exact {name}"], value, name)
+
+
+def test_the_example(monkeypatch):
+    """Its digest of reproducible training is the same under `python` and on two ranks."""
+    script, options = ROOT / "examples" / "data_parallel.py", ["--steps", "5", "--reproducible", "3"]
+    alone = subprocess.run(
+        [sys.executable, str(script), *options], capture_output=True, text=True, timeout=HANGS, check=False
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert "1 ranks: loss" in alone.stdout
+    assert "one process: parameters differ by" in alone.stdout
+    if not MPI.args[0]:
+        ranks = run("mpi", 2, script, *options)
+        assert "2 ranks: loss" in ranks
+        assert ranks.splitlines()[1] == alone.stdout.splitlines()[1]
 
 
 def check_collectives(found, size):

@@ -112,7 +112,7 @@ def test_a_bad_file_is_a_clear_error(content, message, tmp_path):
 @pytest.mark.parametrize(
     ("script", "option", "value", "message"),
     [
-        ("data_parallel.py", "--workers", "0", "expected at least 1, got 0"),
+        ("data_parallel.py", "--reproducible", "0", "expected at least 1, got 0"),
         ("data_parallel.py", "--steps", "0", "expected at least 1, got 0"),
         ("data_parallel.py", "--steps", "a", "invalid count value: 'a'"),
         ("classify_names.py", "--batch-size", "0", "expected at least 1, got 0"),

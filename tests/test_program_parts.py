@@ -1,18 +1,13 @@
 """Values cross a pipe as bytes; a program is cut into parts that run in other processes."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import varlen_rnn as vr
-from tests.waiting import HANGS
 
-ROOT = Path(__file__).parent.parent
 VALUES = {
     "rows": vr.create_lod_tensor(np.arange(6.0).reshape(6, 1)[::-1], [[1, 2], [2, 0, 4]]),
     "no sequences": vr.create_lod_tensor(np.empty((0, 2), np.float32), [[]]),
@@ -85,14 +80,6 @@ def test_a_plan_and_rows_are_handed_over():
 def test_cuts_that_cannot_be(at, error):
     with pytest.raises(vr.ProgramError, match=error):
         program()[0].split(at=at)
-
-
-def test_two_workers_learn_what_one_process_learns():
-    command = [sys.executable, str(ROOT / "examples" / "data_parallel.py")]  # as a reader runs it
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
-    assert result.returncode == 0, result.stderr
-    assert "2 workers: loss" in result.stdout
-    assert "one process: parameters differ by" in result.stdout
 
 
 def payload(kind, *arrays, name="p"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import varlen_rnn as vr
 from tests.launched import Model, data, loss_of, train
 from tests.rank_threads import run_ranks
-from varlen_rnn.distributed import Communicator, Shard, buckets, replicate
+from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
 
 F = vr.nn.functional
@@ -466,3 +466,75 @@ def test_metrics_over_all_ranks():
     for found in run_ranks(3, run):
         for name, got, expected in zip(made, found, wanted, strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-6, err_msg=name)
+
+
+def recorded(loss_of_logits=F.cross_entropy):
+    """Return the program of a step, its model and loss."""
+    vr.manual_seed(0)
+    model = vr.nn.Sequential(vr.nn.Embedding(20, 5), vr.nn.GRU(5, 6))
+    head = vr.nn.Linear(6, 3)
+    with vr.program_guard() as program:
+        ids, labels = vr.feed_data("ids", [-1], "int64", lod_level=1), vr.feed_data("labels", [-1], "int64")
+        y, _ = model(ids)
+        loss = loss_of_logits(head(vr.sequence_pool(y, "mean")), labels)
+        parameters = [*model.parameters(), *head.parameters()]
+        optimizer = vr.optim.Adam(parameters, lr=0.05)
+        vr.backward(loss)
+        vr.optim.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    return program, loss, parameters
+
+
+def run_program(comm, loss_of_logits=F.cross_entropy):
+    program, loss, parameters = recorded(loss_of_logits)
+    parts, losses = data(), []
+    if comm is not None:
+        if comm.rank:
+            for parameter in parameters:
+                parameter.data[...] = 0.0  # gets the numbers of rank 0
+        replicated, parts = ReplicatedProgram(program, comm), data().part(comm.rank, comm.size)
+    run = (lambda *given: vr.Executor().run(program, *given)) if comm is None else replicated.run
+    for ids, _, labels in [*parts, *parts]:
+        losses.append(float(run({"ids": ids, "labels": labels}, [loss])[0]))
+    return {"losses": losses, **{str(k): parameter.data for k, parameter in enumerate(parameters)}}
+
+
+PROGRAMS = {
+    "mean": F.cross_entropy,
+    "sum": lambda logits, labels: F.cross_entropy(logits, labels, "sum"),
+    "weights": lambda logits, labels: F.cross_entropy(logits, labels, weight=[0.2, 1.0, 0.5]),
+    "by hand": lambda logits, labels: (logits * logits).sum(axis=1).mean(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_on_ranks(name):
+    wanted = run_program(None, PROGRAMS[name])
+    check_equal(run_program(Communicator(), PROGRAMS[name]), wanted)
+    found = run_ranks(2, lambda comm: run_program(comm, PROGRAMS[name]))
+    check_equal(found[1], found[0])
+    check_close(found[0], wanted)
+
+
+def test_programs_that_cannot_be_on_ranks():
+    model = vr.nn.Linear(3, 2)
+    with vr.program_guard() as program:
+        loss = model(vr.feed_data("x", [-1, 3], "float32")).mean()
+    with pytest.raises(vr.ProgramError, match="expected the gradients of one loss, got 0 losses"):
+        ReplicatedProgram(program)
+    with vr.program_guard(program):
+        loss.backward()
+    with pytest.raises(vr.ProgramError, match="expected updates"):
+        ReplicatedProgram(program)
+    program, *_ = recorded(lambda logits, labels: F.cross_entropy(logits, labels) + logits.mean())
+    with pytest.raises(
+        vr.ProgramError, match="expected a loss that is one sum or mean over rows, got the result of 'add'"
+    ):
+        ReplicatedProgram(program)
+    with pytest.raises(vr.DTypeError, match="ReplicatedProgram, program: expected a Program, got Linear"):
+        ReplicatedProgram(model)
+    replicate(model, vr.optim.SGD(model.parameters(), 0.1))
+    with vr.program_guard():
+        loss = model(vr.feed_data("x", [-1, 3], "float32")).mean()
+        with pytest.raises(vr.ProgramError, match="expected leaves of one process, got 'weight', which is replicated"):
+            loss.backward()

@@ -156,6 +156,15 @@ def program():
     return recorded
 
 
+def of_a_step():
+    with vr.program_guard() as recorded:
+        weight = vr.nn.Parameter(np.ones((3, 2), np.float32))
+        loss = (vr.feed_data("x", [-1, 3], "float32") @ weight).mean()
+        loss.name = "loss"
+        vr.optim.SGD([weight], 0.1).minimize(loss)
+    return recorded
+
+
 def guard(program):
     with vr.program_guard(program):
         pass
@@ -615,6 +624,11 @@ CALLS = {
     "Communicator": (vr.distributed.Communicator,),
     "replicate": (
         vr.distributed.replicate, Sum, lambda: vr.optim.SGD(parameters(), 0.1), vr.distributed.Communicator, lambda: 2,
+    ),
+    "ReplicatedProgram": (vr.distributed.ReplicatedProgram, of_a_step, vr.distributed.Communicator),
+    "ReplicatedProgram.run": (
+        lambda feed, names: vr.distributed.ReplicatedProgram(of_a_step()).run(feed, names), lambda: {"x": X},
+        lambda: ["loss"],
     ),
     "metric, all_reduce": (vr.metrics.Accuracy().all_reduce, vr.distributed.Communicator),
     "all_reduce": (vr.distributed.Communicator().all_reduce, lambda: np.zeros(2), lambda: "max"),

@@ -4,9 +4,19 @@ from varlen_rnn.communicator import Communicator
 from varlen_rnn.distributed.gloo import TorchCommunicator
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.mpi import MpiCommunicator
+from varlen_rnn.distributed.programs import ReplicatedProgram
 from varlen_rnn.distributed.replica import Replica, Shard, replicate
 
-__all__ = ["Communicator", "MpiCommunicator", "Replica", "Shard", "TorchCommunicator", "connect", "replicate"]
+__all__ = [
+    "Communicator",
+    "MpiCommunicator",
+    "Replica",
+    "ReplicatedProgram",
+    "Shard",
+    "TorchCommunicator",
+    "connect",
+    "replicate",
+]
 
 
 def __dir__() -> list[str]:

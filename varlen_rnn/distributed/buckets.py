@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import Variable
 
 Gradient: TypeAlias = LoDTensor | SelectedRows
 BUCKET_BYTES = 1 << 20
-DENSE, SPARSE = 1, 2  # of a parameter, what the gradients of any rank are
+DENSE, SPARSE = 1, 2  # bits of a parameter: the gradients that any rank may have
 
 
 class Layout:

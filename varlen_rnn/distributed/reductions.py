@@ -21,7 +21,7 @@ from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 
-# What a value depends on.  Values that depend on parameters alone, or on sums over rows, are the same on all ranks.
+# The kinds of values: of parameters alone, of sums over rows, of rows.  The first two are the same on all ranks.
 _PARAMETERS, _SUMS, _ROWS = range(3)
 
 
@@ -69,7 +69,7 @@ def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
 
 
 def _kind(record: Record, kinds: dict[int, int]) -> int:
-    """Return what the results of a record depend on, given the kinds of the records before it."""
+    """Return the kind of the results of a record, given the kinds of the records before it."""
     found, own, constants = set(), [_Extent(0, 0)], [_Extent(0, 0)]
     for variable in record.inputs:
         if variable is None:

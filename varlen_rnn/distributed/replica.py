@@ -14,11 +14,13 @@ from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_int, shown
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.nn import Module
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.variable import Variable
+
+_MOST_SHARDS = 2**16  # which leave 46 bits for the gradient of each
 
 
 class Shard(NamedTuple):
@@ -199,6 +201,9 @@ def replicate(
     comm = connect() if comm is None else check_communicator(comm, "replicate, comm")
     if reproducible is not None:
         reproducible = check_int(reproducible, "replicate, reproducible", comm.size)
+        if reproducible > _MOST_SHARDS:
+            expected, got = f"at most {_MOST_SHARDS} shards", shown(reproducible)
+            raise OutOfRangeError("replicate, reproducible", expected=expected, got=got)
     named: dict[Variable, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter in optimizer.parameters:
         named.setdefault(parameter, f"parameter {len(named)}")

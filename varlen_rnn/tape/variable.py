@@ -710,8 +710,11 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 
 
 def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
-    """Raise if a leaf of a program has a hook, because a run of the program would not call it."""
+    """Raise if a run of a program would not do what a leaf asks for: it calls no hooks, and adds nothing over ranks."""
     for name, leaf in leaves.items():
+        if leaf.hooks is not None and leaf.hooks.watcher is not None:
+            got, hint = f"{name!r}, which is replicated", "distributed.ReplicatedProgram runs a program on ranks"
+            raise ProgramError("backward in a program", expected="leaves of one process", got=got, hint=hint)
         if leaf.hooks is not None and any(leaf.hooks):
             got, hint = f"a hook of {name!r}", "remove it, or add an operator that changes the gradient"
             raise ProgramError("backward in a program", expected="leaves without hooks", got=got, hint=hint)

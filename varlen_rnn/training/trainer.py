@@ -131,7 +131,7 @@ class Trainer:
     callbacks : list of Callback
     comm : Communicator, optional
         Its ranks train together (`distributed.replicate`).  All ranks make the same `batches`, as `data.batches`
-        returns them for one process, and each takes its part of every batch.  Losses are those of all ranks.
+        returns them for one process, and each takes its part of every batch.  A loss is the loss of all ranks.
         `validate` runs on every rank, and returns the same on all: each may look at a part, and call `all_reduce` of
         its metrics.  Callbacks with `on_first_rank_only` run on rank 0.
     reproducible : int, optional
@@ -348,7 +348,7 @@ class Trainer:
                     self._check_finite(loss)
                     rows += _rows_of(inputs)
                 backward(loss if len(numbers) == 1 else loss / len(numbers))
-            if self.replica is not None:  # now the loss is that of all ranks, which raise together
+            if self.replica is not None:  # now it is the loss of all ranks, which raise together
                 self._check_finite(loss)
                 rows += int(whole.lengths(number).sum())
             total += loss.item()
