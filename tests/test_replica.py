@@ -410,8 +410,54 @@ def test_callbacks_of_the_first_rank():
 
     assert run_ranks(2, run) == [[2, 2], [0, 2]]
     assert run(None) == [2, 2]
-    for callback in (vr.training.Checkpoints, vr.training.JSONLog, vr.training.Progress):
+    for callback in (vr.training.JSONLog, vr.training.Progress):
         assert callback.on_first_rank_only
+
+
+def stopped_and_resumed(comm, folder, stop_at, reproducible=None):
+    """Return the weights after a training that takes steps up to `stop_at`, or to its end, from the last checkpoint."""
+    vr.manual_seed(0)
+    model = Model()
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), lambda *batch: loss_of(model, *batch), data(),
+        clip_norm=1.0, comm=comm, reproducible=reproducible, callbacks=[vr.training.Checkpoints(folder, every=3)],
+    )  # fmt: skip
+    began = trainer.resume(folder)
+    if stop_at is None:
+        trainer.fit(epochs=2)
+    else:
+        trainer.fit(steps=stop_at)
+    return began, model.state_dict()
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_checkpoint_of_ranks_goes_on_with_another_number_of_ranks(later, tmp_path):
+    wanted = run_ranks(2, lambda comm: fitted(comm, 4))[0][0]
+    close, _ = fitted(None)
+    for reproducible, check, expected in ((4, check_equal, wanted), (None, check_close, close)):
+        expected = {name: value for name, value in expected.items() if name != "losses"}
+        folder = tmp_path / str(reproducible)
+        run_ranks(2, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, 5, k))
+        assert [path.name for path in folder.iterdir()] == ["step-000000003.safetensors"]
+        again = run_ranks(later, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, None, k))
+        for began, found in again:
+            assert began
+            check(found, expected)
+
+
+def test_all_ranks_hear_that_rank_0_cannot_write(monkeypatch):
+    def save(path, **groups):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(vr.training.trainer, "save", save)
+
+    def run(comm):
+        _, trainer = fitted(comm)
+        kind, text = (OSError, "disk is full") if comm.rank == 0 else (vr.CheckpointError, "an error on rank 0")
+        with pytest.raises(kind, match=text):
+            trainer.save("file")
+
+    run_ranks(3, run)
 
 
 def test_trainers_that_cannot_be_on_ranks():

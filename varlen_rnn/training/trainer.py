@@ -6,6 +6,7 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, backward
-from varlen_rnn.training.files import newest
+from varlen_rnn.training.files import checkpoint_path, newest, on_first_rank, step_of
 from varlen_rnn.typing import StrPath
 
 
@@ -396,6 +397,9 @@ class Trainer:
     def save(self, path: StrPath, **groups: Any) -> None:
         """Write the whole state of the training: model, optimizer, random generator, position, callbacks.
 
+        Of ranks that train together, all call it, and rank 0 writes.  The call returns on every rank once the file is
+        whole; if rank 0 cannot write it, the call raises on every rank.
+
         Parameters
         ----------
         path : str or path
@@ -422,7 +426,10 @@ class Trainer:
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
             raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
-        save(path, **groups, **own)
+        if self.replica is None:
+            save(path, **groups, **own)
+        else:
+            on_first_rank(self.replica.comm, lambda: save(path, **groups, **own), f"{path}")
 
     def load(self, path: StrPath) -> None:
         """Continue from a file that `save` wrote, in a trainer with the same kind of model, optimizer and callbacks.
@@ -463,8 +470,16 @@ class Trainer:
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
-        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
+        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one.
+
+        Ranks that train together read the same file, the newest that rank 0 sees, so all must see the folder.  There
+        may be more or fewer ranks than those that wrote it.
+        """
         path = newest(folder)
+        if self.replica is not None:
+            step = np.array([-1 if path is None else step_of(path)])
+            self.replica.comm.broadcast(step)
+            path = None if step[0] < 0 else checkpoint_path(Path(folder), int(step[0]))
         if path is not None:
             self.load(path)
         return path is not None
