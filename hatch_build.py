@@ -52,15 +52,17 @@ class KernelHook(BuildHookInterface):
 
     def _levels(self):
         wanted = os.environ.get("VARLEN_RNN_KERNELS") or self.config.get("levels", "host")
-        return [level for level in wanted.split(",") if level != "none"]
+        return [level for level in map(str.strip, wanted.split(",")) if level != "none"]
 
     def _compiled(self, level):
         """Return the folders of the kernels of a level: one."""
         place = Path(self._memory.name) / level
-        path = os.pathsep.join([str(SOURCES), *filter(None, sys.path)])  # also of an isolated build
-        added = {"NUMBA_CACHE_DIR": str(place), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        added = {"NUMBA_CACHE_DIR": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
+        # `-m` finds the sources in the current folder.  An isolated build of pip would take them out of PYTHONPATH,
+        # if the environment around it has them installed as editable.
         subprocess.run(
             [sys.executable, *WARM, "--level", level],
-            env=os.environ | added, cwd=self._memory.name, capture_output=True, text=True, check=True, timeout=LONGEST,
+            env=os.environ | added, cwd=SOURCES, capture_output=True, text=True, errors="replace", check=True,
+            timeout=LONGEST,
         )  # fmt: skip
         return [folder for folder in (place / "varlen_rnn").iterdir() if folder.is_dir()]

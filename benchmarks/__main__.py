@@ -1,7 +1,8 @@
 """Measure varlen_rnn beside other engines.
 
 `python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md;
-`python -m benchmarks against OTHER` compares a layer's training step with that of another checkout.
+`python -m benchmarks against OTHER` compares a layer's training step with that of another checkout,
+or of kernels for a level of processors.
 """
 
 import argparse

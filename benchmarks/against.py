@@ -1,8 +1,9 @@
 """Time the pieces of a layer's training step in this checkout and in another: `python -m benchmarks against OTHER`.
 
-OTHER is the root of the other checkout.  Each has two processes, for those of one binary differ by 2 to 5 %, by where
-their pages fall: a difference between checkouts counts where it is larger than that between twins.  Processes take
-turns; in each round, times are divided by those of the first process.
+OTHER is the root of the other checkout, or a level of processors, as x86-64-v3: then it is this checkout with kernels
+for the level, and the first one has kernels for this very processor.  Each has two processes, for those of one binary
+differ by 2 to 5 %, by where their pages fall: a difference between checkouts counts where it is larger than that
+between twins.  Processes take turns; in each round, times are divided by those of the first process.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 
 import varlen_rnn as vr
@@ -21,6 +23,7 @@ from benchmarks.measure import check_outputs, watched
 from benchmarks.processes import ROOT, EngineError, Process
 from benchmarks.quiet import undisturbed, wait_for_quiet
 from benchmarks.tables import text_row
+from varlen_rnn.runtime.cache.level import LEVELS, runs_here
 
 COLUMNS = {"process": 10, "piece": 10, "ms": 9, "lower quartile": 16, "median": 9, "upper quartile": 16, "rounds": 8}
 DISTRIBUTIONS = {"lognormal": lognormal, "pareto": pareto}
@@ -46,15 +49,17 @@ def run(case, other, threads, rounds):
     Parameters
     ----------
     case : Case
-    other : Path
-        The root of the other checkout.
+    other : Path or str
+        The root of the other checkout, or a level.
     threads, rounds : int
     """
-    roots = {"this 1": ROOT, "other 1": other.resolve(), "this 2": ROOT, "other 2": other.resolve()}
+    this, that = (ROOT, {}), (other, {})
+    if other in LEVELS:
+        this, that = (ROOT, {"NUMBA_CPU_NAME": llvm.get_host_cpu_name()}), (ROOT, variables_of(other))
     with contextlib.ExitStack() as stack:
         processes = []
-        for label, root in roots.items():
-            processes.append(Process(OURS, threads, label))
+        for label, (root, variables) in {"this 1": this, "other 1": that, "this 2": this, "other 2": that}.items():
+            processes.append(Process(OURS, threads, label, variables))
             stack.callback(processes[-1].stop)
             found = processes[-1].ask("look_in", folder=str(root))
             if Path(found) != root / "varlen_rnn":
@@ -64,6 +69,11 @@ def run(case, other, threads, rounds):
         if failed := check_outputs(processes, "training"):
             raise EngineError(f"no figures, for results differ: {failed}")
         return _take_turns(processes, rounds)
+
+
+def variables_of(level):
+    """Return the variables of a process whose kernels are for a level of processors."""
+    return {"VARLEN_RNN_LEVEL": level, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
 
 
 def _take_turns(processes, rounds):
@@ -106,7 +116,8 @@ def lengths_of(name, batch_size):
 
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m benchmarks against", description=__doc__)
-    parser.add_argument("other", type=Path, metavar="OTHER", help="the root of the other checkout")
+    text = f"the root of the other checkout, or a level of processors: {', '.join(LEVELS)}"
+    parser.add_argument("other", type=_other, metavar="OTHER", help=text)
     parser.add_argument("--cell", choices=GATES, default="LSTM", help="default LSTM")
     parser.add_argument("--size", type=_size, default=(64, 256, 256), metavar="B,D,H", help="default 64,256,256")
     parser.add_argument("--lengths", type=_lengths, default="lognormal", metavar="LENGTHS",
@@ -119,6 +130,12 @@ def _parser():
 def _size(text):
     batch_size, input_size, hidden_size = map(int, text.split(","))
     return batch_size, input_size, hidden_size
+
+
+def _other(text):
+    if text in LEVELS and not runs_here(text):
+        raise argparse.ArgumentTypeError(f"this processor lacks features of {text}")
+    return text if text in LEVELS else Path(text).resolve()
 
 
 def _lengths(text):

@@ -24,15 +24,15 @@ class EngineError(RuntimeError):
 class Process:
     """A process that answers requests about one engine, as `benchmarks.worker` has them.
 
-    Its label tells it from others of the same engine.
+    Its label tells it from others of the same engine; `variables` are more variables of its environment.
     """
 
-    def __init__(self, engine, threads, label=None):
+    def __init__(self, engine, threads, label=None, variables=()):
         self.engine, self.threads, self.label = engine, threads, label or engine
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker"],
             cwd=ROOT,
-            env=environment(threads),
+            env=environment(threads) | dict(variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

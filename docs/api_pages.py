@@ -19,6 +19,7 @@ KERNELS = (
     "losses",
     "moves",
     "norms",
+    "philox",
     "pool",
     "prefixes",
     "rows",
@@ -35,7 +36,7 @@ MORE = {
     "varlen_rnn.ops": [],
     "varlen_rnn.ops.cost": ["Cost"],
     "varlen_rnn.rows.plan": ["sort_by_seq_len"],
-    "varlen_rnn.random": ["get_state", "set_state"],
+    "varlen_rnn.random": ["get_state", "next_step", "set_state"],
     "varlen_rnn.tape.declare": ["Declaration", "Operator"],
 }
 TITLES = {"class": "Classes", "exception": "Errors", "function": "Functions", "data": "Values"}

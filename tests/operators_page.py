@@ -12,11 +12,15 @@ _OURS = tuple(f"varlen_rnn.{room}." for room in ("kernels", "ops", "program", "s
 MARK = "<!-- This table is written by `python -m tests.operators_page`. -->\n"
 
 
+def ours():
+    """Return the operators that the package declares."""
+    return [op for op in OPERATORS.values() if inspect.unwrap(op.forward).__module__.startswith(_OURS)]
+
+
 def table():
     """Return the lines of the table: all operators of ours, by name."""
-    ours = [op for op in OPERATORS.values() if inspect.unwrap(op.forward).__module__.startswith(_OURS)]
     head = "| operator | inputs | outputs | constants | cost | what it does |\n|---|---|---|---|---|---|\n"
-    return head + "".join(row(op) for op in sorted(ours, key=lambda op: op.type))
+    return head + "".join(row(op) for op in sorted(ours(), key=lambda op: op.type))
 
 
 def row(op):

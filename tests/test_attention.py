@@ -165,6 +165,55 @@ def test_several_heads_are_those_of_pytorch(sizes):
         np.testing.assert_allclose(np.asarray(y)[ends[0][i] : ends[0][i + 1]], wanted[0].detach().numpy(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_weights_are_those_of_pytorch(is_causal):
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.MultiheadAttention(8, 2, dtype=torch.float64, batch_first=True)
+    ours = vr.nn.MultiheadAttention(8, 2, dtype=np.float64)
+    ours.load_state_dict({name: value.detach().numpy() for name, value in theirs.state_dict().items()})
+    rng, lengths = np.random.default_rng(0), ([4, 0, 3, 2], [5, 2, 2, 0])
+    query, key = (vr.create_lod_tensor(rng.standard_normal((sum(of), 8)), [of]) for of in lengths)
+    query, key = vr.Variable(query, requires_grad=True), vr.Variable(key, requires_grad=True)
+    output, weights = ours(query, key, key, is_causal=is_causal, need_weights=True)
+    assert np.array_equal(output, ours(query, key, key, is_causal=is_causal))
+    assert weights.value.recursive_sequence_lengths() == [[4, 0, 3, 2], [5] * 4 + [2] * 3 + [0] * 2]
+    found = [np.array(sequence) for sequence in weights.value.to_sequences()]
+    factor, at = rng.standard_normal(weights.shape), 0
+    (weights * factor).sum().backward()
+    for i in (0, 2):
+        parts = [torch.tensor(v.value[i].data[None], requires_grad=True) for v in (query, key)]
+        mask = torch.ones(lengths[0][i], lengths[1][i], dtype=bool).triu(1) if is_causal else None
+        _, wanted = theirs(parts[0], parts[1], parts[1], attn_mask=mask)
+        np.testing.assert_allclose(found[i], wanted[0].detach().numpy(), rtol=1e-12)
+        (wanted.ravel() * torch.tensor(factor[at : at + wanted.numel()])).sum().backward()
+        at += wanted.numel()
+        for ours_d, part in zip((query.grad, key.grad), parts, strict=True):
+            np.testing.assert_allclose(ours_d[i].data, part.grad[0].numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_weights_of_a_program_and_of_what_sees_nothing():
+    layer = vr.nn.MultiheadAttention(4, 2, dtype=np.float64)
+    x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((6, 4)), [[2, 1], [1, 3, 2]])
+    y, weights = layer(x, x, x, window=(0, -1), need_weights=True)
+    assert not weights.numpy().any()
+    assert weights.lod() == [[0, 2, 3], [0, 1, 4, 6], [0, 1, 4, 7, 10, 12, 14]]
+    y, weights = layer(x, x, x, need_weights=True)
+    with vr.program_guard() as program:
+        found = layer(*[vr.feed_data("x", [-1, 4], "float64", lod_level=2)] * 3, need_weights=True)
+    for value, wanted in zip(vr.Executor().run(program, {"x": x}, [*found]), (y, weights), strict=True):
+        np.testing.assert_allclose(value.data, wanted, rtol=1e-14)
+        assert value.lod() == wanted.lod()
+
+
+def test_weights_of_a_query_do_not_depend_on_others():
+    layer, rng = vr.nn.MultiheadAttention(16, 4), np.random.default_rng(0)
+    sequences = [rng.standard_normal((length, 16)).astype(np.float32) for length in (7, 0, 30, 1)]
+    x = vr.LoDTensor.from_sequences(sequences)
+    together = layer(x, x, x, need_weights=True)[1].numpy()
+    alone = [layer(one, one, one, need_weights=True)[1].numpy() for one in (x[[k]] for k in range(4))]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
 def test_queries_without_a_lod_are_one_per_sequence():
     """As the states of a recurrence, whose step attends to the words of a sentence."""
     q, k, v = drawn(([1, 1, 1], [3, 0, 4]), (2, 5, 3))

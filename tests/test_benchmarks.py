@@ -41,7 +41,7 @@ from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
 from benchmarks.report import write_report
 from benchmarks.sequence.case import KINDS as OPERATORS
-from benchmarks.suites import SUITES
+from benchmarks.suites import SUITES, startup
 from tests.benchmark_lines import line_of
 from tests.waiting import HANGS
 
@@ -457,6 +457,60 @@ def test_a_checkout_against_itself(capsys, monkeypatch):
     assert [" ".join(row[:2]) for row in rows] == [label for label in labels for _ in range(3)]
     assert [row[2] for row in rows] == ["forward", "backward", "step"] * 4
     assert {tuple(row[4:7]) for row in rows[:3]} == {("1.000",) * 3}, "over itself"
+
+
+def test_kernels_of_a_level_against_those_of_the_host(capsys, monkeypatch):
+    """Two processes of each, of this checkout; a process has the variables that it is given."""
+    seen, step = [], {"forward": 0.1, "backward": 0.1, "step": 0.2}
+
+    def process(engine, threads, label, variables):
+        seen.append(variables)
+        answers = {"ask": str(ROOT / "varlen_rnn"), "send_build": None, "receive": None, "stop": None}
+        return SimpleNamespace(label=label, **{name: lambda *_, _a=a, **__: _a for name, a in answers.items()})
+
+    monkeypatch.setattr(against, "runs_here", lambda level: True)
+    monkeypatch.setattr(against, "Process", process)
+    monkeypatch.setattr(against, "check_outputs", lambda *_: None)
+    monkeypatch.setattr(against, "wait_for_quiet", lambda limit: None)
+    monkeypatch.setattr(against, "watched", lambda *_: (step, 0.0))
+    against.main(["x86-64-v3", "--rounds", "1"])
+    assert len(capsys.readouterr().out.splitlines()) == 4 + 4 * len(step)
+    assert [given.get("VARLEN_RNN_LEVEL") for given in seen] == [None, "x86-64-v3"] * 2
+    assert all(given["NUMBA_CPU_NAME"] for given in seen)
+    started = []
+    monkeypatch.setattr(
+        processes.subprocess, "Popen", lambda *_, env, **__: started.append(env) or SimpleNamespace(pid=0)
+    )
+    processes.Process(OURS, 1, variables=seen[1])
+    assert started[0].items() >= seen[1].items()
+
+
+def test_a_level_that_the_processor_lacks_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(against, "runs_here", lambda level: False)
+    with pytest.raises(SystemExit):
+        against.main(["x86-64-v4"])
+    assert "lacks features of x86-64-v4" in capsys.readouterr().err
+
+
+def test_start_up_with_installed_kernels_is_a_point_only_where_they_are_of_use(monkeypatch):
+    folder = SimpleNamespace(path=Path("a"))
+    monkeypatch.setattr(startup, "installed_bundles", lambda: [folder])
+    for usable in ([], [folder.path]):
+        monkeypatch.setattr(startup, "usable_bundles", lambda usable=usable: usable)
+        assert ("installed" in [point.cache for point in startup.points(False, 2)]) == bool(usable)
+
+
+def test_start_up_counts_what_is_compiled(monkeypatch):
+    def first_step(engine, variables):
+        folder = Path(variables["NUMBA_CACHE_DIR"]) / "varlen_rnn"
+        folder.mkdir()
+        (folder / "a.nbc").touch()
+        return {"imports": {"numba": 0.1}, "first_step": 1.0, "second_cell": 2.0}
+
+    monkeypatch.setattr(startup, "_first_step", first_step)
+    (line,) = startup.run(startup.Point(OURS, "cold"), measure.QUICK)
+    assert line["compiled"] == 1
+    assert len(startup.cells(line)) == len(startup.COLUMNS)
 
 
 def test_another_checkout_is_where_it_is_said_to_be(tmp_path):

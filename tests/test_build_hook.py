@@ -1,6 +1,7 @@
 """The build hook: which wheels have kernels, and that no failure breaks an installation."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,7 @@ def hooks(monkeypatch):
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "hatch_build", module)
     monkeypatch.setattr(module, "WARM", ["-c", WARM])
     monkeypatch.delenv("VARLEN_RNN_KERNELS", raising=False)
     warnings = []
@@ -69,6 +71,14 @@ def test_a_wheel_without_kernels_is_for_every_system(hooks, monkeypatch, wanted,
     assert (folders, warnings) == ({}, [])
     assert (build_data["pure_python"], build_data["infer_tag"]) == (True, False)
     assert bool(make().dependencies()) == (wanted != "none")
+
+
+def test_a_failure_with_words_in_another_encoding_is_a_warning(hooks, monkeypatch):
+    make, warnings = hooks
+    failing = "import os; os.write(2, b'\\xff no\\n'); raise SystemExit(1)"
+    monkeypatch.setattr(sys.modules["hatch_build"], "WARM", ["-c", failing])
+    assert initialized(make())[1] == {}
+    assert "no kernels are compiled ahead for host: \ufffd no" in warnings[0]
 
 
 def test_a_failure_is_a_warning_unless_the_kernels_are_all_there_is(hooks, monkeypatch):

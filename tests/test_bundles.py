@@ -9,7 +9,7 @@ import pytest
 from numba import config
 
 from varlen_rnn.cli import main
-from varlen_rnn.runtime.cache import bundles, carry, level
+from varlen_rnn.runtime.cache import bundles, level
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, runs_here
 
@@ -113,6 +113,21 @@ def test_who_wants_other_code_gets_it(installed, tmp_path, variables):
     assert run(tmp_path, site, **variables)[0] == count
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OPT", 1), ("LOOP_VECTORIZE", 0), ("SLP_VECTORIZE", 1), ("BOUNDSCHECK", 1), ("DEBUGINFO_DEFAULT", 1),
+        ("EXTEND_VARIABLE_LIFETIMES", 1), ("USING_SVML", True), ("LLVM_REFPRUNE_PASS", 0),
+        ("LLVM_REFPRUNE_FLAGS", "per_bb"),
+    ],
+)  # fmt: skip
+def test_settings_that_change_code_change_names(name, value, monkeypatch):
+    made = environment_of_level.__wrapped__, this_environment.__wrapped__
+    before = made[0]("x86-64-v3").name, made[1]().name
+    monkeypatch.setattr(config, name, value)
+    assert not {made[0]("x86-64-v3").name, made[1]().name} & {*before}
+
+
 @needs_level
 def test_other_versions_are_reported_and_not_run(installed, tmp_path):
     site, count, _ = installed
@@ -172,7 +187,6 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
     """Installed kernels, to the cache of another machine; a damaged file stays behind, and is compiled there."""
     site, count, digest = installed
     monkeypatch.setattr(bundles, "installed_places", lambda: [site / bundles.PACKAGE])
-    monkeypatch.setattr(carry, "usable_bundles", bundles.usable_bundles.__wrapped__)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "here"))
     assert main(["cache", "export", str(tmp_path / "kernels")]) == 0
     assert capsys.readouterr().out.startswith(f"{count} kernels exported to")
@@ -184,6 +198,9 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
     assert "1 damaged file left out" in text
     assert not list((tmp_path / "there").rglob(path.name))
     assert run(tmp_path / "there")[:2] == (1, digest)
+    assert main(["cache", "export", str(tmp_path / "again")]) == 0
+    # What is installed and imported counts once; one kernel is also there for this host.
+    assert capsys.readouterr().out.startswith(f"{count + 1} kernels exported to")
     assert main(["cache"]) == 0
     assert "stale" not in capsys.readouterr().out
 

@@ -18,6 +18,7 @@ from varlen_rnn.kernels import (
     losses,
     moves,
     norms,
+    philox,
     pool,
     prefixes,
     rows,
@@ -30,8 +31,8 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    crf, ctc, edit_distance, largest, losses, moves, norms, pool, prefixes, rows, segment, softmax, updates,
-    windows,
+    crf, ctc, edit_distance, largest, losses, moves, norms, philox, pool, prefixes, rows, segment, softmax,
+    updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -67,6 +68,7 @@ WRONG = {
     "softmax_grad_cpu": (X, X, indices(0, 2, FAR), X),
     "row_conv_cpu": (X, indices(0, 2, FAR), OUT, 1, X),
     "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
+    "draw_mask_cpu": (0, 1, indices(1, 2), indices(), 1, 2**31, 0.0, 1.0, X),
     "largest_cpu": (ONES, indices(0, 3), indices(0, 1), indices(0)),
     "layer_norm_cpu": (X, ONES[:1], ONES, 0.1, OUT),
     "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
@@ -154,7 +156,7 @@ def test_a_wrong_index_is_an_error(tmp_path):
 
 def test_every_kernel_is_called_with_wrong_arguments():
     bodies = {name for name, value in FUNCTIONS.items() if is_inlined(value)}
-    assert FUNCTIONS.keys() - bodies - {"first_outside"} == WRONG.keys()
+    assert FUNCTIONS.keys() - bodies - {"first_outside", "key_of"} == WRONG.keys()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])

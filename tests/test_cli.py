@@ -352,7 +352,10 @@ x, labels = vr.data.batches([[1, 2], [0]], np.array([0, 1]), batch_size=2)[0]
 nn, optim = vr.nn, vr.optim
 cells = [(nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"num_layers": 2}), (nn.GRU, {"bias": False})]
 rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam]
-others = [optim.AdamW, optim.RMSprop, optim.Adadelta]
+public = [getattr(optim, name) for name in optim.__all__]
+others = [found for found in public if isinstance(found, type) and issubclass(found, optim.Optimizer)]
+others = set(others) - {optim.Optimizer, *rules}
+assert {optim.AdamW, optim.RMSprop, optim.Adadelta} <= others
 for dtype in (np.float32, np.float64):
     for (cell, options), rule, pool in zip(cells, rules, ("sum", "max", "first", "sqrt")):
         for sparse in (True, False):
@@ -371,6 +374,10 @@ for dtype in (np.float32, np.float64):
         rule(embedding.parameters(), lr=0.1).step()
     plan = vr.sort_by_seq_len(x)
     vr.concat_outputs([vr.segment_inputs(embedding(x), plan, t) for t in range(2)], plan).sum().backward()
+    for layer in (nn.SequenceConv(20, 3, 2, dtype=dtype), nn.RowConv(20, 3, dtype=dtype)):
+        layer(embedding(x)).sum().backward()
+    many = vr.create_lod_tensor(np.ones((9000, 8), dtype), [[9] * 1000])
+    nn.GRU(8, 9, dtype=dtype)(many)[0].sum().backward()
 """
 
 

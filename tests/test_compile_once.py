@@ -35,9 +35,9 @@ def work(barrier, counts):
     counts.put(saved)
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    barrier, counts = context.Barrier(3), context.SimpleQueue()
-    workers = [context.Process(target=work, args=(barrier, counts), daemon=True) for _ in range(3)]
+    context, many = multiprocessing.get_context(sys.argv[1]), int(sys.argv[2])
+    barrier, counts = context.Barrier(many), context.SimpleQueue()
+    workers = [context.Process(target=work, args=(barrier, counts), daemon=True) for _ in range(many)]
     for worker in workers:
         worker.start()
     found = [name for _ in workers for name in counts.get()]
@@ -47,14 +47,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_each_kernel_is_compiled_by_one_process(method, tmp_path):
+@pytest.mark.parametrize(("method", "many"), [("fork", 8), ("spawn", 3)])
+def test_each_kernel_is_compiled_by_one_process(method, many, tmp_path):
     """By daemonic workers, which may have no children of their own."""
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
     (tmp_path / "compile.py").write_text(COMPILE)
     variables = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "VARLEN_RNN_QUIET": "1"}
-    command = [sys.executable, tmp_path / "compile.py", method]
+    command = [sys.executable, tmp_path / "compile.py", method, str(many)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["gather_rows_cpu", "pick_ends_cpu"]

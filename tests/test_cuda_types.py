@@ -20,6 +20,7 @@ from varlen_rnn.kernels import (
     largest,
     moves,
     norms,
+    philox,
     pool,
     prefixes,
     rows,
@@ -43,7 +44,7 @@ RATES = {"bound", "lr", *(name for update in updates.UPDATES.values() for name i
 STATES = {"initial", "state", "carried", "passed"}
 ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
 MODULES = segment, rows, moves, pool, softmax, windows, norms, updates, gemm, row_sums
-MODULES += crf, ctc, edit_distance, largest, prefixes
+MODULES += crf, ctc, edit_distance, largest, philox, prefixes
 # Arguments of kernels in which names tell less, each by a letter: a number x, or an integer n; arrays of numbers of
 # one axis, two or three, v, m and t; and of integers, i and j.
 LETTERS = {
@@ -52,6 +53,7 @@ LETTERS = {
     "ctc.ctc_cuda": "miiinvivvm",
     "edit_distance.edit_distance_cuda": "iiiiii",
     "largest.largest_cuda": "viii",
+    "philox.draw_mask_cuda": "iinnxxm",
     "prefixes.search_prefixes_cuda": "minnjjmi",
     "attention.attend": "mmmiivxmt",
     "attention.attend_grad_of_queries": "mmmmiivxtmmm",

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.launched import collectives, train
 from tests.rank_threads import run_ranks
 from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
+from varlen_rnn.distributed.mpi import _Watch
 
 ROOT = Path(__file__).parent.parent
 GLOO = pytest.mark.skipif("gloo" not in survival.engines(), reason="torch is not installed")
@@ -170,6 +172,17 @@ def test_unequal_rows_to_ranks():
             comm.all_to_all([np.zeros((1, 2)), np.zeros((1, 2), np.float32)])
 
     run_ranks(2, send)
+
+
+def test_a_watch_calls_when_a_wait_is_long():
+    called = threading.Event()
+    watch = _Watch(0.05, lambda seconds: called.set())
+    with watch.waiting():
+        pass
+    assert not called.wait(0.2)  # nobody waits
+    with watch.waiting():
+        assert called.wait(HANGS)
+    watch.end()
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, np.nan, np.inf, "long"])

@@ -68,11 +68,24 @@ class Exported:
 
 
 X = {"x": ([-1, 4], "float32", 1)}
+NORM = vr.nn.BatchNorm1d(4)
+NORM(rows_of((9, 9), 4) * 3 + 1)
+NORM.eval()
 OPERATORS = {
     "elementwise": lambda x: F.tanh(x) * F.sigmoid(x) + F.relu(-x) / (F.exp(x) + 1.0) - 0.5,
     "of positive numbers": lambda x: F.sqrt(F.abs(x)) + F.log(F.abs(x) + 1.0) + F.abs(x) ** 1.5,
     "choices": lambda x: F.where(x > 0.0, F.maximum(x, 0.5), F.minimum(x * x, 2.0)),
     "logic": lambda x: F.where((x > 0.0) & (x < 1.0) | ~(x >= -1.0), x, 0.0),
+    "softplus": lambda x: F.softplus(x) * F.softplus(x, beta=2.0, threshold=0.5) + F.log_sigmoid(x),
+    "elu and leaky_relu": lambda x: F.elu(x, 0.5) * F.leaky_relu(x),
+    "clip": lambda x: x.clip(-0.5, 0.5),
+    "extremes": lambda x: [x.max(axis=1), x.min(axis=1, keepdims=True), x.std(axis=1)],
+    "axes of size one": lambda x: x.unsqueeze(1).squeeze(1),
+    "norms": lambda x: [F.normalize(x), F.cosine_similarity(x, F.normalize(x, p=1.0))],
+    "one_hot": lambda x: F.one_hot((x.abs() * 3.0).clip(0.0, 5.0).astype("int64"), 6),
+    "batch norm": lambda x: NORM(x),
+    "batch norm without a weight": vr.nn.BatchNorm1d(4, affine=False).eval(),
+    "functions in sequential": vr.nn.Sequential(vr.nn.Linear(4, 3), F.relu, vr.nn.Softmax()),
     "gelu and silu": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh") * F.silu(x),
     "softmax": lambda x: F.softmax(x) + F.log_softmax(x),
     "columns": lambda x: F.concat([x[:, 1:3], x[:, ::2], x[:, -1:]], axis=1),

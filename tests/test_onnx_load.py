@@ -200,6 +200,22 @@ def lstm_and(path, nodes, outputs, before=(), inputs=(), constants=None, domain=
     return path
 
 
+def test_activations_after_a_layer(tmp_path):
+    nodes = [
+        helper.make_node("LeakyRelu", ["y"], ["leaky"]),
+        helper.make_node("Elu", ["h"], ["elu"], alpha=0.5),
+        helper.make_node("Softplus", ["c"], ["plus"]),
+    ]
+    path = lstm_and(tmp_path / "a.onnx", nodes, ["leaky", "elu", "plus"])
+    one = vr.create_lod_tensor(ROWS.data, [[5]])
+    program = vo.load(path)
+    for found, wanted in zip(
+        vr.Executor().run(program, {"x": one}), run_theirs(path, {"x": one.data[:, None]}), strict=True
+    ):
+        found = getattr(found, "data", found)
+        np.testing.assert_allclose(np.ravel(found), np.ravel(wanted), rtol=1e-5, atol=1e-6)
+
+
 def test_outputs_have_the_names_of_the_model(tmp_path):
     copies = [helper.make_node("Identity", ["h"], [name]) for name in ("add", "recurrent.h_n")]
     copies.append(helper.make_node("Identity", ["x"], ["same"]))

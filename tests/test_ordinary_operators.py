@@ -46,11 +46,18 @@ ONE = {
     "sigmoid": (F.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     "silu": (F.silu, lambda x: x / (1 + np.exp(-x))),
     "gelu": (F.gelu, of_each(lambda x: x * normal_below(x))),
+    "softplus": (F.softplus, lambda x: np.log1p(np.exp(x))),
+    "softplus of a slope": (
+        lambda x: F.softplus(x, beta=2.0, threshold=4.0), lambda x: np.where(x > 2, x, np.log1p(np.exp(2 * x)) / 2)
+    ),
+    "log_sigmoid": (F.log_sigmoid, lambda x: -np.log1p(np.exp(-x))),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.3), lambda x: np.maximum(x, 0) + x.dtype.type(0.3) * np.minimum(x, 0)),
+    "elu": (lambda x: F.elu(x, alpha=0.5), lambda x: np.where(x > 0, x, np.expm1(x) / 2)),
     "gelu by tanh": (
         lambda x: F.gelu(x, approximate="tanh"),
         lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     ),
-}
+}  # fmt: skip
 
 
 @FLOATS
@@ -81,6 +88,68 @@ def test_gelu_has_no_end_only_where_its_argument_has_none(approximate, dtype):
     np.testing.assert_array_equal(found[[0, 1, -2, -1]], np.array([0, 0, 1e30, np.inf], dtype))
     np.testing.assert_array_equal(d[[0, 1, -3, -2, -1]], [0, 0, 1, 1, 1])
     assert np.isnan(np.asarray(F.gelu(np.array([-np.inf, np.nan], dtype), approximate))).all()
+
+
+@FLOATS
+def test_activations_far_out_neither_overflow_nor_lose_digits(dtype):
+    x = np.array([-np.inf, -1e30, -30, -1e-30, 0, 30, 1e30, np.inf], dtype)
+    power = np.exp(dtype(-30))
+    small = np.log1p(power)
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found, (d,) = gradients(F.softplus, x)
+        of_log, (d_log,) = gradients(F.log_sigmoid, x)
+        of_elu, (d_elu,) = gradients(F.elu, x)
+    tolerance = {"rtol": 1e-6 if dtype is np.float32 else 1e-13}
+    np.testing.assert_allclose(found, [0, 0, small, np.log(2), np.log(2), 30, 1e30, np.inf], **tolerance)
+    np.testing.assert_allclose(d, [0, 0, small, 0.5, 0.5, 1, 1, 1], **tolerance)
+    np.testing.assert_allclose(of_log, [-np.inf, -1e30, -30, -np.log(2), -np.log(2), -small, 0, 0], **tolerance)
+    np.testing.assert_allclose(d_log, [1, 1, 1, 0.5, 0.5, small, 0, 0], **tolerance)
+    np.testing.assert_allclose(of_elu, [-1, -1, -1, -1e-30, 0, 30, 1e30, np.inf], **tolerance)
+    np.testing.assert_allclose(d_elu, [0, 0, small, 1, 1, 1, 1, 1], **tolerance)
+
+
+def test_constants_that_do_not_fit():
+    for make, message in (
+        (lambda: F.softplus([1.0], beta=0.0), "expected a finite beta above 0"),
+        (lambda: F.normalize([[1.0]], p=0.5), "normalize, p: expected at least 1, got 0.5"),
+        (lambda: F.normalize([[1.0]], eps=0.0), "normalize, eps: expected more than 0"),
+        (lambda: F.cosine_similarity(np.ones((2, 3)), np.ones((2, 1))), "cosine_similarity, axis: expected an axis of"),
+        (
+            lambda: F.cosine_similarity(np.ones((2, 3)), np.ones(3), axis=0),
+            "cosine_similarity, axis: expected an axis of",
+        ),
+        (lambda: F.one_hot([1, 3], 3), "one_hot, ids, entry 1: expected 0 <= id < 3"),
+        (lambda: F.one_hot([-1]), "one_hot, ids, entry 0"),
+        (lambda: F.one_hot([1.0]), "one_hot, ids: expected integers"),
+    ):
+        with pytest.raises(vr.InputError, match=message):
+            make()
+
+
+def test_norms_along_an_axis_are_ones_and_zeros_stay():
+    x = rows(3, dtype=np.float32)
+    x.data[2] = 0
+    for p in (1.0, 2.0, 3.5, np.inf):
+        found = F.normalize(x, p)
+        assert found.lod() == x.lod()
+        np.testing.assert_allclose(np.linalg.norm(np.asarray(found), p, axis=1), [1, 1, 0, 1, 1, 1], rtol=1e-6)
+    cosines = F.cosine_similarity(x, np.array([2.0, 0.0, 0.0], np.float32))
+    assert cosines.lod() == x.lod()
+    np.testing.assert_allclose(cosines, np.asarray(F.normalize(x))[:, 0], rtol=1e-6)
+
+
+def test_one_hot_in_a_program():
+    ids = rows().like(np.array([2, 0, 1, 1, 3, 0]))
+    found = F.one_hot(ids)
+    assert (found.dtype, found.shape, found.lod()) == (np.int64, (6, 4), ids.lod())
+    assert np.array_equal(found, np.eye(4)[ids.data])
+    assert F.one_hot(np.zeros((0, 2), int)).shape == (0, 2, 0)
+    with vr.program_guard() as program:
+        x = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        y = F.one_hot(x, 4).astype("float32") @ np.ones((4, 2), np.float32)
+        with pytest.raises(vr.ProgramError):
+            F.one_hot(x)
+    assert np.array_equal(vr.Executor().run(program, {"ids": ids}, [y])[0].data, np.ones((6, 2)))
 
 
 def test_gelu_of_far_below_keeps_its_digits():

@@ -23,6 +23,40 @@ CASES = {
     "gelu by tanh": (
         lambda x: F.gelu(x, approximate="tanh"), lambda x: theirs_F.gelu(x, approximate="tanh"), DENSE[:1]
     ),
+    **{
+        f"{name} of {kind}": (getattr(F, name), getattr(theirs_F, name.replace("log_s", "logs")), values)
+        for name in ("softplus", "leaky_relu", "elu", "log_sigmoid")
+        for kind, values in (("ties", TIES[:1]), ("large numbers", 30 * DENSE[:1]))
+    },
+    "softplus of a slope": (lambda x: F.softplus(x, 2.0, 1.0), lambda x: theirs_F.softplus(x, 2.0, 1.0), DENSE[:1]),
+    "elu and leaky_relu of slopes": (
+        lambda x: F.elu(x, -0.5) * F.leaky_relu(x, 0.3), lambda x: theirs_F.elu(x, -0.5) * theirs_F.leaky_relu(x, 0.3),
+        TIES[:1],
+    ),
+    **{
+        f"normalize by {p} of {kind}": (
+            lambda x, p=p: F.normalize(x, p), lambda x, p=p: theirs_F.normalize(x, p), values,
+        )
+        for p in (1.0, 2.0, 3.5, np.inf)
+        for kind, values in (("numbers", DENSE[:1]), ("zeros", np.zeros((1, 5, 4))))
+    },
+    "cosine_similarity": (F.cosine_similarity, theirs_F.cosine_similarity, DENSE),
+    "cosine_similarity of rows and zeros": (
+        lambda x, y: F.cosine_similarity(x, y, axis=0), lambda x, y: theirs_F.cosine_similarity(x, y, dim=0),
+        DENSE * [[[1.0]], [[0.0]]],
+    ),
+    "max and min of an axis": (
+        lambda x: x.max(axis=1) * x.min(axis=1), lambda x: x.amax(1) * x.amin(1), TIES[:1]
+    ),
+    "max and min": (lambda x: x.max() * x.min(), lambda x: x.max() * x.min(), TIES[:1]),
+    "std of a sample": (lambda x: x.std(1, ddof=1), lambda x: x.std(1), DENSE[:1]),
+    "std of equal numbers": (lambda x: x.std(0, ddof=1), lambda x: x.std(0), np.ones((1, 5, 4))),
+    "var": (lambda x: x.var(ddof=1) + x.var(0), lambda x: x.var() + x.var(0, correction=0), DENSE[:1]),
+    "clip": (lambda x: x.clip(0, 1), lambda x: x.clip(0, 1), TIES[:1]),
+    "clip by an array": (lambda x, y: x.clip(max=y), lambda x, y: x.clip(max=y), DENSE),
+    "squeeze": (
+        lambda x: x.unsqueeze(1).unsqueeze(-1).squeeze(1).squeeze(), lambda x: x.unsqueeze(1).squeeze(), DENSE[:1]
+    ),
     "where": (
         lambda x, y: F.where(x > y, x * y, F.where(x <= 0.0, y, x)),
         lambda x, y: torch.where(x > y, x * y, torch.where(x <= 0.0, y, x)), TIES,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.tape import operator
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -52,9 +53,33 @@ def names_of(page):
     return names
 
 
+@pytest.fixture(autouse=True)
+def operators_of_pages():
+    """What a page declares is forgotten after its test."""
+    before = [(known, dict(known)) for known in (operator.OPERATORS, operator.UFUNCS)]
+    yield
+    for known, entries in before:
+        known.clear()
+        known.update(entries)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_prints_what_it_shows(page):
     names_of(page)
+
+
+def test_the_scalar_of_the_page_is_right_for_large_numbers():
+    softsign = names_of(DOCS / "add_an_operator.md")["softsign"]
+    numbers = np.array([[-1e30], [-100], [0], [100], [1e30]], np.float32)
+    x = vr.Variable(vr.create_lod_tensor(numbers, [[1] * 5]), requires_grad=True)
+    one = np.eye(1, dtype=np.float32)
+    layer = vr.nn.DynamicRNN(lambda row, h: (softsign(row @ one + h @ one),) * 2)
+    y, _ = layer(x, [(1,)])
+    y.sum().backward()
+    assert layer.explain().startswith("runs fused")
+    size = 1 + np.abs(numbers.astype(np.float64))
+    np.testing.assert_allclose(y, numbers / size, rtol=1e-6)
+    np.testing.assert_allclose(x.grad, 1 / size**2, rtol=1e-5, atol=1e-30)
 
 
 def sigmoid(x):

@@ -1,14 +1,17 @@
 """`data.read`: files of every kind, labels of every kind, numbers that are missing, and what is ambiguous."""
 
+import inspect
 import io
 import json
+import re
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.data import read
+from varlen_rnn.data import formats, read
 
 LONG = """id,t,f1,f2,y
 b,2,3,30,up
@@ -321,6 +324,16 @@ def test_formats_go_by_suffix_or_name(tmp_path):
     assert len(read(io.BytesIO(b'{"text": "a"}\n'), format="jsonl")) == 1
     with pytest.raises(vr.InputError, match="for an open file"):
         read(io.StringIO(LONG), id="id")
+
+
+def test_every_format_is_named_where_formats_are_listed():
+    annotation = inspect.signature(read).parameters["format"].annotation
+    assert set(re.findall(r"'(\w+)'", annotation)) == set(formats.FORMATS)
+    documented = read.__doc__.partition("follows from the suffix: ")[2].partition("\n")[0]
+    assert set(re.findall(r"\.\w+", documented)) == set(formats.SUFFIXES)
+    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    listed = page.partition("| file |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\.\w+)`", listed)) == set(formats.SUFFIXES)
 
 
 def test_arrays_of_numpy(tmp_path):

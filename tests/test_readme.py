@@ -136,5 +136,12 @@ def test_the_page_on_operators(monkeypatch):
     assert names["swish"](np.zeros(3), beta=2.0).shape == (3,)
 
 
+def test_the_page_on_operators_names_the_optimizers():
+    lines = operators_page.PATH.read_text().splitlines()
+    (row,) = [line for line in lines if "optimizers of `varlen_rnn.optim`" in line]
+    updates = {f"`{op.type}`" for op in operators_page.ours() if op.inputs[:2] == ("parameter", "gradient")}
+    assert updates | {"`clip_by_global_norm`"} == set(row.rpartition("; ")[2].rstrip(" |").split(", "))
+
+
 def test_the_table_of_operators_is_that_of_the_declarations():
     assert operators_page.PATH.read_text() == operators_page.page(), "python -m tests.operators_page writes it"

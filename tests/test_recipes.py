@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.oracles import philox
 from tests.test_checked_kernels import FUNCTIONS
 from tests.test_readme import blocks_of, names_after
 from varlen_rnn.kernels import pool as kernels
@@ -147,3 +148,10 @@ def in_jax():
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
     gradient = jax.jit(jax.grad(lambda rows: (pool(rows) * weights).sum()))(x)
     assert np.array_equal(gradient, np.repeat(weights, np.diff(names["offsets"]), axis=0))
+
+
+def test_masks_by_place(names):
+    """The mask is the one that dropout draws for these sequences."""
+    key, share, places = philox.key_of(7, 0, 0), 2**30, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]
+    kept = [[philox.word(*place, column, key) >= share for column in (0, 1)] for place in places]
+    assert np.array_equal(names["thinned"], names["x"] * kept * (4 / 3))

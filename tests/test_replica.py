@@ -12,6 +12,7 @@ from tests.launched import Model, data, loss_of, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
+from varlen_rnn.tape import operator
 
 F = vr.nn.functional
 X = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
@@ -292,6 +293,54 @@ def test_frozen_parameters_keep_none():
         model.bias.requires_grad = True
         F.mse_loss(model(X), Y).backward()
         assert model.bias.grad is not None
+
+    run_ranks(2, run)
+
+
+def test_running_moments_are_those_of_the_first_part():
+    def run(comm, reproducible=None):
+        vr.manual_seed(0)
+        norm = vr.nn.BatchNorm1d(2)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), norm)
+        norm.running_mean.value.data[...] = comm.rank  # of rank 0 after `replicate`
+        optimizer = vr.optim.SGD(model.parameters(), 0.1)
+        replica = replicate(model, optimizer, comm, reproducible)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for shard in replica.shards:
+                rows = slice(shard.rank, None, shard.size)
+                F.mse_loss(model(X[rows]), Y[rows]).backward()
+            optimizer.step()
+        return model.state_dict()
+
+    first, second = run_ranks(2, run)
+    check_equal(second, first)
+    wanted = run(Communicator(), 3)
+    assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
+    for found in run_ranks(2, lambda comm: run(comm, 3)):
+        check_equal(found, wanted)
+
+
+def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
+    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))  # what the test declares is forgotten
+
+    def beside(x, y):
+        return x.data.copy()
+
+    declared = vr.operator(beside)
+    declared.infer(lambda x, y: x)
+
+    def beside_grad(x, y, out, d_out):
+        return d_out.data
+
+    declared.backward("x")(beside_grad)
+
+    def run(comm):
+        first, second = vr.nn.Linear(3, 2), vr.nn.Linear(3, 2)
+        both = vr.nn.Sequential(first, second)
+        replicate(both, vr.optim.SGD(both.parameters(), 0.1), comm)
+        declared(first(X), second(X)).sum().backward()
+        assert [parameter.grad is None for parameter in both.parameters()] == [False, False, True, True]
 
     run_ranks(2, run)
 

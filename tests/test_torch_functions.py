@@ -230,3 +230,17 @@ def test_random_numbers_follow_torchs_generator(reentrant):
     y = torch.utils.checkpoint.checkpoint(lambda x: drop(drop(x) * 1.0), x, use_reentrant=reentrant)
     y.sum().backward()
     assert torch.equal(x.grad != 0, y != 0)
+
+
+def test_running_moments_are_torchs_buffers():
+    layer, theirs = vt.Module(vr.nn.Sequential(vr.nn.BatchNorm1d(3))), torch.nn.Sequential(torch.nn.BatchNorm1d(3))
+    assert layer.state_dict().keys() == theirs.state_dict().keys()
+    x = torch.randn(7, 3, generator=RNG)
+    for make in (lambda m: m, torch.nn.Module.double):  # the second one moves the buffers to other memory
+        layer, theirs = make(layer), make(theirs)
+        x = x.to(next(layer.parameters()).dtype)
+        torch.testing.assert_close(layer(x), theirs(x))
+        torch.testing.assert_close(layer.state_dict(), theirs.state_dict())
+    theirs(x * 2 + 1)
+    layer.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(layer.eval()(x), theirs.eval()(x))

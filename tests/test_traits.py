@@ -119,46 +119,57 @@ def test_a_trait_that_cannot_be(text):
     assert "f" not in table.OPERATORS
 
 
-def declare_softplus():
+def leave_node(kind):
+    """Forget our own operator of a node of ONNX, if there is one, so that a test may declare another."""
+    for op in [op for op in table.OPERATORS.values() if op.onnx == kind]:
+        del table.OPERATORS[op.type]
+
+
+def hard_swish(x):
+    return x * np.clip(x / 6 + 0.5, 0, 1)
+
+
+def declare_hard_swish():
     """Return a user's operator, declared as the page tells."""
+    leave_node("HardSwish")
 
-    @vr.operator(rows="each", scalar=lambda x: vr.cells.log(1.0 + vr.cells.exp(x)), onnx="Softplus")
-    def own_softplus(x):
-        return np.logaddexp(x.data, 0)
+    @vr.operator(rows="each", scalar=lambda x: x * vr.cells.clip(x / 6 + 0.5, 0, 1), onnx="HardSwish")
+    def own_hard_swish(x):
+        return hard_swish(x.data)
 
-    own_softplus.infer(lambda x: x)
-    own_softplus.backward("x")(_backward_of_softplus)
-    own_softplus.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
-    return own_softplus
+    own_hard_swish.infer(lambda x: x)
+    own_hard_swish.backward("x")(_backward_of_hard_swish)
+    own_hard_swish.examples(lambda rng: [([rng.standard_normal((5, 3))], {})])
+    return own_hard_swish
 
 
-def _backward_of_softplus(x, d_out):
-    return d_out.data / (1 + np.exp(-x.data))
+def _backward_of_hard_swish(x, d_out):
+    return d_out.data * np.where(np.abs(x.data) < 3, x.data / 3 + 0.5, x.data >= 3)
 
 
 def test_an_operator_of_the_users_own_leaves_a_step(monkeypatch):
-    softplus, calls = declare_softplus(), Counter()
-    vr.check_operator(softplus)
+    own, calls = declare_hard_swish(), Counter()
+    vr.check_operator(own)
     x = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((24, 3)), [[20, 4]])
-    forward = table.OPERATORS["own_softplus"].forward
+    forward = table.OPERATORS["own_hard_swish"].forward
     monkeypatch.setattr(
-        table.OPERATORS["own_softplus"], "forward", lambda *given: calls.update(["softplus"]) or forward(*given)
+        table.OPERATORS["own_hard_swish"], "forward", lambda *given: calls.update(["own"]) or forward(*given)
     )
-    y, _ = vr.nn.DynamicRNN(lambda row, h: (softplus(row), h + row))(x, [(3,)])
-    assert calls == {"softplus": 1}
-    np.testing.assert_array_equal(np.asarray(y), np.logaddexp(x.data, 0))
-    y, _ = vr.nn.DynamicRNN(lambda row, h: (h, softplus(row + h)))(x, [(3,)])
-    assert calls == {"softplus": 21}, "where it reads the state, at every step"
+    y, _ = vr.nn.DynamicRNN(lambda row, h: (own(row), h + row))(x, [(3,)])
+    assert calls == {"own": 1}
+    np.testing.assert_array_equal(np.asarray(y), hard_swish(x.data))
+    y, _ = vr.nn.DynamicRNN(lambda row, h: (h, own(row + h)))(x, [(3,)])
+    assert calls == {"own": 21}, "where it reads the state, at every step"
 
 
 def test_an_operator_of_the_users_own_is_fused(monkeypatch):
-    softplus, found = declare_softplus(), []
+    own, found = declare_hard_swish(), []
     u = vr.nn.Parameter(np.linspace(-1, 1, 9).reshape(3, 3))
     for fused in (True, False):
         x = vr.Variable(vr.create_lod_tensor(np.linspace(-2, 2, 18).reshape(6, 3), [[4, 2]]), requires_grad=True)
-        layer = vr.nn.DynamicRNN(lambda row, h: (softplus(row @ u + h @ u),) * 2)
+        layer = vr.nn.DynamicRNN(lambda row, h: (own(row @ u + h @ u),) * 2)
         if not fused:
-            monkeypatch.setattr(table.OPERATORS["own_softplus"], "scalar", None)
+            monkeypatch.setattr(table.OPERATORS["own_hard_swish"], "scalar", None)
             vr.steps.describe._known.steps.clear()
             vr.steps.lower._known.clear()
         y, _ = layer(x, [(3,)])
@@ -187,41 +198,43 @@ def test_an_operator_declared_again_is_fused_anew():
 
 
 def test_an_operator_of_the_users_own_is_a_node_of_onnx_in_both_directions(tmp_path):
-    softplus, gru = declare_softplus(), vr.nn.GRU(3, 4)
+    own, gru = declare_hard_swish(), vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
         x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
-        out = softplus(gru(x)[1])
+        out = own(gru(x)[1])
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
-    assert "Softplus" in [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert "HardSwish" in [node.op_type for node in onnx.load(tmp_path / "a.onnx").graph.node]
     again = vr.onnx.load(tmp_path / "a.onnx")
-    assert "own_softplus" in [op.type for op in again.desc.blocks[0].ops]
+    assert "own_hard_swish" in [op.type for op in again.desc.blocks[0].ops]
     rows = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), [[2, 3]])
     wanted, found = (vr.Executor().run(one, {"x": rows}, ["out"])[0] for one in (program, again))
     np.testing.assert_allclose(found.data, wanted.data, rtol=1e-6)
 
 
 def test_constants_are_attributes_of_a_node(tmp_path):
-    @vr.operator(rows="each", onnx="LeakyRelu")
-    def leaky(x, alpha: float = 0.25):
-        return np.where(x.data > 0, x.data, x.dtype.type(alpha) * x.data)
+    leave_node("ThresholdedRelu")
 
-    leaky.infer(lambda x, alpha: x)
+    @vr.operator(rows="each", onnx="ThresholdedRelu")
+    def thresholded(x, alpha: float = 0.25):
+        return np.where(x.data > x.dtype.type(alpha), x.data, x.dtype.type(0))
+
+    thresholded.infer(lambda x, alpha: x)
     gru = vr.nn.GRU(3, 4)
     with vr.program_guard() as program:
-        out = leaky(gru(vr.feed_data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
+        out = thresholded(gru(vr.feed_data("x", [-1, 3], "float32", lod_level=1))[1], alpha=0.5)
         out.name = "out"
     vo.export(program, tmp_path / "a.onnx", [out])
     model = onnx.load(tmp_path / "a.onnx")
-    (node,) = [node for node in model.graph.node if node.op_type == "LeakyRelu"]
+    (node,) = [node for node in model.graph.node if node.op_type == "ThresholdedRelu"]
     assert node.attribute[0].f == 0.5
     alphas = []
     for _ in range(2):  # without the attribute, it is the one of ONNX
         loaded = vr.onnx.load(tmp_path / "a.onnx")
-        alphas += [attrs["alpha"] for attrs in _constants(loaded, "leaky")]
+        alphas += [attrs["alpha"] for attrs in _constants(loaded, "thresholded")]
         del node.attribute[:]
         onnx.save(model, tmp_path / "a.onnx")
-    assert alphas == [0.5, np.float32(0.01)]
+    assert alphas == [0.5, 1.0]
 
 
 def _constants(program, name):

@@ -167,3 +167,112 @@ def test_an_index_beyond_its_axis_is_named(index, axis, got):
 def test_other_indices_that_fit_nothing_are_shown(index):
     with pytest.raises(vr.ShapeError, match="getitem: expected an index of shape"):
         vr.Variable(np.zeros((5, 3)))[index]
+
+
+def test_printing_shows_values_shape_data_type_and_sequences():
+    assert repr(rows()[:2] * 0.5) == (
+        "Variable([[0. , 0.5],\n          [1. , 1.5]], shape=(2, 2), dtype=float64, requires_grad=True)"
+    )
+    assert str(rows()).endswith("dtype=float64, requires_grad=True)\n  level 0: 2 sequences of 2 to 3 rows, median 2.5")
+    assert repr(vr.nn.Parameter([1.0])) == "Parameter([1.], shape=(1,), dtype=float64, requires_grad=True)"
+    assert repr(vr.Variable(np.arange(2), name="ids")) == "Variable([0, 1], shape=(2,), dtype=int64, name='ids')"
+    assert len(repr(vr.Variable(np.zeros((10_000, 100))))) < 1000
+    sparse = vr.SelectedRows([1], np.ones((1, 2)), 3)
+    assert repr(vr.Variable(sparse)) == f"Variable of {sparse!r}"
+    with vr.program_guard():
+        assert "LOD_TENSOR float32 [-1, 2]" in repr(vr.feed_data("x", [-1, 2], "float32"))
+
+
+def test_a_variable_is_an_array():
+    y = rows()
+    assert y.numpy() is y.value.data
+    assert (y.size, y.numel(), np.size(y), vr.nn.Parameter(np.ones((2, 3))).numel()) == (10, 10, 10, 6)
+    with vr.program_guard():
+        x = vr.feed_data("x", [-1, 2], "float32")
+        for count in (lambda: x.size, x.numel, x.numpy):
+            with pytest.raises(vr.ProgramError, match="'x'"):
+                count()
+    with pytest.raises(vr.DTypeError, match="to_dense"):
+        vr.Variable(vr.SelectedRows([1], np.ones((1, 2)), 3)).numpy()
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("name", ["max", "min", "std", "var"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions_are_numpys(name, axis, keepdims):
+    y = vr.Variable(vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 3)), [[2, 0, 3]]))
+    wanted = getattr(y.numpy(), name)(axis=axis, keepdims=keepdims)
+    for found in (
+        getattr(y, name)(axis=axis, keepdims=keepdims),
+        getattr(np, name)(y, axis=axis, keepdims=keepdims),
+    ):
+        assert found.lod() == (y.lod() if axis in (1, -1) else [])
+        np.testing.assert_allclose(found, wanted, rtol=1e-14)
+        assert found.shape == wanted.shape
+    with vr.program_guard() as program:
+        out = getattr(vr.feed_data("x", [-1, 3], "float64", lod_level=1), name)(axis=axis, keepdims=keepdims)
+    assert np.array_equal(vr.Executor().run(program, {"x": y.value}, [out])[0], found)
+
+
+def test_extremes_of_integers_and_nan_and_of_nothing():
+    ids = vr.Variable(np.array([[3, 0], [1, 255]], np.uint8))
+    assert (ids.max().item(), ids.min(axis=0).numpy().tolist()) == (255, [1, 0])
+    assert np.isnan(vr.Variable([1.0, np.nan]).min().item())
+    for make in (lambda x: x.max(), lambda x: x.min(axis=0)):
+        with pytest.raises(vr.ShapeError, match="expected at least one element"):
+            make(vr.Variable(np.zeros((0, 2))))
+    assert vr.Variable(np.zeros((0, 2))).max(axis=1).shape == (0,)
+    assert np.isnan(vr.Variable([1.0]).var(ddof=1).item())
+    with vr.program_guard(), pytest.raises(vr.ProgramError, match="var, ddof"):
+        vr.feed_data("x", [-1, 2], "float32").std(axis=0, ddof=1)
+
+
+def test_clip_is_numpys_and_leaves_nan():
+    y = vr.Variable(np.array([-2.0, 0.5, np.nan, 3.0]))
+    assert np.array_equal(np.clip(y, 0, 1), np.clip(y.numpy(), 0, 1), equal_nan=True)
+    assert np.array_equal(y.clip(max=1.0), np.minimum(y.numpy(), 1), equal_nan=True)
+    assert vr.Variable([1, 5, 9]).clip(2, 6).numpy().tolist() == [2, 5, 6]
+    assert rows().clip(1, np.array([3.0, 5.0])).lod() == [[0, 2, 5]]
+    with pytest.raises(vr.DTypeError, match="at least one of min and max"):
+        y.clip()
+
+
+def test_axes_of_size_one_come_and_go():
+    y = rows()
+    for axis in (1, 2, -1, -2):
+        wide = y.unsqueeze(axis)
+        assert (wide.shape, wide.lod()) == (np.expand_dims(y.numpy(), axis).shape, y.lod())
+        for back in (wide.squeeze(axis), np.squeeze(wide, axis), wide.squeeze()):
+            assert np.array_equal(back, y)
+            assert back.lod() == y.lod()
+    assert y.unsqueeze(0).lod() == []
+    one = vr.Variable(vr.create_lod_tensor(np.ones((1, 1)), [[1]]))
+    assert (one.squeeze().shape, vr.Variable(np.ones((1, 1))).squeeze().shape) == ((1,), ())
+    for wrong in (lambda: y.squeeze(1), lambda: y.squeeze(2), lambda: y.unsqueeze(4)):
+        with pytest.raises(vr.ShapeError, match="axis: expected"):
+            wrong()
+    with vr.program_guard() as program:
+        x = vr.feed_data("x", [-1, 2], "float64", lod_level=1)
+        out = x.unsqueeze(1).squeeze() * 2.0
+    found = vr.Executor().run(program, {"x": y.value}, [out])[0]
+    assert np.array_equal(found.data, y.numpy() * 2)
+
+
+def test_a_parameter_is_frozen_and_thawed():
+    layer, x = vr.nn.Linear(2, 2), np.ones((3, 2), np.float32)
+    assert layer.weight.requires_grad_(False) is layer.weight
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    layer.weight.requires_grad_()
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    with pytest.raises(vr.DTypeError, match="expected float32 or float64, got int64"):
+        vr.Variable([1]).requires_grad_()
+    with pytest.raises(vr.ProgramError, match="expected a leaf"):
+        layer(x).requires_grad_(False)
+
+
+def test_labels_of_floats_are_told_to_be_integers():
+    message = r"labels: expected integers, the classes of the rows, or probabilities of shape \(3, 2\), got float64 of"
+    with pytest.raises(vr.DTypeError, match=message):
+        vr.nn.functional.cross_entropy(np.zeros((3, 2)), np.zeros(3))

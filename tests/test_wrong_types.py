@@ -3,7 +3,7 @@
 import tempfile
 import warnings
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -224,6 +224,8 @@ def linear_grad(slots, prev, states, d_states):
     return (d_states[0],), (type(d_states[0])(0),)
 
 
+ACTIVATIONS = ["Tanh", "Sigmoid", "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Softplus", "Softmax"]
+
 # By name: a function, and what makes each of its arguments, right ones.
 CALLS = {
     "LoDTensor": (vr.LoDTensor, lambda: X, lambda: [[0, 2, 5]]),
@@ -234,6 +236,7 @@ CALLS = {
     ),
     "LoD": (vr.LoD, lambda: [[0, 2]]),
     "LoD.from_lengths": (vr.LoD.from_lengths, lambda: [[2]]),
+    "LoD.at": (rows().structure.at, lambda: [0, 1, 2]),
     "LoD.rows_of_level": (rows().structure.rows_of_level, int),
     "LoD.slice": (rows().structure.slice, int, int, lambda: 1),
     "set_lod": (lambda lod: rows().set_lod(lod), lambda: [[0, 5]]),
@@ -428,6 +431,23 @@ CALLS = {
     "AdditiveAttention, x": (vr.nn.AdditiveAttention(3, 3, 2), rows, rows, rows, bool),
     "MultiheadAttention, x": (vr.nn.MultiheadAttention(3, 1), rows, rows, rows),
     "Linear, x": (vr.nn.Linear(3, 2), lambda: X),
+    "MultiheadAttention, weights": (
+        lambda *a: vr.nn.MultiheadAttention(3, 1)(rows(), rows(), rows(), *a), bool, lambda: (None, 1), lambda: True,
+    ),
+    "BatchNorm1d": (vr.nn.BatchNorm1d, lambda: 3, lambda: 0.1, lambda: 0.1, bool, lambda: "float32"),
+    "BatchNorm1d, x": (vr.nn.BatchNorm1d(3), rows),
+    "ModuleList": (vr.nn.ModuleList, lambda: [vr.nn.Linear(3, 2)]),
+    "ModuleList, entry": (lambda entry: vr.nn.ModuleList([vr.nn.Tanh()]).append(entry), lambda: vr.nn.Tanh()),
+    "ModuleList[]": (lambda index: vr.nn.ModuleList([vr.nn.Tanh()])[index], int),
+    "ModuleList[], entry": (
+        lambda index, entry: vr.nn.ModuleList([vr.nn.Tanh()]).__setitem__(index, entry), int, lambda: vr.nn.Tanh(),
+    ),
+    "ParameterList": (vr.nn.ParameterList, lambda: [parameter()]),
+    "ModuleDict": (vr.nn.ModuleDict, lambda: {"a": vr.nn.Linear(3, 2)}),
+    "ModuleDict[]": (
+        lambda name, module: vr.nn.ModuleDict().__setitem__(name, module), lambda: "a", lambda: vr.nn.Tanh(),
+    ),
+    "summary": (vr.nn.summary, lambda: vr.nn.Linear(3, 2), lambda: [[0, 2]]),
     "weight_norm": (vr.nn.weight_norm, lambda: vr.nn.Linear(3, 2), lambda: "weight"),
     "Dropout": (vr.nn.Dropout, lambda: 0.5),
     "Dropout, x": (vr.nn.Dropout(0.5), lambda: X),
@@ -452,11 +472,27 @@ CALLS = {
     "equal": (F.equal, lambda: X, lambda: X),
     "where": (F.where, lambda: X > 0, lambda: X, lambda: X),
     "gelu": (lambda x, approximate: F.gelu(x, approximate=approximate), lambda: X, lambda: "tanh"),
+    **{name: (getattr(F, name), lambda: X) for name in ("elu", "log_sigmoid", "softplus")},
+    **{f"{name}, x": (getattr(vr.nn, name)(), lambda: X) for name in ACTIVATIONS},
+    "LeakyReLU": (vr.nn.LeakyReLU, lambda: 0.1),
+    "ELU": (vr.nn.ELU, lambda: 0.1),
+    "GELU": (vr.nn.GELU, lambda: "tanh"),
+    "Softplus": (vr.nn.Softplus, lambda: 2.0, lambda: 5.0),
+    "leaky_relu": (F.leaky_relu, lambda: X, lambda: 0.1),
+    "normalize": (F.normalize, lambda: X, lambda: 3.0, lambda: 1, lambda: 0.1),
+    "cosine_similarity": (F.cosine_similarity, lambda: X, lambda: X, lambda: 1, lambda: 0.1),
+    "one_hot": (F.one_hot, lambda: np.array([1]), lambda: 2),
     "embedding": (F.embedding, lambda: np.array([1]), lambda: X, int, bool),
     "rows by a Variable": (lambda index: vr.Variable(X)[vr.Variable(index)], lambda: np.array([1])),
     "topk": (F.topk, lambda: X, lambda: 2, lambda: 1),
     "astype": (vr.Variable(X).astype, lambda: "float64"),
     "argmax": (vr.Variable(X).argmax, lambda: 1, bool),
+    **{name: (getattr(vr.Variable(X), name), lambda: 1, bool) for name in ("max", "min")},
+    **{name: (getattr(vr.Variable(X), name), lambda: 1, lambda: 1, bool) for name in ("std", "var")},
+    "clip": (vr.Variable(X).clip, lambda: 0.0, lambda: 1.0),
+    "squeeze": (vr.Variable(X[:1]).squeeze, int),
+    "unsqueeze": (vr.Variable(X).unsqueeze, lambda: -1),
+    "requires_grad_": (lambda flag: parameter().requires_grad_(flag), bool),
     "cumsum": (vr.Variable(X).cumsum, lambda: 1),
     "huber_loss": (F.huber_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0),
     "smooth_l1_loss": (F.smooth_l1_loss, lambda: X, lambda: X, lambda: "mean", lambda: 1.0),
@@ -580,6 +616,16 @@ CALLS = {
     "batches, label of rows": (lambda label: batches(labels=[[1, 2], label])[0], lambda: [3]),
     "batch": (lambda number: batches()[number], int),
     "indices": (lambda number: batches().indices(number), int),
+    "part": (lambda *given: batches().part(*given), lambda: 0, lambda: 2, lambda: vr.data.STEP_COST),
+    "part of ranks": (lambda part: batches(part=part), lambda: SimpleNamespace(rank=0, size=2)),
+    "rank and size": (lambda r, s: batches(part=SimpleNamespace(rank=r, size=s)), lambda: 0, lambda: 2),
+    "lengths": (lambda number: batches().lengths(number), int),
+    "balanced_parts": (vr.data.balanced_parts, lambda: [3, 4], lambda: 2, lambda: vr.data.STEP_COST),
+    "StepCost": (lambda *cost: vr.data.balanced_parts([3, 4], 2, vr.data.StepCost(*cost)), float, float, float, float),
+    "StepCost, of": (vr.data.STEP_COST.of, lambda: [3, 4]),
+    "measure_step_cost": (
+        lambda *given: vr.data.measure_step_cost(lambda x: None, *given), lambda: [rows()], lambda: 1,
+    ),
     "at_epoch": (lambda number: batches().at_epoch(number), int),
     "from_texts": (
         lambda texts, labels, v, c, t, m, most, name: vr.data.from_texts(
@@ -656,10 +702,11 @@ OPTIONS = {
                  "places": lambda: None},
     "cell": {"name": lambda: "of_a_test"},
     "lstm_cell": {"peepholes": bool, "coupled": bool, "forget_gate": lambda: True, "cell_clip": lambda: None,
-                  "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh")},
+                  "proj_clip": lambda: None, "clip": lambda: None, "activations": lambda: ("sigmoid", "tanh", "tanh"),
+                  "zoneout": bool, "recurrent_dropout": bool},
     "gru_cell": {"reset_after": bool, "origin_mode": bool, "clip": lambda: None,
-                 "activations": lambda: ("sigmoid", "tanh")},
-    "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None},
+                 "activations": lambda: ("sigmoid", "tanh"), "zoneout": bool, "recurrent_dropout": bool},
+    "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None, "zoneout": bool, "recurrent_dropout": bool},
     "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
              "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
 }  # fmt: skip
@@ -674,6 +721,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "dtype": lambda: "f4",
         "direction": lambda: "forward",
         "merge": lambda: "concat",
+        "dropout_per": lambda: "row",
         "recompute": bool,
         "clip": lambda: None,
         "zoneout": float,
@@ -723,6 +771,17 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
                 raise AssertionError(f"{name}, argument {place}, {kind}: {type(error).__name__}") from error
 
 
+FAMILIES = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_cell"}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_option_of_a_layer_is_tried(name):
+    """An option is in the cell's `OPTIONS` or, if the cell has none of its name, in the layer's."""
+    of_cell, of_layer = getattr(vr.cells, FAMILIES[name]).options, getattr(vr.nn, name)._options.__annotations__
+    assert set(of_cell) == set(OPTIONS[FAMILIES[name]])
+    assert set(of_layer) - set(of_cell) <= set(OPTIONS[name])
+
+
 def test_every_public_function_is_called():
     public = {"vr": vr, "nn": vr.nn, "optim": vr.optim, "data": vr.data, "baselines": vr.baselines,
               "metrics": vr.metrics, "distributed": vr.distributed}  # fmt: skip
@@ -730,17 +789,8 @@ def test_every_public_function_is_called():
     functions = {name for name, value in found.items() if callable(value) and not isinstance(value, ModuleType)}
     of_descriptions = {name for name in functions if name.endswith("Desc")} | {"VarType"}
     of_programs = {"Executor", "Program"}
-    made_by_others = {
-        "Replica",
-        "Shard",
-        "PaddingReport",
-        "GradientReport",
-        "SortedSeqItem",
-        "Batches",
-        "Module",
-        "Optimizer",
-        "Metric",
-    }
+    made_by_others = {"PaddingReport", "GradientReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
+    made_by_others |= {"ModelSummary", "Replica", "Shard"}
     without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}

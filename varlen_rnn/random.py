@@ -21,7 +21,7 @@ _MOST = 2**63  # seeds, steps and calls are less
 
 
 class _Source:
-    """The generator of a context, and what names its next draw."""
+    """The generator of a context, and the three numbers that name its next draw."""
 
     __slots__ = ("call", "generator", "seed", "step")
 

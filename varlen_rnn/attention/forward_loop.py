@@ -41,8 +41,9 @@ class Code(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """The arrays of a call: operands and outputs (rows, heads * depth), and `sums` as `layer.forward` returns it.
+    """The arrays of a call: operands and outputs (rows, heads * depth), and `sums` (2 * heads, queries).
 
+    Row `head` of `sums` has the largest score of each query, and row `heads + head` 1 over the sum of its weights.
     `weight` is the weight of features in additive scores; it is empty for dot products.
     """
 
@@ -162,7 +163,7 @@ def _attend(code, memory, it, task, of, counters):
 
 @engine_kernel
 def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
-    """Run the tasks that this thread takes: write a task's outputs, largest scores, and 1 over sums of weights."""
+    """Run the tasks that a thread takes: write the outputs and `sums` of each task's queries."""
     vectorise_widely()
     code, it = Code(*code), Forward(*it)
     counter, heads = pointer(counters, 0), it.sums.shape[0] // 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
+from varlen_rnn.data.formats import SUFFIXES
 from varlen_rnn.errors import CheckpointError, InputError, shown
 from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, forget
@@ -21,7 +22,7 @@ def add_to(commands):
         "the sequences is held back to measure it. The same command goes on with a training that was stopped."
     )
     parser = commands.add_parser("train", help="train a model on a file of sequences", description=text)
-    parser.add_argument("data", metavar="DATA", help="a CSV, JSON Lines, Parquet, Arrow or NumPy file; - is stdin")
+    parser.add_argument("data", metavar="DATA", help=f"a file in {', '.join(SUFFIXES)}; - is stdin")
     parser.add_argument("--out", metavar="MODEL", required=True, help="the file of the model")
     reading.add_options(parser)
     add = parser.add_argument_group("the model, and its training").add_argument

@@ -16,6 +16,7 @@ from varlen_rnn.ops.sequence.reverse import sequence_reverse
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
 from varlen_rnn.ops.sequence.softmax import sequence_softmax
+from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.modes import no_grad
@@ -25,13 +26,19 @@ _SIZE = 200
 
 LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 _ALL_LAYERS = LAYERS | {"relu rnn": functools.partial(nn.RNN, nonlinearity="relu")}
+OPTIMIZERS = [
+    found
+    for found in map(vars(optim).get, optim.__all__)
+    if isinstance(found, type) and issubclass(found, optim.Optimizer) and found is not optim.Optimizer
+]
 _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 def works():
     """Return the parts of the work by name; each part is a function of a data type."""
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
-    return layers | {"optimizers": _optimize, "attention": _attend, "structures": _decode, "sequences": _move}
+    layers |= {"attention": _attend, "convolutions": _convolve, "many rows": _sum_many_rows}
+    return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move}
 
 
 def _batch():
@@ -85,8 +92,7 @@ def _run_steps(cell, x):
 def _optimize(dtype):
     """Run each optimizer on an embedding table, which has a sparse gradient, and on a matrix."""
     ids, _ = _batch()
-    rules = [optim.SGD, optim.Momentum, optim.Adagrad, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adadelta]
-    for rule in rules:
+    for rule in OPTIMIZERS:
         embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(_SIZE, 2, dtype=dtype)
         optimizer = rule([*embedding.parameters(), *output.parameters()], lr=1e-3)
         output(embedding(ids)).sum().backward()
@@ -102,6 +108,17 @@ def _attend(dtype):
     x = _embedded(dtype)
     F.scaled_dot_product_attention(x, x, x).sum().backward()
     nn.LayerNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _convolve(dtype):
+    """Run the layers whose output depends on neighbouring rows."""
+    nn.RowConv(_SIZE, 2, dtype=dtype)(_embedded(dtype)).sum().backward()
+    nn.SequenceConv(_SIZE, 2, 3, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _sum_many_rows(dtype):
+    """Compute the gradient of a weight from a large batch."""
+    nn.Linear(2, 2, dtype=dtype)(np.ones((MANY_ROWS + 1, 2), dtype)).sum().backward()
 
 
 def _decode(dtype):

@@ -59,12 +59,19 @@ class Replica:
         the loss of each, in this order; the last call leaves the gradients of all ranks.
     """
 
-    def __init__(self, parameters: Sequence[Variable], comm: Communicator, reproducible: int | None) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Variable],
+        buffers: Sequence[Variable],
+        comm: Communicator,
+        reproducible: int | None,
+    ) -> None:
         self.comm = comm
         self._is_reproducible, size = reproducible is not None, comm.size if reproducible is None else reproducible
         first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
         self.shards = [Shard(number, size) for number in range(first, end)]
-        self._parameters = list(parameters)
+        self._parameters, self._buffers = list(parameters), list(buffers)
+        self._moments: list[np.ndarray] = []  # the buffers after the first shard
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
         self._begin = random.drawn()
@@ -72,9 +79,14 @@ class Replica:
             comm.broadcast(parameter.value.data)
             was_updated(parameter)
             watch(parameter, self)
+        self._share_buffers()
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
+        if self.comm.size == 1 and not self._is_reproducible:
+            passing.over(pairs, records)
+            return
+        self._keep_buffers()
         terms = terms_of([variable for variable, _ in pairs], records)
         self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
         if not self._is_last():
@@ -94,6 +106,18 @@ class Replica:
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
+        self._share_buffers()
+
+    def _keep_buffers(self) -> None:
+        """Set buffers to their values after the first shard, whichever shards this rank has."""
+        if not self._waiting:
+            self._moments = [buffer.value.data.copy() for buffer in self._buffers]
+        for buffer, moments in zip(self._buffers, self._moments, strict=True):
+            buffer.value.data[...] = moments
+
+    def _share_buffers(self) -> None:
+        for buffer in self._buffers:
+            self.comm.broadcast(buffer.value.data)
 
     def _is_last(self) -> bool:
         """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
@@ -147,6 +171,8 @@ def replicate(
     After it, `loss.backward()` leaves in the parameters' `grad` the gradients of the loss over all ranks: each rank has
     the same, to the bit, clips and updates alike, and so all keep the same parameters.  Every rank calls `backward`
     equally often, also with a batch of no sequences.  Parameters that a loss does not reach keep None on all ranks.
+
+    `nn.BatchNorm1d` normalises each part by its own moments; all ranks keep the running moments of the first part.
 
     Sums and means of a loss go over the rows of all ranks: the means of `nn.functional`, with their weights, and sums
     and means of a Variable over its rows, as `((y - x) ** 2).mean()`.  They are divided by the rows, sequences or
@@ -210,7 +236,7 @@ def replicate(
     _check_alike(comm, [(name, p.shape, str(p.dtype)) for p, name in named.items()])
     state = np.frombuffer(random.get_state().encode(), np.uint8)
     random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
-    return Replica(list(named), comm, reproducible)
+    return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
 
 
 def _check_alike(comm: Communicator, described: list[Any]) -> None:

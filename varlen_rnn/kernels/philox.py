@@ -1,10 +1,10 @@
-"""Random masks whose numbers are functions of a place: of a sequence, a row in it, and a column.
+"""Random masks, each number of which is a function of its place: a sequence, a row in this sequence, and a column.
 
 A counter-based generator has no state: it encrypts a counter with a key.  So threads, ranks and neighbouring sequences
 change no number.  An example: row 5 of the sequence at position 1000 of a batch, columns 8 to 11, is one counter:
 
     counter   (8 // 4, 5, 1000, 0)    column // 4, row, and the low and high half of the position
-    result    four words of 32 bits, one for each of the columns 8, 9, 10 and 11
+    result    four words of 32 bits, for the columns 8, 9, 10 and 11
 
 Kernels check no bounds: see `varlen_rnn.kernels`.
 
@@ -133,10 +133,11 @@ def draw_mask_cuda(positions, rows, key, threshold, below, others, mask):
     if thread < mask.shape[0] * quads:
         i, quad = thread // quads, thread % quads
         position, row = place_of(positions, rows, i)
-        words = words_of(np.uint64(quad), position, row, np.uint64(key))
-        for lane in range(min(4, width - 4 * quad)):
-            word = words[0] if lane == 0 else words[1] if lane == 1 else words[2] if lane == 2 else words[3]
-            mask[i, 4 * quad + lane] = below if word < np.uint64(threshold) else others
+        w0, w1, w2, w3 = words_of(np.uint64(quad), position, row, np.uint64(key))
+        end = 4 * quad + 4
+        for column in range(4 * quad, end if end < width else width):
+            mask[i, column] = below if w0 < np.uint64(threshold) else others
+            w0, w1, w2 = w1, w2, w3
 
 
 def _quads(*arguments):
@@ -152,7 +153,7 @@ def _work(*arguments):
 def draw_mask(positions, rows, key, threshold, below, others, mask):
     """Draw a mask: `below` with the probability `threshold / 2**32`, otherwise `others`, for each place on its own.
 
-    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.
+    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.  No bounds are checked.
 
     Parameters
     ----------

@@ -1,10 +1,12 @@
 """Layers: parameters and the operators that use them, in PyTorch's names and shapes, over rows instead of padding."""
 
 from varlen_rnn.nn import functional
+from varlen_rnn.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
+from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss
-from varlen_rnn.nn.layers import Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool, Sequential
+from varlen_rnn.nn.layers import BatchNorm1d, Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
 from varlen_rnn.nn.module import Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
@@ -12,12 +14,16 @@ from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, Recurrent
 from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
+from varlen_rnn.nn.summary import ModelSummary, summary
 
 __all__ = [
+    "ELU",
+    "GELU",
     "GRU",
     "LSTM",
     "RNN",
     "AdditiveAttention",
+    "BatchNorm1d",
     "CTCLoss",
     "Dropout",
     "DynamicRNN",
@@ -25,20 +31,32 @@ __all__ = [
     "GRUCell",
     "LSTMCell",
     "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "LinearChainCRF",
+    "ModelSummary",
     "Module",
+    "ModuleDict",
+    "ModuleList",
     "MultiheadAttention",
     "Parameter",
+    "ParameterList",
     "RNNCell",
+    "ReLU",
     "Recurrent",
     "RowConv",
     "SequenceConv",
     "SequencePool",
     "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
     "Standardize",
     "Stateful",
+    "Tanh",
     "functional",
+    "summary",
     "weight_norm",
 ]
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import ShapeError, check_flag, check_int, shown
-from varlen_rnn.nn.functional import additive_attention, scaled_dot_product_attention
+from varlen_rnn.nn.functional import additive_attention, limits, scaled_dot_product_attention
 from varlen_rnn.nn.layers import Linear, drawn, uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.random import generator
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
+Window: TypeAlias = "tuple[int | None, int | None]"
+
 
 class MultiheadAttention(Module):
     """Project queries, keys and values, attend with several heads, and project the result.
 
-    Unlike PyTorch's layer it returns no attention weights, because their matrix is never in memory.
+    Unlike PyTorch's layer it returns attention weights only when asked, because their matrix is otherwise never in
+    memory.
 
     Parameters
     ----------
@@ -82,14 +86,36 @@ class MultiheadAttention(Module):
         if self.out_proj.bias is not None:
             self.out_proj.bias.assign(0.0)
 
+    @overload
     def forward(
         self,
         query: Rows,
         key: Rows,
         value: Rows,
         is_causal: bool = False,
-        window: tuple[int | None, int | None] = (None, None),
-    ) -> Variable:
+        window: Window = (None, None),
+        need_weights: Literal[False] = False,
+    ) -> Variable: ...
+    @overload
+    def forward(
+        self,
+        query: Rows,
+        key: Rows,
+        value: Rows,
+        is_causal: bool = False,
+        window: Window = (None, None),
+        *,
+        need_weights: Literal[True],
+    ) -> tuple[Variable, Variable]: ...
+    def forward(
+        self,
+        query: Rows,
+        key: Rows,
+        value: Rows,
+        is_causal: bool = False,
+        window: Window = (None, None),
+        need_weights: bool = False,
+    ) -> Variable | tuple[Variable, Variable]:
         """Return the attended values for each row of `query`, with its LoD.
 
         Parameters
@@ -100,6 +126,22 @@ class MultiheadAttention(Module):
         value : Variable, shape `(keys, vdim)`
         is_causal, window
             As in `functional.scaled_dot_product_attention`.
+        need_weights : bool
+            Whether to return a pair: the output, and the weights, one for each query and each key of its sequence, as
+            means over the heads.  The LoD of the weights is the LoD of `query` with one more level, in which each query
+            has as many rows as keys, so memory grows with the squares of lengths.  A key out of sight has the weight 0.
+
+        Returns
+        -------
+        Variable, shape `(queries, embed_dim)`, or a pair of it and the weights, shape `(queries times keys,)`
+
+        Examples
+        --------
+        >>> from varlen_rnn.rows.lod import create_lod_tensor
+        >>> x = create_lod_tensor(np.ones((3, 8), np.float32), [[1, 2]])
+        >>> y, weights = MultiheadAttention(8, 2)(x, x, x, need_weights=True)
+        >>> weights.value.to_sequences()
+        [[array([1.], dtype=float32)], [array([0.5, 0.5], dtype=float32), array([0.5, 0.5], dtype=float32)]]
         """
         sizes = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
         rows = [
@@ -108,7 +150,14 @@ class MultiheadAttention(Module):
         ]
         q, k, v = (part.reshape(-1, self.num_heads, self.embed_dim // self.num_heads) for part in self._projected(rows))
         found = scaled_dot_product_attention(q, k, v, is_causal=is_causal, window=window)
-        return self.out_proj(found.reshape(-1, self.embed_dim))
+        output = self.out_proj(found.reshape(-1, self.embed_dim))
+        if not check_flag(need_weights, "MultiheadAttention, need_weights"):
+            return output
+        left, right = limits("MultiheadAttention", is_causal, window)
+        return output, apply("attention_weights", q, k, left=left, right=right).mean(axis=1)
+
+    if TYPE_CHECKING:
+        __call__ = forward  # type checkers would see the first overload alone
 
     def _projected(self, rows: list[Variable]) -> list[Variable]:
         """Return projected queries, keys and values; self-attention computes all three with one product."""

@@ -1,9 +1,11 @@
-"""Functions of Variables: attention, activations, comparisons, lookups, dropout, pooling and losses."""
+"""Functions of Variables: attention, activations, norms, comparisons, lookups, dropout, pooling and losses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
@@ -32,10 +34,11 @@ from varlen_rnn.nn.losses import (
     quantile_loss,
     smooth_l1_loss,
 )
-from varlen_rnn.ops.activations import gelu, relu, sigmoid, silu, tanh
+from varlen_rnn.ops.activations import elu, gelu, relu, sigmoid, silu, softplus, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.layer_norm import layer_norm
+from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.tape.modes import no_grad
@@ -43,10 +46,11 @@ from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list
 from varlen_rnn.typing import Rows
 
 __all__ = [
-    "abs", "additive_attention", "binary_cross_entropy_with_logits", "concat", "cross_entropy", "ctc_loss", "dropout",
-    "embedding", "equal", "exp", "focal_loss", "gelu", "hinge_loss", "huber_loss", "l1_loss", "layer_norm", "log",
-    "log_softmax", "maximum", "minimum", "mse_loss", "not_equal", "poisson_nll_loss", "quantile_loss", "relu",
-    "scaled_dot_product_attention", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "split", "sqrt",
+    "abs", "additive_attention", "binary_cross_entropy_with_logits", "concat", "cosine_similarity", "cross_entropy",
+    "ctc_loss", "dropout", "elu", "embedding", "equal", "exp", "focal_loss", "gelu", "hinge_loss", "huber_loss",
+    "l1_loss", "layer_norm", "leaky_relu", "log", "log_sigmoid", "log_softmax", "maximum", "minimum", "mse_loss",
+    "normalize", "not_equal", "one_hot", "poisson_nll_loss", "quantile_loss", "relu", "scaled_dot_product_attention",
+    "sequence_conv", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "split", "sqrt",
     "stack", "tanh", "topk", "weight_norm", "where",
 ]  # fmt: skip
 
@@ -96,7 +100,7 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. (2017), "Attention is all you need"; Dao et al. (2022), "FlashAttention"; the form of
     `torch.nn.functional.scaled_dot_product_attention`.
     """
-    left, right = _limits("scaled_dot_product_attention", is_causal, window)
+    left, right = limits("scaled_dot_product_attention", is_causal, window)
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
@@ -104,7 +108,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+def limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Return how many keys before and after its own position a query sees; None means no limit."""
     limits = check_list(window, f"{op}, window", "a pair (left, right)")
     if len(limits) != 2:
@@ -156,7 +160,7 @@ def additive_attention(
 
     Source: Bahdanau, Cho and Bengio (2015), "Neural machine translation by jointly learning to align and translate".
     """
-    left, right = _limits("additive_attention", is_causal, window)
+    left, right = limits("additive_attention", is_causal, window)
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
@@ -170,6 +174,145 @@ def softmax(x: Rows) -> Variable:
     array([[0.5, 0.5]])
     """
     return exp(log_softmax(x))
+
+
+def leaky_relu(x: Rows, negative_slope: float = 0.01) -> Variable:
+    """Return every element if it is positive, otherwise `negative_slope` times the element.
+
+    Parameters
+    ----------
+    x : Variable or array
+        float32 or float64.
+    negative_slope : float
+        The slope for elements of at most 0.
+
+    Examples
+    --------
+    >>> leaky_relu([-2.0, 3.0], 0.1).numpy()
+    array([-0.2,  3. ])
+
+    Source: `torch.nn.functional.leaky_relu`.
+    """
+    slope = check_number(negative_slope, "leaky_relu, negative_slope", "finite", math.isfinite)
+    return apply("leaky_relu", x, alpha=slope)
+
+
+def log_sigmoid(x: Rows) -> Variable:
+    """Return `log(1 / (1 + exp(-x)))` of every element, without overflow: the log-probability of a binary class.
+
+    Examples
+    --------
+    >>> log_sigmoid([0.0, -10.0]).numpy().round(4)
+    array([ -0.6931, -10.    ])
+
+    Source: `torch.nn.functional.logsigmoid`.
+    """
+    return -softplus(-required(x, "log_sigmoid, x"), threshold=math.inf)
+
+
+def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Variable:
+    """Return vectors along an axis, each divided by its p-norm, or by `eps` if the norm is smaller.
+
+    Parameters
+    ----------
+    x : Variable or array
+        float32 or float64.
+    p : float
+        The exponent of the norm, at least 1; infinity takes the largest magnitude.
+    axis : int
+    eps : float
+        More than 0.
+
+    Examples
+    --------
+    >>> normalize([[3.0, 4.0], [0.0, 0.0]]).numpy()
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+
+    Source: `torch.nn.functional.normalize`.
+    """
+    x, axis = required(x, "normalize, x"), check_int(axis, "normalize, axis")
+    p = check_number(p, "normalize, p", "at least 1", lambda p: p >= 1)
+    return x / _norm(x, p, axis, check_number(eps, "normalize, eps", "more than 0", lambda eps: 0 < eps < math.inf))
+
+
+def _norm(x: Variable, p: float, axis: int, eps: float) -> Variable:
+    """Return the p-norms of vectors along an axis, which stays with size 1, or `eps` where a norm is smaller.
+
+    A norm that is smaller gets no gradient: a root has none at 0.
+    """
+    if p == math.inf:
+        return x.abs().max(axis, keepdims=True).clip(eps)
+    if p == 1:
+        return x.abs().sum(axis, keepdims=True).clip(eps)
+    powers = x * x if p == 2 else x.abs() ** p
+    total = powers.sum(axis, keepdims=True)
+    tiny = max(eps**p, float(np.finfo(total.dtype).tiny))
+    root = total.clip(tiny).sqrt() if p == 2 else total.clip(tiny) ** (1 / p)
+    return where(total > tiny, root, eps).clip(eps)
+
+
+def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> Variable:
+    """Return the cosine of the angle between vectors along an axis, which the result lacks.
+
+    Parameters
+    ----------
+    x1, x2 : Variable or array
+        Both float32 or both float64, with shapes that broadcast, and as many elements along the axis.
+    axis : int
+    eps : float
+        Takes the place of a norm that is smaller; more than 0.
+
+    Examples
+    --------
+    >>> cosine_similarity([[1.0, 0.0], [1.0, 1.0]], [[2.0, 0.0], [1.0, -1.0]]).numpy()
+    array([1., 0.])
+
+    Source: `torch.nn.functional.cosine_similarity`.
+    """
+    a, b = required(x1, "cosine_similarity, x1"), required(x2, "cosine_similarity, x2")
+    rank, axis = max(a.ndim, b.ndim), check_int(axis, "cosine_similarity, axis")
+    eps = check_number(eps, "cosine_similarity, eps", "more than 0", lambda eps: 0 < eps < math.inf)
+    place = axis - rank if axis >= 0 else axis  # from the end, where axes of both shapes meet
+    sizes = {v.shape[place] for v in (a, b)} if -min(a.ndim, b.ndim) <= place < 0 else {}
+    if len(sizes) != 1 and -1 not in sizes:
+        expected = f"an axis of both, of one size, from {-rank} to {rank - 1}"
+        got = f"{shown(axis)}, of shapes {a.shape} and {b.shape}"
+        raise ShapeError("cosine_similarity, axis", expected=expected, got=got)
+    return (a * b).sum(place) / (_norm(a, 2.0, place, eps) * _norm(b, 2.0, place, eps)).sum(place)
+
+
+def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
+    """Return, for each id, a vector of integers: 1 at the id, and 0 elsewhere; the LoD is kept.
+
+    Parameters
+    ----------
+    ids : integers of any shape
+    num_classes : int, optional
+        By default 1 more than the largest id; a program, which has no ids yet, needs it.
+
+    Returns
+    -------
+    Variable, shape `(*ids.shape, num_classes)`, int64
+        `.astype(np.float32)` makes numbers of it that a layer takes.
+
+    Raises
+    ------
+    OutOfRangeError
+        If an id is negative or at least `num_classes`.
+
+    Examples
+    --------
+    >>> one_hot([2, 0]).numpy()
+    array([[0, 0, 1],
+           [1, 0, 0]])
+
+    Source: `torch.nn.functional.one_hot`, whose -1 for `num_classes` is None here.
+    """
+    ids = required(ids, "one_hot, ids")
+    if num_classes is None:
+        num_classes = int(np.asarray(ids.value).max(initial=-1)) + 1 if ids.dtype.kind in "iu" else 0
+    return apply("one_hot", ids, num_classes=check_int(num_classes, "one_hot, num_classes", 0))
 
 
 def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn.errors import (
-    DTypeError,
+    ProgramError,
     ShapeError,
     check_choice,
     check_flag,
@@ -19,8 +18,9 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import functional
-from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.module import Buffer, Module, Parameter, check_dtype
 from varlen_rnn.random import generator
+from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
 
@@ -133,6 +133,86 @@ class LayerNorm(Module):
         """Return the sizes as text for `repr`."""
         affine = self.weight is not None
         return f"{self.features}, eps={self.eps}, elementwise_affine={affine}, bias={self.bias is not None}"
+
+
+class BatchNorm1d(Module):
+    """Normalise every feature to mean 0 and variance 1 over the rows of all sequences of a batch.
+
+    In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
+    the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
+
+    A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
+    PyTorch raises an error.
+
+    Parameters
+    ----------
+    num_features : int
+    eps : float
+        A number that is added to the variance; at least 0.
+    momentum : float or None
+        The share of a batch in the running moments, 0 to 1; None makes them the means over all batches.
+    affine : bool
+        Whether there are a weight and a bias.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight, bias : (num_features,), or None
+    running_mean, running_var : (num_features,)
+        Saved, but not trained.  The variance is the estimate from a sample, as PyTorch's.
+    num_batches_tracked : int64
+        The number of batches in training.
+
+    Examples
+    --------
+    >>> layer = BatchNorm1d(1, momentum=0.5)
+    >>> layer(np.array([[1.0], [3.0]], np.float32)).numpy().round(3)
+    array([[-1.],
+           [ 1.]], dtype=float32)
+    >>> layer.running_mean.numpy(), layer.running_var.numpy()
+    (array([1.], dtype=float32), array([1.5], dtype=float32))
+
+    Source: Ioffe and Szegedy (2015), "Batch normalization"; `torch.nn.BatchNorm1d`, with its initialisation.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        self.num_features = shape = check_int(num_features, "num_features", 1)
+        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        holds = lambda momentum: 0 <= momentum <= 1
+        self.momentum = None if momentum is None else check_number(momentum, "momentum", "0 to 1, or None", holds)
+        affine, dtype = check_flag(affine, "affine"), check_dtype(dtype)
+        zeros, ones = (drawn((shape,), draw).astype(dtype) for draw in (np.zeros, np.ones))
+        self.weight = Parameter(ones) if affine else None
+        self.bias = Parameter(zeros) if affine else None
+        self.running_mean, self.running_var = Buffer(zeros), Buffer(ones)
+        self.num_batches_tracked = Buffer(np.array(0, np.int64))
+
+    def forward(self, x: Rows) -> Variable:
+        """Return rows with the shape and LoD of `x`, `(rows, num_features)`."""
+        affine, constants = (self.weight, self.bias), {"eps": self.eps, "training": self.training}
+        running = self.running_mean, self.running_var
+        if not self.training:
+            return apply("batch_norm", x, *running, *affine, **constants)
+        if (into := recorder()) is not None and into.current.parent is not None:
+            hint = "normalise the rows of all steps before the loop, or set the layer to evaluation mode"
+            raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
+        # As values of their own, since the gradient does not read them and they change before it is computed.
+        aside = [apply("detach", moment) for moment in running]
+        out, *moments = apply("batch_norm", x, *aside, *affine, **constants)
+        apply("track_moments", *running, self.num_batches_tracked, *moments, momentum=self.momentum)
+        return out
+
+    def extra_repr(self) -> str:
+        """Return the sizes as text for `repr`."""
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.weight is not None}"
 
 
 class Embedding(Module):
@@ -355,27 +435,3 @@ class SequencePool(Module):
     def extra_repr(self) -> str:
         """Return the kind of pooling as text for `repr`."""
         return repr(self.pool_type)
-
-
-class Sequential(Module):
-    """Run modules one after another, each on the output of the module before.
-
-    A recurrent layer cannot be among them, because it returns a pair.
-
-    Examples
-    --------
-    >>> Sequential(Linear(3, 4), Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
-    (5, 2)
-    """
-
-    def __init__(self, *modules: Module) -> None:
-        for number, module in enumerate(modules):
-            if not isinstance(module, Module):  # `forward` would skip it silently
-                raise DTypeError(f"Sequential, entry {number}", expected="a Module", got=shown(module))
-            setattr(self, str(number), module)
-
-    def forward(self, x: Any) -> Any:
-        """Return the last module's output."""
-        for _, module in self.children():
-            x = module(x)
-        return x

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from varlen_rnn.errors import (
+    DTypeError,
     OutOfRangeError,
     ShapeError,
     check_choice,
@@ -89,6 +90,10 @@ def cross_entropy(
     label_smoothing = check_number(label_smoothing, "label_smoothing", "0 to 1", lambda share: 0 <= share <= 1)
     weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
+        if labels.ndim == 1 and logits.ndim == 2:
+            expected = f"integers, the classes of the rows, or probabilities of shape {logits.shape}"
+            got, hint = f"{labels.dtype} of shape {labels.shape}", "labels.astype(np.int64)"
+            raise DTypeError("cross_entropy, labels", expected=expected, got=got, hint=hint)
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
         return reduce_loss(loss, reduction, None, **reduced)
     loss, counts = _of_classes(logits, labels, weight, ignore_index, label_smoothing)

@@ -20,6 +20,7 @@ from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+V = TypeVar("V", bound=Variable)
 
 
 class Parameter(Variable):
@@ -61,6 +62,21 @@ class Parameter(Variable):
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
+
+
+class Buffer(Variable):
+    """A Variable that a module keeps in its state and no optimizer trains, such as a running mean.
+
+    Parameters
+    ----------
+    array : array
+        Numbers of any data type; copied.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(np.array(array, order="C"), persistable=True)
 
 
 class _Runs(Protocol[P, R]):
@@ -132,8 +148,15 @@ class Module:
         """
         if not isinstance(prefix, str):
             raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
-        found: dict[int, tuple[str, Parameter]] = {}
-        self._collect(prefix, found)
+        return self._collected(prefix, Parameter)
+
+    def named_buffers(self) -> list[tuple[str, Variable]]:
+        """Return (name, Variable) pairs of the numbers that are saved but not trained, such as running moments."""
+        return self._collected("", Buffer)
+
+    def _collected(self, prefix: str, kind: type[V] | tuple[type[V], ...]) -> list[tuple[str, V]]:
+        found: dict[int, tuple[str, V]] = {}
+        self._collect(prefix, kind, found)
         pairs = list(found.values())
         if len(dict(pairs)) != len(pairs):  # A checkpoint could save only one of two parameters with the same name.
             twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
@@ -141,14 +164,14 @@ class Module:
             raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
         return pairs
 
-    def _collect(self, prefix: str, found: dict[int, tuple[str, Parameter]]) -> None:
+    def _collect(self, prefix: str, kind: type[V] | tuple[type[V], ...], found: dict[int, tuple[str, V]]) -> None:
         entries = self._entries()
         for name, value in entries:
-            if isinstance(value, Parameter):
+            if isinstance(value, kind):
                 found.setdefault(id(value), (prefix + name, value))
         for name, value in entries:
             if isinstance(value, Module):
-                value._collect(f"{prefix}{name}.", found)
+                value._collect(f"{prefix}{name}.", kind, found)
 
     def parameters(self) -> list[Parameter]:
         """Return the Parameters, in the order of `named_parameters`."""
@@ -157,7 +180,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
 
-        Dropout acts in training mode only.
+        Dropout acts in training mode only, and `BatchNorm1d` uses the moments of the batch there.
         """
         self.training = check_flag(mode, "train, mode")
         for _, child in self.children():
@@ -196,24 +219,24 @@ class Module:
             child._freeze()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the parameters' arrays by name; `load_state_dict` and PyTorch accept this dict."""
-        return {name: parameter.data.copy() for name, parameter in self.named_parameters()}
+        """Return copies of the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them."""
+        return {name: variable.value.data.copy() for name, variable in self._collected("", (Parameter, Buffer))}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
-        """Overwrite the parameters with the arrays of `state`; an error leaves all parameters unchanged.
+        """Overwrite parameters and buffers with the arrays of `state`; an error leaves all of them unchanged.
 
         Parameters
         ----------
         state : dict of str to array
         strict : bool
-            Whether the names in `state` must be exactly the names of the parameters.
+            Whether the names in `state` must be exactly the names of the parameters and buffers.
 
         Raises
         ------
         CheckpointError
             If names are missing or unexpected, or an array has the wrong shape or data type.
         """
-        named, arrays = dict(self.named_parameters()), state_arrays(state, "state_dict")
+        named, arrays = dict(self._collected("", (Parameter, Buffer))), state_arrays(state, "state_dict")
         missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
         if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
             raise CheckpointError(
@@ -228,12 +251,17 @@ class Module:
                 expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
                 raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
         for name, array in arrays.items():
-            named[name].assign(array)
+            named[name].value.data[...] = array
+            was_updated(named[name])
 
     def __repr__(self) -> str:
-        inner = [f"  ({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children()]
+        inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
         head = f"{type(self).__name__}({self.extra_repr()}"
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Return the names and the texts of the children for `repr`."""
+        return [(name, repr(child)) for name, child in self.children()]
 
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""

@@ -5,6 +5,7 @@ An operator that corresponds to exactly one ONNX node declares it by `onnx=`; th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -94,6 +95,11 @@ def _cast(kind: str, x: Any, to: int) -> Any:
         return _like(x, _variable(x).astype(dtype))
     except DTypeError as error:
         raise Unread(f"to {dtype}") from error
+
+
+@reads("Softplus")
+def _softplus(kind: str, x: Any) -> Any:
+    return _like(x, F.softplus(_variable(x), threshold=math.inf))
 
 
 def operator_of(kind: str) -> Op | None:

@@ -96,6 +96,24 @@ def _silu(graph: Graph, op: str, x: Value) -> Value:
     return _like(x, graph.node("Mul", x.name, graph.node("Sigmoid", x.name)))
 
 
+@says("softplus")
+def _softplus(graph: Graph, op: str, x: Value, beta: float, threshold: float) -> Value:
+    number = lambda value: graph.constant(value, x.dtype)
+    scaled = x.name if beta == 1 else graph.node("Mul", x.name, number(beta))
+    curve = graph.node("Softplus", scaled)
+    curve = curve if beta == 1 else graph.node("Div", curve, number(beta))
+    if threshold != math.inf:
+        curve = graph.node("Where", graph.node("Greater", scaled, number(threshold)), x.name, curve)
+    return _like(x, curve)
+
+
+@says("one_hot")
+def _one_hot(graph: Graph, op: str, ids: Value, num_classes: int) -> Value:
+    values = graph.constant(np.array([0, 1], np.int64))
+    name = graph.node("OneHot", ids.name, graph.constant(np.int64(num_classes)), values, axis=-1)
+    return _like(ids, name, rank=ids.rank + 1, dtype=np.dtype(np.int64))
+
+
 @says("gelu")
 def _gelu(graph: Graph, op: str, x: Value, approximate: str) -> Value:
     number = lambda value: graph.constant(value, x.dtype)
@@ -149,7 +167,7 @@ def _concat(graph: Graph, op: str, *x: Value, axis: int) -> Value:
     return _like(x[0], graph.node("Concat", *(value.name for value in x), axis=_axis(x[0], axis, "concat")))
 
 
-@says("reduce_sum", "reduce_mean")
+@says("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
 def _reduce(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool, **others: Any) -> Value:
     if x.sequences is None and axis is None:
         axes = list(range(x.rank))
@@ -158,7 +176,8 @@ def _reduce(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool, *
     if op == "reduce_sum":
         name = graph.node("ReduceSum", x.name, graph.numbers(*axes), keepdims=int(keepdims))
     else:
-        name = graph.node("ReduceMean", x.name, axes=axes, keepdims=int(keepdims))
+        kind = {"reduce_mean": "ReduceMean", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}[op]
+        name = graph.node(kind, x.name, axes=axes, keepdims=int(keepdims))
     return _like(x, name, rank=x.rank if keepdims else x.rank - len(axes))
 
 
@@ -217,6 +236,19 @@ def _layer_norm(graph: Graph, op: str, x: Value, weight: Value | None, bias: Val
         raise Unsaid("layer_norm without a weight")
     more = [] if bias is None else [bias.name]
     return _like(x, graph.node("LayerNormalization", x.name, weight.name, *more, axis=-1, epsilon=eps))
+
+
+@says("batch_norm")
+def _batch_norm(
+    graph: Graph, op: str, x: Value, mean: Value, variance: Value, weight: Value | None, bias: Value | None,
+    eps: float, training: bool,
+) -> list[Value | None]:  # fmt: skip
+    if training:
+        raise Unsaid("batch_norm in training")
+    deviation = graph.node("Sqrt", graph.node("Add", variance.name, graph.constant(eps, x.dtype)))
+    name = graph.node("Div", graph.node("Sub", x.name, mean.name), deviation)
+    name = name if weight is None else graph.node("Mul", name, weight.name)
+    return [_like(x, name if bias is None else graph.node("Add", name, bias.name))]
 
 
 # Operators over sequences.

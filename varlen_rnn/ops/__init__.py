@@ -3,6 +3,8 @@
 from varlen_rnn.ops import (
     activations,
     attention,
+    attention_weights,
+    batch_norm,
     batched,
     cast,
     choices,
@@ -18,6 +20,7 @@ from varlen_rnn.ops import (
     indexing,
     layer_norm,
     losses,
+    one_hot,
     padding,
     products,
     ranking,

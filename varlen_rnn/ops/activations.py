@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from varlen_rnn.errors import check_choice
+from varlen_rnn.errors import OutOfRangeError, check_choice
 from varlen_rnn.kernels import activations as kernels
 from varlen_rnn.ops.elementwise import unary, unary_backward
 from varlen_rnn.ops.examples import rows
@@ -62,6 +62,109 @@ def _silu_grad(x, y, d_y):
 
     gate = special.expit(x.data)
     return x.like(np.asarray(d_y.data * (gate + y.data * (1 - gate))))
+
+
+# Operators with constants.  They are declared by `operator`, because `unary` tries one example without constants.
+
+
+@operator(rows="each", scalar=lambda x, alpha: kernels.where(x > 0, x, alpha * x), onnx="LeakyRelu")
+def leaky_relu(x, alpha: float):
+    """Return every element if it is positive, otherwise `alpha` times the element."""
+    return x.like(np.where(x.data > 0, x.data, x.data * x.dtype.type(alpha)))
+
+
+@leaky_relu.backward("x", aliases={"d_y": "d_out"})
+def _leaky_relu_grad(x, d_y, alpha):
+    return x.like(np.where(x.data > 0, d_y.data, d_y.data * x.dtype.type(alpha)))
+
+
+def _elu(x, alpha):
+    return kernels.where(x > 0, x, alpha * (kernels.exp(kernels.minimum(x, 0)) - 1))
+
+
+@operator(rows="each", scalar=_elu, onnx="Elu")
+def elu(x, alpha: float = 1.0):
+    """Return every element if it is positive, otherwise `alpha (e**x - 1)`.
+
+    Source: Clevert, Unterthiner and Hochreiter (2016), in the form of `torch.nn.functional.elu`.
+
+    Examples
+    --------
+    >>> elu([-1.0, 2.0]).numpy().round(4)
+    array([-0.6321,  2.    ])
+    """
+    return x.like(np.where(x.data > 0, x.data, np.expm1(np.minimum(x.data, 0)) * x.dtype.type(alpha)))
+
+
+@elu.backward("x", aliases={"d_y": "d_out"})
+def _elu_grad(x, d_y, alpha):
+    slope = np.exp(np.minimum(x.data, 0)) * x.dtype.type(alpha)
+    return x.like(np.where(x.data > 0, d_y.data, d_y.data * slope))
+
+
+def _softplus(x, beta, threshold):
+    z = beta * x
+    curve = kernels.maximum(z, 0) + kernels.log(1 + kernels.exp(-abs(z)))
+    return curve / beta if threshold == math.inf else kernels.where(z > threshold, x, curve / beta)
+
+
+@operator(rows="each", scalar=_softplus)
+def softplus(x, beta: float = 1.0, threshold: float = 20.0):
+    """Return `log(1 + exp(beta x)) / beta` of every element, or the element where `beta x` exceeds `threshold`.
+
+    Parameters
+    ----------
+    x : Variable or array
+        float32 or float64.
+    beta : float
+        More than 0.
+    threshold : float
+
+    Examples
+    --------
+    >>> softplus([0.0, 30.0]).numpy().round(4)
+    array([ 0.6931, 30.    ])
+
+    Source: the function and the defaults of `torch.nn.functional.softplus`.
+    """
+    z = x.data * x.dtype.type(beta)
+    return x.like(np.where(z > threshold, x.data, np.logaddexp(z, 0, dtype=x.dtype) / x.dtype.type(beta)))
+
+
+@softplus.backward("x", aliases={"y": "out", "d_y": "d_out"})
+def _softplus_grad(x, y, d_y, beta, threshold):
+    beta = x.dtype.type(beta)
+    return x.like(np.where(x.data * beta > threshold, d_y.data, d_y.data * -np.expm1(-y.data * beta)))
+
+
+@leaky_relu.infer
+@elu.infer
+def _infer_with_alpha(x, alpha):
+    check_float("an activation", x=x)
+    return x
+
+
+@softplus.infer
+def _infer_softplus(x, beta, threshold):
+    check_float("softplus", x=x)
+    if not 0 < beta < math.inf or math.isnan(threshold):
+        got = f"beta={beta}, threshold={threshold}"
+        raise OutOfRangeError("softplus", expected="a finite beta above 0, and a threshold", got=got)
+    return x
+
+
+@leaky_relu.examples
+@elu.examples
+def _examples_with_alpha(rng):
+    yield [rows(rng, 3)], {"alpha": 0.3}
+    yield [rows(rng, 3)], {"alpha": -0.5}
+
+
+@softplus.examples
+def _examples_of_softplus(rng):
+    yield [rows(rng, 3)], {"beta": 1.0, "threshold": 20.0}
+    yield [rows(rng, 3)], {"beta": 2.5, "threshold": 1.0}
+    yield [rows(rng, 3)], {"beta": 1.0, "threshold": math.inf}
 
 
 _DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0

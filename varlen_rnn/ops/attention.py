@@ -79,7 +79,7 @@ def _infer(query, key, value, scale, left, right):
             raise ShapeError(f"{_NAME}, {name}", expected=f"rows of {tuple(wanted)}, as query", got=tuple(given))
     if 0 in (*query.shape[1:], *value.shape[1:]):
         raise ShapeError(_NAME, expected="at least one head and one number each", got=[query.shape, value.shape])
-    _check_window(_NAME, left, right)
+    check_window(_NAME, left, right)
     if scale is not None and not math.isfinite(scale):
         raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
     heads = query.shape[1] if ranks[0] == 3 else 1
@@ -87,7 +87,8 @@ def _infer(query, key, value, scale, left, right):
     return TensorSpec((*query.shape[:-1], value.shape[-1]), query.dtype, query.lod_level), of_sums
 
 
-def _check_window(op, left, right):
+def check_window(op, left, right):
+    """Raise unless the limits of a window are rows, or None."""
     for name, limit in (("left", left), ("right", right)):
         if limit is not None and not -attention.UNLIMITED <= limit <= attention.UNLIMITED:
             raise OutOfRangeError(f"{op}, {name}", expected="rows", got=limit)
@@ -156,7 +157,7 @@ def _infer_additive(query, key, value, weight, left, right):
             raise ShapeError(f"{_ADDITIVE}, {name}", expected=f"{query.shape[1]} features, as query", got=size)
     if 0 in (query.shape[1], value.shape[1]):
         raise ShapeError(_ADDITIVE, expected="at least one feature and one value", got=[query.shape, value.shape])
-    _check_window(_ADDITIVE, left, right)
+    check_window(_ADDITIVE, left, right)
     of_sums = TensorSpec((2, 1, query.shape[0]), query.dtype)
     return TensorSpec((query.shape[0], value.shape[1]), query.dtype, query.lod_level), of_sums
 

@@ -42,12 +42,13 @@ def costs(desc):
 def costs_of_block(nested):
     """Return `(OpDesc, Cost)` pairs for all operators of a block except feeds and fetches."""
     inside = nested_blocks(nested.desc)
-    return [(op, _cost(op, nested, inside)) for op in nested.block.ops if op.type not in EDGES]
+    return [(op, cost_of(op, nested.specs, inside)) for op in nested.block.ops if op.type not in EDGES]
 
 
-def _cost(op, nested, inside):
+def cost_of(op, specs, inside):
+    """Return the cost of a described operator, given the specs of its variables by name and the program's blocks."""
     kind = find(op.type)
-    inputs, outputs = ([nested.specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
+    inputs, outputs = ([specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
     attrs = decode(kind, op.attrs, inside)
     declared = (kind.cost or per_output_element)(inputs, outputs, **attrs)
     flops, more = declared if isinstance(declared, Cost) else Cost(declared)

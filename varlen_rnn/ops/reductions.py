@@ -1,4 +1,4 @@
-"""Sums and means of all elements, or over an axis.  The LoD is kept unless the axis is the rows."""
+"""Sums, means and extremes of all elements, or over an axis.  The LoD is kept unless the axis is the rows."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
-from varlen_rnn.tape.checks import check_float, check_like
+from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply, operand
@@ -49,6 +49,10 @@ def _lod_after(x, axis):
 @reduce_mean.infer
 def _infer(x, axis, keepdims, of_nothing=None):
     check_float("reduce", x=x)
+    return _reduced(x, axis, keepdims)
+
+
+def _reduced(x, axis, keepdims):
     if axis is None:
         return TensorSpec((1,) * len(x.shape) if keepdims else (), x.dtype)
     if not (isinstance(axis, int) and -len(x.shape) <= axis < len(x.shape)):
@@ -56,6 +60,63 @@ def _infer(x, axis, keepdims, of_nothing=None):
     axis %= len(x.shape)
     shape = x.shape[:axis] + ((1,) if keepdims else ()) + x.shape[axis + 1 :]
     return TensorSpec(shape, x.dtype, x.lod_level if axis else 0)
+
+
+@operator(cost=per_input_element, rows="each")
+def reduce_max(x, axis: int | None, keepdims: bool):
+    """Return the largest of all elements, or over an axis, or NaN; equal elements share the gradient."""
+    return _extreme("reduce_max", np.maximum, x, axis, keepdims)
+
+
+@operator(cost=per_input_element, rows="each")
+def reduce_min(x, axis: int | None, keepdims: bool):
+    """Return the smallest of all elements, or over an axis, or NaN; equal elements share the gradient."""
+    return _extreme("reduce_min", np.minimum, x, axis, keepdims)
+
+
+def _extreme(op, function, x, axis, keepdims):
+    if 0 in (x.shape if axis is None else (x.shape[axis],)):
+        raise ShapeError(f"{op}, x", expected="at least one element", got=f"shape {x.shape}, axis {axis}")
+    return LoDTensor.wrap(np.asarray(function.reduce(x.data, axis, keepdims=keepdims)), _lod_after(x, axis))
+
+
+@reduce_max.infer
+@reduce_min.infer
+def _infer_extreme(x, axis, keepdims):
+    check_tensor("reduce", "x", x)
+    return _reduced(x, axis, keepdims)
+
+
+def _rows_of_extreme_grad(specs, axes, axis, keepdims):
+    return "each" if len({given is None for given in axes}) == 1 else None  # otherwise rows were compared
+
+
+@reduce_max.backward("x", rows=_rows_of_extreme_grad)
+def _max_grad(x, out, d_out, axis, keepdims):
+    return _shared(x, out, d_out, axis, keepdims)
+
+
+@reduce_min.backward("x", rows=_rows_of_extreme_grad)
+def _min_grad(x, out, d_out, axis, keepdims):
+    return _shared(x, out, d_out, axis, keepdims)
+
+
+def _shared(x, out, d_out, axis, keepdims):
+    """Return the gradient of an extreme: every element that is equal to it gets the same share; if it is NaN, NaN."""
+    spread = (lambda data: data) if keepdims or axis is None else (lambda data: np.expand_dims(data, axis))
+    chosen = x.data == spread(out.data)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = spread(d_out.data) / chosen.sum(axis, keepdims=True).astype(x.dtype)
+        return x.like(np.asarray(chosen * share))
+
+
+@reduce_max.examples
+@reduce_min.examples
+def _examples_of_extreme(rng):
+    for axis in (None, 0, 1, -1):
+        for keepdims in (False, True):
+            yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
+    yield [rng.integers(0, 9, (4, 3))], {"axis": 1, "keepdims": False}
 
 
 @reduce_sum.grad

@@ -52,6 +52,8 @@ class AveragedModel:
         for name, parameter in self.model.named_parameters():
             average = self._averages[name]
             average += share * (parameter.data - average)
+        for name, buffer in self.model.named_buffers():  # moments are averages already
+            self._averages[name][...] = buffer.value.data
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

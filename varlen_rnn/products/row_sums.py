@@ -3,10 +3,12 @@
 Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
 number of threads.  CUDA twins are plain: one thread per element of the result.
 
-Sums do not drift, although they run in the data's own type.  Take 10,000 rows.  The 128 rows of a block are one chain
-of multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The
-sums of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error
-of an element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
+multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
+of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error of an
+element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
+Column sums on the CPU: the rows of a block in the data's own type, and the sums of blocks in float64.  On CUDA they are
+a pooled sum (`kernels.sums`).
 """
 
 from typing import Any, NamedTuple
@@ -43,6 +45,7 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
 _GROUP = 32  # blocks whose sums are added without correction
+MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
 _COLUMN_BLOCK = 384  # the most columns of `a` in a piece of work
 _ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
 
@@ -391,7 +394,7 @@ def row_products(a, one, two, num_columns=0):
     highest = max([num_columns, *(f.end for f in windows)])
     sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
-    copies = 1 if len(a) <= _GROUP * _DEPTH_BLOCK else 3
+    copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)

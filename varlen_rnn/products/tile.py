@@ -3,7 +3,7 @@
 `C[r, :] = start[r, :] + sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of
 `panel_width` columns.  All of C stays in registers while k runs, so a product of three rows runs at the full rate of
 the multiply-add units, as one of three hundred does.  Rows of A are given by their offsets, so they need not be
-adjacent.
+adjacent.  A, the panel, the start and the sums have one data type, `_Writer.vector`.
 
 Each element of C is a sum over blocks of `DEPTH_BLOCK` k, each block one chain of multiply-adds in the order of k,
 whatever the number of rows: a row's result never depends on the rows beside it, to the bit.

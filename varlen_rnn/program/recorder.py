@@ -192,7 +192,7 @@ class Recorder:
 
     def _suggested_name(self, variable):
         for module in self._modules.values():
-            for name, parameter in module.named_parameters():
+            for name, parameter in (*module.named_parameters(), *module.named_buffers()):
                 self._suggested.setdefault(id(parameter), (name, parameter))
         self._modules.clear()
         return self._suggested.get(id(variable), (None,))[0]

@@ -59,8 +59,8 @@ class LoD(Frozen):
         The position of each sequence in the batch that this is a part of; None if they are 0, 1, 2 ...  Dropout draws
         by them, so a part of a batch is drawn as the whole is.  They do not count when LoDs are compared.
     axis : int
-        The axis that runs over rows: 0.  A LoD without levels may have positions, too: those of the entries along
-        `axis`, such as 1 for the last states of a layer.
+        The axis that runs over rows: 0.  A LoD without levels may have positions, too, for values with an entry per
+        sequence along `axis`: 0 after pooling, 1 for the last states of a layer.
 
     Raises
     ------
@@ -533,11 +533,16 @@ class LoDTensor:
         if self.data.ndim == 0:
             return f"LoDTensor: {self.data!r}"
         head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
-        lines = [f"{head}, {count(self.num_levels, 'level')}"]
-        for number, offsets in enumerate(self._lod._levels):
-            unit = "row" if number == self.num_levels - 1 else "sequence"
-            lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
-        return "\n".join(lines)
+        return "\n".join([f"{head}, {count(self.num_levels, 'level')}", *lines_of_levels(self._lod)])
+
+
+def lines_of_levels(lod: LoD) -> list[str]:
+    """Return a line of text about the lengths of each level, from coarse to fine."""
+    lines = []
+    for number, offsets in enumerate(lod._levels):
+        unit = "row" if number == len(lod._levels) - 1 else "sequence"
+        lines.append(f"  level {number}: {_describe_lengths(np.diff(offsets), unit)}")
+    return lines
 
 
 def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDTensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ProgramError, ShapeError
-from varlen_rnn.ops.cost import costs_of_block
+from varlen_rnn.ops.cost import costs_of_block, known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
@@ -287,11 +287,12 @@ _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionar
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
-    """The operations of one run of the step's operators, or of the operators of its gradient."""
+    """The operations of the step's operators, or of the operators of its gradient, for one row, times the rows."""
     nested = grad_block or block
     if nested not in _flops_of_blocks:
         _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))
-    return _flops_of_blocks[nested]
+    with_rows = [spec for spec in inputs if spec is not None and spec.lod_level]
+    return _flops_of_blocks[nested] * max((known(spec.shape[0]) for spec in with_rows), default=1)
 
 
 @operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places)

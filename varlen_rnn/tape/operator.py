@@ -59,9 +59,9 @@ class Op:
         returns a list of values.  It returns None for anything that `infer` or `forward` would refuse, so that they
         raise the error.  It is no option of `vr.operator`; operators that gain from it set it themselves.
     divisor : callable, optional
-        Of a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total weight
-        that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine their results by it.
-        It is no option of `vr.operator` either.
+        For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
+        weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results by
+        it.  It is no option of `vr.operator` either.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str

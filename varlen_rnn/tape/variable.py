@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,7 +21,7 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
-from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
@@ -88,12 +89,8 @@ class Variable:
         if isinstance(value, Variable):
             value = value.value
         self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
-        if requires_grad and self.dtype.kind != "f":
-            what, hint = (
-                f"{type(self).__name__} that requires a gradient",
-                "write 1.0, not 1, or use x.astype(dtype)",
-            )
-            raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
+        if requires_grad:
+            self._check_floating()
         self.requires_grad, self.persistable = requires_grad, persistable
         self._name = name
         self.grad: np.ndarray | Any | None = None
@@ -101,6 +98,11 @@ class Variable:
         self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
         self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
         self.position = 0  # its position among the outputs of its record
+
+    def _check_floating(self) -> None:
+        if self.dtype.kind != "f":
+            what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0, not 1, or use x.astype(dtype)"
+            raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
     def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
         """Return the state for a copy, without hooks, because these belong to this Variable, as in PyTorch."""
@@ -143,6 +145,64 @@ class Variable:
     def ndim(self) -> int:
         """The rank of the value."""
         return len(self.value.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements, as of an array of NumPy; `shape` is PyTorch's `size()`."""
+        if any(n < 0 for n in self.value.shape):
+            got = f"shape {tuple(self.value.shape)}"
+            raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
+        return math.prod(self.value.shape)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self.size
+
+    def numpy(self) -> np.ndarray:
+        """Return the values as an array, which shares the memory of the value and remembers no gradient.
+
+        Raises
+        ------
+        ProgramError
+            A variable of a program, which has no values.
+        DTypeError
+            SelectedRows: `value.to_dense()` returns all rows.
+
+        Examples
+        --------
+        >>> (Variable([1.0, 2.0], requires_grad=True) * 2.0).numpy()
+        array([2., 4.])
+        """
+        return np.asarray(self)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether `backward` leaves a gradient here; return this Variable.
+
+        A frozen Parameter (`requires_grad_(False)`) costs no gradient, and optimizers leave it alone.
+
+        Raises
+        ------
+        DTypeError
+            A Variable of integers or bools is to require a gradient.
+        ProgramError
+            A Variable that an operator computed, or a variable of a program.
+
+        Examples
+        --------
+        >>> x = Variable([1.0, 2.0]).requires_grad_()
+        >>> (x * x).sum().backward(); x.grad
+        array([2., 4.])
+
+        Source: `Tensor.requires_grad_` of PyTorch.
+        """
+        requires_grad = check_flag(requires_grad, "requires_grad_, requires_grad")
+        if self.record is not None or isinstance(self.value, Symbol):
+            hint = "detach() returns a leaf of the same value"
+            raise ProgramError("requires_grad_", expected="a leaf", got="a computed Variable", hint=hint)
+        if requires_grad:
+            self._check_floating()
+        self.requires_grad = requires_grad
+        return self
 
     def lod(self) -> list[list[int]]:
         """Return the offset form of the value's LoD."""
@@ -316,6 +376,162 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    def var(
+        self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
+    ) -> Variable:
+        """Return the variance of all elements, or over an axis; an axis other than the rows keeps the LoD.
+
+        Parameters
+        ----------
+        axis : int, optional
+        ddof : int
+            Subtracted from the number of elements, by which the sum of squares is divided: 0 as in NumPy.  PyTorch's
+            default is 1, the estimate from a sample.  Without more elements than that, the result is NaN.
+        keepdims : bool
+
+        Raises
+        ------
+        ProgramError
+            `ddof` is not 0, and a program's number of elements is one that only a run tells.
+
+        Examples
+        --------
+        >>> x = Variable([[1.0, 3.0], [2.0, 2.0]])
+        >>> x.var(axis=1).numpy(), x.var(ddof=1).item()
+        (array([1., 0.]), 0.6666666666666666)
+        """
+        check_none("var", dtype=dtype, out=out)
+        axis = axis if axis is None else check_int(axis, "var, axis")
+        ddof, keepdims = check_int(ddof, "var, ddof", 0), check_flag(keepdims, "var, keepdims")
+        apart = self - self.mean(axis, keepdims=True)
+        found = (apart * apart).mean(axis, keepdims)
+        if not ddof:
+            return found
+        count = self.size if axis is None else self.shape[axis]
+        if count < 0:
+            hint = "ddof=0 works with any number"
+            raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
+        return found * (count / (count - ddof) if count > ddof else math.nan)
+
+    def std(
+        self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
+    ) -> Variable:
+        """Return the standard deviation, the square root of `var`; its gradient is 0 where it is 0, as in PyTorch.
+
+        Examples
+        --------
+        >>> Variable([[1.0, 3.0], [2.0, 2.0]]).std(axis=1).numpy()
+        array([1., 0.])
+        """
+        check_none("std", dtype=dtype, out=out)
+        variance = self.var(axis, ddof, keepdims)
+        positive, one = variance > 0.0, operand(1.0, variance)
+        return apply("where", positive, apply("where", positive, variance, one).sqrt(), variance)
+
+    def max(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
+        """Return the largest of all elements, or of those along an axis; NaN is larger than all numbers.
+
+        Equal elements share the gradient, as in `torch.amax`.  An axis other than the rows keeps the LoD.  `argmax`
+        returns the index, which PyTorch's `max` returns beside the value.
+
+        Raises
+        ------
+        ShapeError
+            There are no elements, or no such axis.
+
+        Examples
+        --------
+        >>> x = Variable([[1.0, 5.0], [7.0, 3.0]])
+        >>> x.max().item(), x.max(axis=0).numpy()
+        (7.0, array([7., 5.]))
+        """
+        check_none("max", out=out)
+        axis = axis if axis is None else check_int(axis, "max, axis")
+        return apply("reduce_max", self, axis=axis, keepdims=check_flag(keepdims, "max, keepdims"))
+
+    def min(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
+        """Return the smallest of all elements, or of those along an axis; all else is as in `max`, NaN too.
+
+        Examples
+        --------
+        >>> Variable([[1.0, 5.0], [7.0, 3.0]]).min(axis=1).numpy()
+        array([1., 3.])
+        """
+        check_none("min", out=out)
+        axis = axis if axis is None else check_int(axis, "min, axis")
+        return apply("reduce_min", self, axis=axis, keepdims=check_flag(keepdims, "min, keepdims"))
+
+    def clip(self, min: Rows | None = None, max: Rows | None = None, *, out: None = None) -> Variable:
+        """Return every element, or the bound that it is beyond; the gradient beyond is 0, and whole on the bound.
+
+        Parameters
+        ----------
+        min, max : number, Variable or array, optional
+            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`.
+
+        Examples
+        --------
+        >>> Variable([-2.0, 0.5, 3.0]).clip(0, 1).numpy()
+        array([0. , 0.5, 1. ])
+
+        Source: `torch.clip`.
+        """
+        check_none("clip", out=out)
+        if min is None and max is None:
+            raise DTypeError("clip", expected="at least one of min and max", got="neither")
+        found = self
+        for bound, beyond in ((min, "less"), (max, "greater")):
+            if bound is not None:
+                limit = operand(bound, self)
+                found = apply("where", apply_detached(beyond, found, limit), limit, found)
+        return found
+
+    def squeeze(self, axis: int | None = None) -> Variable:
+        """Return the elements without an axis of size 1, or without any such axis; rows with a LoD stay.
+
+        In a program, an axis stays if only a run tells its size.
+
+        Raises
+        ------
+        ShapeError
+            The axis has another size, or does not exist.
+
+        Examples
+        --------
+        >>> Variable([[[1.0], [2.0]]]).squeeze(-1).shape, Variable([[[1.0], [2.0]]]).squeeze().shape
+        ((1, 2), (2,))
+        """
+        shape = tuple(self.value.shape)
+        if axis is None:
+            first = bool(self.value.num_levels)
+            return self.reshape(shape[:first] + tuple(n for n in shape[first:] if n != 1))
+        axis = check_int(axis, "squeeze, axis")
+        if not -self.ndim <= axis < self.ndim or shape[axis] != 1:
+            raise ShapeError("squeeze, axis", expected=f"one of size 1 in shape {shape}", got=axis)
+        axis %= self.ndim
+        return self.reshape(shape[:axis] + shape[axis + 1 :])
+
+    def unsqueeze(self, axis: int) -> Variable:
+        """Return the elements with a new axis of size 1; the LoD is kept unless the axis is the first.
+
+        Parameters
+        ----------
+        axis : int
+            The position of the new axis in the result; a negative number counts from the end.
+
+        Examples
+        --------
+        >>> Variable([1.0, 2.0]).unsqueeze(-1).shape
+        (2, 1)
+
+        Source: `Tensor.unsqueeze` of PyTorch.
+        """
+        shape, axis = tuple(self.value.shape), check_int(axis, "unsqueeze, axis")
+        if not -self.ndim - 1 <= axis <= self.ndim:
+            raise ShapeError("unsqueeze, axis", expected=f"{-self.ndim - 1} to {self.ndim}", got=shown(axis))
+        axis %= self.ndim + 1
+        return self.reshape((*shape[:axis], 1, *shape[axis:]))
+
     def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
 
@@ -485,8 +701,14 @@ class Variable:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f"Variable{name} of {self.value!r}"
+        kind, name = type(self).__name__, f" {self.name!r}" if self.name else ""
+        if not isinstance(self.value, LoDTensor):
+            return f"{kind}{name} of {self.value!r}"
+        numbers = np.array2string(self.value.data, separator=", ", prefix=f"{kind}(")
+        about = [f"shape={self.shape}", f"dtype={self.dtype}"]
+        about += [f"name={self.name!r}"] if self.name else []
+        about += ["requires_grad=True"] if self.requires_grad else []
+        return "\n".join([f"{kind}({numbers}, {', '.join(about)})", *lines_of_levels(self.value.structure)])
 
 
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
@@ -710,7 +932,7 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 
 
 def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
-    """Raise if a run of a program would not do what a leaf asks for: it calls no hooks, and adds nothing over ranks."""
+    """Raise if a leaf of a program has a hook or is replicated, because a run of the program would ignore both."""
     for name, leaf in leaves.items():
         if leaf.hooks is not None and leaf.hooks.watcher is not None:
             got, hint = f"{name!r}, which is replicated", "distributed.ReplicatedProgram runs a program on ranks"

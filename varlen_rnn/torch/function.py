@@ -84,18 +84,24 @@ class Module(torch.nn.Module):
         if not isinstance(module, nn.Module):
             raise DTypeError("Module, module", expected="a varlen_rnn.nn.Module", got=type(module).__name__)
         self._module = module
-        for name, variable in module.named_parameters():
+        for name, variable in (*module.named_parameters(), *module.named_buffers()):
             inside: torch.nn.Module = self
             *path, last = name.split(".")
             for part in path:
                 if part not in inside._modules:
                     inside.add_module(part, torch.nn.Module())
                 inside = inside.get_submodule(part)
-            inside.register_parameter(last, torch.nn.Parameter(torch.from_numpy(variable.data)))
+            tensor = torch.from_numpy(variable.value.data)
+            if isinstance(variable, nn.Parameter):
+                inside.register_parameter(last, torch.nn.Parameter(tensor))
+            else:
+                inside.register_buffer(last, tensor)
 
     @eager
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Run the module on tensors and return tensors, as `function` does."""
+        for (_, buffer), tensor in zip(self._module.named_buffers(), self.buffers(), strict=True):
+            buffer.value = LoDTensor.wrap(_array(tensor))  # which the forward pass updates
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
 
     def train(self, mode: bool = True) -> Module:

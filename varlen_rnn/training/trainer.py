@@ -73,7 +73,7 @@ class Callback:
 
     `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
     State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
-    with `on_first_rank_only`, as those that write files, run on rank 0 of ranks that train together.  Callbacks
+    with `on_first_rank_only`, such as those that write files, run on rank 0 of ranks that train together.  Callbacks
     with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
     must see the effects of all others.
 
@@ -283,7 +283,7 @@ class Trainer:
                 self._take_step()
             self.done = self.stop or steps is None
         finally:
-            with contextlib.ExitStack() as stack:  # all are told, though one raises
+            with contextlib.ExitStack() as stack:  # calls all callbacks, even if one raises
                 for callback in reversed(self._told()):
                     stack.callback(callback.on_fit_end, self)
         return self.history
@@ -332,12 +332,12 @@ class Trainer:
         return not self.history or self.history[-1]["step"] < self.step
 
     def _gradients(self, numbers: range) -> tuple[float, int]:
-        """Compute the gradients of the mean loss of some batches; return that loss, and their rows."""
+        """Compute the gradients of the mean loss of some batches; return this loss and the number of rows."""
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
         total, rows = 0.0, 0
-        for number in numbers:  # one in memory at a time
+        for number in numbers:  # only one batch is in memory at a time
             for part in parts:
                 batch = part[number]
                 inputs = batch if isinstance(batch, tuple) else (batch,)
@@ -380,7 +380,7 @@ class Trainer:
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
-        # After an interrupt between any of these lines, the next `fit` does the rest.
+        # If an interrupt comes between any of these lines, the next `fit` runs the remaining ones.
         self._untold = self._told()
         self.history.append(record)
         self._tell_of_record()

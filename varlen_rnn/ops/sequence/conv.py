@@ -224,6 +224,7 @@ def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, p
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, rows, tap)
         listed = np.where(at < 0, -1 - (0 if padding is None else of_padding), at).ravel()
+        listed.setflags(write=False)  # as the rows of recurrent layers are, so that both use one kernel
         of_tap = row_sums.Factor(0, d.shape[1], x_rows, 0, x.shape[1], initial, listed)
         nothing = row_sums.Factor(0, 0, initial, 0, 0, initial, ALL_ROWS)
         d_weight[tap] = row_sums.row_products(d_rows, of_tap, nothing)[0].T

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from varlen_rnn.runtime.cache import folders
-from varlen_rnn.runtime.cache.bundles import usable_bundles
+from varlen_rnn.runtime.cache.bundles import installed_bundles
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
 from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
 from varlen_rnn.runtime.cache.level import LEVELS
@@ -35,8 +35,7 @@ def export_kernels(target):
     OSError
         If the folder cannot be written.
     """
-    installed = [folder for path in usable_bundles() for folder in folders.kernel_folders(path.parent)]
-    return _carry([*folders.kernel_folders(), *installed], Path(target))
+    return _carry([*folders.kernel_folders(), *installed_bundles()], Path(target))
 
 
 def import_kernels(source):
@@ -51,7 +50,7 @@ def import_kernels(source):
 
 
 def _carry(found, target):
-    known, copied, damaged = known_names(), 0, 0
+    known, copied, damaged = known_names(), set(), 0
     for folder in found:
         if folder.path.name in known:
             place = target / folder.path.name
@@ -60,7 +59,7 @@ def _carry(found, target):
             for path in sorted(folder.path.glob("*.nbc")):
                 try:
                     write_kernel(place / path.name, bytes(read_kernel(path)))
-                    copied += 1
+                    copied.add(place / path.name)
                 except ValueError:
                     damaged += 1
-    return Carried(copied, damaged, [folder.description for folder in found if folder.path.name not in known])
+    return Carried(len(copied), damaged, [folder.description for folder in found if folder.path.name not in known])

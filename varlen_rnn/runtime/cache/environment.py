@@ -25,7 +25,10 @@ SOURCES = (
 
 # Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is among them because
 # code that calls Intel's vector library crashes a process that does not have this library.
-_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
+_SETTINGS = (
+    *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "EXTEND_VARIABLE_LIFETIMES"),
+    *("USING_SVML", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS"),
+)
 
 # Whether kernels check their indices; it is read once at import, because compiled kernels do not change.
 CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")

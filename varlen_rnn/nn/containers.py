@@ -1,0 +1,206 @@
+"""Modules that hold others: run one after another, or listed by number or name for a `forward` of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
+from typing import Any, Generic, Self, TypeVar, overload
+
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int, check_list, shown
+from varlen_rnn.nn.module import Module, Parameter
+
+T = TypeVar("T", Module, Parameter)
+
+
+class Sequential(Module):
+    """Run modules and functions one after another, each on the output of the one before.
+
+    A recurrent layer cannot be among them, because it returns a pair.
+
+    Parameters
+    ----------
+    *modules : Module, or function of one argument
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.nn import Linear, functional
+    >>> Sequential(Linear(3, 4), functional.relu, Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    def __init__(self, *modules: Module | Callable[[Any], Any]) -> None:
+        for number, module in enumerate(modules):
+            if isinstance(module, type) or not callable(module):  # a class would make a module of the rows
+                what, hint = f"Sequential, entry {number}", "a module, as nn.Tanh(), is made by a call"
+                raise DTypeError(what, expected="a Module or a function", got=shown(module), hint=hint)
+            setattr(self, str(number), module)
+
+    def forward(self, x: Any) -> Any:
+        """Return the output of the last module or function."""
+        for _, module in self._parts():
+            x = module(x)
+        return x
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        return [(name, value) for name, value in vars(self).items() if name.isdigit()]
+
+    def _shown(self) -> list[tuple[str, str]]:
+        """Return names and texts for `repr`, a function by its own name."""
+        return [(n, repr(m) if isinstance(m, Module) else getattr(m, "__name__", repr(m))) for n, m in self._parts()]
+
+
+class _Listed(Module, MutableSequence[T], Generic[T]):
+    """A list of modules or of parameters, whose names are their numbers."""
+
+    _kind: type  # of an entry
+
+    def __init__(self, entries: Iterable[T] = ()) -> None:
+        name = type(self).__name__
+        self._listed: list[T] = [self._checked(entry) for entry in check_list(entries, name)]
+
+    def _checked(self, entry: Any) -> Any:
+        if not isinstance(entry, self._kind):
+            raise DTypeError(f"{type(self).__name__}, entry", expected=f"a {self._kind.__name__}", got=shown(entry))
+        return entry
+
+    def _entries(self) -> list[tuple[str, object]]:
+        return [(str(number), entry) for number, entry in enumerate(self._listed)]
+
+    def _at(self, index: Any) -> Any:
+        """Return an index of the list, or raise unless it is a slice or the number of an entry."""
+        try:
+            self._listed[index]
+        except (TypeError, IndexError, ValueError) as error:
+            what, expected = f"{type(self).__name__}, index", f"an index of {len(self)} entries"
+            kind = OutOfRangeError if isinstance(error, IndexError) else DTypeError
+            raise kind(what, expected=expected, got=shown(index)) from error
+        return index
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return an entry, or for a slice a list of the same kind with the same entries."""
+        found = self._listed[self._at(index)]
+        return type(self)(found) if isinstance(found, list) else found
+
+    def __setitem__(self, index: Any, entry: Any) -> None:
+        """Replace an entry, or for a slice several."""
+        if not isinstance(self._at(index), slice):
+            self._listed[index] = self._checked(entry)
+            return
+        what = f"{type(self).__name__}, entries"
+        entries = [self._checked(one) for one in check_list(entry, what)]
+        if index.step not in (None, 1) and len(entries) != len(self._listed[index]):
+            raise ShapeError(what, expected=f"{len(self._listed[index])} entries", got=len(entries))
+        self._listed[index] = entries
+
+    def __delitem__(self, index: int | slice) -> None:
+        """Remove an entry, or for a slice several."""
+        del self._listed[self._at(index)]
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def insert(self, index: int, value: T) -> None:
+        """Insert an entry before an index."""
+        self._listed.insert(check_int(index, f"{type(self).__name__}, index"), self._checked(value))
+
+
+class ModuleList(_Listed[Module]):
+    """A list of modules, whose parameters a module that has it as an attribute finds: `layers.0.weight`.
+
+    A plain list does so too; this one has PyTorch's name.
+
+    Parameters
+    ----------
+    entries : iterable of Module
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Linear
+    >>> layers = ModuleList(Linear(3, 3) for _ in range(2))
+    >>> layers.append(Linear(3, 2))
+    >>> layers[-1], [name for name, _ in layers[:1].named_parameters()]
+    (Linear(3, 2, bias=True), ['0.weight', '0.bias'])
+
+    Source: `torch.nn.ModuleList`.
+    """
+
+    _kind = Module
+
+
+class ParameterList(_Listed[Parameter]):
+    """A list of Parameters, which a module that has it as an attribute trains: `scales.0`.
+
+    Parameters
+    ----------
+    entries : iterable of Parameter
+
+    Examples
+    --------
+    >>> scales = ParameterList([Parameter([1.0]), Parameter([2.0, 3.0])])
+    >>> [name for name, _ in scales.named_parameters()], scales
+    (['0', '1'], ParameterList((1,) float64, (2,) float64))
+
+    Source: `torch.nn.ParameterList`.
+    """
+
+    _kind = Parameter
+
+    def extra_repr(self) -> str:
+        """Return the shapes and data types as text for `repr`."""
+        return ", ".join(f"{parameter.shape} {parameter.dtype}" for parameter in self)
+
+
+class ModuleDict(Module, MutableMapping[str, Module]):
+    """Modules by name, whose parameters a module that has it as an attribute finds: `heads.tag.weight`.
+
+    Parameters
+    ----------
+    modules : mapping of str to Module, optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from varlen_rnn.nn import Linear
+    >>> heads = ModuleDict({"tag": Linear(4, 3)})
+    >>> heads["stars"] = Linear(4, 1)
+    >>> list(heads), heads["tag"](np.zeros((2, 4), np.float32)).shape
+    (['tag', 'stars'], (2, 3))
+
+    Source: `torch.nn.ModuleDict`.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        self._named: dict[str, Module] = {}
+        if modules is not None and not isinstance(modules, Mapping):
+            raise DTypeError("ModuleDict", expected="a mapping of str to Module", got=shown(modules))
+        self.update(modules or {})
+
+    def _entries(self) -> list[tuple[str, object]]:
+        return list(self._named.items())
+
+    def __getitem__(self, name: str) -> Module:
+        return self._named[name]
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        if not isinstance(name, str) or not name or "." in name:
+            raise DTypeError("ModuleDict, name", expected="a text without dots", got=shown(name))
+        if not isinstance(module, Module):
+            raise DTypeError(f"ModuleDict, {shown(name)}", expected="a Module", got=shown(module))
+        self._named[name] = module
+
+    def __delitem__(self, name: str) -> None:
+        del self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    # A mapping is equal to one of the same entries, and has no hash; a module is itself.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__

@@ -1,0 +1,251 @@
+"""A table of a model's layers: the shapes of their outputs, their parameters, and their operations for a batch."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, LoDError, ProgramError, count, shown
+from varlen_rnn.nn.module import Module, Parameter
+from varlen_rnn.ops.cost import cost_of
+from varlen_rnn.program.executor import Executor
+from varlen_rnn.program.feed import EDGES
+from varlen_rnn.program.guard import feed_data, program_guard
+from varlen_rnn.program.instructions import nested_blocks
+from varlen_rnn.program.program import Program
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.tape.modes import no_grad, recorder
+from varlen_rnn.tape.spec import TensorSpec, describe
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Offsets
+
+# The attributes by which layers say how many columns their rows have.
+_COLUMNS = ("input_size", "in_features", "num_features", "features", "embed_dim")
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One module of a model, without the modules inside it.
+
+    Attributes
+    ----------
+    name : str
+        As in `named_parameters`; "" for the model itself.
+    kind : str
+        The name of the class.
+    shapes : tuple of shapes
+        The shapes of its outputs in its last call; empty if the model does not call it.  A size is -1 inside of a loop.
+    parameters : int
+        Numbers in its own Parameters; a Parameter that two modules share counts once, in the first.
+    operations : int
+        Floating-point operations of its own for the batch, in all calls.
+    """
+
+    name: str
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: int
+    operations: int
+
+
+@dataclass(frozen=True, repr=False)
+class ModelSummary:
+    """The layers of a model for one batch, as `summary` returns them; it prints as a table.
+
+    Attributes
+    ----------
+    layers : list of LayerSummary
+        The model itself first, each module before the modules inside it.
+    parameters, operations : int
+        Sums over the layers.
+    rows, sequences : int
+        The batch.
+    """
+
+    layers: list[LayerSummary]
+    rows: int
+    sequences: int
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained and frozen numbers in all Parameters."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def operations(self) -> int:
+        """The number of floating-point operations of a forward pass."""
+        return sum(layer.operations for layer in self.layers)
+
+    def __repr__(self) -> str:
+        head = f"{count(self.rows, 'row')} in {count(self.sequences, 'sequence')}, in evaluation mode"
+        table = [("layer", "kind", "output", "parameters", "operations")]
+        for layer in self.layers:
+            shapes = ", ".join(map(str, layer.shapes)) or "not called"
+            table.append((layer.name, layer.kind, shapes, f"{layer.parameters:,}", f"{layer.operations:,}"))
+        table.append(("total", "", "", f"{self.parameters:,}", f"{self.operations:,}"))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        sides = "<<<>>"  # numbers stand to the right
+        lines = ["  ".join(f"{v:{side}{n}}" for v, side, n in zip(row, sides, widths, strict=True)) for row in table]
+        return "\n".join([head, *(line.rstrip() for line in lines)])
+
+
+def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) -> ModelSummary:
+    """Return the layers of a model with the shapes of outputs, parameters, and operations for a batch.
+
+    A copy of the model runs once in evaluation mode, on zeros unless `lod` has rows.
+
+    Parameters
+    ----------
+    model : Module
+        Its `forward` takes one batch of rows.
+    lod : LoD, offsets of each level, or rows with a LoD
+        The structure of the batch.  Its rows are zeros with as many columns as the first layer takes, or ids if that
+        is an `Embedding`; for a model that takes others, give rows.
+
+    Returns
+    -------
+    ModelSummary
+        It prints as a table.  Attention counts one key per query, because operators declare costs without lengths.
+
+    Raises
+    ------
+    DTypeError
+        `model` is no Module.
+    LoDError
+        The LoD has no level.
+    ProgramError
+        No layer knows its number of columns, or `forward` reads values, which a program does not have.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Embedding, Linear, Sequential, Tanh
+    >>> summary(Sequential(Embedding(100, 8), Linear(8, 2), Tanh()), [[0, 2, 5]])
+    5 rows in 2 sequences, in evaluation mode
+    layer  kind        output  parameters  operations
+           Sequential  (5, 2)           0           0
+    0      Embedding   (5, 8)         800           0
+    1      Linear      (5, 2)          18         170
+    2      Tanh        (5, 2)           0          10
+    total                             818         180
+    """
+    if not isinstance(model, Module):
+        raise DTypeError("summary, model", expected="a Module", got=shown(model))
+    if recorder() is not None:
+        raise ProgramError("summary", expected="eager mode", got="a program being recorded")
+    batch = _batch_for(model, lod)
+    watch, spec = _Watch(copy.deepcopy(model).eval()), describe(batch)
+    with no_grad(), program_guard() as program:
+        watch.run(feed_data("rows", (-1, *spec.shape[1:]), batch.dtype, spec.lod_level))
+    found = watch.layers(program, batch)
+    return ModelSummary(found, len(batch.data), batch.num_elements(batch.num_levels - 1))
+
+
+def _batch_for(model: Module, lod: Any) -> LoDTensor:
+    """Return the batch: the rows that were given, or zeros as the first layer takes them."""
+    given = lod.value if isinstance(lod, Variable) else lod
+    structure = given.structure if isinstance(given, LoDTensor) else LoD(given)
+    if not structure.num_levels:
+        raise LoDError("summary, lod", expected="at least one level", got="none")
+    if isinstance(given, LoDTensor):
+        return given
+    dtype = next((parameter.dtype for parameter in model.parameters()), np.dtype(np.float32))
+    for _, module in _tree(model):
+        if hasattr(module, "num_embeddings"):
+            return LoDTensor(np.zeros(structure.num_rows, np.int64), structure)
+        for name in _COLUMNS:
+            if isinstance(columns := getattr(module, name, None), int):
+                return LoDTensor(np.zeros((structure.num_rows, columns), dtype), structure)
+    hint = "give rows with a LoD instead: create_lod_tensor(rows, lengths)"
+    raise ProgramError("summary, model", expected="a layer with a number of columns", got="none", hint=hint)
+
+
+def _tree(model: Module, name: str = "") -> Iterator[tuple[str, Module]]:
+    """Yield the model and all modules inside it, each once, with their names."""
+    seen, waiting = set[int](), [(name, model)]
+    while waiting:
+        name, module = waiting.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield name, module
+            inner = [(f"{name}.{part}" if name else part, child) for part, child in module.children()]
+            waiting += reversed(inner)
+
+
+class _Watch:
+    """A model whose modules note, while a program is recorded, the operators that they apply and their outputs."""
+
+    def __init__(self, model: Module) -> None:
+        self.model, self.modules = model, list(_tree(model))
+        self.inside: list[Module] = []  # the modules whose `forward` runs, the innermost last
+        self.owners: list[Module | None] = []  # of each operator of the outermost block
+        self.outputs: dict[Module, list[Variable]] = {}
+        for _, module in self.modules:
+            vars(module)["forward"] = self._watched(module, module.forward)
+
+    def _watched(self, module: Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*inputs: Any, **named: Any) -> Any:
+            self._note()
+            self.inside.append(module)
+            found = forward(*inputs, **named)
+            self._note()
+            self.inside.pop()
+            self.outputs[module] = list(_variables(found))
+            return found
+
+        return run
+
+    def _note(self) -> None:
+        """Let the innermost module own the operators that were recorded since the last call."""
+        new = len(recorder().blocks[0].ops) - len(self.owners)
+        self.owners += [self.inside[-1] if self.inside else None] * new
+
+    def run(self, rows: Variable) -> None:
+        """Record the model."""
+        self.model(rows)
+        self._note()
+
+    def layers(self, program: Program, batch: LoDTensor) -> list[LayerSummary]:
+        """Run the program, and return the layers with the shapes and costs that its values have."""
+        specs, desc = _specs_of_run(program, batch), program.desc
+        operations, inside = Counter[Module | None](), nested_blocks(desc)
+        for op, owner in zip(desc.blocks[0].ops, self.owners, strict=True):
+            if op.type not in EDGES:
+                operations[owner] += cost_of(op, specs, inside).flops
+        found, counted = [], set[int]()
+        for name, module in self.modules:
+            own = {id(value): value for _, value in module._entries() if isinstance(value, Parameter)}
+            parameters = sum(value.size for key, value in own.items() if key not in counted)
+            counted |= own.keys()
+            shapes = tuple(_shape(variable, specs) for variable in self.outputs.get(module, ()))
+            found.append(LayerSummary(name, type(module).__name__, shapes, parameters, operations[module]))
+        return found
+
+
+def _specs_of_run(program: Program, batch: LoDTensor) -> dict[str, TensorSpec]:
+    """Return the specs of the values that all variables of a program have for a batch, by name."""
+    lists = {name for op in program.desc.blocks[0].ops if op.type in EDGES for name in op.input_names()}
+    names = [var.name for var in program.desc.blocks[0].vars if var.name not in lists]
+    values = Executor().run(program, {"rows": batch}, names)
+    return {
+        name: describe(LoDTensor(value) if isinstance(value, np.ndarray) else value)
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+def _variables(found: Any) -> Iterator[Variable]:
+    """Yield the Variables of a result: itself, or those inside tuples, lists and dicts."""
+    if isinstance(found, Variable):
+        yield found
+    for part in found.values() if isinstance(found, dict) else found if isinstance(found, (list, tuple)) else ():
+        yield from _variables(part)
+
+
+def _shape(variable: Variable, specs: Mapping[str, TensorSpec]) -> tuple[int, ...]:
+    """Return the shape that a variable had in the run; one inside of a loop has only its described shape."""
+    spec = specs.get(variable.name or "")
+    return tuple(map(int, variable.shape)) if spec is None else spec.shape

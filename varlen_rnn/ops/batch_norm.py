@@ -1,0 +1,217 @@
+"""Normalisation of each feature over the rows of a whole batch, and the running moments for evaluation.
+
+An example: of the rows (1, 5) and (3, 5), the moments are the means (2, 5) and the variances (1, 0), so the normalised
+rows are (-1, 0) and (1, 0) for `eps=0`, with 0 in place of 0 / 0.
+
+Sums over rows are sums of `kernels.pool`, which do not drift and do not depend on the number of threads.
+"""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.ops.cost import size
+from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.variable import apply
+
+_INT64 = np.dtype(np.int64)
+_BLOCK = 2**16  # elements that are computed at a time, since arrays as large as the batch would leave the caches
+
+
+def over_ranks(*sums):
+    """Return sums over the rows of this process as sums over the rows of all processes that train together.
+
+    A process that trains alone is the only one.
+    """
+    return sums
+
+
+def _rows(specs, axes, eps, training):
+    is_each = not training and axes[0] == 0 and all(axis is None for axis in axes[1:])
+    return "each" if is_each else None  # in training, the moments depend on all rows
+
+
+def _cost(inputs, outputs, eps, training):
+    """4 operations per element, and in training 4 more for the moments."""
+    return (8 if training else 4) * size(inputs[0])
+
+
+@operator(
+    outputs=("out", "mean", "variance", "count"), intermediate=("mean", "variance", "count"),
+    inference={"training": False}, rows=_rows, cost=_cost,
+)  # fmt: skip
+def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: float, training: bool):
+    """Return rows less the mean of each feature, divided by its deviation, times a weight, plus a bias.
+
+    In training the moments are computed from the rows; otherwise they are the running moments.
+    """
+    if not training:
+        return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))
+    rows = as_operand(x.data)
+    mean, variance, count = _moments(rows)
+    moments = (LoDTensor.wrap(np.asarray(moment)) for moment in (mean, variance, count))
+    return x.like(_normalised(rows, mean, variance, weight, bias, eps)), *moments
+
+
+def _moments(x):
+    """Return the mean and the variance of each feature over the rows of all ranks, and their number."""
+    count, total = over_ranks(np.int64(len(x)), sum_over(x, 0))
+    divisor = x.dtype.type(max(count, 1))
+    mean = total / divisor
+
+    def differences(block):
+        apart = x[block] - mean
+        return apart, apart * apart
+
+    # The mean of the differences is the rounding of the mean (Chan, Golub and LeVeque, 1983).
+    rest, squares = over_ranks(*_sums(x, differences))
+    rest = rest / divisor
+    return mean + rest, np.maximum(squares / divisor - rest * rest, 0), count
+
+
+def _sums(x, of_block):
+    """Return the sums over the rows of two arrays like `x`, of which `of_block` computes a block of rows."""
+    parts = [[sum_over(array, 0) for array in of_block(block)] for block in _blocks(x)]
+    return [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
+
+
+def _blocks(x):
+    """Return slices of the rows whose elements fit a cache; at least one, which may be empty."""
+    step = max(1, _BLOCK // x.shape[1])
+    return [slice(first, first + step) for first in range(0, max(1, len(x)), step)]
+
+
+def _inverse(variance, eps):
+    """Return 1 / the deviation of each feature, or 0 if it is 0."""
+    deviation = np.sqrt(variance + variance.dtype.type(eps))
+    return np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation != 0)
+
+
+def _normalised(x, mean, variance, weight, bias, eps):
+    out, factor = empty(x.shape, x), _inverse(variance, eps)
+    factor = factor if weight is None else factor * weight.data
+    for block in _blocks(x):
+        rows = np.subtract(x[block], mean, out=out[block])
+        rows *= factor
+        if bias is not None:
+            rows += bias.data
+    return out
+
+
+@batch_norm.infer
+def _infer(x, running_mean, running_var, weight, bias, eps, training):
+    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    _check("batch_norm", x, eps, **vectors)
+    if not training:
+        return x
+    return x, running_mean, running_var, TensorSpec((), _INT64)
+
+
+def _check(op, x, eps, **vectors):
+    given = {name: spec for name, spec in vectors.items() if spec is not None}
+    check_float(op, x=x, **given)
+    check_rank(op, "x", x, 2, "rows of features; reshape rows of more axes")
+    for name, spec in given.items():
+        check_shape(op, name, spec, x.shape[1:])
+    if not 0 <= eps < math.inf:
+        raise OutOfRangeError(f"{op}, eps", expected="at least 0", got=eps)
+
+
+@batch_norm.grad
+def _grad(inputs, outputs, d_outputs, eps, training):
+    x, running_mean, running_var, weight, bias = inputs
+    moments = outputs[1:] if training else (running_mean, running_var, None)
+    d_x, *others = apply("batch_norm_grad", x, d_outputs[0], *moments, weight, eps=eps)
+    wanted = zip(others, (running_mean, running_var, weight, bias), strict=True)
+    return [d_x, *(d if variable is not None and variable.requires_grad else None for d, variable in wanted)]
+
+
+def _cost_of_grad(inputs, outputs, eps):
+    """10 operations per element."""
+    return 10 * size(inputs[0])
+
+
+@operator(outputs=("d_x", "d_mean", "d_variance", "d_weight", "d_bias"), cost=_cost_of_grad)
+def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float):
+    """Return the gradients of `batch_norm`; without a count, the moments are constants."""
+    rows, d_rows, inverse = as_operand(x.data), as_operand(d.data), _inverse(variance.data, eps)
+    factor = inverse if weight is None else inverse * weight.data
+    normal = lambda block: (rows[block] - mean.data) * inverse
+    of_weight, of_bias = _sums(rows, lambda block: (d_rows[block] * normal(block), d_rows[block]))
+    d_x, d_mean, d_variance = empty(rows.shape, rows), np.zeros_like(mean.data), np.zeros_like(mean.data)
+    slope = constant = d_mean
+    if count is None:
+        d_mean, d_variance = -factor * of_bias, x.dtype.type(-0.5) * factor * inverse * of_weight
+    else:
+        share = factor * x.dtype.type(1 / max(int(count.data), 1))
+        slope, constant = (share * sums for sums in over_ranks(of_weight, of_bias))
+    for block in _blocks(rows):
+        found = np.multiply(d_rows[block], factor, out=d_x[block])
+        if count is not None:
+            found -= normal(block) * slope
+            found -= constant
+    return x.like(d_x), *(LoDTensor.wrap(sums) for sums in (d_mean, d_variance, of_weight, of_bias))
+
+
+@batch_norm_grad.infer
+def _infer_grad(x, d, mean, variance, count, weight, eps):
+    _check("batch_norm_grad", x, eps, mean=mean, variance=variance, weight=weight)
+    check_like("batch_norm_grad", "d", d, x)
+    if count is not None:
+        check_like("batch_norm_grad", "count", count, TensorSpec((), _INT64))
+    return x, *[TensorSpec(x.shape[1:], x.dtype)] * 4
+
+
+@operator(outputs=("running_mean", "running_var", "num_batches"), in_place=True)
+def track_moments(running_mean, running_var, num_batches, mean, variance, count, *, momentum: float | None):
+    """Move the running moments towards the moments of a batch; a batch of one row has no variance to move towards.
+
+    With a momentum of None, they are the means over all batches.
+    """
+    number = int(count.data)
+    if number:
+        num_batches.data[...] += 1
+        share = running_mean.dtype.type(1 / max(1, int(num_batches.data)) if momentum is None else momentum)
+        unbiased = variance.data * running_mean.dtype.type(number / max(number - 1, 1))  # as from a sample
+        for running, moment in ((running_mean, mean.data), (running_var, unbiased))[: min(number, 2)]:
+            running.data[...] = (1 - share) * running.data + share * moment
+    return running_mean, running_var, num_batches
+
+
+@track_moments.infer
+def _infer_track(running_mean, running_var, num_batches, mean, variance, count, momentum):
+    check_float("track_moments", running_mean=running_mean)
+    check_rank("track_moments", "running_mean", running_mean, 1)
+    for name, spec in (("running_var", running_var), ("mean", mean), ("variance", variance)):
+        check_like("track_moments", name, spec, running_mean)
+    for name, spec in (("num_batches", num_batches), ("count", count)):
+        check_like("track_moments", name, spec, TensorSpec((), _INT64))
+    if momentum is not None and not 0 <= momentum <= 1:
+        raise OutOfRangeError("track_moments, momentum", expected="0 to 1, or None", got=momentum)
+    return running_mean, running_var, num_batches
+
+
+@batch_norm.examples
+def _examples(rng):
+    vectors = rng.standard_normal(3), rng.random(3) + 0.5, rng.standard_normal(3), rng.standard_normal(3)
+    for training in (True, False):
+        yield [rows(rng, 3), *vectors], {"eps": 1e-5, "training": training}
+        yield [rows(rng, 3), *vectors[:2], None, vectors[3]], {"eps": 0.5, "training": training}
+        yield [rng.standard_normal((1, 3)), *vectors[:3], None], {"eps": 1.0, "training": training}
+        for lod in TROUBLES:
+            yield [rows(rng, 3, lod=lod), *vectors], {"eps": 1.0, "training": training}
+
+
+@track_moments.examples
+def _examples_of_track(rng):
+    for count, momentum in ((7, 0.1), (1, 0.1), (0, 0.1), (7, None)):
+        moments = [rng.standard_normal(3), rng.random(3)]
+        given = [rng.standard_normal(3), rng.random(3), np.array(2), *moments, np.array(count)]
+        yield given, {"momentum": momentum}
