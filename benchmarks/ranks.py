@@ -69,7 +69,7 @@ def draw(lengths, count, rng):
     Examples
     --------
     >>> draw("lognormal", 5, np.random.default_rng(0))
-    array([22, 18, 33, 21, 13])
+    array([22, 17, 33, 21, 13])
     """
     if lengths == "lognormal":
         found = rng.lognormal(np.log(20), 0.8, count)
