@@ -138,7 +138,11 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "texts.csv", "--out", "m"], "train: expected --label COLUMN, got none"),
+        (
+            ["train", "texts.csv", "--out", "m"],
+            "train: expected --label COLUMN, got none (the columns are 'name', 'kind')",
+        ),
+        (["train", "series.csv", "--out", "m", "--format", "npz"], "train: expected --label COLUMN, got none\n"),
         (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that define a sequence"),
         (
             ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
@@ -174,6 +178,50 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             "train, --out: expected a file, got ''",
         ),
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kinds", "--out", "m"],
+            "field 'kinds': expected this field, got only 'name', 'kind' (is it 'kind'?)",
+        ),
+        (
+            ["train", "texts.csv", "--label", "kind", "--out", "m"],
+            "(--sequence names the column of texts or lists; --id (and --time)",
+        ),
+        (["train", "series.csv", "--id", "ids", "--label", "y", "--out", "m"], "series.csv, line 1, --id: expected"),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--features", "a", "--out", "m"],
+            "varlen-rnn: --features: expected none of texts, got ['a']",
+        ),
+        (["train", "gap.csv", "--id", "id", "--label", "y", "--out", "m"], "(--missing drop leaves such rows out"),
+        (
+            ["train", "blank.csv", "--label", "y", "--out", "m"],
+            "(--missing drop leaves it out)",
+        ),
+        (
+            ["train", "differ.csv", "--id", "id", "--label", "y", "--label-kind", "classes", "--out", "m"],
+            "(--label-kind 'classes of rows', or 'numbers of rows', takes labels that differ)",
+        ),
+        (["train", "semi.csv", "--id", "id", "--label", "y", "--out", "m"], "(--delimiter ';')"),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--hidden-size", "0", "--out", "m"],
+            "varlen-rnn: --hidden-size: expected at least 1, got 0",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--test-fraction", "2", "--out", "m"],
+            "varlen-rnn: --test-fraction: expected 0 to 1",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--max-epochs", "0", "--out", "m"],
+            "varlen-rnn: --max-epochs: expected at least 1, got 0",
+        ),
+        (
+            ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--out", "m", "--picture", "curve.xls"],
+            "train, --picture: expected a suffix of .",
+        ),
+        (
+            ["compare", "texts.csv"],
+            "expected this field, got only 'name', 'kind' (--field names the field of sequences)",
+        ),
+        (["compare", "lengths.txt", "--hidden-size", "0"], "varlen-rnn: --hidden-size: expected at least 1, got 0"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
     ],
 )
@@ -181,12 +229,18 @@ def test_errors_are_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     texts_file(tmp_path)
     series_file(tmp_path)
     (tmp_path / "one.csv").write_text("text,y\nab,u\nb,u\n")
+    (tmp_path / "blank.csv").write_text("text,y\nab,u\nb,\n")
+    (tmp_path / "gap.csv").write_text("id,x,y\na,1,u\na,,u\nb,2,v\n")
+    (tmp_path / "differ.csv").write_text("id,x,y\na,1,u\na,2,v\nb,2,v\n")
+    (tmp_path / "semi.csv").write_text("id;x;y\na;1;u\n")
+    (tmp_path / "lengths.txt").write_text("3 4")
     monkeypatch.chdir(tmp_path)
     assert main([*arguments, *(["--quiet"] if arguments[0] == "train" else [])]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("varlen-rnn: ")
     assert message in printed
     assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "m.run").exists()
 
 
 def test_labels_to_evaluate_are_of_the_models_kind(tmp_path, capsys, monkeypatch):
@@ -311,3 +365,91 @@ def test_numbers_of_steps_are_refused(tmp_path, capsys):
     path.write_text('{"text": "ab", "label": [0.5, 1.5]}\n{"text": "b", "label": [2.5]}\n')
     assert main(["train", str(path), "--label", "label", "--out", str(tmp_path / "m")]) == 2
     assert "expected labels that are classes, numbers, several classes" in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_drawn_is_found_before_the_training(tmp_path, capsys, monkeypatch):
+    command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", *SMALL]
+    command += ["--out", str(tmp_path / "m"), "--picture", str(tmp_path / "curve.png")]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        assert main(command) == 2
+    printed = capsys.readouterr()
+    assert "train, --picture: expected matplotlib, got no such package (pip install" in printed.err
+    assert (printed.out, (tmp_path / "m").exists()) == ("", False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_history_has_the_loss_of_what_is_held_back(tmp_path, capsys, case):
+    write, options, _ = CASES[case]
+    path, model, curve = write(tmp_path), tmp_path / "m", tmp_path / "curve.svg"
+    weigh = [] if case == "series" else ["--class-weight", "balanced"]
+    assert main(["train", str(path), *options, *weigh, "--out", str(model), *SMALL, "--picture", str(curve)]) == 0
+    assert "<!-- test_loss -->" in curve.read_text()
+    estimator = load(model)
+    found = [record["test_loss"] for record in estimator.history_]
+    assert len(found) == 6
+    assert found[-1] < found[0]
+    if case == "series":  # the last is the squared error of standardised targets, of the model that was saved
+        given = dict(zip([name.removeprefix("--") for name in options[::2]], options[1::2], strict=True))
+        _, test = vr.data.read(path, **given).split(0.1, seed=0)
+        error = np.mean((estimator.predict(test) - test.labels) ** 2) / estimator._scale[0] ** 2
+        np.testing.assert_allclose(found[-1], error, rtol=1e-4)
+
+
+def test_the_loss_of_what_is_held_back_changes_no_bit(tmp_path, monkeypatch):
+    path, models = str(tags_file(tmp_path)), []
+    for name in ("with", "without"):
+        command = [
+            "train",
+            path,
+            *CASES["tags"][1],
+            "--class-weight",
+            "balanced",
+            "--out",
+            str(tmp_path / name),
+            *SMALL,
+        ]
+        assert main(command) == 0
+        models.append(load(tmp_path / name))
+        monkeypatch.setattr(train._HeldBack, "on_epoch_end", lambda self, trainer: None)
+    assert "test_loss" not in models[1].history_[0]
+    for name, value in models[0].module_.state_dict().items():
+        np.testing.assert_array_equal(models[1].module_.state_dict()[name], value)
+
+
+def test_labels_that_only_the_held_back_sequences_have_leave_the_curve_out(tmp_path, capsys):
+    path = tmp_path / "tags.jsonl"
+    lines = [json.dumps({"tokens": list("aaab"), "tags": ["A", "A", "A", f"only {number}"]}) for number in range(20)]
+    path.write_text("\n".join(lines))
+    assert main(["train", str(path), *CASES["tags"][1], "--out", str(tmp_path / "m"), *SMALL]) == 0
+    assert "test_loss" not in load(tmp_path / "m").history_[0]
+    assert "always the most frequent class, 'A': accuracy 0.7500" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "baseline"),
+    [
+        (
+            "text,y\n" + "a,u\nb,u\nc,v\n" * 20,
+            [],
+            "always the most frequent class, 'u': accuracy 0.6667, macro F1 0.4000",
+        ),
+        ("text,y\n" + "a,1.5\nb,2.5\n" * 30, [], "always the mean, 2"),
+    ],
+)
+def test_the_score_of_a_constant_is_beside_that_of_the_model(tmp_path, capsys, text, options, baseline):
+    (tmp_path / "data.csv").write_text(text)
+    command = ["train", str(tmp_path / "data.csv"), "--label", "y", "--out", str(tmp_path / "m"), *SMALL, *options]
+    assert main([*command, "--test-fraction", "0.1"]) == 0
+    own, constant = capsys.readouterr().out.splitlines()[1:3]
+    assert "6 sequences that were held back: " in own
+    assert constant.startswith(baseline)
+
+
+def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
+    command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", "--max-epochs", "2"]
+    assert main([*command, "--out", str(tmp_path / "m")]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"step (\d+)/\1, loss .*; epoch 2: loss .*, test_loss 0\.\d+", line)
+    assert main([*command, "--out", str(tmp_path / "m"), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""

@@ -59,17 +59,86 @@ def test_lazy_adam_moves_only_listed_rows():
     assert np.array_equal(parameter.data[[3, 5]], start[[3, 5]])
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_empty_sparse_gradient_updates_nothing(name):
-    parameter = vr.nn.Parameter(np.ones((6, 3)))
-    optimizer = OPTIMIZERS[name][0]([parameter])
-    parameter.grad = np.ones((6, 3))
-    optimizer.step()
-    before, states = parameter.data.copy(), optimizer.state_dict()
-    parameter.grad = vr.SelectedRows(np.zeros(0, int), np.zeros((0, 3)), 6)
-    optimizer.step()
-    assert np.array_equal(parameter.data, before)
-    assert all(np.array_equal(states[key], value) for key, value in optimizer.state_dict().items())
+OF_LISTED_ROWS = {
+    "sgd": lambda p: vr.optim.SGD(p, lr=0.1, weight_decay=0.1),
+    "adagrad": lambda p: vr.optim.Adagrad(p, lr=0.1, weight_decay=0.1),
+    "lazy adam": lambda p: vr.optim.Adam(p, lr=0.1, lazy=True, weight_decay=0.1),
+    "lazy adamw": lambda p: vr.optim.AdamW(p, lr=0.1, lazy=True),
+}
+OF_ALL_ROWS = {
+    "momentum": lambda p: vr.optim.Momentum(p, lr=0.1),
+    "adam": lambda p: vr.optim.Adam(p, lr=0.1, weight_decay=0.1),
+    "adamw": lambda p: vr.optim.AdamW(p, lr=0.1),
+    "rmsprop": lambda p: vr.optim.RMSprop(p, lr=0.1, momentum=0.5),
+    "adadelta": lambda p: vr.optim.Adadelta(p, weight_decay=0.1),
+}
+
+
+def steps_of(make, gradients):
+    """Return a parameter and the states of its optimizer after steps with these gradients."""
+    parameter = vr.nn.Parameter(np.random.default_rng(0).standard_normal((6, 3)))
+    optimizer = make([parameter])
+    for gradient in gradients:
+        parameter.grad = gradient
+        optimizer.step()
+    return {"parameter": parameter.data} | optimizer.state_dict()
+
+
+def without_rows(height=6):
+    return vr.SelectedRows(np.zeros(0, int), np.zeros((0, 3)), height)
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert np.array_equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize("make", OF_ALL_ROWS.values(), ids=OF_ALL_ROWS)
+def test_a_sparse_gradient_without_rows_is_a_step_of_zeros(make):
+    other = vr.SelectedRows([4, 1, 4], np.ones((3, 3)), 6)
+    zeros = np.zeros((6, 3))
+    assert_same(steps_of(make, [other, without_rows(), other]), steps_of(make, [other, zeros, other]))
+    assert not np.array_equal(
+        steps_of(make, [other, without_rows()])["parameter"], steps_of(make, [other])["parameter"]
+    )
+
+
+@pytest.mark.parametrize("make", OF_LISTED_ROWS.values(), ids=OF_LISTED_ROWS)
+def test_a_sparse_gradient_without_rows_moves_no_listed_row_and_counts(make):
+    other = vr.SelectedRows([4, 1, 4], np.ones((3, 3)), 6)
+    after, before = steps_of(make, [other, without_rows()]), steps_of(make, [other])
+    assert after.pop("0.step", 2) == before.pop("0.step", 1) + 1
+    assert_same(after, before)
+
+
+@pytest.mark.parametrize("make", (OF_ALL_ROWS | OF_LISTED_ROWS).values(), ids=OF_ALL_ROWS | OF_LISTED_ROWS)
+def test_shards_of_a_table_take_the_steps_of_the_whole_table(make):
+    """Rows of a table of 6 on three ranks, by id modulo 3; the second step touches no row of rank 0."""
+    rng = np.random.default_rng(1)
+    steps = [(rows, rng.standard_normal((len(rows), 3))) for rows in ([4, 1, 4, 3, 0], [1, 5, 5], [0, 2, 0])]
+    start = rng.standard_normal((6, 3))
+    whole = vr.nn.Parameter(start)
+    shards = [vr.nn.Parameter(start[rank::3]) for rank in range(3)]
+    optimizers = [make([parameter]) for parameter in (whole, *shards)]
+    for rows, value in steps:
+        rows = np.array(rows)
+        whole.grad = vr.SelectedRows(rows, value, 6)
+        for rank, shard in enumerate(shards):
+            own = rows % 3 == rank
+            shard.grad = vr.SelectedRows(rows[own] // 3, value[own], 2)
+        for optimizer in optimizers:
+            optimizer.step()
+    for rank, shard in enumerate(shards):
+        assert np.array_equal(shard.data, whole.data[rank::3]), rank
+
+
+@pytest.mark.parametrize("make", (OF_ALL_ROWS | OF_LISTED_ROWS).values(), ids=OF_ALL_ROWS | OF_LISTED_ROWS)
+def test_a_table_without_rows_takes_steps(make):
+    parameter = vr.nn.Parameter(np.zeros((0, 3)))
+    parameter.grad = without_rows(0)
+    make([parameter]).step()
+    assert parameter.shape == (0, 3)
 
 
 def test_fluids_numbers_for_sgd():

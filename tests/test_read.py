@@ -129,9 +129,9 @@ def test_labels_that_are_missing(tmp_path):
 
 
 def test_another_delimiter_is_named(tmp_path):
-    with pytest.raises(vr.InputError, match=r"line 2: expected 1 field, got 2 .delimiter ';'"):
+    with pytest.raises(vr.InputError, match=r"line 2: expected 1 field, got 2 .`delimiter=';'`"):
         read(saved(tmp_path, "id;x\na,1;2\n"), id="id")
-    with pytest.raises(vr.InputError, match=r"field 'y': expected this field, got only 'text;y' .delimiter ';'"):
+    with pytest.raises(vr.InputError, match=r"field 'y': expected this field, got only 'text;y' .`delimiter=';'`"):
         vr.data.read_csv(saved(tmp_path, "text;y\na;1\n"), "text;y", "y")
 
 
@@ -239,7 +239,7 @@ def test_labels_are_what_they_look_like(tmp_path, labels, kind, expected, classe
     [
         ([[0, 1], [1, 1]], "line 2, field 'y': expected 1 labels, one per row, got 2"),
         ([0.5, [1]], "line 2, field 'y': expected no list"),
-        ([0.5, None], "line 2, field 'y': expected a label, got none .missing 'drop' leaves it out"),
+        ([0.5, None], "line 2, field 'y': expected a label, got none .`missing='drop'` leaves it out"),
         ([["x", None], ["y"]], "line 1, field 'y': expected a label, got none"),
         ([0.5, 1e300], "line 2, field 'y': expected a finite number"),
         ([[0.5, 1], ["x"]], "line 1, field 'y': expected a string or an integer, got 0.5"),
@@ -260,7 +260,7 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         read(saved(tmp_path, LONG))
     numbers = saved(tmp_path, 'text,y\n"1 2 3",u\n"[4, 5]",v\n')
     with pytest.raises(
-        vr.InputError, match=r"field 'text': expected texts, got 'text', 'y'; '1 2 3', 'u'.*tokens 'list'"
+        vr.InputError, match=r"field 'text': expected texts, got 'text', 'y'; '1 2 3', 'u'.*`tokens='list'`"
     ):
         read(numbers, label="y")
     assert read(numbers, label="y", sequence="text", tokens="characters").tokens == "characters"
@@ -274,9 +274,9 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
     [
         ("", {"id": "id"}, "expected at least one record, got none"),
         ("id,x\n", {"id": "id"}, "expected at least one record, got none"),
-        ("id,x\na,1\n", {"id": "key"}, "line 1, id: expected the field 'key', got only 'id', 'x'"),
-        ("id,x\na,1\n", {"id": "id", "time": "t"}, "line 1, time: expected the field 't'"),
-        ("id,x\na,1\n", {"id": "id", "features": ["z"]}, "line 1, features: expected the field 'z'"),
+        ("id,x\na,1\n", {"id": "key"}, "line 1, `id`: expected the field 'key', got only 'id', 'x'"),
+        ("id,x\na,1\n", {"id": "id", "time": "t"}, "line 1, `time`: expected the field 't'"),
+        ("id,x\na,1\n", {"id": "id", "features": ["z"]}, "line 1, `features`: expected the field 'z'"),
         ("id,x\na,1,2\n", {"id": "id"}, "line 2: expected 2 fields, got 3"),
         ("id,x\na,one\n", {"id": "id"}, "line 2, field 'x': expected a number, got 'one'"),
         ("id,x\na,inf\n", {"id": "id"}, "line 2: expected finite numbers"),
@@ -287,7 +287,7 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         (
             "id,x,y\na,1,u\na,2,v\n",
             {"id": "id", "label": "y", "label_kind": "classes"},
-            "line 3, label: expected 'u', as in the first row of its id, got 'v' .*label_kind 'classes of rows'",
+            "line 3, label: expected 'u', as in the first row of its id, got 'v' .*`label_kind='classes of rows'`",
         ),
         ("x,x\n1,2\n", {"wide": True}, "expected fields of different names"),
         ('id,x\n"a,1\n', {"id": "id"}, "expected CSV"),
@@ -322,6 +322,8 @@ def test_formats_go_by_suffix_or_name(tmp_path):
         read(saved(tmp_path, LONG), format="xls")
     assert len(read(io.StringIO(LONG), format="csv", id="id", features=["f1"])) == 3
     assert len(read(io.BytesIO(b'{"text": "a"}\n'), format="jsonl")) == 1
+    with pytest.raises(vr.InputError, match=r"^the open file, line 1, `id`: expected"):
+        read(io.StringIO(LONG), format="csv", id="key")
     with pytest.raises(vr.InputError, match="for an open file"):
         read(io.StringIO(LONG), id="id")
 
@@ -543,7 +545,7 @@ def test_series_of_a_wide_form_may_have_ids(tmp_path):
     ("name", "options", "message"),
     [
         ("a.jsonl", {"id": "id"}, "read, id: expected none of a .jsonl file, got 'id'"),
-        ("a.arrow", {"wide": True}, "read, wide: expected none of an .arrow file"),
+        ("a.arrow", {"time": "t"}, "read, time: expected none of sequences in a column of an .arrow file"),
         ("a.npz", {"tokens": "words"}, "read, tokens: expected none of an .npz file"),
         ("a.csv", {"features": ["x"]}, "read, features: expected none of texts"),
         ("a.csv", {"ignore": ["x"]}, "read, ignore: expected none of texts"),
@@ -553,3 +555,48 @@ def test_series_of_a_wide_form_may_have_ids(tmp_path):
 def test_options_that_a_file_has_not_are_named(tmp_path, name, options, message):
     with pytest.raises(vr.InputError, match=message):
         read(tmp_path / name, **options)
+
+
+def test_batches_of_sequences_of_sequences():
+    texts = [[[1, 2], [3]], [[4, 5, 6]], [], [[7], [8, 9], [1]]]
+    tensor = vr.LoDTensor.from_sequences(texts)
+    made = vr.data.batches(texts, np.arange(4), batch_size=2)
+    for (x, labels), (expected, _) in zip(made, vr.data.batches(tensor, np.arange(4), batch_size=2), strict=True):
+        assert x.lod() == expected.lod()
+        np.testing.assert_array_equal(x.data, expected.data)
+        assert [[s.tolist() for s in text] for text in x.to_sequences()] == [texts[k] for k in labels]
+    of_rows = [[np.ones((2, 3)), np.zeros((1, 3))], [np.ones((4, 3))]]
+    (x,) = vr.data.batches(of_rows, batch_size=2)
+    assert (x.lod(), x.shape) == ([[0, 2, 3], [0, 2, 3, 7]], (7, 3))
+    answers = vr.data.batches([[1], [2]], others=[of_rows], batch_size=2)[0]
+    assert answers[1].lod() == x.lod()
+    labels = [[[0, 1], [1]], [[1, 0, 1]], [], [[0], [1, 1], [0]]]
+    (batch,) = vr.data.batches(texts, labels, batch_size=4)
+    assert batch[0].lod() == batch[1].lod()
+    assert vr.data.batches(texts, max_tokens=4, bucket=True)[0].lod()[0][-1] >= 1
+    rows = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]]  # lists of equal length are rows, as they always were
+    assert vr.data.batches(rows, batch_size=2)[0].shape == (3, 2)
+    equal = [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]  # the same, of whole numbers
+    assert vr.data.batches(equal, batch_size=2)[0].lod() == [[0, 2, 4]]
+    with pytest.raises(vr.ShapeError, match=r"sequence 0: expected rows of one shape.*from_sequences"):
+        vr.data.batches([[[1, 2], [3]], [1, 2]], batch_size=2)
+
+
+def test_a_missing_text_of_json_is_empty_or_named(tmp_path):
+    path = saved(tmp_path, '{"text": "ab"}\n{"text": null}\n', "data.jsonl")
+    with pytest.raises(vr.InputError, match=r"line 2, field .text.: expected a text or a list, got none .`missing"):
+        read(path)
+    assert read(path, missing="drop").lengths.tolist() == [2, 0]
+
+
+def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"id": ["a"], "x": [1.0]}), tmp_path / "data.parquet")
+    with pytest.raises(
+        vr.InputError, match=r"expected options that define a sequence, got only the columns 'id', 'x' .*`id`"
+    ):
+        read(tmp_path / "data.parquet")
+    with pytest.raises(vr.InputError, match=r"field 'text': expected this field, got only 'x' .`sequence` names"):
+        read(saved(tmp_path, '{"x": "ab"}\n', "data.jsonl"))

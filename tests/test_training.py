@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 
 import numpy as np
@@ -17,6 +18,7 @@ from varlen_rnn.training import (
     Progress,
     Schedule,
     Trainer,
+    callbacks,
     plot_history,
 )
 
@@ -477,12 +479,30 @@ def test_the_log_goes_on_where_the_training_goes_on(tmp_path):
     assert all(line["seconds"] >= 0 for line in lines)
 
 
-def test_the_bar_shows_loss_and_epochs(capsys):
+def test_the_bar_shows_loss_and_epochs(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     make(callbacks=[Progress()]).fit(epochs=1)
     captured = capsys.readouterr()
     assert "epoch 1: loss 0." in captured.out
     assert "4/4" in captured.err
     assert "rows/s" in captured.err
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    make(callbacks=[Progress()]).fit(epochs=20)
+    (last,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"step 80/80, loss 0\.\d+, [\d,]+ rows/s; epoch 20: loss 0\.\d+", last)
+    monkeypatch.setattr(callbacks, "_SECONDS", 0.0)
+    trainer = make(callbacks=[Progress()])
+    trainer.fit(steps=2)
+    trainer.fit(epochs=2)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        *(f"step {k}/2" for k in (1, 2)),
+        *(f"step {k}/8" for k in range(3, 9)),
+    ]
+    monkeypatch.setattr(sys, "stderr", None)  # as of pythonw
+    make(callbacks=[Progress()]).fit(epochs=1)
 
 
 def test_a_picture_of_the_history(tmp_path):
@@ -501,7 +521,7 @@ def test_a_picture_of_the_history(tmp_path):
 
 
 def test_a_picture_of_no_known_format_is_named(tmp_path):
-    with pytest.raises(vr.InputError, match=r"plot_history, path: expected a suffix of .*'.png'.*, got '.nope'"):
+    with pytest.raises(vr.InputError, match=r"plot_history, path: expected a suffix of .*\.png.*, got '.nope\'"):
         plot_history([{"step": 1, "loss": 0.5}], tmp_path / "curve.nope")
     plot_history([{"step": 1, "loss": 0.5}], tmp_path / "curve")  # a .png file
     assert (tmp_path / "curve.png").exists()
@@ -602,7 +622,7 @@ def test_files_that_do_not_fit_change_nothing(tmp_path):
     other = make()
     other.fit(steps=1)
     other.optimizer = vr.optim.SGD(other.model.parameters(), lr=1.0)
-    other.optimizer.state_dict = lambda: {"other": np.zeros(3)}
+    other.optimizer.state_dict = lambda copy: {"other": np.zeros(3)}
     other.save(path)
     with pytest.raises(vr.CheckpointError, match="optimizer state"):
         trainer.load(path)

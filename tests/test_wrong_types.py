@@ -56,6 +56,23 @@ def column():
     return vr.to_arrow(rows())
 
 
+def frame(columns):
+    return pytest.importorskip("pyarrow").table(columns)
+
+
+def pd_objects(*values):
+    pandas = pytest.importorskip("pandas")
+    found = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        found[place] = value
+    return pandas.Series(found, dtype=object)
+
+
+def objects(*values):
+    """Return a frame of pandas with a column of these objects."""
+    return pd_objects(*values).to_frame("text")
+
+
 def awkward_rows():
     return vr.to_awkward(rows())
 
@@ -343,7 +360,7 @@ CALLS = {
     "register_hook": (lambda hook: parameter().register_hook(hook), lambda: print),
     "register_hook, result": (hooked, lambda: np.ones((4, 2), np.float32)),
     "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
-    "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value))),
+    "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value)), bool),
     "manual_seed": (vr.manual_seed, int),
     "TensorSpec": (
         lambda *spec: doubled(infer=lambda x, times: vr.TensorSpec(*spec))(X), lambda: (-1, 3), lambda: X.dtype,
@@ -423,7 +440,12 @@ CALLS = {
         vr.load_inference_model,
         lambda: saved(program(), lambda path, value: vr.save_inference_model(path, ["x"], ["y"], value)),
     ),
-    "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int, bool, lambda: "float32"),
+    "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int, bool, lambda: "float32", lambda: None),
+    "Embedding, from_pretrained": (
+        vr.nn.Embedding.from_pretrained, lambda: X.copy(), bool, int, bool, vr.distributed.Communicator,
+    ),
+    "state_dict, copy": (vr.nn.Linear(3, 2).state_dict, bool),
+    "Optimizer, state_dict, copy": (lambda copy: sgd().state_dict(copy), bool),
     "Embedding, ids": (vr.nn.Embedding(9, 2), lambda: np.array([1, 2])),
     "Linear": (vr.nn.Linear, lambda: 3, lambda: 2, bool, lambda: "float32"),
     "MultiheadAttention": (vr.nn.MultiheadAttention, lambda: 4, lambda: 2, bool, lambda: 3, lambda: 5, lambda: "f4"),
@@ -455,7 +477,8 @@ CALLS = {
     "Sequential": (vr.nn.Sequential, lambda: vr.nn.Linear(3, 2)),
     "Sequential, x": (vr.nn.Sequential(vr.nn.Linear(3, 2)), lambda: X),
     "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, *states: (x, *states)), rows, lambda: [X[:3]]),
-    "Parameter": (vr.nn.Parameter, lambda: X),
+    "Parameter": (vr.nn.Parameter, lambda: X, bool),
+    "Parameter, copy": (lambda array, copy: vr.nn.Parameter(array, copy=copy), lambda: X.copy(), bool),
     "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),
     "load_state_dict": (
         lambda *a: vr.nn.Linear(3, 2).load_state_dict(*a), lambda: vr.nn.Linear(3, 2).state_dict(), bool,
@@ -653,6 +676,27 @@ CALLS = {
         lambda: saved("id,t,x,y\na,1,2,u", Path.write_text), lambda: "csv", lambda: None, lambda: "y", lambda: "id",
         lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: ",", lambda: "error", lambda: "classes",
         lambda: ["u"], lambda: ["z"],
+    ),
+    "read, frame": (
+        lambda frame, *given: vr.data.read(frame, **dict(zip(READ, given, strict=True))),
+        lambda: frame({"id": ["a"], "t": [1], "x": [2.0], "y": ["u"]}), lambda: None, lambda: None, lambda: "y",
+        lambda: "id", lambda: "t", lambda: ["x"], lambda: False, lambda: None, lambda: None, lambda: "error",
+        lambda: "classes", lambda: ["u"], lambda: ["z"],
+    ),
+    "read, entry": (lambda entry: vr.data.read(objects(entry, "ab")), lambda: "b"),
+    "read, entry of numbers": (lambda entry: vr.data.read(objects(entry, [1.0])), lambda: [0.5]),
+    "read, label of a frame": (
+        lambda label: vr.data.read(objects("a", "b").assign(y=pd_objects(label, "u")), label="y"), lambda: "v",
+    ),
+    "read, row of a frame": (
+        lambda x: vr.data.read(objects("a", "b").assign(x=pd_objects(x, 1.0)), id="text"), lambda: 0.5,
+    ),
+    "read, time of a frame": (
+        lambda t: vr.data.read(objects("a", "a").assign(t=pd_objects(t, 1.0), x=[1.0, 2.0]), id="text", time="t"),
+        lambda: 0.5,
+    ),
+    "read, id of a frame": (
+        lambda id: vr.data.read(objects(id, "a").assign(x=[1.0, 2.0]), id="text"), lambda: "b",
     ),
     "batches, beside": (
         lambda static, weights: vr.data.batches([[1], [2]], static=static, weights=weights, batch_size=1),

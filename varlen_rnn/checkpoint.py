@@ -1,7 +1,8 @@
 """Save named arrays to one safetensors file, atomically, and load them.
 
 Nothing is pickled, so files from untrusted sources can be loaded safely.  A model, an optimizer and the random state go
-into one file as named groups, so that a resumed run gives the same bits as a run without a stop.
+into one file as named groups, so that a resumed run gives the same bits as a run without a stop.  Arrays are written
+piece by piece, so that arrays larger than the memory can be saved, too.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import ArrayLike
 
-from varlen_rnn.errors import CheckpointError, check_path, shown
+from varlen_rnn.array_file import pieces, read_arrays
+from varlen_rnn.errors import CheckpointError, check_flag, check_path, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
@@ -25,6 +25,8 @@ _FORMAT = "varlen_rnn checkpoint 1"
 
 def save(path: StrPath, **groups: Any) -> None:
     """Write groups of arrays, and values that JSON can hold, to one file; a crash leaves no half-written file.
+
+    Arrays are written piece by piece, without a copy in memory.  Nobody may change them meanwhile.
 
     Parameters
     ----------
@@ -54,19 +56,18 @@ def save(path: StrPath, **groups: Any) -> None:
         if isinstance(content, dict) and all(isinstance(value, np.ndarray) for value in content.values()):
             for name, value in content.items():
                 check_unmasked(value, f"save, {group!r}, {shown(name)}")
-            # safetensors writes strided arrays wrongly, so every array is made contiguous.
-            shaped = {f"{group}/{name}": np.array(value, order="C") for name, value in content.items()}
-            if not all(isinstance(name, str) for name in content) or arrays.keys() & shaped.keys():
+            named = {f"{group}/{name}": value for name, value in content.items()}
+            if not all(isinstance(name, str) for name in content) or arrays.keys() & named.keys():
                 expected = "names that are str, and that differ as 'group/name'"
                 raise CheckpointError(f"save, {group!r}", expected=expected, got=shown(list(content)))
-            arrays |= shaped
+            arrays |= named
             values[group] = {"arrays": sorted(content)}
         else:
             values[group] = {"value": content}
     try:
         _check_names(values)
-        payload = safetensors.numpy.save(arrays, {_FORMAT: json.dumps(values, default=_number)})
-    except (TypeError, ValueError, RecursionError, safetensors.SafetensorError) as error:
+        payload = pieces(arrays, {_FORMAT: json.dumps(values, default=_number)})
+    except (TypeError, ValueError, RecursionError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
     write_file(check_path(path, "save, path"), payload)
@@ -92,8 +93,16 @@ def _number(value: object) -> float:
     raise TypeError(f"a {type(value).__name__}, which JSON cannot hold{hint}")
 
 
-def load(path: StrPath) -> dict[str, Any]:
+def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
     """Return the arrays that `save` wrote, as a dict of groups.
+
+    Parameters
+    ----------
+    path : str or path
+    mmap : bool
+        Whether arrays are read-only maps of the file, whose rows are read when they are first used: for arrays larger
+        than the memory, and for processes of one host, which share them.  `save` may replace a mapped file; nobody may
+        write to it or cut it short.
 
     Raises
     ------
@@ -107,15 +116,13 @@ def load(path: StrPath) -> dict[str, Any]:
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/model.safetensors"
     >>> save(path, model={"weight": np.zeros(2)}, epoch=1)
-    >>> load(path)["model"]["weight"]
-    array([0., 0.])
+    >>> load(path)["model"]["weight"], load(path, mmap=True)["model"]["weight"].flags.writeable
+    (array([0., 0.]), False)
     """
-    path = check_path(path, "load, path")
+    path, mmap = check_path(path, "load, path"), check_flag(mmap, "load, mmap")
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except FileNotFoundError:
+        metadata, arrays = read_arrays(path, mmap)
+    except (FileNotFoundError, MemoryError):
         raise
     except Exception as error:
         raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error

@@ -6,10 +6,11 @@ that callers can catch them without importing them.
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,7 +27,12 @@ class InputError(ValueError):
     expected, got : object, optional
         A description of valid values, and the given value.
     hint : str, optional
-        The most likely remedy.
+        The most likely remedy.  Names of arguments in it stand in backticks, as in `` `missing="drop"` ``.
+
+    Attributes
+    ----------
+    what, expected, got, hint : object
+        The parts of the message.
 
     Examples
     --------
@@ -35,6 +41,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, what: object, *, expected: object = None, got: object = None, hint: str | None = None) -> None:
+        self.what, self.expected, self.got, self.hint = what, expected, got, hint
         message = _text(what)
         if expected is not None:
             message += f": expected {_text(expected)}"
@@ -66,6 +73,32 @@ def shown(value: object) -> str:
         return repr(value)[:80]
     except Exception:  # nested too deeply for `repr`, or an integer with too many digits
         return f"a {type(value).__name__} that cannot be printed"
+
+
+def listed(names: Iterable[object], most: int = 10) -> str:
+    """Return the first names for a message, and how many more there are.
+
+    Examples
+    --------
+    >>> listed("abcd", most=2)
+    "'a', 'b' and 2 more"
+    """
+    texts = [shown(name) for name in names]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def alike(name: object, names: Iterable[object]) -> str | None:
+    """Return a hint with the name that is most like a name that is not there, or None if no name is like it.
+
+    Examples
+    --------
+    >>> alike("lable", ["id", "label"])
+    "is it 'label'?"
+    """
+    texts = [text for text in names if isinstance(text, str)]
+    found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
+    return f"is it {shown(found[0])}?" if found else None
 
 
 class LoDError(InputError):

@@ -24,7 +24,8 @@ def write_file(path, payload, durable=True):
     ----------
     path : path
         If it is not a regular file but, for example, a pipe, the payload is written directly to it.
-    payload : bytes
+    payload : bytes, or iterator of buffers
+        Buffers are written one after another, and may be used again for the next.
     durable : bool
         Whether to wait until the disk has stored the file and its name.
 
@@ -48,7 +49,7 @@ def write_file(path, payload, durable=True):
             _replace(target, payload, mode, durable)
         else:
             with open(target, "wb") as file:
-                file.write(payload)
+                _write(file, payload)
     except OSError as error:
         if error.filename is None:  # for example, the disk is full
             raise
@@ -98,8 +99,12 @@ def _hold(file):
     return os.fstat(file.fileno()).st_nlink > 0
 
 
+def _write(file, payload):
+    file.writelines([payload] if isinstance(payload, bytes) else payload)
+
+
 def _fill(file, payload, mode, durable):
-    file.write(payload)
+    _write(file, payload)
     file.flush()
     if mode is not None:
         os.chmod(file.name, stat.S_IMODE(mode))

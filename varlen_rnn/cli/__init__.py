@@ -5,6 +5,7 @@ import os
 import sys
 
 from varlen_rnn.cli import cache, compare, predict, show, train
+from varlen_rnn.cli.typed import as_typed
 from varlen_rnn.errors import InputError
 
 
@@ -55,6 +56,6 @@ def _run(argv):
     except KeyboardInterrupt:
         return 130  # the convention of shells: 128 plus the number of the signal
     except (InputError, OSError, MemoryError) as error:
-        print(f"varlen-rnn: {error}", file=sys.stderr)
+        print(f"varlen-rnn: {as_typed(error, vars(arguments))}", file=sys.stderr)
         return 2
     return 0

@@ -24,8 +24,6 @@ def estimators():
 
 def metrics_of(model, data):
     """Return the scores of a model on a data set with labels, by name; {} if the data set is empty."""
-    from sklearn import metrics
-
     from varlen_rnn.sklearn.base import labels_of_data
 
     if not len(data):
@@ -33,7 +31,45 @@ def metrics_of(model, data):
     y, found = labels_of_data(data, None), model.predict(data)
     if isinstance(y, list):
         y, found = np.concatenate(y), np.concatenate(found)
-    if not hasattr(model, "classes_"):
+        there = np.not_equal(y, None)  # steps without a label do not count
+        y, found = y[there].tolist(), found[there]
+    return _scores(y, found, hasattr(model, "classes_"))
+
+
+def baseline_of(model, train, test):
+    """Return the scores on a data set of the best constant of another, and a description of this constant.
+
+    The constant is the most frequent class, or the mean of numbers.
+    """
+    from varlen_rnn.sklearn.base import labels_of_data
+
+    known, y = (labels_of_data(data, None) for data in (train, test))
+    if isinstance(y, list):
+        known, y = map(_labels_of_steps, (known, y))
+    of_classes = hasattr(model, "classes_")
+    if of_classes and y.ndim == 1:
+        names, counts = np.unique(known, return_counts=True)
+        constant = names[counts.argmax()]
+        text = f"always the most frequent class, {str(constant)!r}"
+    elif of_classes:  # several classes
+        constant = (known.mean(axis=0) > 0.5).astype(y.dtype)
+        text = "always the classes that more than half of the sequences have"
+    else:
+        constant = known.mean(axis=0, dtype=np.float64)
+        text = "always the mean" + (f", {constant:.4g}" if y.ndim == 1 else "")
+    return _scores(y, np.broadcast_to(constant, y.shape), of_classes), text
+
+
+def _labels_of_steps(y):
+    """Return the labels of all steps that have one."""
+    return np.array([label for labels in y for label in labels if label is not None])
+
+
+def _scores(y, found, of_classes):
+    """Return scores by name of predictions that are classes, or numbers."""
+    from sklearn import metrics
+
+    if not of_classes:
         return {"R2": metrics.r2_score(y, found), "mean absolute error": metrics.mean_absolute_error(y, found)}
     f1 = metrics.f1_score(y, found, average="macro", zero_division=0.0)
     return {"accuracy": metrics.accuracy_score(y, found), "macro F1": f1}

@@ -37,7 +37,7 @@ def _read(arguments, labelled):
     label = options.pop("label", None)
     if labelled:
         if label is None:
-            raise InputError("evaluate", expected="--label COLUMN", got="none")
+            raise InputError("evaluate", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
         options["label"] = label
         # The kind of labels comes from the model, because it might be guessed differently from another file.
         options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 from varlen_rnn import data
-from varlen_rnn.data.formats import FORMATS, SUFFIXES, form_of
+from varlen_rnn.data.formats import FORMATS, SUFFIXES, fields_of, form_of
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
 from varlen_rnn.data.options import Options
-from varlen_rnn.errors import InputError
+from varlen_rnn.errors import InputError, listed
 
 _OPTIONS = (
     "format",
@@ -64,10 +64,18 @@ def options_of(arguments):
     return given
 
 
+def columns_hint(arguments):
+    """Return a hint that lists the columns of the data file, or None if they cannot be read."""
+    path = arguments.data
+    format = arguments.format or SUFFIXES.get(Path(path).suffix.lower())
+    names = [] if format is None or path == "-" else fields_of(path, format, Options(delimiter=arguments.delimiter))
+    return f"the columns are {listed(names)}" if names else None
+
+
 def fitting(options, path):
     """Return the options that apply to the form of a file, which may differ from the training file's form."""
     format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
-    form = form_of(format, Options(id=options.get("id"), wide=options.get("wide", False)))
+    form = form_of(FORMATS[format], Options(id=options.get("id"), wide=options.get("wide", False)))
     return {name: value for name, value in options.items() if name not in form.unused}
 
 

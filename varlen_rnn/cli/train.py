@@ -1,16 +1,16 @@
 """The command `train DATA --label COLUMN --out MODEL`: train a model on a file, or resume a training."""
 
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from varlen_rnn.cli import reading
-from varlen_rnn.cli.estimators import KIND_OF, estimators, metrics_of, print_metrics
+from varlen_rnn.cli.estimators import KIND_OF, baseline_of, estimators, metrics_of, print_metrics
 from varlen_rnn.data.formats import SUFFIXES
 from varlen_rnn.errors import CheckpointError, InputError, shown
 from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, forget
+from varlen_rnn.training.picture import figure_for
 
 _INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
 
@@ -40,9 +40,9 @@ def add_to(commands):
     add("--early-stopping", action="store_true", help="hold another tenth back, and keep the best epoch's weights")
     add("--seed", type=int, default=0, help="decides everything random; default 0")
     add("--test-fraction", type=float, default=0.1, metavar="SHARE", help="of the sequences, held back; default 0.1")
-    add("--picture", metavar="FILE", help="a picture of the training, as curve.png")
+    add("--picture", metavar="FILE", help="a picture of the loss, also on the held-back sequences, as curve.png")
     add("--restart", action="store_true", help="forget a training that was stopped")
-    add("--quiet", action="store_true", help="no bar, which a terminal has")
+    add("--quiet", action="store_true", help="no bar on a terminal, and no lines of progress elsewhere")
     parser.set_defaults(run=_run)
 
 
@@ -53,9 +53,11 @@ def number(text):
 
 def _run(arguments):
     if arguments.label is None:
-        raise InputError("train", expected="--label COLUMN", got="none", hint="predict needs none")
+        raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
         reading.check_out(option, path, arguments.data)
+    if arguments.picture is not None:
+        figure_for(arguments.picture, "train, --picture")
     if not 0 <= arguments.seed < 2**32:  # the range of scikit-learn's seeds
         raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     options = reading.options_of(arguments)
@@ -63,7 +65,7 @@ def _run(arguments):
         expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
-    print(data)
+    print(data, flush=True)
     if data.label_kind not in KIND_OF:
         expected = "labels that are classes, numbers, several classes, or classes of rows"
         hint = "labels that differ within an id are labels of rows" if data.label_kind == "numbers of rows" else None
@@ -77,7 +79,8 @@ def _run(arguments):
     if arguments.restart:
         forget(folder)
     stop = _Stop(folder)
-    model = _estimator(arguments, data.label_kind, folder, stop)
+    model = _estimator(arguments, data.label_kind, folder)
+    model.set_params(callbacks=[_HeldBack(model, test), stop])
     try:
         model.fit(train)
     except CheckpointError as error:
@@ -87,6 +90,8 @@ def _run(arguments):
         print(f"\nstopped after step {stop.step}: the same command goes on from there")
         raise
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
+    if len(test):
+        print_metrics(*baseline_of(model, train, test))
     model.set_params(callbacks=(), checkpoints=None)
     options["label_kind"] = data.label_kind  # saved, because it might be guessed differently from another file
     if data.features and not arguments.wide:  # saved, because other files may have more columns, or steps
@@ -99,17 +104,36 @@ def _run(arguments):
     forget(folder)
 
 
-def _estimator(arguments, label_kind, folder, stop):
+def _estimator(arguments, label_kind, folder):
     """Return the estimator that the options describe."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
-    params |= {"random_state": arguments.seed, "verbose": not arguments.quiet and sys.stderr.isatty()}
-    params |= {"checkpoints": folder, "callbacks": [stop]}
+    params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
+    params["checkpoints"] = folder
     kind = KIND_OF[label_kind]
     if arguments.class_weight is not None:
         if kind == "SequenceRegressor":
             raise InputError("train, --class-weight", expected="labels that are classes", got=label_kind)
         params["class_weight"] = arguments.class_weight
     return getattr(estimators(), kind)(**params)
+
+
+class _HeldBack(Callback):
+    """A callback that adds the loss on the sequences that were held back to each record of the history."""
+
+    def __init__(self, model, test):
+        self.model, self.test = model, test
+
+    def on_fit_begin(self, trainer):
+        from varlen_rnn.sklearn.base import labels_of_data
+
+        try:
+            self.model._encode_labels(labels_of_data(self.test, None), self.test.lengths)
+        except InputError:  # a label that only the held-back sequences have: they have no loss
+            self.test = self.test.take([])
+
+    def on_epoch_end(self, trainer):
+        if len(self.test):
+            trainer.history[-1]["test_loss"] = self.model._loss_on(self.test, None)
 
 
 class _Stop(Callback):

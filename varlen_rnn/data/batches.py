@@ -248,9 +248,11 @@ def batches(
 
     Parameters
     ----------
-    sequences : list of array_like, or LoDTensor
-        Arrays of shape `(rows, ...)` with the same row shape and data type.  Or a LoDTensor, whose sequences of level 0
-        are batched together with their lower levels.  Sequences may be empty.
+    sequences : list of array_like, LoDTensor or Variable
+        Arrays of shape `(rows, ...)` with the same row shape and data type.  Or lists of such arrays, which differ in
+        length: sequences of sequences, as texts of sentences, with two levels; lists that are all equally long are rows
+        (`LoDTensor.from_sequences` reads any).  Or a LoDTensor, whose sequences of level 0 are batched together with
+        their lower levels.  Sequences may be empty.
     labels : array or list, optional
         One label per sequence: an array or list of shape `(num_sequences, ...)`.  Or one label per row: a list of
         arrays or a LoDTensor; the labels of a batch are then a LoDTensor with the LoD of its rows.

@@ -10,10 +10,11 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
-from varlen_rnn.data.missing import filled, with_labels
+from varlen_rnn.data.missing import filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import from_texts
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list
+from varlen_rnn.data.tables import FORMS
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, check_list, listed
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
 from varlen_rnn.rows.lod import LoDTensor
@@ -23,11 +24,14 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
     """Return the data set of a Parquet or Arrow IPC file; rows of an Arrow file stay in the file, memory-mapped."""
     pa = library("pyarrow", '"varlen_rnn[arrow]"')
     sequence, label = options.sequence or "text", options.label
-    table = _table(pa, path, format)
+    table = arrow_table(path, format)
     for field in (sequence, label):
         if field is not None and field not in table.column_names:
-            got = f"only {', '.join(map(repr, table.column_names))}"
-            raise InputError(f"{path}, column {field!r}", expected="this column", got=got)
+            if options.sequence is None and field == sequence:
+                got = f"only the columns {listed(table.column_names)}"
+                raise InputError(path, expected="options that define a sequence", got=got, hint=FORMS)
+            got, hint = f"only {listed(table.column_names)}", alike(field, table.column_names)
+            raise InputError(f"{path}, column {field!r}", expected="this column", got=got, hint=hint)
     if not table.num_rows:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
     column = table.column(sequence)
@@ -35,14 +39,16 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
     if _is_text(pa, column.type) or _of_texts(pa, column.type):
         return from_texts(column.to_pylist(), values, **options.of_texts())
     if column.null_count:
-        raise InputError(f"{path}, column {sequence!r}", expected="no nulls", got=f"{column.null_count} of them")
+        place = lambda number: f"{path}, column {sequence!r}, record {number}"
+        lists = without_missing(column.to_pylist(), options.missing, place)
+        column = pa.chunked_array([pa.array(lists, column.type)])
     where = f"{path}, column {sequence!r}"
     if options.missing != "error" and _null_numbers(pa, column):
         sequences = _with_nan(column.to_pylist(), where)
     else:
         tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
         sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
-    return _dataset(path, sequences, values, options)
+    return dataset_of_arrays(path, sequences, values, options)
 
 
 def _null_numbers(pa: Any, column: Any) -> bool:
@@ -82,7 +88,9 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
     ]
 
 
-def _table(pa: Any, path: str, format: str) -> Any:
+def arrow_table(path: str, format: str) -> Any:
+    """Return the pyarrow table of a Parquet or Arrow IPC file."""
+    pa = library("pyarrow", '"varlen_rnn[arrow]"')
     try:
         if format == "parquet":
             return library("pyarrow.parquet", '"varlen_rnn[arrow]"').read_table(path)
@@ -123,14 +131,14 @@ def read_npz(path: str, options: Options) -> Dataset:
     sequence, label = options.sequence or "rows", options.label
     for name in (sequence, "offsets", label):
         if name is not None and name not in arrays:
-            got = f"only {', '.join(map(repr, arrays))}"
-            raise InputError(f"{path}, array {name!r}", expected="this array", got=got)
+            got, hint = f"only {listed(arrays)}", alike(name, arrays)
+            raise InputError(f"{path}, array {name!r}", expected="this array", got=got, hint=hint)
     tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
     if label is not None and arrays[label].ndim == 0:
         expected = f"{len(tensor.lod()[0]) - 1} labels, one per sequence"
         raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
     values = None if label is None else arrays[label].tolist()
-    return _dataset(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, options)
+    return dataset_of_arrays(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, options)
 
 
 def _as_rows(rows: np.ndarray) -> np.ndarray:
@@ -140,7 +148,8 @@ def _as_rows(rows: np.ndarray) -> np.ndarray:
     return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows
 
 
-def _dataset(path: str, sequences: list[np.ndarray], values: list[Any] | None, options: Options) -> Dataset:
+def dataset_of_arrays(path: str, sequences: list[np.ndarray], values: list[Any] | None, options: Options) -> Dataset:
+    """Return the Dataset of ids or of rows of numbers, and of labels as they were read."""
     missing, classes = options.missing, options.classes
     if not sequences:
         raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")

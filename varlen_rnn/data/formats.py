@@ -5,16 +5,20 @@ A format has one or several forms, each with its own reader; the options determi
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from varlen_rnn.data.columns import read_columns, read_npz
+import numpy as np
+
+from varlen_rnn.data.columns import arrow_table, read_columns, read_npz
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.frames import frame_of, read_entries
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import file_text, read_csv, read_jsonl
-from varlen_rnn.data.tables import Table, read_long, read_wide
+from varlen_rnn.data.tables import FORMS, Table, read_long, read_wide
 from varlen_rnn.errors import InputError, shown
 
 
@@ -26,7 +30,7 @@ class Form(NamedTuple):
     name : str
         The form's name in error messages.
     read : callable
-        `read(path, options)` returns the Dataset.
+        `read(source, options)` returns the Dataset; the source is a path, or a `Frame`.
     unused : tuple of str
         The names of options that do not apply to the form.
     applies : callable
@@ -34,7 +38,7 @@ class Form(NamedTuple):
     """
 
     name: str
-    read: Callable[[str, Options], Dataset]
+    read: Callable[[Any, Options], Dataset]
     unused: tuple[str, ...]
     applies: Callable[[Options], bool] = lambda options: True
 
@@ -60,15 +64,30 @@ def format_of(path: str) -> str:
     return SUFFIXES[suffix]
 
 
-def form_of(format: str, options: Options) -> Form:
+def form_of(format: Format, options: Options) -> Form:
     """Return the form of a format that the options choose.
 
     Examples
     --------
-    >>> form_of("csv", Options(id="device")).name, form_of("npz", Options()).name
-    ('a long form', 'an .npz file')
+    >>> form_of(FORMATS["csv"], Options(id="device")).name, form_of(FRAME, Options(wide=True)).name
+    ('a long form', 'a wide form of a frame')
     """
-    return next(form for form in FORMATS[format].forms if form.applies(options))
+    return next(form for form in format.forms if form.applies(options))
+
+
+def fields_of(path: str, format: str, options: Options) -> list[str]:
+    """Return the names of a file's fields, columns or arrays, for error messages; [] if they cannot be read."""
+    try:
+        if format == "csv":
+            return _table(path, options).fields
+        if format == "jsonl":
+            return list(json.loads(next(line for line in file_text(path).split("\n") if line.strip())))
+        if format != "npz":
+            return arrow_table(path, format).column_names
+        with np.load(path) as arrays:
+            return list(arrays)
+    except (ValueError, OSError, StopIteration, TypeError):
+        return []
 
 
 def _read_jsonl(path: str, options: Options) -> Dataset:
@@ -91,6 +110,13 @@ def _read_long(path: str, options: Options) -> Dataset:
     return read_long(_table(path, options), options)
 
 
+def _read_frame(format: str, read: Callable[[Table, Options], Dataset], path: str, options: Options) -> Dataset:
+    """Read a Parquet or Arrow file as a frame."""
+    frame = frame_of(arrow_table(path, format), path)
+    assert frame is not None
+    return read(frame, options)
+
+
 def _table(path: str, options: Options) -> Table:
     return Table(file_text(path), _delimiter(path, options), path)
 
@@ -103,13 +129,12 @@ def _delimiter(path: str, options: Options) -> str:
 
 def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
     """Return the name of the field of texts, or raise if the file does not look like a file of texts."""
-    hint = "`sequence` names the field of texts; `id` (and `time`) read a row per step; `wide` a series per row"
     if sequence is None and "text" not in table.fields:
-        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
+        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=FORMS)
     field = sequence or "text"
     texts = table.column(field, "sequence")
     if tokens is None and all(_looks_like_numbers(text) for text in texts):
-        hint = "tokens 'list' reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + hint
+        hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + FORMS
         raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
     return field
 
@@ -122,19 +147,43 @@ def _looks_like_numbers(text: str) -> bool:
         return False
 
 
+def _forms(name: str, read: Callable[[Any, Options], Dataset], of_table: Callable[..., Any]) -> tuple[Form, ...]:
+    """Return the forms of columns with types: sequences in a column, a row per series, or a row per step."""
+    return (
+        Form(f"a wide form of {name}", of_table(read_wide), ("sequence", "tokens", "time", "delimiter"), _is_wide),
+        Form(f"sequences in a column of {name}", read, ("time", "features", "ignore", "delimiter"), _is_no_table),
+        Form(f"a long form of {name}", of_table(read_long), ("sequence", "tokens", "delimiter")),
+    )
+
+
+def _is_wide(options: Options) -> bool:
+    return options.wide
+
+
+def _is_no_table(options: Options) -> bool:
+    return options.id is None
+
+
 _OF_TABLES = ("id", "time", "features", "ignore", "wide", "delimiter")
 FORMATS = {
     "csv": Format(
         (".csv", ".tsv"),
         (
-            Form("a wide form", _read_wide, ("sequence", "tokens", "time"), lambda options: options.wide),
-            Form("texts", _read_texts, ("time", "features", "ignore"), lambda options: options.id is None),
+            Form("a wide form", _read_wide, ("sequence", "tokens", "time"), _is_wide),
+            Form("texts", _read_texts, ("time", "features", "ignore"), _is_no_table),
             Form("a long form", _read_long, ("sequence", "tokens")),
         ),
     ),
     "jsonl": Format((".jsonl", ".ndjson"), (Form("a .jsonl file", _read_jsonl, _OF_TABLES),)),
-    "parquet": Format((".parquet",), (Form("a .parquet file", partial(read_columns, "parquet"), _OF_TABLES),)),
-    "arrow": Format((".arrow", ".feather"), (Form("an .arrow file", partial(read_columns, "arrow"), _OF_TABLES),)),
+    "parquet": Format(
+        (".parquet",),
+        _forms("a .parquet file", partial(read_columns, "parquet"), partial(partial, _read_frame, "parquet")),
+    ),
+    "arrow": Format(
+        (".arrow", ".feather"),
+        _forms("an .arrow file", partial(read_columns, "arrow"), partial(partial, _read_frame, "arrow")),
+    ),
     "npz": Format((".npz",), (Form("an .npz file", read_npz, (*_OF_TABLES, "tokens")),)),
 }
+FRAME = Format((), _forms("a frame", read_entries, lambda read: read))
 SUFFIXES = {suffix: name for name, format in FORMATS.items() for suffix in format.suffixes}

@@ -6,6 +6,7 @@ chosen sequences.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -14,7 +15,10 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoD, LoDTensor, take_sequences
+from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
+
+_LISTS = (list, tuple, np.ndarray)
 
 
 class TensorStore:
@@ -74,7 +78,9 @@ Store: TypeAlias = TensorStore | ListStore
 
 
 def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
-    """Return a store of a LoDTensor's sequences, or of a list of arrays of rows.
+    """Return a store of the sequences of a LoDTensor or Variable, or of a list of arrays of rows.
+
+    In a list, entries that are lists of sequences of unequal length make a second level.
 
     Raises
     ------
@@ -86,14 +92,30 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     >>> store_of([np.zeros((3, 2)), np.zeros((0, 2))]).lengths
     array([3, 0])
     """
+    if isinstance(sequences, Variable) and isinstance(sequences.value, LoDTensor):
+        sequences = sequences.value
     if isinstance(sequences, LoDTensor):
         return TensorStore(sequences, name)
+    if _is_nested(sequences):
+        return TensorStore(LoDTensor.from_sequences(list(sequences)), name)
     if isinstance(sequences, (str, bytes, dict)) or not np.iterable(sequences):
         hint = "of a data set, pass dataset.sequences and dataset.labels" if hasattr(sequences, "sequences") else None
         raise DTypeError(
             name, expected="a list of arrays, or a LoDTensor", got=f"type {type(sequences).__name__}", hint=hint
         )
     return ListStore(sequences, name)
+
+
+def _is_nested(sequences: object) -> bool:
+    """Return whether sequences are lists of sequences of unequal length; lists of equal length are rows."""
+    if not isinstance(sequences, (list, tuple)) or not all(isinstance(item, (list, tuple)) for item in sequences):
+        return False
+    if not any(item and isinstance(item[0], _LISTS) for item in sequences):
+        return False
+    children = list(itertools.chain.from_iterable(sequences))
+    return all(isinstance(child, _LISTS) and getattr(child, "ndim", 1) for child in children) and (
+        len(set(map(len, children))) > 1
+    )
 
 
 def _as_rows(item: Rows, where: str) -> np.ndarray:

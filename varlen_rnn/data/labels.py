@@ -18,6 +18,7 @@ KINDS = ("classes", "numbers", "several classes", "classes of rows", "numbers of
 IGNORED = -100  # the class of a row without a label; losses ignore it
 
 _INTEGER = re.compile(r"[+-]?\d+")
+_MOST_BITS = 10_000  # of an integer, because Python prints 4,300 digits at most
 _NUMBERS = {int, float}
 _NAMES = {str, int, bool}
 
@@ -185,10 +186,12 @@ def _names(
             if is_missing(label):
                 if gaps:
                     continue
-                hint = "missing 'drop' leaves it out"
+                hint = "`missing='drop'` leaves it out"
                 raise InputError(where(number), expected="a label", got="none", hint=hint)
             if kind not in _NAMES:
                 raise DTypeError(where(number), expected="a string or an integer", got=shown(label))
+            if kind is int and label.bit_length() > _MOST_BITS:
+                raise InputError(where(number), expected="an integer that can be printed", got=shown(label))
             if common is not None and kind is not common[0]:
                 expected = f"type {common[0].__name__}, as in {common[1]}"
                 raise DTypeError(where(number), expected=expected, got=shown(label))

@@ -32,7 +32,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
         return rows, everyone
     if missing == "error":
         wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "missing 'drop' leaves such rows out, 'zero' and 'forward' fill them"
+        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them"
         raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
     if missing == "drop":
         kept = np.flatnonzero(~gaps.any(axis=1))
@@ -42,6 +42,22 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
         last = np.maximum.accumulate(np.where(gaps, -1, everyone[:, None]), axis=0)
         filled = np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), np.nan)
     return np.nan_to_num(filled, nan=0.0), everyone
+
+
+def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[Any]:
+    """Return sequences with an empty one in place of each missing one, or raise if `missing` is "error".
+
+    Examples
+    --------
+    >>> without_missing(["a", None], "drop", str), without_missing([None, [1]], "drop", str)
+    (['a', ''], [[], [1]])
+    """
+    gone = [number for number, entry in enumerate(entries) if entry is None]
+    if gone and missing == "error":
+        hint = "`missing='drop'` takes it for an empty one"
+        raise InputError(where(gone[0]), expected="a text or a list", got="none", hint=hint)
+    of_texts = any(isinstance(entry, str) for entry in entries)
+    return [("" if of_texts else []) if entry is None else entry for entry in entries]
 
 
 def filled(
@@ -81,6 +97,6 @@ def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
     there = [number for number, label in enumerate(labels) if not is_missing(label)]
     if len(there) < len(labels) and (missing == "error" or not there):
         wrong = next(number for number, label in enumerate(labels) if is_missing(label))
-        hint = "missing 'drop' leaves it out" if missing == "error" else None
+        hint = "`missing='drop'` leaves it out" if missing == "error" else None
         raise InputError(where(wrong), expected="a label", got="none", hint=hint)
     return there

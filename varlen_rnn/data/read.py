@@ -1,14 +1,16 @@
-"""`read`: read a file of any supported format; raise an error if the file can be read in several ways."""
+"""`read`: read a file of any format, or a frame; raise an error if it can be read in several ways."""
 
 from __future__ import annotations
 
+import os
 import pathlib
 import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.formats import FORMATS, form_of, format_of
+from varlen_rnn.data.formats import FORMATS, FRAME, Format, form_of, format_of
+from varlen_rnn.data.frames import frame_of
 from varlen_rnn.data.missing import Missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_path, shown
@@ -34,12 +36,13 @@ def read(
     min_count: int = 1,
     max_vocabulary: int | None = None,
 ) -> Dataset:
-    r"""Read a file of sequences and return it as a Dataset.
+    r"""Read a file or a data frame of sequences and return it as a Dataset.
 
     Parameters
     ----------
-    source : path, or an open file
-        For an open file, such as standard input, `format` is required.
+    source : path, open file, or frame
+        For an open file, such as standard input, `format` is required.  A frame is a DataFrame of pandas or polars, a
+        table of pyarrow, or any object that has columns by the Arrow PyCapsule interface.
     format : str, optional
         By default it follows from the suffix: .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather or .npz.
     sequence : str, optional
@@ -48,16 +51,16 @@ def read(
     label : str, optional
         The field of the labels; by default sequences have no labels.
     id, time : str, optional
-        For a CSV file in long form, with one row per step: `id` is the field that identifies the sequence, and `time`
+        For a table in long form, with one row per step: `id` is the field that identifies the sequence, and `time`
         the field that orders its steps (numbers or dates).  Steps of equal time stay in the order of the file, and rows
         of an id need not be neighbours.  If the label is the same in all rows of each id, it is a label of the
         sequence, otherwise of the row.
     features : list of str, optional
         The fields that hold the numbers of a row; by default all fields that no other option names.
     ignore : list of str, optional
-        Fields of a CSV file in long or wide form that are not read; the file need not have them.
+        Fields of a table in long or wide form that are not read; the table need not have them.
     wide : bool
-        Whether each row of a CSV file is a whole sequence: its fields except `id` and `label` are the steps, and blank
+        Whether each row of a table is a whole sequence: its fields except `id` and `label` are the steps, and blank
         fields at the end are left out.
     tokens : {"characters", "words", "list"}, optional
         How a text is divided into tokens; by default into words if the median text has at least ten words, otherwise
@@ -81,8 +84,8 @@ def read(
     Raises
     ------
     InputError
-        If the file has an invalid value, or can be read in several ways.  The error names file, line and field, and the
-        expected and the actual value.
+        If the source has an invalid value, or can be read in several ways.  The error names file, line and field, and
+        the expected and the actual value.
 
     Examples
     --------
@@ -98,20 +101,33 @@ def read(
         delimiter=delimiter, missing=missing, label_kind=label_kind, vocabulary=vocabulary, classes=classes,
         min_count=min_count, max_vocabulary=max_vocabulary,
     )  # fmt: skip
+    if (frame := frame_of(source)) is not None:
+        if format is not None:
+            raise InputError("format", expected="None for a frame", got=shown(format))
+        return _read(frame, FRAME, options)
     if hasattr(source, "read") and not isinstance(source, (str, pathlib.Path)):
         return _read_stream(source, format, options)
+    if hasattr(source, "collect") or hasattr(source, "to_frame"):  # a lazy frame, or a column
+        hint = f"`{'source.collect()' if hasattr(source, 'collect') else 'source.to_frame()'}` is a frame"
+        raise DTypeError("source", expected="a path, an open file or a frame", got=type(source).__name__, hint=hint)
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise DTypeError("source", expected="a path, an open file or a frame", got=shown(source))
     path = check_path(source, "source")
-    return _read_file(path, format_of(path) if format is None else format, options)
+    return _read(path, _format(format_of(path) if format is None else format), options)
 
 
-def _read_file(path: str, format: str, options: Options) -> Dataset:
-    """Read a file, or raise if an option is given that does not apply to the file's form."""
-    form = form_of(check_choice(format, "format", *sorted(FORMATS)), options)
+def _format(name: str) -> Format:
+    return FORMATS[check_choice(name, "format", *sorted(FORMATS))]
+
+
+def _read(source: Any, format: Format, options: Options) -> Dataset:
+    """Read a file or a frame, or raise if an option is given that does not apply to its form."""
+    form = form_of(format, options)
     for name in form.unused:
         value = getattr(options, name)
         if value is not None and value is not False:
             raise InputError(f"read, {name}", expected=f"none of {form.name}", got=shown(value))
-    return form.read(path, options)
+    return form.read(source, options)
 
 
 def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
@@ -125,4 +141,8 @@ def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, f"input.{format}")
         path.write_bytes(content)
-        return _read_file(str(path), format, options)
+        try:
+            return _read(str(path), _format(format), options)
+        except InputError as error:  # which names the copy
+            what = str(error.what).replace(str(path), str(getattr(source, "name", "the open file")))
+            raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error

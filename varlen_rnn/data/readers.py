@@ -21,7 +21,7 @@ from varlen_rnn.data.missing import Missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import other_delimiter
-from varlen_rnn.errors import DTypeError, InputError, check_list, check_path, shown
+from varlen_rnn.errors import DTypeError, InputError, alike, check_list, check_path, listed, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 
@@ -254,9 +254,14 @@ def _check_fields(fields: Collection[str], sequence: str, label: str | None, whe
         if not isinstance(field, str) and (name == "sequence" or field is not None):
             raise DTypeError(name, expected="the name of a field", got=shown(field))
         if field is not None and field not in fields:
-            hint = "label=None reads sequences without labels" if field == label else None
-            hint = other_delimiter(list(fields)) or hint
-            got = f"only {', '.join(map(repr, fields))}" if fields else "no field"
+            hint = "`label=None` reads sequences without labels" if field == label else None
+            hint = (
+                other_delimiter(list(fields))
+                or alike(field, fields)
+                or hint
+                or "`sequence` names the field of sequences"
+            )
+            got = f"only {listed(fields)}" if fields else "no field"
             raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
 
 

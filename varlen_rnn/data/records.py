@@ -8,7 +8,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
-from varlen_rnn.data.missing import filled, with_labels
+from varlen_rnn.data.missing import filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
@@ -39,6 +39,8 @@ def dataset_of(records: list[Record], name: str, labelled: bool, options: Option
     if labelled:
         there = with_labels([item.label for item in records], missing, lambda number: records[number].label_where)
         records = [records[number] for number in there]
+    given = without_missing([item.sequence for item in records], missing, lambda number: records[number].where)
+    records = [item._replace(sequence=sequence) for item, sequence in zip(records, given, strict=True)]
     kind, values = _common_kind(records, tokens), [item.label for item in records]
     if kind == "numbers":
         if vocabulary is not None:

@@ -16,7 +16,9 @@ from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of, typed
 from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
-from varlen_rnn.errors import DTypeError, InputError, check_list, shown
+from varlen_rnn.errors import DTypeError, InputError, alike, check_list, listed, shown
+
+FORMS = "`sequence` names the column of texts or lists; `id` (and `time`) read a row per step; `wide` a series per row"
 
 
 class Table:
@@ -30,7 +32,7 @@ class Table:
     """
 
     def __init__(self, text: str, delimiter: str, name: str) -> None:
-        self.name = name
+        self.name, self.head = name, f"{name}, line 1"
         try:
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
         except (TypeError, ValueError) as error:
@@ -51,13 +53,20 @@ class Table:
         except csv.Error as error:
             raise InputError(f"{name}, line {reader.line_num}", expected="CSV", got=error) from error
         if len(set(self.fields)) < len(self.fields):
-            raise InputError(f"{name}, line 1", expected="fields of different names", got=shown(self.fields))
+            raise InputError(self.head, expected="fields of different names", got=listed(self.fields))
         if not self.lines:
             raise InputError(name, expected="at least one record", got="none", hint="is the file empty?")
+
+    def __len__(self) -> int:
+        return len(self.lines)
 
     def where(self, number: int) -> str:
         """Return a description of a line for error messages: the file and the line number."""
         return f"{self.name}, line {self._numbers[number]}"
+
+    def place(self, number: int, field: str) -> str:
+        """Return a description of an entry for error messages."""
+        return f"{self.where(number)}, field {field!r}"
 
     def places(self, lines: np.ndarray) -> Callable[[int], str]:
         """Return a function of k that describes the line number `lines[k]` for error messages."""
@@ -66,14 +75,27 @@ class Table:
     def position(self, field: str, option: str) -> int:
         """Return the position of a field, or raise an error that names the option."""
         if not isinstance(field, str) or field not in self.fields:
-            got = f"only {', '.join(map(repr, self.fields))}"
-            raise InputError(f"{self.name}, line 1, {option}", expected=f"the field {shown(field)}", got=got)
+            expected, got = f"the field {shown(field)}", f"only {listed(self.fields)}"
+            hint = other_delimiter(self.fields) or alike(field, self.fields)
+            raise InputError(f"{self.head}, `{option}`", expected=expected, got=got, hint=hint)
         return self.fields.index(field)
 
     def column(self, field: str, option: str = "field") -> list[str]:
         """Return the entry of a field in each line."""
         position = self.position(field, option)
         return [line[position] for line in self.lines]
+
+    def ids(self, field: str) -> list[str]:
+        """Return the id in each line; a missing id is blank."""
+        return self.column(field, "id")
+
+    def labels(self, field: str, kind: str | None) -> Sequence[Any]:
+        """Return the label in each line, as floats if all are numbers; a missing label is None or blank."""
+        return typed(self.column(field, "label"))
+
+    def times(self, field: str) -> np.ndarray:
+        """Return the time in each line as a number."""
+        return times_of(self.column(field, "time"), lambda number: self.place(number, field))
 
     def numbers(self, field: str, option: str = "features") -> np.ndarray:
         """Return a field's entries as float64; a missing entry is NaN, any other text that is no number raises."""
@@ -87,21 +109,20 @@ class Table:
             try:
                 found[number] = np.nan if text.strip().lower() in EMPTY else float(text)
             except ValueError as error:
-                hint = "features names the fields that are numbers"
-                where = f"{self.where(number)}, field {field!r}"
+                hint = "`features` names the fields that are numbers, `ignore` those that are none"
+                where = self.place(number, field)
                 raise InputError(where, expected="a number", got=shown(text), hint=hint) from error
         return found
 
     def preview(self) -> str:
         """Return the names of the fields and the first three lines, for error messages."""
-        lines = [self.fields, *self.lines[:3]]
-        return "; ".join(", ".join(map(shown, line)) for line in lines)
+        return "; ".join(map(listed, (self.fields, *self.lines[:3])))
 
 
 def other_delimiter(fields: Sequence[str]) -> str | None:
     """Return a hint if the first line seems to use another delimiter, otherwise None."""
     found = [sign for sign in ";\t|" if len(fields) == 1 and sign in fields[0]]
-    return f"delimiter {found[0]!r}" if found else None
+    return f"`delimiter={found[0]!r}`" if found else None
 
 
 def read_long(table: Table, options: Options) -> Dataset:
@@ -111,8 +132,8 @@ def read_long(table: Table, options: Options) -> Dataset:
     label of the sequence, otherwise of the row.
     """
     id, time = str(options.id), options.time
-    ids = table.column(id, "id")
-    group, times = _groups(table, id, ids), None if time is None else _times(table, time)
+    ids = table.ids(id)
+    group, times = _groups(table, id, ids), None if time is None else table.times(time)
     features = _features(table, options, id, time)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
@@ -135,7 +156,7 @@ def read_wide(table: Table, options: Options) -> Dataset:
         row = row[: there[-1] + 1 if len(there) else 0, None]
         sequences.append(_kept(row, options.missing, table.places(np.full(len(row), number)))[0])
     parts = [np.array([number]) for number in range(len(rows))]
-    ids = () if options.id is None else tuple(table.column(options.id, "id"))
+    ids = () if options.id is None else tuple(table.ids(options.id))
     data = _labelled(table, ids, sequences, parts, parts, options)
     return dataclasses.replace(data, features=tuple(features))
 
@@ -146,7 +167,7 @@ def _features(table: Table, options: Options, *others: str | None) -> list[str]:
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")
     if not names:
-        raise InputError(table.name, expected="fields of numbers", got=f"only {shown(table.fields)}")
+        raise InputError(table.name, expected="fields of numbers", got=f"only {listed(table.fields)}")
     return names
 
 
@@ -155,13 +176,18 @@ def _groups(table: Table, id: str, ids: list[str]) -> np.ndarray:
     numbers: dict[str, int] = {}
     for number, text in enumerate(ids):
         if not text.strip():
-            raise InputError(f"{table.where(number)}, field {id!r}", expected="an id", got="none")
+            raise InputError(table.place(number, id), expected="an id", got="none")
     return np.fromiter((numbers.setdefault(text, len(numbers)) for text in ids), np.int64, len(ids))
 
 
-def _times(table: Table, time: str) -> np.ndarray:
-    """Return times as numbers; dates become nanoseconds or microseconds since 1970."""
-    texts = table.column(time, "time")
+def times_of(texts: Sequence[str], place: Callable[[int], str]) -> np.ndarray:
+    """Return times as numbers; dates become nanoseconds or microseconds since 1970.
+
+    Examples
+    --------
+    >>> times_of(["1970-01-01", "1970-01-01T00:00:01"], str)
+    array([         0, 1000000000])
+    """
     try:
         return np.array(list(map(int, texts)), np.int64)  # float64 would round nanoseconds since 1970
     except (ValueError, OverflowError):
@@ -174,7 +200,7 @@ def _times(table: Table, time: str) -> np.ndarray:
         pass
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no explicit representation of timezones")
-        dates = [_date(text, f"{table.where(number)}, field {time!r}") for number, text in enumerate(texts)]
+        dates = [_date(text, place(number)) for number, text in enumerate(texts)]
     years = np.array([date.astype("datetime64[Y]") for date in dates]).astype(np.int64) + 1970
     # 64 bits hold nanoseconds only for the years 1678 to 2261, but microseconds for all years.
     unit = "ns" if years.min() > 1677 and years.max() < 2262 else "us"
@@ -218,7 +244,7 @@ def _labelled(
     missing, classes, label_kind = options.missing, options.classes, options.label_kind
     if options.label is None:
         return Dataset(table.name, sequences, None, [], check_list(classes or [], "classes"), "list", ids=ids)
-    values = typed(table.column(options.label, "label"))
+    values = table.labels(options.label, label_kind)
     whole = [[values[line] for line in part] for part in parts]
     own = [[label for label in labels if not is_missing(label)] for labels in whole]
     if missing == "error":
@@ -229,7 +255,7 @@ def _labelled(
         _raise_contradiction(table, values, parts[differ.index(True)])
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
-        raise InputError(table.name, expected="labels", got="none in all the file")
+        raise InputError(table.name, expected="labels", got="none in all of them")
     where = lambda number: f"{table.where(int(parts[there[number]][0]))}, label"
     kind = label_kind or ("numbers" if isinstance(own[there[0]][0], float) else "classes") + " of rows" * of_rows
     rows = [sequences[number] for number in there]
@@ -243,5 +269,5 @@ def _raise_contradiction(table: Table, values: Sequence[Any], part: np.ndarray) 
     lines = [line for line in part if not is_missing(values[line])]
     wrong = next(line for line in lines if values[line] != values[lines[0]])
     expected = f"{shown(values[lines[0]])}, as in the first row of its id"
-    hint = "label_kind 'classes of rows', or 'numbers of rows', takes labels that differ"
+    hint = "`label_kind='classes of rows'`, or 'numbers of rows', takes labels that differ"
     raise InputError(f"{table.where(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)

@@ -101,7 +101,9 @@ def _extent(value: Any) -> _Extent:
 
 
 def _is_watched(variable: Variable | None) -> bool:
-    return variable is not None and variable.hooks is not None and variable.hooks.watcher is not None
+    if variable is None or variable.hooks is None or variable.shard is not None:  # the rows of a divided table
+        return False
+    return variable.hooks.watcher is not None
 
 
 def _adds_rows(record: Record) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.nn import Module
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
@@ -70,7 +71,12 @@ class Replica:
         self._is_reproducible, size = reproducible is not None, comm.size if reproducible is None else reproducible
         first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
         self.shards = [Shard(number, size) for number in range(first, end)]
-        self._parameters, self._buffers = list(parameters), list(buffers)
+        self._parameters = [parameter for parameter in parameters if parameter.shard is None]
+        self._divided = {parameter for parameter in parameters if parameter.shard is not None}
+        if self._divided and size % comm.size:
+            expected = f"a multiple of the {comm.size} ranks, since they divide a table"
+            raise InputError("replicate, reproducible", expected=expected, got=reproducible)
+        self._buffers = list(buffers)
         self._moments: list[np.ndarray] = []  # the buffers after the first shard
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
@@ -78,6 +84,8 @@ class Replica:
         for parameter in self._parameters:
             comm.broadcast(parameter.value.data)
             was_updated(parameter)
+            watch(parameter, self)
+        for parameter in self._divided:  # its gradients go home by themselves
             watch(parameter, self)
         self._share_buffers()
 
@@ -102,7 +110,7 @@ class Replica:
             if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
                 factors = {record: factor * number for record, factor in factors.items()}
                 pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
-            one.passing.over(pairs, one.records, total.ready, factors)
+            one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
@@ -153,6 +161,11 @@ class Replica:
             kind = SPARSE if record.attrs.get("sparse") else DENSE
             for variable in record.inputs:
                 if variable is not None and variable.hooks is not None and variable.requires_grad:
+                    if variable in self._divided:
+                        hint = "weight_decay of the optimizer acts on all rows"
+                        got = f"an operator {record.op.type!r} of the rows of one rank"
+                        expected = "lookups of a table that ranks divide"
+                        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
                     found[variable] = found.get(variable, 0) | kind
         return np.array([found.get(parameter, 0) for parameter in self._parameters], np.uint8)
 
@@ -161,6 +174,14 @@ class Replica:
         if key not in self._layouts:
             self._layouts[key] = Layout(self._parameters, kinds.tolist(), 8 if self._is_reproducible else 0)
         return self._layouts[key]
+
+
+def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
+    """Take the final gradient of a leaf; rows of a divided table are not summed, because their gradients go home."""
+    if leaf.shard is None:
+        total.ready(leaf, gradient)
+    elif gradient is not None:
+        passing.add(leaf, Variable(gradient))
 
 
 def replicate(
@@ -180,6 +201,9 @@ def replicate(
     afterwards the loss of all ranks.  Terms of parameters alone, as penalties, count once.  A quotient that the script
     itself computes, as `loss.sum() / len(batch)`, must have the count of all ranks: `comm.all_reduce`.
 
+    Tables that ranks divide (`nn.Embedding(shard=)`) stay divided: their gradients go home when the optimizer, or
+    `clip_grad_norm_`, asks for them.
+
     Parameters
     ----------
     model : nn.Module
@@ -194,8 +218,8 @@ def replicate(
         computes the losses of its `shards` one after another and calls `backward` for each: the last call computes all
         gradients.  They are added as integers on a common grid, so that any number of ranks, one included, gets the
         same bits.  It costs smaller batches per pass, twice the bytes of float32, and the memory of a rank's shards.
-        By default, each rank has one part, and the engine adds while gradients are still being computed; the bits then
-        depend on the number of ranks.
+        If ranks divide a table, it is a multiple of their number.  By default, each rank has one part, and the engine
+        adds while gradients are still being computed; the bits then depend on the number of ranks.
 
     Returns
     -------
@@ -233,10 +257,14 @@ def replicate(
     named: dict[Variable, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter in optimizer.parameters:
         named.setdefault(parameter, f"parameter {len(named)}")
-    _check_alike(comm, [(name, p.shape, str(p.dtype)) for p, name in named.items()])
+    _check_alike(comm, [(name, _whole_shape(p), str(p.dtype)) for p, name in named.items()])
     state = np.frombuffer(random.get_state().encode(), np.uint8)
     random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
     return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
+
+
+def _whole_shape(parameter: Variable) -> tuple[int, ...]:
+    return parameter.shape if parameter.shard is None else (parameter.shard.height, *parameter.shape[1:])
 
 
 def _check_alike(comm: Communicator, described: list[Any]) -> None:

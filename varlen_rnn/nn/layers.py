@@ -8,7 +8,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
+from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
     ProgramError,
     ShapeError,
     check_choice,
@@ -19,9 +22,10 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Buffer, Module, Parameter, check_dtype
+from varlen_rnn.nn.sharded import Shard, ShardedParameter, check_alike, drawn_rows, whole_height
 from varlen_rnn.random import generator
 from varlen_rnn.tape.modes import recorder
-from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.tape.variable import NOT_IN_HALF, Variable, apply
 from varlen_rnn.typing import Rows
 
 
@@ -215,6 +219,10 @@ class BatchNorm1d(Module):
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.weight is not None}"
 
 
+def _standard_normal(shape: tuple[int, ...]) -> np.ndarray:
+    return generator().standard_normal(shape, np.float32)
+
+
 class Embedding(Module):
     """Look up rows of a table by ids; the result has the LoD of the ids.
 
@@ -230,10 +238,20 @@ class Embedding(Module):
         Whether the gradient is SelectedRows, whose cost does not depend on the size of the table.
     dtype : data type
         float32 or float64.
+    shard : Communicator, optional
+        Ranks that divide the table among them: rank r has the rows r, r + size, r + 2 size and so on.  All ranks make
+        the layer, call it, each with ids of its own, and update it; the ids of a rank may be none.
 
     Attributes
     ----------
     weight : (num_embeddings, embedding_dim)
+        With `shard`, the rows of this rank.
+
+    Notes
+    -----
+    With `shard`, the table has the bits of one process that has the whole batch, with every optimizer.  The whole batch
+    has the order of the positions of sequences (`LoD.positions`); without positions, the parts of all ranks follow one
+    another.  Gradients go home when the optimizer, or `clip_grad_norm_`, asks for them; before, `weight.grad` is None.
 
     Examples
     --------
@@ -250,21 +268,106 @@ class Embedding(Module):
         padding_idx: int | None = None,
         sparse: bool = True,
         dtype: DTypeLike = np.float32,
+        shard: Communicator | None = None,
     ) -> None:
         self.num_embeddings = num_embeddings = check_int(num_embeddings, "num_embeddings", 1)
         self.embedding_dim = embedding_dim = check_int(embedding_dim, "embedding_dim", 1)
         if padding_idx is not None:
             padding_idx = functional.check_padding_idx(padding_idx, num_embeddings)
         self.padding_idx, self.sparse, dtype = padding_idx, check_flag(sparse, "sparse"), check_dtype(dtype)
-        table = drawn((num_embeddings, embedding_dim), lambda shape: generator().standard_normal(shape, np.float32))
-        table = table.astype(dtype)
+        comm, shape = self._checked(shard, dtype), (num_embeddings, embedding_dim)
+        table = drawn(shape, lambda shape: drawn_rows(comm, shape, _standard_normal)).astype(dtype)
+        if padding_idx is not None and padding_idx % comm.size == comm.rank:
+            table[padding_idx // comm.size] = 0
+        self.weight = self._parameter(table, comm, requires_grad=True, copy=True)
+
+    def _checked(self, shard: Communicator | None, dtype: np.dtype) -> Communicator:
+        """Return the ranks that divide the table, this one alone without `shard`; raise unless all say the same."""
+        comm = Communicator() if shard is None else check_communicator(shard, "Embedding, shard")
+        if comm.size > 1:
+            if not self.sparse:
+                raise InputError("Embedding, sparse", expected="True, since it has a shard", got=False)
+            numbers = {"embedding_dim": self.embedding_dim, "num_embeddings": self.num_embeddings}
+            check_alike(comm, **numbers, padding_idx=self.padding_idx, dtype=dtype.itemsize)
+        return comm
+
+    def _parameter(self, table: np.ndarray, comm: Communicator, requires_grad: bool, copy: bool) -> Parameter:
+        if comm.size == 1:
+            return Parameter(table, requires_grad, copy=copy)
+        return ShardedParameter(table, Shard(comm, self.num_embeddings), requires_grad, copy=copy)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: np.ndarray,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        sparse: bool = True,
+        shard: Communicator | None = None,
+    ) -> Embedding:
+        """Return a layer whose table is an array of the caller, which is not copied.
+
+        So a table may be larger than the memory: a memory map, of which lookups and updates touch only their rows.
+        What an optimizer keeps of a mapped table is in maps, too, of sparse files without names in the same folder.
+
+        Parameters
+        ----------
+        embeddings : (num_embeddings, embedding_dim), C-contiguous
+            float32 or float64, changed in place if it is trained, and float16 if it is frozen.
+        freeze : bool
+            Whether the table is not trained: `weight.requires_grad` is False, and the array may be read-only.
+        padding_idx : int, optional
+            A row that is never trained; its numbers stay as they are.
+        sparse : bool
+            As in the constructor.
+        shard : Communicator, optional
+            As in the constructor: `embeddings` has the rows of this rank.
+
+        Raises
+        ------
+        DTypeError, ShapeError
+            An array that cannot be the table; one of float16 or read-only memory that shall be trained.
+
+        Examples
+        --------
+        >>> table = np.arange(6, dtype=np.float16).reshape(3, 2)
+        >>> np.asarray(Embedding.from_pretrained(table)(np.array([2, 0])))
+        array([[4., 5.],
+               [0., 1.]], dtype=float32)
+
+        Source: `torch.nn.Embedding.from_pretrained`.
+        """
+        weight = Parameter(embeddings, requires_grad=not check_flag(freeze, "freeze"), copy=False)
+        if weight.ndim != 2 or not weight.shape[1] or not (len(weight.data) or shard is not None):
+            expected = "rows of a table, (num_embeddings, embedding_dim)"
+            raise ShapeError("from_pretrained, embeddings", expected=expected, got=f"shape {weight.shape}")
+        layer = cls.__new__(cls)
+        layer.num_embeddings, layer.embedding_dim = weight.shape
+        if shard is not None:
+            comm = check_communicator(shard, "Embedding, shard")
+            layer.num_embeddings = whole_height(comm, layer.num_embeddings)
         if padding_idx is not None:
-            table[padding_idx] = 0
-        self.weight = Parameter(table)
+            padding_idx = functional.check_padding_idx(padding_idx, layer.num_embeddings)
+        layer.padding_idx, layer.sparse = padding_idx, check_flag(sparse, "sparse")
+        comm = layer._checked(shard, weight.dtype)
+        layer.weight = layer._parameter(embeddings, comm, weight.requires_grad, copy=False)
+        return layer
 
     def forward(self, ids: Rows) -> Variable:
-        """Return the table's row for each id, `(*ids.shape, embedding_dim)`; ids are integers of any shape."""
-        return apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+        """Return the table's row for each id, `(*ids.shape, embedding_dim)`; ids are integers of any shape.
+
+        Rows of a float16 table are returned in float32, in which the next layer computes.
+        """
+        if self.weight.shard is None:
+            rows = apply("embedding", ids, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+        else:
+            rows = self.weight.shard.look_up(ids, self.weight, self.padding_idx)
+        if rows.dtype != np.float16:
+            return rows
+        if rows.requires_grad:  # the table was thawed
+            what = "Embedding, weight that requires a gradient"
+            raise DTypeError(what, expected="float32 or float64", got=rows.dtype, hint=NOT_IN_HALF)
+        return rows.astype(np.float32)
 
     def extra_repr(self) -> str:
         """Return the sizes as text for `repr`."""

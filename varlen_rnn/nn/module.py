@@ -14,6 +14,9 @@ from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
 from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.runtime.maps import map_of
+from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
 from varlen_rnn.tape.variable import Variable
@@ -29,19 +32,45 @@ class Parameter(Variable):
     Parameters
     ----------
     array : array_like
-        float32 or float64; copied, so that an update never reaches the caller's array.
+        float32 or float64, and float16 if it requires no gradient.
+    requires_grad : bool
+        Whether it is trained.  It can be set later, too.
+    copy : bool
+        Whether the array is copied, so that an update never reaches the caller's array.  Otherwise `array` must be an
+        array that optimizers can update in place, and it is the parameter's memory: for a table larger than the
+        memory, `np.memmap(path, np.float32, "r+", shape=shape)`.
+
+    Raises
+    ------
+    DTypeError
+        `array` has another data type.
+    ShapeError
+        `array` cannot be used without a copy.
 
     Examples
     --------
     >>> weight = Parameter([1.0, 2.0])
     >>> (weight * 3.0).sum().backward(); weight.grad
     array([3., 3.])
+    >>> own = np.zeros(2)
+    >>> Parameter(own, copy=False).assign(1.0); own
+    array([1., 1.])
+
+    Source: `torch.nn.Parameter`, which never copies.
     """
 
     __slots__ = ()
 
-    def __init__(self, array: ArrayLike) -> None:
-        super().__init__(np.array(as_rows(array, "Parameter"), order="C"), requires_grad=True, persistable=True)
+    def __init__(self, array: ArrayLike, requires_grad: bool = True, *, copy: bool = True) -> None:
+        rows, requires_grad = as_rows(array, "Parameter"), check_flag(requires_grad, "Parameter, requires_grad")
+        if check_flag(copy, "Parameter, copy"):
+            rows = np.array(rows, order="C")
+        else:
+            _check_shareable(array, requires_grad)
+        if not requires_grad and rows.dtype not in FLOATS and rows.dtype != np.float16:
+            expected = "float16, float32 or float64"
+            raise DTypeError("Parameter without a gradient", expected=expected, got=rows.dtype)
+        super().__init__(rows, requires_grad=requires_grad, persistable=True)
 
     @property
     def data(self) -> np.ndarray:
@@ -62,6 +91,20 @@ class Parameter(Variable):
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
+
+
+def _check_shareable(array: object, requires_grad: bool) -> None:
+    """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
+    expected, hint = "an array that can be used in place", "copy=True makes a copy that can"
+    if not isinstance(array, np.ndarray) or not array.dtype.isnative:
+        got = shown(array) if not isinstance(array, np.ndarray) else f"data type {array.dtype}"
+        raise DTypeError("Parameter without a copy", expected=expected, got=got, hint=hint)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        got = "one that is not aligned, or not C-contiguous"
+        raise ShapeError("Parameter without a copy", expected=expected, got=got, hint=hint)
+    if requires_grad and not array.flags.writeable:
+        hint = 'np.memmap(path, dtype, "r+") can be written to; requires_grad=False only looks up'
+        raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
 
 
 class Buffer(Variable):
@@ -194,8 +237,8 @@ class Module:
     def prepare(self) -> Callable[..., Any]:
         """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function.
-        Any number of threads may call it at the same time.
+        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function,
+        but for parameters over memory maps, which are shared.  Any number of threads may call it at the same time.
 
         Examples
         --------
@@ -204,7 +247,8 @@ class Module:
         >>> run(np.ones((1, 3), np.float32)).requires_grad
         False
         """
-        frozen = copy.deepcopy(self).eval()
+        mapped = {id(parameter): parameter for parameter in self.parameters() if map_of(parameter.data) is not None}
+        frozen = copy.deepcopy(self, mapped).eval()
         frozen._freeze()
 
         def run(*inputs: Any, **named: Any) -> Any:
@@ -218,9 +262,22 @@ class Module:
         for _, child in self.children():
             child._freeze()
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them."""
-        return {name: variable.value.data.copy() for name, variable in self._collected("", (Parameter, Buffer))}
+    def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
+        """Return the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether later updates leave the arrays as they are; without it, `vr.save` writes tables that are larger than
+            the memory.
+        """
+        copied = check_flag(copy, "state_dict, copy")
+        arrays = {shard_name(name, v.shard): v.value.data for name, v in self._kept()}
+        return {name: array.copy() for name, array in arrays.items()} if copied else arrays
+
+    def _kept(self) -> list[tuple[str, Variable]]:
+        """Return the (name, variable) pairs of the state: parameters and buffers."""
+        return self._collected("", (Parameter, Buffer))
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
         """Overwrite parameters and buffers with the arrays of `state`; an error leaves all of them unchanged.
@@ -235,24 +292,13 @@ class Module:
         ------
         CheckpointError
             If names are missing or unexpected, or an array has the wrong shape or data type.
+
+        Notes
+        -----
+        A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
-        named, arrays = dict(self._collected("", (Parameter, Buffer))), state_arrays(state, "state_dict")
-        missing, unexpected = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
-        if check_flag(strict, "load_state_dict, strict") and (missing or unexpected):
-            raise CheckpointError(
-                "state_dict",
-                expected=f"also {missing}" if missing else "no more names",
-                got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
-            )
-        arrays = {name: array for name, array in arrays.items() if name in named}
-        for name, array in arrays.items():
-            have = named[name]
-            if array.shape != have.shape or array.dtype != have.dtype:
-                expected, got = f"{have.shape} {have.dtype}", f"{array.shape} {array.dtype}"
-                raise CheckpointError(f"state_dict, {name!r}", expected=expected, got=got)
-        for name, array in arrays.items():
-            named[name].value.data[...] = array
-            was_updated(named[name])
+        for variable, parts in matched(self, state, strict):
+            assign_rows(variable, parts)
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
@@ -266,6 +312,31 @@ class Module:
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
         return ""
+
+
+def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:
+    """Return each parameter and buffer of a module with its rows of a state, or raise as `load_state_dict` does."""
+    named, arrays = dict(module._kept()), state_arrays(state, "state_dict")
+    strict = check_flag(strict, "load_state_dict, strict")
+    known = {other for name in named for other in names_of(arrays, name)}
+    found = {
+        name: find_rows(arrays, name, variable.shard, variable, "state_dict, ") for name, variable in named.items()
+    }
+    missing, unexpected = sorted(name for name in named if found[name] is None), sorted(arrays.keys() - known)
+    if strict and (missing or unexpected):
+        raise CheckpointError(
+            "state_dict",
+            expected=f"also {missing}" if missing else "no more names",
+            got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
+        )
+    return [(named[name], parts) for name, parts in found.items() if parts is not None]
+
+
+def assign_rows(variable: Variable, parts: Parts) -> None:
+    """Overwrite rows of a variable in place; `matched` has checked them."""
+    for rows, array in parts:
+        variable.value.data[rows if array.ndim else ...] = array
+    was_updated(variable)
 
 
 def _flat(

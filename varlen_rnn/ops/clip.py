@@ -24,9 +24,8 @@ def clip_by_global_norm(*x, max_norm: float):
     # Duplicate rows are summed first, because the gradient of a row is their sum.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = math.sqrt(sum(_sum_of_squares(_elements(value)) for value in gradients))
-        if not norm <= max_norm:  # a norm of NaN makes all gradients NaN, as in PyTorch
-            gradients = [_scaled(value, max_norm / norm) for value in gradients]
+        norm = math.sqrt(sum_of_squares(gradients))
+        gradients = scaled(gradients, norm, max_norm)
     return LoDTensor.wrap(np.array(norm)), *gradients
 
 
@@ -43,6 +42,18 @@ def _infer(*gradients, max_norm):
 
 # Elements that are converted to float64 at a time: to convert a whole float32 gradient would take twice its memory.
 _PIECE = 2**16
+
+
+def sum_of_squares(gradients):
+    """Return the sum of the squares of all elements; rows of SelectedRows must be merged."""
+    return sum(_sum_of_squares(_elements(value)) for value in gradients)
+
+
+def scaled(gradients, norm, max_norm):
+    """Return gradients whose global norm is `norm`, scaled so that it is at most `max_norm`."""
+    if norm <= max_norm:
+        return gradients
+    return [_scaled(value, max_norm / norm) for value in gradients]  # a norm of NaN makes all NaN, as in PyTorch
 
 
 def _sum_of_squares(values):

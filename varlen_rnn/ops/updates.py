@@ -2,7 +2,8 @@
 
 For a dense gradient, the kernels treat the whole parameter as one row.  A sparse gradient changes the same rows as in
 Fluid: `sgd` and `adagrad` change only the listed rows.  `momentum` and `adam` change all rows, because momentum decays
-everywhere.  `adam` with `lazy` changes only the listed rows.  An empty sparse gradient changes nothing.
+everywhere.  `adam` with `lazy` changes only the listed rows.  A sparse gradient without rows is a gradient of zeros, so
+it is a step: a shard of a table whose rows nobody touched decays as the other shards do.
 
 Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  Only `adam` is
 written out here, because its numbers change from step to step.
@@ -31,14 +32,12 @@ _STATES = tuple(f"states[{number}]" for number in range(9))
 
 
 def _operands(gradient, listed_only, *tensors):
-    """Return the rows to update, and the gradient and views of the tensors as matrices; no rows if it is empty."""
+    """Return the rows to update, and the gradient and views of the tensors as matrices."""
     if isinstance(gradient, SelectedRows):
-        if len(gradient.rows) == 0:
-            return gradient.rows, [np.empty((0, 0), gradient.dtype)] * (1 + len(tensors))
         if listed_only:
-            shape = (gradient.height, -1)
-            value = as_operand(gradient.value).reshape(len(gradient.rows), -1)
-            return gradient.rows, [value, *(tensor.data.reshape(shape) for tensor in tensors)]
+            width = math.prod(gradient.shape[1:])  # -1 would be ambiguous without rows
+            value = as_operand(gradient.value).reshape(len(gradient.rows), width)
+            return gradient.rows, [value, *(tensor.data.reshape(gradient.height, width) for tensor in tensors)]
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
@@ -124,8 +123,6 @@ def adam(
 ):  # fmt: skip
     """Update by adaptive moments with bias correction; `corrected` adds epsilon to the bias-corrected root."""
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
-    if not len(rows):
-        return parameter, step, moment1, moment2
     t, rate = int(step.data) + 1, lr.data.item()
     if not 0 < t <= _MOST_STEPS:
         raise OutOfRangeError("adam, step", expected="at least 0, and less than 2**63 - 1", got=t - 1)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
+from varlen_rnn.shards import shard_name
 
 
 class AveragedModel:
@@ -50,7 +51,7 @@ class AveragedModel:
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
         for name, parameter in self.model.named_parameters():
-            average = self._averages[name]
+            average = self._averages[shard_name(name, parameter.shard)]
             average += share * (parameter.data - average)
         for name, buffer in self.model.named_buffers():  # moments are averages already
             self._averages[name][...] = buffer.value.data

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from varlen_rnn.errors import DTypeError, check_list, check_number
+from varlen_rnn.ops.clip import scaled, sum_of_squares
+from varlen_rnn.optim.groups import settle
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
@@ -14,7 +19,8 @@ from varlen_rnn.tape.variable import Variable, apply_list
 def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | Any:
     """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the norm before.
 
-    Duplicate rows of a SelectedRows gradient are summed first, because the gradient of a row is their sum.
+    Duplicate rows of a SelectedRows gradient are summed first, because the gradient of a row is their sum.  If ranks
+    divide a table, the norm counts the rows of all ranks, and every rank calls this function.
 
     Parameters
     ----------
@@ -48,9 +54,32 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
         if not isinstance(parameter, Variable):
             got = type(parameter).__name__
             raise DTypeError(f"clip_grad_norm_, parameters, entry {number}", expected="a Variable", got=got)
-    targets = [recorded(parameter) for parameter in dict.fromkeys(parameters)]
-    targets = [target for target in targets if target.grad is not None]
+    parameters = list(dict.fromkeys(parameters))
+    settle(parameters)
+    targets = [target for target in map(recorded, parameters) if target.grad is not None]
+    if any(target.shard is not None for target in targets):
+        return _clip_over_ranks(targets, max_norm)
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)
     for target, gradient in zip(targets, clipped, strict=True):
         target.grad = gradient if recorder() is not None else plain(gradient.value)
     return norm if recorder() is not None else norm.item()
+
+
+def _clip_over_ranks(targets: list[Variable], max_norm: float) -> float:
+    """Clip by the norm of all rows of divided tables, and of the gradients that every rank has, which count once."""
+    _, *merged = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=math.inf)
+    values = [gradient.value for gradient in merged]
+    of_shards: dict[Any, list[Any]] = {}
+    of_all: list[Any] = []
+    for target, value in zip(targets, values, strict=True):
+        (of_all if target.shard is None else of_shards.setdefault(target.shard.comm, [])).append(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = sum_of_squares(of_all)
+        for comm, own in of_shards.items():
+            number = np.array([sum_of_squares(own)], np.float64)
+            comm.all_reduce(number)
+            squares += number.item()
+        norm = math.sqrt(squares)
+        for target, value in zip(targets, scaled(values, norm, max_norm), strict=True):
+            target.grad = plain(value)
+    return norm

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable
 
 
@@ -41,6 +42,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "nesterov": lambda name, value: check_flag(value, name),
     "lazy": lambda name, value: check_flag(value, name),
 }
+
+
+def settle(parameters: Iterable[Variable]) -> None:
+    """Bring home the gradients of the parameters that ranks divide among them: a collective if there are any."""
+    if recorder() is None:
+        for parameter in parameters:
+            if parameter.shard is not None:
+                parameter.shard.settle(parameter)
 
 
 def checked_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_list, shown
-from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options
+from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
+from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options, settle
 from varlen_rnn.random import next_step
-from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.runtime.maps import zeros_beside
+from varlen_rnn.shards import find_rows, names_of, shard_name
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import Variable, backward, prepared
@@ -126,6 +127,7 @@ class Optimizer:
         InputError
             If a gradient has the wrong kind, shape or data type, or an array cannot be updated in place.
         """
+        settle(self.parameters)
         all_states, updates, first = list(self._states), [], 0
         for group in self.param_groups:
             op, entries = find(self._update_of(group)), {}
@@ -159,23 +161,32 @@ class Optimizer:
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
         """Return the initial value of a state: zeros, or the number 0 for "step"."""
-        return np.zeros((), np.int64) if name == "step" else np.zeros_like(parameter.value.data)
+        return np.zeros((), np.int64) if name == "step" else zeros_beside(parameter.value.data)
 
     def _names(self) -> list[tuple[str, ...]]:
         """Return the names of the states of each parameter."""
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Return learning rates and copies of the states, by the parameter's number and the state's name.
+    def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
+        """Return learning rates and states, by the parameter's number and the state's name.
 
         The rate of the first group is named "lr", the next "lr.1", and so on.
+
+        Parameters
+        ----------
+        copy : bool
+            Whether later steps leave the states as they are; without it, `vr.save` writes states that are larger than
+            the memory.
         """
+        copied = check_flag(copy, "state_dict, copy")
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
             if states is None or len(states) != len(names):  # an option has changed, so states begin anew
                 continue
             for name, value in zip(names, states, strict=True):
-                state[f"{number}.{name}"] = value.value.data.copy()
+                shard = None if name == "step" else self.parameters[number].shard
+                own = value.value.data
+                state[shard_name(f"{number}.{name}", shard)] = own.copy() if copied else own
         return state
 
     def _rates(self) -> list[tuple[str, ParamGroup]]:
@@ -210,17 +221,21 @@ class Optimizer:
     def _load(
         self, number: int, parameter: Variable, names: tuple[str, ...], rest: dict[str, np.ndarray]
     ) -> list[Variable] | None:
-        if not any(f"{number}.{name}" in rest for name in names):
+        if not any(names_of(rest, f"{number}.{name}") for name in names):
             return None
-        values = []
-        for name, initial in zip(names, self._initial_states(parameter, names), strict=True):
-            where, value = f"state '{number}.{name}'", rest.pop(f"{number}.{name}", None)
-            if value is None or value.shape != initial.shape or value.dtype != initial.dtype:
-                got = None if value is None else f"{value.shape} {value.dtype}"
-                raise CheckpointError(where, expected=f"{initial.shape} {initial.dtype}", got=got)
-            if name == "step" and not 0 <= int(value) < np.iinfo(np.int64).max:
-                raise CheckpointError(where, expected="at least 0, and less than 2**63 - 1", got=int(value))
-            values.append(Variable(np.array(value, order="C"), persistable=True))
+        values = self._initial_states(parameter, names)
+        for name, state in zip(names, values, strict=True):
+            key, shard = f"{number}.{name}", None if name == "step" else parameter.shard
+            parts = find_rows(rest, key, shard, state, "state ")
+            if parts is None:
+                raise CheckpointError(f"state {key!r}", expected=f"{state.shape} {state.dtype}", got=None)
+            for rows, array in parts:
+                state.value.data[rows if array.ndim else ...] = array
+            if name == "step" and not 0 <= state.item() < np.iinfo(np.int64).max:
+                expected = "at least 0, and less than 2**63 - 1"
+                raise CheckpointError(f"state {key!r}", expected=expected, got=state.item())
+            for other in names_of(rest, key):
+                del rest[other]
         return values
 
 
@@ -332,7 +347,10 @@ class Adagrad(Optimizer):
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, epsilon=epsilon)
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        return np.full_like(parameter.value.data, self._start)
+        state = zeros_beside(parameter.value.data)
+        if self._start:
+            state[...] = self._start
+        return state
 
 
 class Adam(Optimizer):
@@ -475,7 +493,7 @@ def _check_parameter(parameter: object, where: str) -> None:
     if not isinstance(parameter, Variable) or not _is_leaf(parameter):
         raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
     flags = parameter.value.data.flags
-    if not (flags.c_contiguous and flags.writeable):
+    if parameter.requires_grad and not (flags.c_contiguous and flags.writeable):
         expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
         raise ShapeError(where, expected=expected, got="one that is read-only, or not C-contiguous", hint=hint)
 
@@ -483,7 +501,7 @@ def _check_parameter(parameter: object, where: str) -> None:
 def _is_leaf(parameter: Variable) -> bool:
     if parameter.record is not None:
         return False
-    return parameter.requires_grad or (parameter.persistable and parameter.dtype in FLOATS)
+    return parameter.requires_grad or (parameter.persistable and parameter.dtype.kind == "f")
 
 
 def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:

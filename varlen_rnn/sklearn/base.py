@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
 from varlen_rnn.data import Batches, Dataset, batches
+from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.errors import (
     CheckpointError,
     DTypeError,
@@ -341,6 +342,18 @@ class SequenceEstimator(BaseEstimator):
             total, mass = total + float(found @ own), mass + float(own.sum())
         return {"valid_loss": total / mass if mass else 0.0}
 
+    def _loss_on(self, X: Any, y: Any) -> float:
+        """Return the mean loss on other sequences, weighted as in the training; y may be None for a data set."""
+        sequences = self._rows(X)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        labels = self._encode_labels(labels_of_data(X, y), lengths)
+        self.module_.eval()
+        try:
+            with no_grad():
+                return self._validate(sequences, labels, None, np.arange(len(sequences)))["valid_loss"]
+        finally:
+            self.module_.train()
+
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
         """Return a digest of the settings and data, by which a resumed fit recognises its own checkpoints."""
         digest = hashlib.sha256()
@@ -418,7 +431,7 @@ class SequenceEstimator(BaseEstimator):
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
         save(
-            path, module=self.module_.state_dict(), labels=self._label_state(), params=params, fitted=fitted,
+            path, module=self.module_.state_dict(copy=False), labels=self._label_state(), params=params, fitted=fitted,
             estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
             notes=getattr(self, "notes_", None) if notes is None else notes,
         )  # fmt: skip
@@ -446,7 +459,19 @@ def labels_of_data(X: Any, y: Any) -> Any:
     names = np.array(X.classes)
     if X.label_kind == "several classes":
         return X.labels
-    return [names[labels] for labels in X.labels] if X.label_kind == "classes of rows" else names[X.labels]
+    if X.label_kind != "classes of rows":
+        return names[X.labels]
+    return [_names_of(names, np.asarray(labels)) for labels in X.labels]
+
+
+def _names_of(names: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the name of the class of each row, or None for a row without a class."""
+    gaps = labels == IGNORED
+    if not gaps.any():
+        return names[labels]
+    found = names.astype(object)[np.where(gaps, 0, labels)]
+    found[gaps] = None
+    return found
 
 
 def _several_classes(X: Any) -> list[str] | None:

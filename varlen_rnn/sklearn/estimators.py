@@ -14,6 +14,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from varlen_rnn.data.frames import entries_of, frame_of
+from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
@@ -42,25 +44,45 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
 
 def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     """Return labels as an array, or raise unless it has one entry per sequence."""
-    if y is None:
-        raise InputError(
-            "y", expected="a label per sequence: requires y to be passed, but the target y is None", got="None"
-        )
+    _check_given(y, "sequence")
+    y = y.value if isinstance(y, Variable) else y
     try:
-        labels = np.asarray(y.values if hasattr(y, "iloc") else y)
+        labels = np.asarray(y.to_numpy() if hasattr(y, "iloc") else y)
     except ValueError as error:
         hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
-        expected = f"{number} entries, one per sequence"
-        raise ShapeError("y", expected=expected, got=f"shape {labels.shape}")
-    absent = [label is None or label != label for label in labels.ravel()] if labels.dtype.kind in "fO" else []
+        expected, hint = f"{number} entries, one per sequence", None
+        if labels.ndim and len(labels) < number:
+            hint = "if a frame has a row per step, fit(varlen_rnn.data.read(frame, id=..., time=..., label=...))"
+        raise ShapeError("y", expected=expected, got=f"shape {labels.shape}", hint=hint)
+    absent = [_is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fO" else []
     if any(absent):
         got = "NaN" if labels.dtype.kind == "f" else "None"
         raise InputError(f"y, entry {absent.index(True)}", expected="a label", got=got)
     if labels.dtype.kind == "c":
         raise DTypeError("y", expected="labels", got="Complex data not supported")
+    return _of_one_kind(labels)
+
+
+def _of_one_kind(labels: np.ndarray) -> np.ndarray:
+    """Return an array of objects that are all numbers, as pandas may hold them, as an array of numbers."""
+    if labels.dtype.kind == "O" and {type(label) for label in labels.ravel()} in ({int}, {float}, {bool}):
+        return np.array(labels.tolist())
     return labels
+
+
+def _check_given(y: Any, unit: str) -> None:
+    if y is None:
+        expected = f"a label per {unit}: requires y to be passed, but the target y is None"
+        raise InputError("y", expected=expected, got="None")
+
+
+def _is_absent(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA
+        return True
 
 
 def _one_column(y: Any, number: int) -> np.ndarray:
@@ -119,7 +141,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     warm_start : bool
         Whether `fit` starts from the weights of the previous fit.
     verbose : int
-        1 or more shows a progress bar; 0 shows nothing.
+        1 or more shows a progress bar (`training.Progress`); 0 shows nothing.
     checkpoints : path, optional
         A folder for checkpoints.  If a fit is killed, the next call of `fit` continues from the last checkpoint and
         ends with the same bits.  With `checkpoints`, a `random_state` of None means 0.
@@ -158,10 +180,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
             if self.class_weight is not None:
                 raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))
         else:
-            try:
-                check_classification_targets(labels)
-            except TypeError as error:
-                raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+            _check_classes(labels)
             self.classes_ = _classes_among(labels if classes is None else classes)
         return len(self.classes_)
 
@@ -173,10 +192,14 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         return labels if self._several else _numbers_of(labels, self.classes_)
 
     def _weights(self, labels: np.ndarray, sample_weight: Any) -> np.ndarray | None:
-        weights = super()._weights(labels, sample_weight)
+        if self.class_weight is not None:
+            self._class_weights = _class_weights(self.class_weight, self.classes_, labels)
+        return super()._weights(labels, sample_weight)
+
+    def _weights_of_losses(self, labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray | None:
         if self.class_weight is None:
             return weights
-        by_class = _class_weights(self.class_weight, self.classes_, labels)[labels]
+        by_class = self._class_weights[labels]
         return by_class if weights is None else by_class * weights
 
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
@@ -306,9 +329,9 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
-    `y` is a list of arrays with one label per step.  Parameters and attributes are as in `SequenceClassifier`.
-    `class_weight` applies to steps, `sample_weight` to sequences.  `tokens="auto"` means characters if each character
-    has a label, otherwise words.
+    `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
+    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.
+    `tokens="auto"` means characters if each character has a label, otherwise words.
 
     Examples
     --------
@@ -329,29 +352,50 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
             return self.tokens
-        pairs = zip(X, y, strict=False)
+        pairs = zip(as_sequences(X)[1], _as_lists(y), strict=False)
         by_character = all(hasattr(labels, "__len__") and len(labels) == len(text) for text, labels in pairs)
         return "characters" if by_character else "words"
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        labels = _one_per_step(y, lengths)
-        self.classes_ = _classes_among(np.concatenate(labels) if classes is None else classes)
+        labels = np.concatenate(_one_per_step(y, lengths))
+        known = _of_one_kind(labels[_have_labels(labels)])
+        if len(known):
+            _check_classes(known)
+        self.classes_ = _classes_among(known if classes is None else classes)
+        if not len(self.classes_):
+            raise InputError("y", expected="labels of some steps", got="none")
         return len(self.classes_)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        found = [_numbers_of(labels, self.classes_) for labels in _one_per_step(y, lengths)]
-        if self.class_weight is not None:
-            self._class_weights = _class_weights(self.class_weight, self.classes_, np.concatenate(found))
+        found = []
+        for labels in _one_per_step(y, lengths):
+            there = _have_labels(labels)
+            numbers = np.full(len(labels), IGNORED, np.int64)
+            if there.any():
+                numbers[there] = _numbers_of(_of_one_kind(labels[there]), self.classes_)
+            found.append(numbers)
         return found
+
+    def _weights(self, labels: list[np.ndarray], sample_weight: Any) -> np.ndarray | None:
+        if self.class_weight is not None:
+            known = np.concatenate(labels)
+            self._class_weights = _class_weights(self.class_weight, self.classes_, known[known != IGNORED])
+        return super()._weights(labels, sample_weight)
 
     def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
         return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
 
     def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
         by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
-        if self.class_weight is None:
+        numbers = np.concatenate(labels)
+        there = numbers != IGNORED
+        if self.class_weight is None and there.all():
             return by_row
-        by_class = self._class_weights[np.concatenate(labels)]
+        by_class = (
+            there.astype(np.float32)
+            if self.class_weight is None
+            else self._class_weights[np.where(there, numbers, 0)] * there
+        )
         return by_class if by_row is None else by_class * by_row
 
     def predict_proba(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
@@ -381,13 +425,14 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of steps whose class is predicted correctly."""
+        """Return the share of steps whose class is predicted correctly, among the steps that have a label."""
         y = labels_of_data(X, y)
         found = self.predict(X)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
-        right = np.concatenate(found) == np.concatenate(_one_per_step(y, lengths))
-        weights = super()._weights(found, sample_weight)
-        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)))
+        labels = np.concatenate(_one_per_step(y, lengths))
+        there, weights = _have_labels(labels), super()._weights(found, sample_weight)
+        right = np.concatenate(found)[there] == _of_one_kind(labels[there])
+        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)[there]))
 
     def _label_state(self) -> dict[str, Any]:
         return {"classes": _saved_classes(self.classes_)}
@@ -396,19 +441,49 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         self.classes_ = _classes_of(state["classes"])
 
 
+def _have_labels(labels: np.ndarray) -> np.ndarray:
+    """Return which steps have a label, bool; the label of the other steps is None."""
+    if labels.dtype.kind != "O":
+        return np.ones(len(labels), bool)
+    return np.fromiter((label is not None for label in labels), bool, len(labels))
+
+
+def _check_classes(labels: np.ndarray) -> None:
+    """Raise if labels have several kinds or are continuous numbers, and so are no classes."""
+    try:
+        check_classification_targets(labels)
+    except TypeError as error:
+        raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+
+
+def _as_lists(y: Any) -> Any:
+    """Return the labels of each sequence: the entries of a column or of a frame's only column, or sequences."""
+    y = y.value if isinstance(y, Variable) else y
+    if isinstance(y, LoDTensor):
+        return y.to_sequences()
+    if (frame := frame_of(y, "y")) is not None and len(frame.fields) == 1:
+        y = frame.foreign(frame.fields[0])
+    return entries_of(y) if any(hasattr(y, name) for name in ("iloc", "get_chunks", "to_pylist")) else y
+
+
 def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     """Return labels as a list of arrays, or raise unless each has one entry per step."""
-    if isinstance(y, LoDTensor):
-        y = y.to_sequences()
-    if y is None or not hasattr(y, "__len__") or len(y) != len(lengths):
+    _check_given(y, "step")
+    y = _as_lists(y)
+    if not hasattr(y, "__len__") or len(y) != len(lengths):
         got = f"{len(y)} entries" if hasattr(y, "__len__") else shown(y)
         raise ShapeError("y", expected=f"{len(lengths)} entries, one per sequence", got=got)
     found = []
     for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
-        array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+        try:
+            array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+        except ValueError as error:
+            raise ShapeError(f"y, sequence {number}", expected="labels of steps", got=shown(labels)) from error
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
+        if array.dtype.kind in "fO" and any(label is not None and _is_absent(label) for label in array):
+            raise InputError(f"y, sequence {number}", expected="labels, or None for a step without one", got="NaN")
         found.append(array)
     kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))
     return [array if len(array) else np.zeros(0, kind) for array in found]

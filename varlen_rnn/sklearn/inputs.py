@@ -1,4 +1,4 @@
-"""Convert the X of estimators to rows: texts, lists of tokens, ids, numbers, and Arrow or Awkward columns."""
+"""Convert the X of estimators to rows: texts, lists of tokens, ids, numbers, frames, Arrow and Awkward columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data import Dataset
+from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, shown
+from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, listed, shown
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.tape.variable import Variable
 
-_HINT = "a list of arrays, of texts or of lists of tokens; an Arrow or Awkward column; a LoDTensor; a 2-D or 3-D array"
+_ONE = "[X] if X is one sequence"
+_GONE = 'dropna() leaves missing entries of a column out, fillna("") makes them empty texts'
+_HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +75,18 @@ class Inputs:
         kind, sequences = as_sequences(X)
         if kind != self.kind and any(map(len, sequences)):
             hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
+            hint = _ONE if (kind, self.kind) == ("texts", "tokens") else hint
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
         if not any(map(len, sequences)):  # empty sequences fit every kind
             empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
             return [empty] * len(sequences)
         if self.kind == "numbers":
             if sequences[0].shape[1] != self.size:
-                got = f"{sequences[0].shape[1]} features"
-                raise ShapeError("X", expected=f"rows of {self.size} features, as in the training", got=got)
+                got, hint = f"{sequences[0].shape[1]} features", None
+                if all(sequence.shape == (self.size, 1) for sequence in sequences):
+                    hint = _ONE
+                expected = f"rows of {self.size} features, as in the training"
+                raise ShapeError("X", expected=expected, got=got, hint=hint)
             return sequences
         if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
             return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
@@ -118,7 +126,9 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
         raise DTypeError("X", expected="dense numbers", got=f"a sparse {type(X).__name__}", hint=_HINT)
     X = X.sequences if isinstance(X, Dataset) else _opened(X)
     if isinstance(X, LoDTensor):
-        X = X.to_sequences()
+        if X.num_levels > 1:
+            raise LoDError("X", expected="sequences of one level", got=f"a LoDTensor of {X.num_levels}")
+        X = X.to_sequences() if X.num_levels else X.data
     if isinstance(X, np.ndarray) and X.dtype.kind != "O" and X.ndim > 1:
         rows = X[:, :, None] if X.ndim == 2 else X
         if X.shape[1] == 0:
@@ -131,16 +141,21 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
             raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
         return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(rows)]
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
-        raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
+        hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
+        raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
     if getattr(X, "ndim", 1) == 0:
         raise ShapeError("X", expected="many sequences", got=shown(X), hint=_HINT)
     return _of_list(list(X))
 
 
 def _opened(X: Any) -> Any:
-    """Convert an Arrow or Awkward column or a pandas object to another accepted form; return other X as it is."""
-    if hasattr(X, "iloc"):  # pandas: each entry of a column, or each row of a frame, is a sequence
-        return np.asarray(X) if X.ndim > 1 else list(X)
+    """Convert a frame, a column or a Variable to another accepted form; return other X as it is."""
+    if isinstance(X, Variable):
+        return X.value if isinstance(X.value, LoDTensor) else X
+    if (frame := frame_of(X, "X")) is not None:
+        return _of_frame(frame)
+    if hasattr(X, "iloc") or hasattr(X, "get_chunks"):  # a column of pandas or polars
+        return entries_of(X)
     module = type(X).__module__.partition(".")[0]
     if module == "awkward":
         return X.to_list() if "string" in str(X.type) else from_awkward(X)
@@ -153,12 +168,29 @@ def _opened(X: Any) -> Any:
     return X
 
 
+def _of_frame(frame: Frame) -> Any:
+    """Return the sequences in the only column of a frame, or each row of a frame of numbers as a sequence."""
+    columns = [frame.foreign(field) for field in frame.fields]
+    if all(map(holds_numbers, columns)):
+        rows = np.stack([frame.numbers(field) for field in frame.fields], axis=1)
+        if not np.isnan(rows).any():
+            return rows
+        steps = [np.flatnonzero(~np.isnan(row)) for row in rows]  # blanks at the end are no steps
+        return [row[: there[-1] + 1 if len(there) else 0] for row, there in zip(rows, steps, strict=True)]
+    if len(columns) > 1:
+        expected, got = "one column of sequences, or columns of numbers", f"a frame of {listed(frame.fields)}"
+        hint = 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
+        raise DTypeError("X", expected=expected, got=got, hint=hint)
+    return _opened(columns[0])
+
+
 def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
     if all(isinstance(entry, str) for entry in entries):
         return ("texts" if entries else "numbers"), entries
     if entries and isinstance(entries[0], str):
         number, entry = next((k, entry) for k, entry in enumerate(entries) if not isinstance(entry, str))
-        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry))
+        hint = _GONE if entry is None else None
+        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry), hint=hint)
     kinds: dict[str, int] = {}  # the index of the first sequence of each kind
     found = []
     for number, entry in enumerate(entries):
@@ -187,9 +219,9 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
         return "tokens", entry
     if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):
-        hint = None
+        hint = _GONE if entry is None else None
         if isinstance(entry, (int, float, np.generic)):
-            hint = "Reshape your data: X.reshape(-1, 1) are sequences of one step, X.reshape(1, -1) is one sequence"
+            hint = f"{_ONE}. Reshape your data: X.reshape(-1, 1) are sequences of one step"
         raise DTypeError(where, expected="a sequence of the kind of the others", got=shown(entry), hint=hint)
     try:
         rows = np.asarray(entry)
@@ -216,5 +248,6 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
 def _float32(rows: np.ndarray, where: str) -> np.ndarray:
     if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > np.finfo(np.float32).max:
         got = "NaN" if np.isnan(rows).any() else "infinity, or a number too large for float32"
-        raise InputError(where, expected="finite numbers", got=got, hint="data.read has rules for missing numbers")
+        hint = "`missing` of data.read treats missing numbers"
+        raise InputError(where, expected="finite numbers", got=got, hint=hint)
     return np.ascontiguousarray(rows, np.float32)

@@ -23,6 +23,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -35,6 +36,7 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
+NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
 _new = object.__new__  # looked up once, because every operator makes Variables
 
 
@@ -82,6 +84,7 @@ class Variable:
     __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
+    shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
@@ -100,8 +103,9 @@ class Variable:
         self.position = 0  # its position among the outputs of its record
 
     def _check_floating(self) -> None:
-        if self.dtype.kind != "f":
+        if self.dtype not in FLOATS:
             what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0, not 1, or use x.astype(dtype)"
+            hint = NOT_IN_HALF if self.dtype == np.float16 else hint
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
     def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ from varlen_rnn.training.files import checkpoint_path, checkpoints
 from varlen_rnn.training.trainer import Callback, Trainer
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
+
+_SECONDS = 10.0  # from one line of progress to the next, where there is no terminal
 
 
 class EarlyStopping(Callback):
@@ -291,8 +294,44 @@ class JSONLog(Callback):
             file.write(json.dumps(values) + "\n")
 
 
+class _Lines:
+    """Lines on standard error in place of a bar, at most one in `_SECONDS`, with the methods of a tqdm bar."""
+
+    def __init__(self, total: int, initial: int) -> None:
+        self._total, self._step, self._told = total, initial, initial
+        self._numbers, self._record, self._due = "", "", time.monotonic() + _SECONDS
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        self._numbers = text
+
+    def write(self, text: str) -> None:
+        self._record = f"; {text}"
+
+    def update(self) -> None:
+        self._step += 1
+        if time.monotonic() >= self._due:
+            self._tell()
+
+    def close(self) -> None:
+        if self._step > self._told:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told, self._due = self._step, time.monotonic() + _SECONDS
+        if sys.stderr is not None:
+            print(f"step {self._step}/{self._total}, {self._numbers}{self._record}", file=sys.stderr, flush=True)
+
+
+def _draws_bars(stream: Any) -> bool:
+    """Return whether a stream is a terminal or a notebook, which carriage returns move back in."""
+    return type(stream).__module__.startswith("ipykernel") or (hasattr(stream, "isatty") and stream.isatty())
+
+
 class Progress(Callback):
-    """Shows a progress bar with the loss and rows per second, and prints the record of each epoch."""
+    """Shows loss, rows per second and the record of each epoch on standard error.
+
+    On a terminal and in a notebook it is a bar; elsewhere, such as in a file, it is a line every ten seconds.
+    """
 
     on_first_rank_only = True
 
@@ -301,9 +340,12 @@ class Progress(Callback):
 
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Show the bar."""
-        from tqdm import tqdm  # imported here, because it takes long
+        if _draws_bars(sys.stderr):
+            from tqdm import tqdm  # imported here, because it takes long
 
-        self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="training")
+            self._bar = tqdm(total=trainer.last_step, initial=trainer.step, unit="step", desc="training")
+        else:
+            self._bar = _Lines(trainer.last_step, trainer.step)
         self._rows = self._seconds = 0.0
         self._smooth, self._at = math.nan, time.perf_counter()
 

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, check_path, shown
 from varlen_rnn.typing import StrPath
 
 _POSITION = ("epoch", "step", "lr")
+
+
+def figure_for(path: str, name: str) -> Any:
+    """Return an empty figure of matplotlib, or raise if it is not installed or cannot write the suffix of a path."""
+    try:
+        from matplotlib.figure import Figure  # not pyplot, which would keep the figure and open a window
+    except ImportError as error:
+        hint = 'pip install "varlen_rnn[plot]"'
+        raise InputError(name, expected="matplotlib", got="no such package", hint=hint) from error
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    suffix, known = PurePath(path).suffix, [f".{name}" for name in sorted(figure.canvas.get_supported_filetypes())]
+    if suffix and suffix.lower() not in known:
+        raise InputError(name, expected=f"a suffix of {', '.join(known)}", got=shown(suffix))
+    return figure
 
 
 def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: str = "") -> None:
@@ -35,15 +50,7 @@ def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: s
         raise DTypeError("plot_history, title", expected="a text of one line", got=shown(title))
     if not history:
         raise ShapeError("plot_history, history", expected="at least one epoch", got="none")
-    try:
-        from matplotlib.figure import Figure  # not pyplot, which would keep the figure and open a window
-    except ImportError as error:
-        hint = 'pip install "varlen_rnn[plot]"'
-        raise InputError("plot_history", expected="matplotlib", got="no such package", hint=hint) from error
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    suffix, known = PurePath(path).suffix, [f".{name}" for name in sorted(figure.canvas.get_supported_filetypes())]
-    if suffix and suffix.lower() not in known:
-        raise InputError("plot_history, path", expected=f"a suffix of {known}", got=shown(suffix))
+    figure = figure_for(path, "plot_history, path")
     left = figure.add_subplot()
     left.set(xlabel="steps", ylabel="loss", title=title)
     names = [name for name in history[-1] if name not in _POSITION]

@@ -28,6 +28,7 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import Module
+from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.tape.modes import no_grad
@@ -405,7 +406,17 @@ class Trainer:
         path : str or path
         **groups
             Further content of the file, as in `vr.save`, such as a vocabulary or the names of classes.
+
+        Raises
+        ------
+        InputError
+            If a group has the name of one of the trainer's groups, or the model has a table that ranks divide, because
+            this rank has only a part of it.
         """
+        if any(parameter.shard is not None for parameter in self.optimizer.parameters):
+            hint = "on each rank, vr.save its model.state_dict() and optimizer.state_dict()"
+            got = "a table that ranks divide among them"
+            raise InputError("Trainer.save", expected="parameters that every rank has", got=got, hint=hint)
         arrays: dict[str, np.ndarray] = {}
         of_callbacks = []
         for number, callback in enumerate(self.callbacks):
@@ -422,7 +433,7 @@ class Trainer:
             "random": random.get_state(),
             "callbacks": of_callbacks,
         }
-        own = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        own = {"model": self.model.state_dict(copy=False), "optimizer": self.optimizer.state_dict(copy=False)}
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
             raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
@@ -441,7 +452,7 @@ class Trainer:
             callbacks differs.
         FileNotFoundError
         """
-        saved = load(path)
+        saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
@@ -454,17 +465,14 @@ class Trainer:
         kinds = [type(callback).__name__ for callback in self.callbacks]
         if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
-        before = self.model.state_dict()
-        self.model.load_state_dict(saved["model"])
-        try:
-            self.optimizer.load_state_dict(saved["optimizer"])
-        except CheckpointError:
-            self.model.load_state_dict(before)
-            raise
+        pairs = matched(self.model, saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        for variable, parts in pairs:
+            assign_rows(variable, parts)
         random.set_state(training["random"])
         for number, (callback, entry) in enumerate(zip(self.callbacks, training["callbacks"], strict=True)):
             prefix = f"{number}."
-            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            own = {name.removeprefix(prefix): arrays[name].copy() for name in arrays if name.startswith(prefix)}
             callback.load_state_dict(entry["state"] | own)
         self.step, self._sum, self.history = training["step"], training["sum"], training["history"]
         self._untold = []

@@ -1,0 +1,185 @@
+"""Arrays by name in a safetensors file: written piece by piece, read or mapped array by array.
+
+For example, a file of `w = [1.0]` and no metadata is the length of a header, the header, and the bytes of `w`:
+
+    56 as 8 bytes | {"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}, with spaces to a multiple of 8 | 8 bytes
+
+The library `safetensors` writes the same bytes, and reads them.  It needs a copy of all arrays in memory; here a piece
+of one array is enough.
+
+Source: the format's description at https://github.com/huggingface/safetensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from varlen_rnn.typing import StrPath
+
+# In the order in which the library writes them: large elements come first, so that all arrays are aligned.
+_NAMES = {
+    "uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
+    "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+_ORDER = list(_NAMES)
+_DTYPES = {short: np.dtype(name).newbyteorder("<") for name, short in _NAMES.items()}
+_METADATA = "__metadata__"
+_ALIGNMENT = 8  # bytes, of the first array
+_PIECE = 2**20  # elements
+
+
+class _Place(NamedTuple):
+    """Where an array is in a file.
+
+    Attributes
+    ----------
+    dtype : data type
+    shape : tuple of int
+    begin, end : int
+        Bytes from the end of the header.
+    """
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def pieces(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Return the content of a file as buffers of a few megabytes; each is valid until the next is taken.
+
+    Parameters
+    ----------
+    arrays : dict of str to array
+        Of bools, integers, or floats of 16 to 64 bits; of any strides.  They are read when their pieces are taken.
+    metadata : dict of str to str
+
+    Raises
+    ------
+    TypeError
+        If an array has another data type; at once.
+    ValueError
+        If UTF-8 cannot encode a name; at once.
+
+    Examples
+    --------
+    >>> [len(piece) for piece in pieces({"w": np.ones(2)}, {})]
+    [64, 16]
+    """
+    unknown = [name for name, array in arrays.items() if array.dtype.name not in _NAMES]
+    if unknown:
+        raise TypeError(f"{unknown[0]!r} is an array of {arrays[unknown[0]].dtype}")
+    ordered = sorted(arrays.items(), key=lambda item: (_ORDER.index(item[1].dtype.name), item[0]))
+    header: dict[str, object] = {_METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        short = _NAMES[array.dtype.name]
+        header[name] = {"dtype": short, "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return itertools.chain([len(text).to_bytes(8, "little") + text], _bytes_of(array for _, array in ordered))
+
+
+def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
+    """Yield the bytes of arrays in C order; only a strided or a foreign piece is copied."""
+    for array in arrays:
+        dtype = array.dtype.newbyteorder("<")
+        flags = ["external_loop", "buffered", "zerosize_ok"]
+        way: dict[str, Any] = {"order": "C", "casting": "equiv", "buffersize": _PIECE}
+        with np.nditer(np.asarray(array), flags, [["readonly", "contig"]], [dtype], **way) as walk:  # type: ignore
+            pieces_of_array: Iterable[Any] = walk if array.size else ()
+            for piece in pieces_of_array:
+                yield piece.view(np.uint8).data
+
+
+def read_arrays(path: StrPath, mmap: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return the metadata and the arrays of a file; an array that is mapped is read-only, and not in memory yet.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError, TypeError, RecursionError
+        If it is not a whole safetensors file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/file"
+    >>> with open(path, "wb") as file: file.writelines(pieces({"w": np.ones(2)}, {"by": "me"}))
+    >>> read_arrays(path, mmap=True)
+    ({'by': 'me'}, {'w': array([1., 1.])})
+    """
+    # The file is opened once: another process may replace it meanwhile, and this one still reads the old file.
+    with open(path, "rb") as file:
+        metadata, places, start = _read_header(file)
+        content = np.asarray(np.memmap(file, np.uint8, "r")) if mmap else None
+        arrays = {}
+        for name, place in places.items():
+            array = _read(file, place, start) if content is None else _view(content, place, start)
+            arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return metadata, arrays
+
+
+def _read(file: BinaryIO, place: _Place, start: int) -> np.ndarray:
+    array = np.empty(place.shape, place.dtype)
+    file.seek(start + place.begin)
+    if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:  # type: ignore[attr-defined]
+        raise ValueError("the file ends early")
+    return array
+
+
+def _view(content: np.ndarray, place: _Place, start: int) -> np.ndarray:
+    array = content[start + place.begin : start + place.end].view(place.dtype).reshape(place.shape)
+    return array if array.flags.aligned else array.copy()  # the file of another writer
+
+
+def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int]:
+    """Return the metadata, the place of each array, and the number of bytes before the first; or raise."""
+    size = os.fstat(file.fileno()).st_size
+    start = _ALIGNMENT + int.from_bytes(file.read(_ALIGNMENT), "little")
+    if not _ALIGNMENT < start <= size:
+        raise ValueError(f"{size} bytes without a header")
+    header = json.loads(file.read(start - _ALIGNMENT))
+    if not isinstance(header, dict):
+        raise ValueError("a header that is not an object")
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("metadata that are not texts")
+    places = {name: _place(name, entry) for name, entry in header.items()}
+    end = 0
+    for name, place in sorted(places.items(), key=lambda item: item[1][2:]):
+        if place.begin != end:
+            raise ValueError(f"{name!r} begins at byte {place.begin}, not behind the array before it, at {end}")
+        end = place.end
+    if end != size - start:
+        raise ValueError(f"{size - start} bytes of arrays, not the {end} of the header")
+    return metadata, places, start
+
+
+def _place(name: str, entry: object) -> _Place:
+    """Return the place that an entry of the header describes, or raise."""
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name!r} is not described by data type, shape and offsets")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not (_are_counts(shape) and _are_counts(offsets) and len(offsets) == 2):
+        raise ValueError(f"{name!r} has sizes or offsets that are not counts")
+    dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if dtype is None:
+        raise ValueError(f"{name!r} has an unknown data type")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name!r} has {end - begin} bytes, which its shape has not")
+    return _Place(dtype, tuple(shape), begin, end)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)

@@ -1,0 +1,58 @@
+"""Errors on the command line name options as they are typed: `--label-kind`, not `label_kind`."""
+
+import re
+
+from varlen_rnn.errors import InputError
+
+_IN_CODE = re.compile(r"`(\w+)(?:=([^`]*))?`")
+
+
+def as_typed(error, names):
+    """Return the message of an error with the options of the command in place of the arguments of a function.
+
+    Parameters
+    ----------
+    error : Exception
+    names : mapping of str to object
+        The arguments that are options of the command.  `compare` has `field` for the argument `sequence` of readers.
+
+    Examples
+    --------
+    >>> error = InputError("read, label_kind", expected="a kind", got="'label_kind'", hint="`missing='drop'` helps")
+    >>> print(as_typed(error, {"label_kind": None, "missing": "error"}))
+    --label-kind: expected a kind, got 'label_kind' (--missing drop helps)
+    """
+    if not isinstance(error, InputError) or not hasattr(error, "what"):
+        return str(error)
+    names = {name: name.replace("_", "-") for name in names}
+    if "field" in names:
+        names["sequence"] = "field"
+    parts = str(error.what).removeprefix("read, ").split(", ")  # `read` is a function of Python
+    what = (
+        ", ".join(f"--{names[part]}" for part in parts)
+        if names.keys() >= set(parts)
+        else _code_as_typed(str(error.what), names)
+    )
+    expected = error.expected if error.expected is None else _code_as_typed(str(error.expected), names)
+    hint = error.hint if error.hint is None else _code_as_typed(str(error.hint), names)
+    return str(InputError(what, expected=expected, got=error.got, hint=hint))
+
+
+def _code_as_typed(text, names):
+    """Return a text in which `name` and `name=value`, in backticks, are options."""
+
+    def typed(match):
+        name, value = match.groups()
+        if name not in names:
+            return match[0]
+        if value == "None":
+            return f"no --{names[name]}"
+        return f"--{names[name]}" + ("" if value is None else f" {_shell(value)}")
+
+    return _IN_CODE.sub(typed, text)
+
+
+def _shell(value):
+    """Return a value of Python, such as 'classes of rows', as an argument of a shell."""
+    bare = value.strip("'\"")
+    return bare if re.fullmatch(r"[\w.,-]+", bare) else f"'{bare}'"

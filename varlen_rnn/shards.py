@@ -1,0 +1,107 @@
+"""Rows of tables in saved states, by name: `weight[1::4]` has rows 1, 5, 9, ... of `weight`, as NumPy's slice says.
+
+So the states of any number of ranks are dicts whose names differ, and together they are the state of one process.  Rows
+are found there for any other number of ranks: rank 0 of 2 takes rows 0, 2, 4, ..., which are all rows of `weight[0::4]`
+and `weight[2::4]`, one after another in turn.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from varlen_rnn.errors import CheckpointError
+
+Parts: TypeAlias = list[tuple[slice, np.ndarray]]  # of an array: which rows, and their numbers
+_NAME = re.compile(r"(.*)\[(0|[1-9][0-9]{0,8})::([1-9][0-9]{0,8})\]", re.DOTALL)
+
+
+def shard_name(name: str, shard: Any) -> str:
+    """Return the name of an array in a state, given the `shard` of its parameter, which may be None.
+
+    Examples
+    --------
+    >>> shard_name("weight", None)
+    'weight'
+    """
+    return name if shard is None else f"{name}[{shard.rank}::{shard.size}]"
+
+
+def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
+    """Return the names in a state of an array and of its shards.
+
+    Examples
+    --------
+    >>> names_of({"w[0::2]": np.ones(1), "w[1::2]": np.ones(1), "w2": np.ones(1)}, "w")
+    ['w[0::2]', 'w[1::2]']
+    """
+    found = [name] if name in arrays else []
+    return found + [other for other in arrays if (match := _NAME.fullmatch(other)) and match[1] == name]
+
+
+def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
+    """Return where a state has the rows of an array, from the whole array or from shards; None if it lacks some.
+
+    Parameters
+    ----------
+    arrays : dict of str to array
+    name : str
+    shard : object with `rank`, `size` and `height`, or None
+        Which rows of the whole array are asked for; None asks for the array.
+    like : object with `shape` and `dtype`
+        The rows that are asked for.
+    prefix : str
+        The text before the name in an error.
+
+    Raises
+    ------
+    CheckpointError
+        If an array has another shape or data type.
+
+    Examples
+    --------
+    >>> saved = {"w[0::2]": np.array([0, 2, 4]), "w[1::2]": np.array([1, 3])}
+    >>> find_rows(saved, "w", None, np.zeros(5, int), "state ")
+    [(slice(0, None, 2), array([0, 2, 4])), (slice(1, None, 2), array([1, 3]))]
+    """
+    rank, size = (0, 1) if shard is None else (shard.rank, shard.size)
+    shape = like.shape if shard is None else (shard.height, *like.shape[1:])
+    if name in arrays:
+        _check_like(arrays[name], shape, like.dtype, f"{prefix}{name!r}")
+        return [(slice(None), arrays[name] if size == 1 else arrays[name][rank::size])]
+    by_size: dict[int, dict[int, np.ndarray]] = {}
+    for other in names_of(arrays, name) if shape else ():
+        number, count = (int(group) for group in _NAME.fullmatch(other).groups()[1:])  # type: ignore[union-attr]
+        if number < count:
+            rows = (len(range(number, shape[0], count)), *shape[1:])
+            _check_like(arrays[other], rows, like.dtype, f"{prefix}{other!r}")
+            by_size.setdefault(count, {})[number] = arrays[other]
+    for count, shards in sorted(by_size.items(), key=lambda item: (item[0] != size, item[0])):
+        parts, found = [], 0
+        for number, array in shards.items():
+            if (places := _common(rank, size, number, count)) is not None:
+                parts.append((places[0], array[places[1]]))
+                found += len(parts[-1][1])
+        if found == len(range(rank, shape[0], size)):
+            return parts
+    return None
+
+
+def _common(rank: int, size: int, number: int, count: int) -> tuple[slice, slice] | None:
+    """Return which rows two shards have in common, in the rows of the first and of the second; None if none."""
+    divisor, step = math.gcd(size, count), math.lcm(size, count)
+    if (number - rank) % divisor:
+        return None
+    # The first row that is `rank` modulo `size` and `number` modulo `count`: the Chinese remainder theorem.
+    turns = (number - rank) // divisor * pow(size // divisor, -1, count // divisor) % (count // divisor)
+    first = rank + size * turns
+    return slice((first - rank) // size, None, step // size), slice((first - number) // count, None, step // count)
+
+
+def _check_like(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, what: str) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        raise CheckpointError(what, expected=f"{shape} {dtype}", got=f"{array.shape} {array.dtype}")
