@@ -32,6 +32,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, outputs_of_batches
+from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 

@@ -25,7 +25,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim.average import AveragedModel
 from varlen_rnn.optim.lr_scheduler import ReduceLROnPlateau
-from varlen_rnn.training.files import checkpoint_path, checkpoints
+from varlen_rnn.training.files import checkpoint_path, checkpoints, remove
 from varlen_rnn.training.trainer import Callback, Trainer
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
@@ -245,7 +245,7 @@ class Checkpoints(Callback):
         self._saving = None
         if trainer.replica is None or trainer.replica.comm.rank == 0:
             for path in checkpoints(self.folder)[: -self.keep]:
-                path.unlink(missing_ok=True)
+                remove(path)
 
 
 class JSONLog(Callback):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a folder, and the folder if it is empty then."""
     for path in checkpoints(folder):
-        path.unlink(missing_ok=True)
+        remove(path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
@@ -62,23 +63,49 @@ def newest(folder: StrPath) -> Path | None:
     return found[-1] if found else None
 
 
-def on_first_rank(comm: Communicator, write: Callable[[], None], path: str) -> None:
-    """Write a file on rank 0 while the other ranks wait; if it fails there, raise on all ranks.
+def part_path(path: Path, step: int, rank: int, size: int) -> Path:
+    """Return the path of a rank's part of a checkpoint: its rows of tables that ranks divide.
+
+    Its name has the step, so that no part of an older file of this path is overwritten before the new one is whole.
 
     Examples
     --------
-    >>> on_first_rank(Communicator(), lambda: print("written"), "file")
+    >>> part_path(Path("run/step-000000250.safetensors"), 250, 1, 4).as_posix()
+    'run/step-000000250.safetensors.250.1-of-4'
+    """
+    return path.with_name(f"{path.name}.{step}.{rank}-of-{size}")
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint and its parts."""
+    path.unlink(missing_ok=True)  # first, because without its parts it would not be whole
+    remove_parts(path, [])
+
+
+def remove_parts(path: Path, kept: Sequence[Path]) -> None:
+    """Remove the parts of a checkpoint, except for those that are kept."""
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*-of-*"):
+        if part not in kept:
+            part.unlink(missing_ok=True)
+
+
+def together(comm: Communicator, write: Callable[[], object], path: Path) -> None:
+    """Write a file on each rank; return once all are written, or raise on all ranks if one of them raises.
+
+    Examples
+    --------
+    >>> together(Communicator(), lambda: print("written"), Path("file"))
     written
     """
     error = None
-    if comm.rank == 0:
-        try:
-            write()
-        except Exception as caught:
-            error = caught
+    try:
+        write()
+    except Exception as caught:
+        error = caught
     failures = np.array([error is not None], np.int64)
     comm.all_reduce(failures)
     if error is not None:
         raise error
     if failures[0]:
-        raise CheckpointError(path, expected="a file that rank 0 can write", got="an error on rank 0, which says more")
+        got = "an error on another rank, which says more"
+        raise CheckpointError(f"{path}", expected="a file that ranks can write", got=got)
