@@ -42,13 +42,19 @@ def engines():
     return [engine for engine, is_there in found.items() if is_there]
 
 
+def options_of_mpi():
+    """Return the options of `mpiexec` for few cores; other MPIs than Open MPI need none."""
+    told = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False).stdout
+    return OPEN_MPI if "Open MPI" in told else ()
+
+
 def command(engine, ranks, *arguments, restarts=0):
     """Return the command that launches ranks of an engine, given what follows `python`."""
     if engine == "gloo":
         options = ["--standalone", "--nproc-per-node", ranks, "--max-restarts", restarts]
         words = [sys.executable, "-m", "torch.distributed.run", *options, *arguments]
     else:
-        words = [MPIEXEC, "-n", ranks, *OPEN_MPI, sys.executable, "-m", "mpi4py", *arguments]
+        words = [MPIEXEC, "-n", ranks, *options_of_mpi(), sys.executable, "-m", "mpi4py", *arguments]
     return list(map(str, words))
 
 

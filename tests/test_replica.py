@@ -443,6 +443,27 @@ def test_a_trainer_on_ranks(accumulate):
         check_equal(found, wanted)
 
 
+def test_a_trainer_goes_on_after_an_error_between_shards():
+    wanted, _ = fitted(Communicator(), 2)
+    vr.manual_seed(0)
+    model, calls = Model(), []
+
+    def loss(*batch):
+        calls.append(len(calls))
+        if calls[-1] == 3:  # the second shard of the second step
+            raise OSError("no such batch")
+        return loss_of(model, *batch)
+
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), loss, data(), clip_norm=1.0, comm=Communicator(),
+        reproducible=2,
+    )  # fmt: skip
+    with pytest.raises(OSError, match="no such batch"):
+        trainer.fit(epochs=2)
+    trainer.fit(epochs=2)
+    check_equal(model.state_dict(), {name: value for name, value in wanted.items() if name != "losses"})
+
+
 class Count(vr.training.Callback):
     def __init__(self, on_first_rank_only):
         self.on_first_rank_only, self.calls = on_first_rank_only, 0

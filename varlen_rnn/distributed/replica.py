@@ -116,6 +116,12 @@ class Replica:
             waiting[0].passing.add(leaf, Variable(gradient))
         self._share_buffers()
 
+    def forget(self) -> None:
+        """Drop the losses that wait for further shards, after an error between two calls of `backward`."""
+        if self._waiting:
+            self._waiting = []
+            random.rewind(self._first_call())
+
     def _keep_buffers(self) -> None:
         """Set buffers to their values after the first shard, whichever shards this rank has."""
         if not self._waiting:
@@ -129,13 +135,15 @@ class Replica:
 
     def _is_last(self) -> bool:
         """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
-        step, calls = random.drawn()
-        before = self._begin[1] if self._begin[0] == step else 0  # an optimizer's step begins a new one
         if len(self._waiting) < len(self.shards):
-            random.rewind(before)
+            random.rewind(self._first_call())
             return False
-        self._begin = step, calls  # of gradients that accumulate, the next batch goes on from here
+        self._begin = random.drawn()  # if gradients accumulate, the next batch goes on from here
         return True
+
+    def _first_call(self) -> int:
+        """Return the number of the first draw of this batch; an optimizer's step ends the step of draws."""
+        return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray]:
         """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""

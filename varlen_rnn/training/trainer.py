@@ -339,6 +339,8 @@ class Trainer:
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
+        if self.replica is not None:
+            self.replica.forget()  # an error may have come between two shards
         total, rows = 0.0, 0
         for number in numbers:  # only one batch is in memory at a time
             for part in parts:
