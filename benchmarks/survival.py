@@ -65,6 +65,8 @@ class Outcome(NamedTuple):
     ----------
     digests : list of str
         Of each rank's weights.
+    steps : list of int
+        The steps that the rank had taken when its accident happened.
     began : list of int
         The step with which rank 0 began after each accident.
     seconds : list of float
@@ -74,6 +76,7 @@ class Outcome(NamedTuple):
     """
 
     digests: list
+    steps: list
     began: list
     seconds: list
     text: str
@@ -93,10 +96,11 @@ def survive(engine, accidents, folder, timeout):
         raise RuntimeError(text)
     logs = [[json.loads(line) for line in (folder / f"rank-{r}.jsonl").read_text().splitlines()] for r in range(RANKS)]
     starts = [line for line in logs[0] if "began" in line]
-    happened = [float((folder / f"accident-{n}").read_text()) for n in range(len(accidents))]
+    told = [(folder / f"accident-{n}").read_text().split() for n in range(len(accidents))]
+    happened, steps = [float(when) for when, _ in told], [int(step) for _, step in told]
     after = [next(line for line in starts if line["time"] > when) for when in happened]
     seconds = [line["time"] - when for line, when in zip(after, happened, strict=True)]
-    return Outcome([log[-1].get("digest") for log in logs], [line["began"] for line in after], seconds, text)
+    return Outcome([log[-1].get("digest") for log in logs], steps, [line["began"] for line in after], seconds, text)
 
 
 def run(words):
@@ -132,11 +136,11 @@ def check(outcome, accidents, digest):
     """Return what is wrong with an outcome, or None."""
     if set(outcome.digests) != {digest}:
         return f"digests {outcome.digests}, not {digest}"
-    for accident, began in zip(accidents, outcome.began, strict=True):
-        # A signal may come before the newest checkpoint is whole, or in a later step.
-        newest = accident.step // EVERY * EVERY
-        if began % EVERY or abs(began - newest) > EVERY:
-            return f"after {accident} it began with step {began}"
+    for accident, step, began in zip(accidents, outcome.steps, outcome.began, strict=True):
+        # The newest checkpoint may not be whole yet, or be one that the other rank goes on to write.
+        newest = step // EVERY * EVERY
+        if began not in (newest, max(0, newest - EVERY), (step + 1) // EVERY * EVERY):
+            return f"after {accident} in step {step} it began with step {began}"
     return None
 
 
@@ -175,7 +179,11 @@ def main():
         wrong += found is not None
         for accident, took in zip(accidents, outcome.seconds if outcome else (), strict=False):
             seconds[accident.kind].append(took)
-        steps = f"began with steps {outcome.began}, weights {outcome.digests[0][:16]}" if outcome else "no outcome"
+        steps = (
+            f"after steps {outcome.steps} it began with {outcome.began}, weights {outcome.digests[0][:16]}"
+            if outcome
+            else "no outcome"
+        )
         lines.append(f"run {number + 1}, {engine}: {' '.join(map(str, accidents))}: {steps}: {found or 'right'}")
         print(lines[-1], flush=True)
     lines.insert(0, summary(len(lines) - len(wanted), wrong, seconds, arguments.timeout))

@@ -72,17 +72,21 @@ class Accidents(vr.training.Callback):
             return
         self.next = None
         if accident.kind in SIGNALS:
-            threading.Timer(accident.moment * took, self.send, [SIGNALS[accident.kind]]).start()
+            threading.Timer(accident.moment * took, self.send, [SIGNALS[accident.kind], trainer]).start()
             return
-        self.path.write_text(f"{time.time()}")
+        self.tell(trainer)
         if accident.kind == "raising":
             raise RuntimeError("a planned accident")
         time.sleep(10_000)
 
-    def send(self, number):
+    def send(self, number, trainer):
         """Send a signal to this process."""
-        self.path.write_text(f"{time.time()}")
+        self.tell(trainer)
         os.kill(os.getpid(), number)
+
+    def tell(self, trainer):
+        """Write when the accident happens, and after which step: a timer may be late."""
+        self.path.write_text(f"{time.time()} {trainer.step}")
 
 
 class Model(vr.nn.Module):
