@@ -491,7 +491,7 @@ def test_callbacks_of_the_first_rank():
 
     assert run_ranks(2, run) == [[2, 2], [0, 2]]
     assert run(None) == [2, 2]
-    for callback in (vr.training.Checkpoints, vr.training.JSONLog, vr.training.Progress):
+    for callback in (vr.training.JSONLog, vr.training.Progress):
         assert callback.on_first_rank_only
 
 
@@ -517,6 +517,98 @@ def test_a_trainer_goes_on_after_an_interrupt_between_shards():
         return model.state_dict()
 
     check_equal(run(fails=True), run(fails=False))
+
+
+def stopped_and_resumed(comm, folder, stop_at, reproducible=None):
+    """Return the weights after a training that takes steps up to `stop_at`, or to its end, from the last checkpoint."""
+    vr.manual_seed(0)
+    model = Model()
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), lambda *batch: loss_of(model, *batch), data(),
+        clip_norm=1.0, comm=comm, reproducible=reproducible, callbacks=[vr.training.Checkpoints(folder, every=3)],
+    )  # fmt: skip
+    began = trainer.resume(folder)
+    if stop_at is None:
+        trainer.fit(epochs=2)
+    else:
+        trainer.fit(steps=stop_at)
+    return began, model.state_dict()
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_checkpoint_of_ranks_goes_on_with_another_number_of_ranks(later, tmp_path):
+    wanted = run_ranks(2, lambda comm: fitted(comm, 4))[0][0]
+    close, _ = fitted(None)
+    for reproducible, check, expected in ((4, check_equal, wanted), (None, check_close, close)):
+        expected = {name: value for name, value in expected.items() if name != "losses"}
+        folder = tmp_path / str(reproducible)
+        run_ranks(2, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, 5, k))
+        assert [path.name for path in folder.iterdir()] == ["step-000000003.safetensors"]
+        again = run_ranks(later, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, None, k))
+        for began, found in again:
+            assert began
+            check(found, expected)
+
+
+def with_a_divided_table(comm, folder, stop_at, make):
+    """Return the model's state, whole, after a training of a table that ranks divide, from the last checkpoint on."""
+    vr.manual_seed(0)
+    table, gru, output = vr.nn.Embedding(11, 3, shard=comm), vr.nn.GRU(3, 2), vr.nn.Linear(2, 1)
+    model = vr.nn.Sequential(table, gru, output)
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, 11, length) for length in rng.integers(1, 6, 30)]
+    trainer = vr.training.Trainer(
+        model, make(model.parameters()), lambda x: (output(gru(table(x))[0]) ** 2).mean(),
+        vr.data.batches(ids, batch_size=6), comm=comm, reproducible=6,
+        callbacks=[vr.training.Checkpoints(folder, every=2, keep=1)],
+    )  # fmt: skip
+    trainer.resume(folder)
+    trainer.fit(steps=stop_at)
+    state = model.state_dict()
+    rows = comm.all_gather(state.pop("0.weight" if comm.size == 1 else f"0.weight[{comm.rank}::{comm.size}]"))
+    state["0.weight"] = np.zeros((11, 3), np.float32)
+    for rank, part in enumerate(rows):
+        state["0.weight"][rank :: comm.size] = part
+    return state
+
+
+@pytest.mark.parametrize("make", [lambda p: vr.optim.SGD(p, lr=0.1), lambda p: vr.optim.Adam(p, lr=0.01)])
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_checkpoint_has_the_rows_of_a_divided_table_from_all_ranks(later, make, tmp_path):
+    wanted = run_ranks(2, lambda comm: with_a_divided_table(comm, tmp_path / "whole", 7, make))[0]
+    folder = tmp_path / "parts"
+    run_ranks(2, lambda comm: with_a_divided_table(comm, folder, 5, make))
+    name = "step-000000004.safetensors"
+    assert sorted(path.name for path in folder.iterdir()) == [name, f"{name}.4.0-of-2", f"{name}.4.1-of-2"]
+    check = check_close if later == 1 else check_equal  # one rank has no divided table, and adds its rows on the grid
+    for found in run_ranks(later, lambda comm: with_a_divided_table(comm, folder, 7, make)):
+        check(found, wanted)
+    assert len(list(folder.iterdir())) == (1 if later == 1 else 1 + later), "older parts are removed"
+
+
+def test_a_checkpoint_without_its_parts_is_an_error(tmp_path):
+    def run(comm):
+        return with_a_divided_table(comm, tmp_path, 2, lambda parameters: vr.optim.SGD(parameters, lr=0.1))
+
+    run_ranks(2, run)
+    (tmp_path / "step-000000002.safetensors.2.1-of-2").unlink()
+    with pytest.raises(FileNotFoundError, match="1-of-2"):
+        run_ranks(1, run)
+
+
+def test_all_ranks_hear_that_rank_0_cannot_write(monkeypatch):
+    def save(path, **groups):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(vr.training.trainer, "save", save)
+
+    def run(comm):
+        _, trainer = fitted(comm)
+        kind, text = (OSError, "disk is full") if comm.rank == 0 else (vr.CheckpointError, "an error on another rank")
+        with pytest.raises(kind, match=text):
+            trainer.save("file")
+
+    run_ranks(3, run)
 
 
 def test_trainers_that_cannot_be_on_ranks():

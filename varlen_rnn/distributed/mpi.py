@@ -56,7 +56,8 @@ class MpiCommunicator(Communicator):
         self._watch = _Watch(limit, self._abort)
 
     def close(self) -> None:
-        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more."""
+        self._barrier()  # otherwise, a rank that sleeps would let the others wait in MPI_Finalize without a timeout
         self._watch.end()
         self._comm.Free()
 
