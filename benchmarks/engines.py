@@ -74,7 +74,8 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, `IN_TORCH`, `OF_STEPS` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
+        A key of `ENGINES`, `IN_TORCH`, `OF_STEPS` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for
+        sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int

@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OURS, PEERS, PYTORCH
+from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OF_STEPS, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency, ratio, seconds
 from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
@@ -12,6 +12,7 @@ from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
 from benchmarks.suites.sequence import best
 from benchmarks.suites.serving import over, served
+from benchmarks.suites.torch import ONE_STEP
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
@@ -155,7 +156,7 @@ def _serving(lines):
 
 
 def _in_torch(lines):
-    """Return the bars of layers inside PyTorch, in training on unequal lengths: beside our own, and beside packed."""
+    """Return the bars of layers inside PyTorch: one step per call, and training on unequal lengths."""
     ragged = [line for line in lines if line["lengths"] not in ("equal", ONE_STEP) and line["mode"] == "training"]
     cost, speed = {}, {}
     for line in ragged:

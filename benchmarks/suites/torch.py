@@ -15,9 +15,7 @@ COLUMNS |= {engine: len(engine) + 2 for engine in (*IN_TORCH, *PYTORCH, *OF_STEP
 def points(quick, threads):
     """Return the points: LSTM and GRU, training and inference, equal and unequal lengths, and one step per call."""
     engines = (OURS, *IN_TORCH, *PYTORCH)
-    steps = [
-        Point(Case(cell, 64, 64, equal(16, 1), ONE_STEP), threads, (OURS, *OF_STEPS)) for cell in ("LSTM", "GRU")
-    ]
+    steps = [Point(Case(cell, 64, 64, equal(16, 1), ONE_STEP), threads, (OURS, *OF_STEPS)) for cell in ("LSTM", "GRU")]
     if quick:
         return [Point(Case("LSTM", 32, 32, lognormal(8), "lognormal"), threads, engines), *steps[:1]]
     batch_size, *width = MAIN_SIZES[0]
