@@ -35,6 +35,10 @@ IN_TORCH = {  # layers too: ours, inside PyTorch
     f"in torch, {layout}": Engine("in_torch", layout.capitalize(), ("numba", "varlen_rnn", "torch"))
     for layout in ("rows", "jagged", "packed", "padded")
 }
+OF_STEPS = {  # layers that get one step per call, with states: ours inside PyTorch, and its own
+    "in torch, step": Engine("in_torch", "Step", ("numba", "varlen_rnn", "torch")),
+    "torch step": Engine("pytorch", "Step", ("torch",)),
+}
 OF_SERVING = {  # layers for inference
     "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
     "prepared": Engine("serving", "Prepared", ("numba", "varlen_rnn")),
@@ -54,7 +58,7 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-ALL = ENGINES | IN_TORCH | OF_SERVING | OF_CELLS | OF_SEQUENCES
+ALL = ENGINES | IN_TORCH | OF_STEPS | OF_SERVING | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
@@ -70,12 +74,13 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, `IN_TORCH` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
+        A key of `ENGINES`, `IN_TORCH`, `OF_STEPS` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for
+        sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH | OF_SERVING)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH | OF_STEPS | OF_SERVING)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 

@@ -113,12 +113,15 @@ def test_layers_inside_torch_are_held_to_our_own():
     lines = {name: [] for name in SUITES}
     times = {"in_torch,_rows": 1.05, "in_torch,_jagged": 1.2, "in_torch,_packed": 1.5, "in_torch,_padded": 2.0}
     lines["torch"] = [line_of(torch_packed=15.0, **times), line_of(lengths="equal", torch_packed=1.0, **times)]
+    lines["torch"] += [line_of(lengths="one step", **{"in_torch,_step": 2.0, "torch_step": 3.0})]
     rows = {bar.measure: bar.cells()[1:] for bar in bars.all_bars(lines)}
     found = rows["inside PyTorch, training, ragged: time over our own layer's"]
     case = "LSTM (64, 256, 256) lognormal"
     assert found[2:] == [f"1.05 rows, {case}, 1.20 jagged, {case}", "**below the floor**"]
     found = rows["inside PyTorch, training, ragged: over PyTorch packed, the least"]
     assert found[2:] == [f"12.50 jagged, {case}", "aim met"]
+    found = rows["inside PyTorch, one step per call: over PyTorch's own"]
+    assert found[2:] == ["1.50 LSTM, training", "aim met"]
 
 
 def of_operator(operator, lengths, **seconds):

@@ -38,7 +38,7 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
-from benchmarks.engines import BUILT_IN, ENGINES, IN_TORCH, LOOPS, MODES, OURS, TWIN, build, installed
+from benchmarks.engines import BUILT_IN, ENGINES, IN_TORCH, LOOPS, MODES, OF_STEPS, OURS, TWIN, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
@@ -79,6 +79,10 @@ def test_engines_of_a_layer_agree(cell):
 def test_engines_inside_torch_agree(cell):
     pytest.importorskip("torch")
     peers = {name: build("layers", name, CASE | {"cell": cell}, 1) for name in (OURS, *IN_TORCH)}
+    for mode in MODES:
+        assert parity.disagreement({name: its.arrays(getattr(its, mode)()) for name, its in peers.items()}) is None
+    one_step = CASE | {"cell": cell, "lengths": (1,) * 4}
+    peers = {name: build("layers", name, one_step, 1) for name in (OURS, *OF_STEPS)}
     for mode in MODES:
         assert parity.disagreement({name: its.arrays(getattr(its, mode)()) for name, its in peers.items()}) is None
 

@@ -40,11 +40,11 @@ def pair(kind, options, inputs=3, units=5):
     return theirs, ours
 
 
-def states_of(kind, options, *axes):
+def states_of(kind, options, *axes, units=5):
     """Return initial states that require a gradient."""
     count = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     make = torch.Generator().manual_seed(1)
-    sizes = [options.get("proj_size", 5)] + [5] * (kind == "LSTM")
+    sizes = [options.get("proj_size", units)] + [units] * (kind == "LSTM")
     found = [torch.randn(count, *axes, n, dtype=torch.float64, generator=make, requires_grad=True) for n in sizes]
     return tuple(found) if kind == "LSTM" else found[0]
 
@@ -102,7 +102,7 @@ def test_tensors_of_equal_lengths(kind, options, shape):
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 def test_no_sequences_and_no_steps(kind):
-    for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3)):
+    for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (1, 0, 3), (0, 1, 3)):
         output, last = getattr(vt, kind)(3, 4, bidirectional=True)(torch.ones(shape, requires_grad=True))
         assert output.shape == (*shape[:2], 8)
         assert as_tuple(last)[0].shape == (2, shape[1], 4)
@@ -183,8 +183,7 @@ def test_rows_and_gradients_share_memory():
     layer, x = vt.GRU(3, 4), torch.randn(5, 3)
     before = x.data_ptr()
     batch = vt.layers.of_rows(x, [0, 2, 5])
-    values = vt.recurrence._values(batch.lod, [batch.rows])
-    assert values[0].data.__array_interface__["data"][0] == before
+    assert vt.recurrence._array(batch.rows).__array_interface__["data"][0] == before
     nested = torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 2, 5]))
     assert vt.layouts.of_jagged(nested).rows.data_ptr() == before
     output = layer(nested)[0]
@@ -215,6 +214,53 @@ def test_a_graph_is_passed_again_and_again():
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(first, second, third, strict=True))
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_steps_follow_weights_that_change(kind, batch_first):
+    """Single steps beside torch's, after each way in which weights change."""
+    theirs, ours = pair(kind, {"batch_first": batch_first}, units=20)
+
+    def check(theirs, ours):
+        x = torch.randn((3, 1, 3) if batch_first else (1, 3, 3), dtype=torch.float64)
+        states = [None, None]
+        for _ in range(2):
+            with torch.no_grad():
+                assert_close(*(numbers(layer, x, state) for layer, state in zip((ours, theirs), states, strict=True)))
+            found = [layer(x, state) for layer, state in zip((ours, theirs), states, strict=True)]
+            assert_close(*(gradients(layer, *one) for layer, one in zip((ours, theirs), found, strict=True)))
+            states = [tuple(s.detach() for s in last) if kind == "LSTM" else last.detach() for _, last in found]
+
+    def numbers(layer, x, state):
+        output, last = layer(x, state)
+        return output, *as_tuple(last)
+
+    check(theirs, ours)
+    optimizers = [torch.optim.Adam(layer.parameters(), lr=0.1) for layer in (theirs, ours)]
+    for layer, optimizer in zip((theirs, ours), optimizers, strict=True):
+        for parameter in layer.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    check(theirs, ours)
+    changes = {
+        "in place": lambda layer: [p.mul_(0.5) for p in layer.parameters()],
+        "one number of .data": lambda layer: layer.weight_hh_l0.data[3].add_(1.0),
+        "a bias of .data": lambda layer: layer.bias_hh_l0.data.add_(1.0),
+        "by NumPy": lambda layer: layer.weight_ih_l0.detach().numpy().__imul__(2.0),
+        "other memory": lambda layer: setattr(layer.weight_hh_l0, "data", layer.weight_hh_l0.data * 0.5),
+        "other parameters": lambda layer: setattr(layer, "bias_ih_l0", torch.nn.Parameter(layer.bias_ih_l0 + 1)),
+        "a state dict": lambda layer: layer.load_state_dict({n: -v for n, v in layer.state_dict().items()}),
+    }
+    for change in changes.values():
+        ones = torch.ones(1, 1, 3, dtype=torch.float64), states_of(kind, {}, 1, units=20)
+        before = ours(*ones)[0]
+        with torch.no_grad():
+            for layer in (theirs, ours):
+                change(layer)
+        assert not torch.equal(ours(*ones)[0], before)
+        check(theirs, ours)
+    check(copy.deepcopy(theirs), copy.deepcopy(ours))
 
 
 def test_a_second_derivative_is_refused():

@@ -1,6 +1,7 @@
 """Models of torch whose recurrent layers are replaced: the same numbers, gradients and state dicts."""
 
 import copy
+import io
 import random
 
 import numpy as np
@@ -83,7 +84,8 @@ def test_what_is_replaced():
     seen = []
     handle = shared.register_forward_hook(lambda *_: seen.append(1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    vt.replace(model)
+    with pytest.warns(UserWarning, match=r"^replace: 1 recurrent layer keeps torch's code: 'own' \(Own has its own fo"):
+        vt.replace(model)
     assert type(own) is Own
     assert type(shared) is vt.GRU
     assert model["one"] is model["other"] is shared
@@ -97,6 +99,65 @@ def test_what_is_replaced():
     for call in (vt.replace, vt.restore):
         with pytest.raises(vr.errors.DTypeError, match=r"expected a torch.nn.Module, got list"):
             call([shared])
+
+
+class Named(torch.nn.GRU):
+    """A subclass that inherits `forward`."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes, batch_first=True)
+        self.note = "kept"
+
+
+def test_a_subclass_that_inherits_forward():
+    layer, x = Named(3, 4), torch.randn(2, 5, 3)
+    wanted = layer(x)[0]
+    vt.replace(layer)
+    assert type(layer) is not Named
+    assert isinstance(layer, (vt.GRU, Named))
+    assert repr(layer) == repr(Named(3, 4))
+    assert type(vt.replace(layer)) is type(vt.replace(Named(3, 4)))
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    for other in (layer, copy.deepcopy(layer), torch.load(file, weights_only=False)):
+        assert other.note == "kept"
+        assert type(other) is type(layer)
+        torch.testing.assert_close(other(x)[0], wanted)
+        assert other(x[0], offsets=[0, 5])[0].shape == (5, 4)
+        assert type(vt.restore(other)) is Named
+        vt.replace(other)
+
+
+def test_what_is_left_alone_is_named():
+    class OfStates(torch.nn.LSTM):
+        def permute_hidden(self, hx, permutation):
+            return super().permute_hidden(hx, permutation)
+
+    own, states = torch.nn.GRU(3, 3), OfStates(3, 3)
+    own.forward = own.forward
+    computed = torch.nn.utils.parametrizations.weight_norm(torch.nn.LSTM(3, 3), "weight_hh_l0")
+    model = torch.nn.ModuleDict({"own": own, "states": states, "computed": computed, "base": torch.nn.RNN(3, 3)})
+    before = [type(layer) for layer in model.values()]
+    with pytest.warns(UserWarning, match="^replace: 3 recurrent layers keep torch's code: ") as caught:
+        vt.replace(model)
+    (one,) = caught
+    assert one.filename == __file__
+    for text in (
+        "'own' (the layer itself has its own forward)", "'states' (OfStates has its own permute_hidden)",
+        "'computed' (parametrised before: replace first, then parametrise)",
+    ):  # fmt: skip
+        assert text in str(one.message)
+    assert [type(layer) for layer in model.values()] == [*before[:3], vt.RNN]
+    with pytest.warns(UserWarning, match=r"12 recurrent layers .*'9' .* and 2 more$"):
+        vt.replace(torch.nn.Sequential(*(OfStates(1, 1) for _ in range(12))))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_a_scripted_layer_is_named():
+    model = torch.nn.ModuleDict({"layer": torch.jit.script(torch.nn.GRU(3, 4))})
+    with pytest.warns(UserWarning, match=r"'layer' \(compiled by torch.jit"):
+        vt.replace(model)
 
 
 def test_weights_that_are_computed():

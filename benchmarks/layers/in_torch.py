@@ -61,3 +61,12 @@ class Padded(pytorch.Padded):
     def run(self):
         """Return the outputs, in the rectangle."""
         return self.layer(self.x, lengths=self.lengths)[0]
+
+
+class Step(pytorch.Step):
+    """PyTorch's own layer on one step of all sequences, replaced."""
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold the layer that takes the place of another."""
+        vr.set_num_threads(threads)
+        super().hold(case, inputs, vt.replace(layer), threads)

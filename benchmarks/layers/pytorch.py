@@ -60,6 +60,25 @@ class Packed(Padded):
         return pad_packed_sequence(packed)[0]
 
 
+class Step(Padded):
+    """A layer on one step of all sequences, with initial states, as a loop that decodes calls it."""
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold a layer and states of zeros."""
+        super().hold(case, inputs, layer, threads)
+        zeros = [torch.zeros(1, len(case.lengths), case.hidden_size) for _ in range(STATES[case.cell])]
+        self.states = tuple(zeros) if len(zeros) > 1 else zeros[0]
+
+    def run(self):
+        """Return the outputs."""
+        return self.layer(self.x, self.states)[0]
+
+    def inference(self):
+        """Return the outputs."""
+        with torch.no_grad():
+            return {"y": self.run()}
+
+
 class Cell:
     """One step of a cell on one row, from zeros; inference only."""
 

@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OURS, PEERS, PYTORCH
+from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OF_STEPS, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency, ratio, seconds
 from benchmarks.suites.cells import of_built_in
 from benchmarks.suites.memory import of_packed
@@ -12,6 +12,7 @@ from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
 from benchmarks.suites.sequence import best
 from benchmarks.suites.serving import over, served
+from benchmarks.suites.torch import ONE_STEP
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
@@ -155,8 +156,8 @@ def _serving(lines):
 
 
 def _in_torch(lines):
-    """Return the bars of layers inside PyTorch, in training on unequal lengths: beside our own, and beside packed."""
-    ragged = [line for line in lines if line["lengths"] != "equal" and line["mode"] == "training"]
+    """Return the bars of layers inside PyTorch: one step per call, and training on unequal lengths."""
+    ragged = [line for line in lines if line["lengths"] not in ("equal", ONE_STEP) and line["mode"] == "training"]
     cost, speed = {}, {}
     for line in ragged:
         its = dict.fromkeys(IN_TORCH) if disturbed(line) else {engine: ratio(line, engine) for engine in IN_TORCH}
@@ -167,7 +168,13 @@ def _in_torch(lines):
             cost[f"{layout}, {case}"] = value
             speed[f"{layout}, {case}"] = value and packed and packed / value
     worst = [min(speed, key=lambda name: speed[name] or 0)] if speed else []
+    step = {}
+    for line in lines:
+        if line["lengths"] == ONE_STEP:
+            ours, theirs = (None if disturbed(line) else ratio(line, engine) for engine in OF_STEPS)
+            step[f"{line['cell']}, {line['mode']}"] = ours and theirs and theirs / ours
     return [
+        Bar("inside PyTorch, one step per call: over PyTorch's own", 1, 1.2, step),
         Bar("inside PyTorch, training, ragged: time over our own layer's", 1.1, 1, cost),
         Bar("inside PyTorch, training, ragged: over PyTorch packed, the least", 8, 10, {k: speed[k] for k in worst}),
     ]

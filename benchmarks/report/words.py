@@ -68,6 +68,8 @@ rows.
 made of them in each step, *packed* and *padded* as PyTorch's own beside it, the same layer after
 `varlen_rnn.torch.replace`; all times over our own layer's, whose plan is kept from step to step, as it is nowhere else
 here. What *packed* takes longer than *padded* is `pack_padded_sequence` and `pad_packed_sequence` themselves.
+*one step* is a batch of one time step with initial states, as in a loop that decodes: *in torch, step* after `replace`,
+*torch step* without.
 """,
     "serving": """Microseconds of a call with weights packed once, and the time of others over that: *stream* is
 one row of one sequence, from zeros, to which it is reset in the same call; *prepared* is a layer on rows with offsets,

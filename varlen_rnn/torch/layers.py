@@ -11,13 +11,19 @@ from torch.nn import Parameter
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
+from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError
 from varlen_rnn.ops.recurrent.inputs import Form
 from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, layer
 
-_CELLS = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu", "LSTM": "lstm", "GRU": "gru"}  # by `mode`
+_CELLS = {  # by `mode`
+    "RNN_TANH": CELLS["rnn_tanh"],
+    "RNN_RELU": CELLS["rnn_relu"],
+    "LSTM": CELLS["lstm"],
+    "GRU": CELLS["gru"],
+}
 _FLOATS = (torch.float32, torch.float64)
 _Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin, followed by torch's layer among the bases
 
@@ -152,13 +158,15 @@ class _Unpadded(_Base):
     def _over(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Run all layers; return the outputs of all rows, and the last states in the order of the rows."""
         rows, count = batch.rows, self._num_directions
-        step = Step(_CELLS[self.mode], self._num_states, tuple(range(count)))
+        step = Step(_CELLS[self.mode], (False, True)[:count])
         ends: list[list[Tensor]] = []
         for number in range(self.num_layers):
             if number and self.dropout:
                 rows = dropout(rows, self.dropout, self.training)
-            of_layer: list[Tensor | None] = [state[number * count : (number + 1) * count] for state in states]
-            of_layer = of_layer or [None] * step.num_states
+            of_layer: list[Tensor | None] = list(states)
+            if self.num_layers > 1:
+                of_layer = [state[number * count : (number + 1) * count] for state in states]
+            of_layer = of_layer or [None] * self._num_states
             rows, *last = layer(step, batch.lod, rows, *of_layer, *self._weights(number))
             ends.append(last)
         return rows, [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 from varlen_rnn.errors import DTypeError, ShapeError, shown
 from varlen_rnn.ops.sequence.taken import rows_taken
 from varlen_rnn.rows.lod import LoD
+
+_FEW_STEPS = 1  # the most steps of a batch whose LoD is remembered
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -119,16 +122,23 @@ def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
 
 
 def of_equal(padded: Tensor, batch_first: bool) -> Batch:
-    """Return a Batch of sequences of equal lengths; if `batch_first`, rows share the memory of `padded`."""
-    by_sequence = padded if batch_first else padded.transpose(0, 1)
-    num_sequences, steps, features = by_sequence.shape
+    """Return a Batch of sequences of equal lengths; rows share the memory of `padded` if that is in their order."""
+    num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
+    lod = _lod_of_equal(num_sequences, steps) if steps <= _FEW_STEPS else LoD([np.arange(num_sequences + 1) * steps])
+    if batch_first or steps == 1 or num_sequences == 1:  # rows are in their order
+        axes, rows = padded.shape[:2], padded.reshape(num_sequences * steps, padded.shape[2])
+        return Batch(rows, lod, lambda rows: rows.reshape(*axes, rows.shape[1]))
 
     def shaped(rows: Tensor) -> Tensor:
-        found = rows.reshape(num_sequences, steps, rows.shape[1])
-        return found if batch_first else found.transpose(0, 1).contiguous()
+        return rows.reshape(num_sequences, steps, rows.shape[1]).transpose(0, 1).contiguous()
 
-    lod = LoD([np.arange(num_sequences + 1) * steps])
-    return Batch(by_sequence.reshape(num_sequences * steps, features), lod, shaped)
+    return Batch(padded.transpose(0, 1).reshape(num_sequences * steps, padded.shape[2]), lod, shaped)
+
+
+@functools.lru_cache(maxsize=32)
+def _lod_of_equal(num_sequences: int, steps: int) -> LoD:
+    """Return the LoD of sequences of `steps` rows each; it is cached, with its plan, for loops of single steps."""
+    return LoD([np.arange(num_sequences + 1) * steps])
 
 
 def _numbers(given: Any, name: str) -> np.ndarray:

@@ -9,23 +9,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varlen_rnn.errors import ProgramError
-from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.run import run
+from varlen_rnn import recurrence
+from varlen_rnn.cells import Cell
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError
+from varlen_rnn.ops.recurrent.inputs import weight_shapes
+from varlen_rnn.recurrence import Direction
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.torch.eager import saves_elsewhere
 
 
 class Step(NamedTuple):
     """The constants of a layer.
 
-    `cell` is the name of its cell, `num_states` the number of states of the cell, and `reverse` has 1 for each
-    direction that runs backward, otherwise 0.
+    `reverse` says for each direction whether it runs backward.
     """
 
-    cell: str
-    num_states: int
-    reverse: tuple[int, ...]
+    cell: Cell
+    reverse: tuple[bool, ...]
+
+
+class _Operands(NamedTuple):
+    """The arrays that the engine takes; they share the memory of tensors.
+
+    `initial` has the shape (states, directions, sequences, hidden); it is None without initial states.
+    """
+
+    x: np.ndarray
+    directions: list[Direction]
+    initial: np.ndarray | None
 
 
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
@@ -37,12 +49,14 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
     lod : LoD
         The LoD of the rows.
     *operands : Tensor or None
-            The inputs of the operator `recurrent`: rows, initial states, and the weights of each direction.  A missing
-            input is None.
+        The inputs of the operator `recurrent`: rows, initial states, and the weights of each direction.  A missing
+        input is None.
     """
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in operands):
-        return list(_Recurrence.apply(step, lod, *operands))
-    return _tensors(_forward(step, lod, operands, keep=False)[: 1 + step.num_states])
+    if torch.is_grad_enabled():
+        for tensor in operands:
+            if tensor is not None and tensor.requires_grad:
+                return list(_Recurrence.apply(step, lod, *operands))
+    return _forward(step, lod, _arrays(step, operands), keep=False)[0]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -50,33 +64,37 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        keep = not saves_elsewhere()
-        outputs = _forward(step, lod, operands, keep)
-        tensors = _tensors(outputs[: 1 + step.num_states])
-        ctx.step, ctx.lod, ctx.kept = step, lod, outputs[1 + step.num_states :] if keep else None
+        keep, arrays = not saves_elsewhere(), _arrays(step, operands)
+        tensors, kept = _forward(step, lod, arrays, keep)
+        ctx.step, ctx.lod, ctx.kept = step, lod, (arrays, kept) if keep else None
         ctx.save_for_backward(tensors[0], *operands)
         ctx.set_materialize_grads(False)
         return tuple(tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        y, *operands = ctx.saved_tensors
-        kept, ctx.kept = ctx.kept, None
-        if kept is None:
-            kept = _forward(ctx.step, ctx.lod, operands, keep=True)[1 + ctx.step.num_states :]
-        needs = ctx.needs_input_grad[2:]
-        values = [
-            *_values(ctx.lod, operands),
-            LoDTensor.wrap(y.detach().numpy(), ctx.lod),
-            *kept,
-            *_values(ctx.lod, gradients),
+        y, *operands = ctx.saved_tensors  # raises if a tensor was changed or freed meanwhile
+        (step, lod), (found, ctx.kept) = (ctx.step, ctx.lod), (ctx.kept, None)
+        if found is None:
+            arrays = _arrays(step, operands)
+            found = arrays, _forward(step, lod, arrays, keep=True)[1]
+        arrays, kept = found
+        needs, (d_y, *d_last) = ctx.needs_input_grad[2:], map(_array, gradients)
+        d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
+        d_last = _full_states(arrays, len(lod.levels[0]) - 1, d_last)
+        first = 1 + len(step.cell.states)
+        d_x, d_directions, d_initial = recurrence.backward(
+            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), _array(y), kept, d_y, d_last,
+            need_x=needs[0], need_weights=any(needs[first:]), reverse=step.reverse,
+        )  # fmt: skip
+        of_states = _cut(arrays, d_initial)
+        of_weights: list[Any] = [array for direction in d_directions for array in _apart(direction)]
+        of_weights = of_weights or [None] * len(needs[first:])
+        wanted = [
+            torch.from_numpy(array) if need and array is not None else None
+            for array, need in zip([d_x, *of_states, *of_weights], needs, strict=True)
         ]
-        found = run(find("recurrent_grad"), values, {
-            "cell": ctx.step.cell, "reverse": ctx.step.reverse, "all_states": False, "num_forward": len(operands),
-            "need_x": needs[0], "need_weights": any(needs[1 + ctx.step.num_states :]),
-        })  # fmt: skip
-        wanted = [value.data if need else None for value, need in zip(found, needs, strict=True)]
-        return None, None, *once([*gradients, *operands], list(map(_own, wanted, [None, *wanted])))
+        return None, None, *once([*gradients, *operands], wanted)
 
 
 def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -102,32 +120,72 @@ class _Once(torch.autograd.Function):
         raise ProgramError("gradient of a gradient", expected="a first one", got="a second one", hint=hint)
 
 
-def _own(array: np.ndarray | None, before: np.ndarray | None) -> Tensor | None:
-    """Return a gradient as a tensor, copied if it shares memory with the previous gradient.
-
-    If gradients of two biases shared memory, torch would add to both at once.
-    """
-    if array is None:
-        return None
-    shares = before is not None and np.may_share_memory(array, before)
-    return torch.from_numpy(array.copy() if shares else array)
+def _array(tensor: Tensor | None) -> Any:
+    """Return a C-contiguous array, of the memory of a tensor if that is contiguous."""
+    return None if tensor is None else tensor.detach().contiguous().numpy()
 
 
-def _forward(step: Step, lod: LoD, operands: Sequence[Tensor | None], keep: bool) -> list[Any]:
-    """Run the operator `recurrent`; return outputs, last states, and the values saved for the backward pass."""
-    values = _values(lod, operands)
-    return run(
-        find("recurrent"), values, {"cell": step.cell, "keep": keep, "reverse": step.reverse, "all_states": False}
+def _arrays(step: Step, operands: Sequence[Tensor | None]) -> _Operands:
+    """Return the operands as arrays; raise unless the weights fit."""
+    x, *others = map(_array, operands)
+    count = len(step.cell.states)
+    states, weights = others[:count], others[count:]
+    own = len(weights) // len(step.reverse)
+    directions = [_direction(step.cell, x, weights[at : at + own]) for at in range(0, len(weights), own)]
+    arrays = _Operands(x, directions, None)
+    if states[0] is None:
+        return arrays
+    if count == 1 and directions[0].weight_hr is None:
+        return arrays._replace(initial=states[0][None])
+    return arrays._replace(initial=_full_states(arrays, states[0].shape[1], states))
+
+
+def _direction(cell: Cell, x: np.ndarray, weights: Sequence[Any]) -> Direction:
+    """Return the weights of a direction, with zeros for missing biases; raise unless they fit."""
+    weight_hr = weights[4] if len(weights) > 4 else None
+    outputs, hidden = weights[1].shape[1], (weights[1] if weight_hr is None else weight_hr).shape[1]
+    shapes = weight_shapes(cell, x.shape[1], hidden, None if weight_hr is None else outputs)
+    found = []
+    for weight, (name, shape) in zip(weights, shapes.items(), strict=True):
+        if weight is None:
+            weight = np.zeros(shape, x.dtype)
+        elif weight.shape != shape:
+            raise ShapeError(name, expected=f"shape {shape}", got=f"shape {weight.shape}")
+        elif weight.dtype != x.dtype:
+            raise DTypeError(name, expected=x.dtype, got=weight.dtype)
+        found.append(weight)
+    return Direction(*found)
+
+
+def _full_states(arrays: _Operands, count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
+    """Return states, or their gradients, of `count` sequences as one array; a missing state, or unit, is zeros."""
+    hidden = arrays.directions[0].hidden
+    full = np.zeros((len(given), len(arrays.directions), count, hidden), arrays.x.dtype)
+    for number, state in enumerate(given):
+        if state is not None:
+            full[number, ..., : state.shape[2]] = state
+    return full
+
+
+def _cut(arrays: _Operands, states: np.ndarray) -> list[np.ndarray]:
+    """Return states, or their gradients, as a list; a projected first state has only its own units."""
+    found, projection = list(states), arrays.directions[0].weight_hr
+    if projection is not None:
+        found[0] = np.ascontiguousarray(found[0][..., : len(projection)])
+    return found
+
+
+def _apart(gradient: Direction) -> list[np.ndarray]:
+    """Return the gradients of a direction's weights, without shared memory, because torch adds to each in place."""
+    weight_ih, weight_hh, bias_ih, bias_hh, weight_hr, *_ = gradient
+    if np.may_share_memory(bias_ih, bias_hh):
+        bias_hh = bias_hh.copy()
+    return [weight_ih, weight_hh, bias_ih, bias_hh, *(() if weight_hr is None else (weight_hr,))]
+
+
+def _forward(step: Step, lod: LoD, arrays: _Operands, keep: bool) -> tuple[list[Tensor], list[np.ndarray]]:
+    """Run a layer; return outputs and last states as tensors, and the columns saved for the backward pass."""
+    y, last, kept = recurrence.forward(
+        step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), keep, step.reverse
     )
-
-
-def _values(lod: LoD, tensors: Sequence[Tensor | None]) -> list[LoDTensor | None]:
-    """Return LoDTensors that share the memory of tensors; the first gets the LoD."""
-    first, *others = [None if tensor is None else tensor.detach().contiguous().numpy() for tensor in tensors]
-    wrapped = [None if array is None else LoDTensor.wrap(array) for array in others]
-    return [None if first is None else LoDTensor.wrap(first, lod), *wrapped]
-
-
-def _tensors(values: Sequence[LoDTensor]) -> list[Tensor]:
-    """Return tensors that share the memory of LoDTensors."""
-    return [torch.from_numpy(value.data) for value in values]
+    return [torch.from_numpy(array) for array in (y, *_cut(arrays, last))], kept

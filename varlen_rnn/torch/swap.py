@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import warnings
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.utils import parametrize
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.torch.layers import GRU, LSTM, RNN
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
-_TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
+# What torch's `forward` calls; ours does not call them all, so a subclass must inherit them.
+_INHERITED = (
+    "forward", "check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size",
+    "get_expected_cell_size", "permute_hidden",
+)  # fmt: skip
+_NAMED = 10  # the most layers that a warning names
 
 
 def replace(model: M) -> M:
     """Make every RNN, LSTM and GRU of a model run on the kernels of this library; return the model.
 
     Only the class of each layer changes; parameters, hooks and names stay the same, so an existing optimizer remains
-    valid.  Subclasses of torch's layers are not replaced, because they may define their own `forward`.
+    valid.  A subclass of torch's layers is replaced if it inherits `forward`.  If recurrent layers cannot be replaced,
+    a warning says how many, names them, and gives the reason for each.
 
     Parameters
     ----------
     model : torch.nn.Module
+
+    Warns
+    -----
+    UserWarning
+        If a recurrent layer keeps torch's code: its class or the layer itself has a `forward` of its own, its weights
+        were parametrised before, or it is compiled by `torch.jit`.
 
     Examples
     --------
@@ -31,7 +45,20 @@ def replace(model: M) -> M:
     >>> replace(model)[0].__class__.__module__
     'varlen_rnn.torch.layers'
     """
-    return _with_classes(model, _OURS, "replace")
+    left = []
+    layer: Any
+    for name, layer in _modules(model, "replace"):
+        if not _is_recurrent(layer) or _is_ours(type(layer)):
+            continue
+        if reason := _reason(layer):
+            left.append(f"{name or 'the model'!r} ({reason})")
+        else:
+            layer.__class__ = _ours_of(type(layer))  # type: ignore[arg-type]  # mypy takes no class for hashable
+    if left:
+        shown = ", ".join(left[:_NAMED]) + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+        verb = "layer keeps" if len(left) == 1 else "layers keep"
+        warnings.warn(f"replace: {len(left)} recurrent {verb} torch's code: {shown}", stacklevel=2)
+    return model
 
 
 def restore(model: M) -> M:
@@ -42,13 +69,63 @@ def restore(model: M) -> M:
     >>> restore(replace(torch.nn.LSTM(3, 4))).__class__ is torch.nn.LSTM
     True
     """
-    return _with_classes(model, _TORCHS, "restore")
+    theirs = {ours: torchs for torchs, ours in _OURS.items()}
+    for _, layer in _modules(model, "restore"):
+        if (cls := theirs.get(type(layer)) or vars(type(layer)).get("_replaces")) is not None:
+            layer.__class__ = cls
+    return model
 
 
-def _with_classes(model: M, classes: Mapping[Any, type], name: str) -> M:
+def _modules(model: torch.nn.Module, name: str) -> list[tuple[str, Any]]:
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(f"{name}, model", expected="a torch.nn.Module", got=type(model).__name__)
-    for module in model.modules():
-        if type(module) in classes:
-            module.__class__ = classes[type(module)]
-    return model
+    return list(model.named_modules())
+
+
+def _is_recurrent(layer: torch.nn.Module) -> bool:
+    name = getattr(layer, "original_name", None) if isinstance(layer, torch.jit.ScriptModule) else None
+    return isinstance(layer, torch.nn.RNNBase) or name in {cls.__name__ for cls in _OURS}
+
+
+def _is_ours(cls: type) -> bool:
+    return issubclass(cls, tuple(_OURS.values()))
+
+
+def _base(cls: type) -> Any:
+    return next((base for base in _OURS if issubclass(cls, base)), None)
+
+
+def _reason(layer: torch.nn.Module) -> str | None:
+    """Return why a recurrent layer cannot be replaced, or None if it can."""
+    cls = type(layer)
+    if isinstance(layer, torch.jit.ScriptModule):
+        return "compiled by torch.jit: replace first, then trace"
+    if parametrize.is_parametrized(layer):
+        return "parametrised before: replace first, then parametrise"
+    base = _base(cls)
+    if base is None:
+        return f"{cls.__name__} is no subclass of RNN, LSTM or GRU"
+    for name in _INHERITED:
+        if getattr(cls, name, None) is not getattr(base, name, None):
+            return f"{cls.__name__} has its own {name}"
+        if name in vars(layer):
+            return f"the layer itself has its own {name}"
+    return None
+
+
+@functools.cache
+def _ours_of(cls: Any) -> Any:
+    """Return our class for a class of torch's layers, or for a subclass that inherits `forward`."""
+    if cls in _OURS:
+        return _OURS[cls]
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(cls.__name__, (_OURS[_base(cls)], cls), {**names, "__reduce_ex__": _reduced, "_replaces": cls})
+
+
+def _reduced(layer: Any, protocol: Any) -> Any:
+    """Return how to copy and pickle a replaced layer of a subclass: pickle cannot find its class by name."""
+    return _unpickled, (type(layer)._replaces,), layer.__getstate__()
+
+
+def _unpickled(cls: type) -> Any:
+    return object.__new__(_ours_of(cls))
