@@ -26,6 +26,7 @@ from benchmarks import (
     measure,
     operators,
     parity,
+    peak,
     processes,
     quiet,
     rectangle,
@@ -220,7 +221,9 @@ class FakeProcess:
         self.log.append((self.engine, do))
         if do == "outputs":
             return np.savez(request["path"], y=self.y)
-        return {"seconds": lambda: next(self.times), "sgemm": lambda: next(self.rates)}[do]()
+        if do == "sgemm":
+            return 80.0
+        return next({"seconds": self.times, "multiply_add": self.rates}[do])
 
 
 @pytest.fixture(autouse=True)
@@ -240,20 +243,21 @@ def compared(theirs, least=3, seconds=60, witnesses=()):
 def test_figures_are_medians_of_turns():
     found, log = compared([1.0, 2.0])
     rates = [105.0, 125.0, 145.0]  # means of 100 and 110, of 120 and 130, of 140 and 150
-    ours = {"seconds": 2.0, "rounds": [3.0, 1.0, 2.0], "sgemm_rates": rates, "others": [0.0] * 3}
+    ours = {"seconds": 2.0, "rounds": [3.0, 1.0, 2.0], "multiply_add_rates": rates, "others": [0.0] * 3}
+    ours |= {"sgemm_rates": [80.0] * 3}
     assert found["engines"][OURS] == ours
     assert found["engines"]["other"]["seconds"] == 8.0
-    assert "sgemm_rates" not in found["engines"]["other"]
-    turn = [*((OURS, do) for do in ("sgemm", "seconds", "sgemm")), ("other", "seconds")]
+    assert set(found["engines"]["other"]) == {"seconds", "rounds", "others"}
+    turn = [*((OURS, do) for do in ("sgemm", "multiply_add", "seconds", "multiply_add")), ("other", "seconds")]
     assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
 
 
-def test_modes_share_the_product_between_them():
+def test_modes_share_the_rate_between_them():
     log = []
     ours = FakeProcess(OURS, [1.0], [3.0, 1.0], log)
     rounds = measure.take_turns({mode: [ours] for mode in MODES}, measure.Patience(1, 1, 60, wait=0))
-    assert [do for _, do in log] == ["sgemm", "seconds", "sgemm", "seconds", "sgemm"]
-    assert rounds == {"training": {OURS: [(3.0, 105.0, 0.0)]}, "inference": {OURS: [(1.0, 115.0, 0.0)]}}
+    assert [do for _, do in log] == ["sgemm", "multiply_add", *["seconds", "multiply_add"] * 2]
+    assert rounds == {"training": {OURS: [(3.0, 105.0, 0.0, 80.0)]}, "inference": {OURS: [(1.0, 115.0, 0.0, 80.0)]}}
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -262,7 +266,7 @@ def test_a_round_is_disturbed_if_any_of_its_parts_is(monkeypatch, part):
     monkeypatch.setattr(measure.Watch, "others", lambda watch: next(taken))
     ours = FakeProcess(OURS, [1.0], [3.0], [])
     rounds = measure.take_turns({"training": [ours]}, measure.Patience(1, 1, 60, wait=0))
-    assert rounds["training"][OURS] == [(3.0, 105.0, 0.9)]
+    assert rounds["training"][OURS] == [(3.0, 105.0, 0.9, 80.0)]
 
 
 def test_a_witness_is_compared_and_not_timed():
@@ -374,12 +378,13 @@ def test_disturbed_rounds_do_not_count_where_there_are_better():
 def test_a_share_belongs_to_a_round():
     line = line_of()
     # The machine runs at full speed, half of it, full speed again; once somebody disturbs.
-    line["engines"][OURS] |= {"rounds": [1.0, 2.0, 1.0, 9.0], "sgemm_rates": [100.0, 50.0, 120.0, 100.0]}
+    line["engines"][OURS] |= {"rounds": [1.0, 2.0, 1.0, 9.0], "multiply_add_rates": [100.0, 50.0, 120.0, 100.0]}
+    line["engines"][OURS]["sgemm_rates"] = [50.0, 45.0, 60.0, 1.0]
     line["engines"][OURS]["others"] = [0.0, 0.0, 0.0, 0.9]
     assert results.shares(line) == [0.9, 0.9, 0.75]
     assert results.efficiency(line) == 0.9
     cells = dict(zip(SUITES["efficiency"].columns, SUITES["efficiency"].cells(line), strict=True))
-    assert [cells[name] for name in ("sgemm, GFLOP/s", "of sgemm", "rounds")] == [100e-9, 0.9, 3]
+    assert [cells[name] for name in ("peak, GFLOP/s", "of peak", "of sgemm", "rounds")] == [100e-9, 0.9, 1.5, 3]
     assert [cells[name] for name in ("lower quartile", "upper quartile")] == pytest.approx([0.825, 0.9])
 
 
@@ -387,7 +392,38 @@ def test_rates_that_belong_to_no_round_give_no_share():
     line = line_of()
     del line["engines"][OURS]["sgemm_rates"]
     line["engines"][OURS]["sgemm"] = 100.0
-    assert results.efficiency(line) is None
+    assert results.efficiency(line, "sgemm_rates") is None
+
+
+def test_lines_of_before_the_yardstick_keep_their_share_of_sgemm_and_have_none_of_peak():
+    line = line_of()
+    del line["engines"][OURS]["multiply_add_rates"]
+    for suite in ("efficiency", "recurrent", "cells"):
+        cells = dict(zip(SUITES[suite].columns, SUITES[suite].cells(line | {"flops of built-in": 1}), strict=True))
+        assert cells["of peak"] is None
+        assert cells.get("of sgemm", 1.125) == 1.125
+
+
+def test_chains_of_multiply_adds_compute_what_they_say():
+    for steps in (1, 3):
+        chains = (2 + (start - 2) / 2**steps for start in range(3, peak.CHAINS + 3))
+        assert peak.run(steps) == peak.LANES * sum(chains)
+
+
+def test_chains_of_multiply_adds_stay_in_registers():
+    code = next(iter(peak.run.inspect_asm().values()))
+    if "vfmadd" not in code:
+        pytest.skip("no processor of x86 with multiply-adds")
+    lines = [line for line in code.splitlines() if "vfmadd" in line]
+    assert peak.CHAINS >= 12, "two units whose results take four cycles need eight, and some more"
+    assert len(lines) % peak.CHAINS == 0, "LLVM left a chain out"
+    assert not [line for line in lines if "(" in line], "an operand is read from memory"
+    assert all({64: "%zmm", 32: "%ymm"}[4 * peak.LANES] in line for line in lines)
+
+
+def test_the_rate_is_of_all_threads(monkeypatch):
+    monkeypatch.setattr(peak, "seconds_per_step", lambda step: len(step()))
+    assert peak.multiply_add_rate(2) == 2 * peak.STEPS * peak.CHAINS * peak.LANES
 
 
 def test_impatience_still_takes_the_least_rounds():

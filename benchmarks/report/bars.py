@@ -24,10 +24,12 @@ def against(*engines):
     return lambda line: best_ratio(line, engines)
 
 
+# Floor and aim of the share of the multiply-add rate were 0.85 and 1 of sgemm, where OpenBLAS knew the processor: there
+# it runs at 0.9 of that rate.
 # For each cell: words, floor, aim, the value of a line; and the lines: suite, sizes, lengths, mode.
 TIMES = [
-    ("training, equal: share of sgemm", 0.85, 1, efficiency, *ALONE, "equal", "training"),
-    ("training, ragged: share of sgemm", 0.85, 1, efficiency, *ALONE, "lognormal", "training"),
+    ("training, equal: share of the multiply-add rate", 0.77, 0.9, efficiency, *ALONE, "equal", "training"),
+    ("training, ragged: share of the multiply-add rate", 0.77, 0.9, efficiency, *ALONE, "lognormal", "training"),
     ("training, ragged: over PyTorch packed", 8, 12, against("torch packed"), *MAIN, "lognormal", "training"),
     ("training, ragged: over PyTorch padded", 4, 6, against("torch padded"), *MAIN, "lognormal", "training"),
     ("training, equal: over PyTorch padded", 1, 1.15, against("torch padded"), *MAIN, "equal", "training"),
@@ -111,14 +113,14 @@ def all_bars(lines):
 
 
 def _cells(lines, promise):
-    """Return the bar of the cells under a promise: their share of sgemm over the built-in's."""
+    """Return the bar of the cells under a promise: the rate of their products over the built-in's."""
     words, floor = SHARES[promise]
     values = {
         f"{line['cell']} {size_of(line)}": None if {OURS, BUILT_IN} & set(disturbed(line)) else of_built_in(line)
         for line in lines
         if KINDS[line["cell"]].promise == promise
     }
-    return Bar(f"{words}: share of sgemm over the built-in layer's", floor, 1, values)
+    return Bar(f"{words}: rate of products over the built-in layer's", floor, 1, values)
 
 
 def _sequence(lines):

@@ -14,7 +14,7 @@ SIZES = [(64, 256, 256), (32, 512, 512)]
 STEPS_SIZE = (32, 128, 128)  # of steps of ordinary operators, and of the LSTM beside them
 PATIENCE = Patience(least=5, most=11, seconds=40)
 COMPILED = ("LSTM", "GRU")
-COLUMNS = {"cell": 23, "B,D,H": 13, "lengths": 11, "rows": 8, "padded": 8, "ms": 9, "of sgemm": 10, "of built-in": 13}
+COLUMNS = {"cell": 23, "B,D,H": 13, "lengths": 11, "rows": 8, "padded": 8, "ms": 9, "of peak": 9, "of built-in": 13}
 COLUMNS |= {engine: len(engine) + 2 for engine in LOOPS}
 
 
@@ -62,7 +62,7 @@ def run(point, patience):
 
 
 def of_built_in(line):
-    """Return our share of sgemm over that of the built-in layer beside us, or None.
+    """Return the rate of our products over that of the built-in layer beside us, or None.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from benchmarks.measure import measure
 
 PEERS = [engine for engine in ENGINES if engine != OURS]
 COLUMNS = {"cell": 5, "B,D,H": 13, "lengths": 15, "rows": 7, "padded": 8, "mode": 10, "threads": 8, "ms": 10}
-COLUMNS |= {"of sgemm": 9} | {engine: len(engine) + 2 for engine in PEERS}
+COLUMNS |= {"of peak": 9} | {engine: len(engine) + 2 for engine in PEERS}
 
 
 class Point(NamedTuple):
