@@ -35,6 +35,11 @@ IN_TORCH = {  # layers too: ours, inside PyTorch
     f"in torch, {layout}": Engine("in_torch", layout.capitalize(), ("numba", "varlen_rnn", "torch"))
     for layout in ("rows", "jagged", "packed", "padded")
 }
+OF_GROUPS = {  # layers as practitioners run them: sorted, and padded in groups of neighbouring lengths
+    "torch groups": Engine("groups", "Groups", ("torch",)),
+    "torch groups bfloat16": Engine("groups", "Bfloat16", ("torch",)),
+    "torch groups compiled": Engine("groups", "Compiled", ("torch", "g++")),
+}
 OF_SERVING = {  # layers for inference
     "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
     "prepared": Engine("serving", "Prepared", ("numba", "varlen_rnn")),
@@ -54,12 +59,14 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-ALL = ENGINES | IN_TORCH | OF_SERVING | OF_CELLS | OF_SEQUENCES
+LAYERS = ENGINES | OF_GROUPS | IN_TORCH | OF_SERVING
+ALL = LAYERS | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
+GROUPED = "torch groups"
 FORMS = ("torch padded", "torch rows", "torch jagged", "NumPy")
-LIMITED = ("torch compiled loop",)  # its compiler takes minutes for some hundred steps
+LIMITED = ("torch compiled loop", "torch groups compiled")  # their compiler takes minutes for some hundred steps
 
 
 def build(task, engine, case, threads):
@@ -70,12 +77,12 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, `IN_TORCH` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
+        A key of `LAYERS`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH | OF_SERVING)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, LAYERS)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 

@@ -90,8 +90,9 @@ def compare(processes, modes, patience, witnesses=(), others=()):
         if failures[mode] is None
     }
     rounds = take_turns(sound, patience)
+    notes = {mode: {process.engine: process.ask("notes", mode=mode) for process in sound[mode]} for mode in sound}
     return {
-        mode: {"engines": {engine: _figures(its) for engine, its in rounds[mode].items()}}
+        mode: {"engines": {engine: _figures(its) | notes[mode][engine] for engine, its in rounds[mode].items()}}
         if mode in sound
         else {"failed": failures[mode]}
         for mode in modes

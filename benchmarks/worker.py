@@ -44,6 +44,10 @@ class Worker:
         """Return the seconds of a step."""
         return seconds_per_step(getattr(self.engine, mode))
 
+    def notes(self, mode):
+        """Return what an engine has to say of its steps in a mode, by name; most have nothing."""
+        return getattr(self.engine, "notes", {}).get(mode, {})
+
     def pieces(self):
         """Return the seconds of the pieces of a training step, by name."""
         return seconds_of_pieces(self.engine.forward, self.engine.backward)

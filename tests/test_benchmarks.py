@@ -36,7 +36,7 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
-from benchmarks.engines import BUILT_IN, ENGINES, IN_TORCH, LOOPS, MODES, OURS, TWIN, build, installed
+from benchmarks.engines import BUILT_IN, ENGINES, GROUPED, IN_TORCH, LOOPS, MODES, OURS, TWIN, build, installed
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
@@ -49,7 +49,7 @@ from tests.waiting import HANGS
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "suites.cells suites.overhead suites.sequence suites.serving sequence.case"
+DOCTESTS += "suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -70,6 +70,53 @@ def test_engines_of_a_layer_agree(cell):
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
         assert parity.disagreement(outputs[mode]) is None
+
+
+@pytest.fixture
+def one_step(monkeypatch):
+    """Let an engine of groups choose by one step each."""
+    groups = pytest.importorskip("benchmarks.layers.groups", reason="PyTorch is not installed", exc_type=ImportError)
+    monkeypatch.setattr(groups, "seconds_per_step", lambda step: step() and 1.0)
+    return groups
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_groups_agree(cell, one_step):
+    case = CASE | {"cell": cell, "input_size": 6, "hidden_size": 16, "lengths": (4, 1, 7, 5, 5, 2, 9)}
+    for name in ("torch groups", "torch groups bfloat16"):
+        peers = {its: build("layers", its, case, 1) for its in (OURS, name)}
+        for mode in MODES:
+            for number in list(peers[name].groups):
+                peers[name].notes[mode] = {"groups": number}
+                found = {its: engine.arrays(getattr(engine, mode)()) for its, engine in peers.items()}
+                assert parity.disagreement(found) is None, (name, mode, number)
+        assert list(peers[name].groups) == [2, 4, 7], "no group is empty"
+    apart = parity.disagreement({OURS: found[OURS], "another name": found[name]})
+    assert apart is not None, "bfloat16 is held to a tolerance of its own"
+
+
+def test_groups_are_neighbours_and_the_fastest_number_is_kept(one_step, monkeypatch):
+    engine = build("layers", "torch groups", CASE | {"lengths": (4, 1, 7, 5)}, 1)
+    assert [group.rectangle.lengths.tolist() for group in engine.groups[2]] == [[4, 1], [7, 5]]
+    taken = iter([5.0, 9.0, 7.0, 3.0, 6.0, 8.0])  # of 2 and of 4 groups, three times
+    monkeypatch.setattr(one_step, "seconds_per_step", lambda step: next(taken))
+    assert len(engine.training()["y"]) == len(engine.training()["y"]) == 4
+    assert engine.notes == {"training": {"groups": 4, "seconds of groups": {2: 5.0, 4: 3.0}}}
+    its = worker.Worker()
+    its.engine = engine
+    assert its.notes("training")["groups"] == 4
+    assert its.notes("inference") == {}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's compiler looks at all tensors
+def test_compiled_groups_agree(one_step, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", False)
+    peers = {name: build("layers", name, CASE, 1) for name in (OURS, "torch groups compiled")}
+    for mode in MODES:
+        found = {name: engine.arrays(getattr(engine, mode)()) for name, engine in peers.items()}
+        assert parity.disagreement(found) is None
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -221,8 +268,8 @@ class FakeProcess:
         self.log.append((self.engine, do))
         if do == "outputs":
             return np.savez(request["path"], y=self.y)
-        if do == "sgemm":
-            return 80.0
+        if do in ("sgemm", "notes"):
+            return 80.0 if do == "sgemm" else {"noted": 1} if self.engine == "other" else {}
         return next({"seconds": self.times, "multiply_add": self.rates}[do])
 
 
@@ -247,9 +294,10 @@ def test_figures_are_medians_of_turns():
     ours |= {"sgemm_rates": [80.0] * 3}
     assert found["engines"][OURS] == ours
     assert found["engines"]["other"]["seconds"] == 8.0
-    assert set(found["engines"]["other"]) == {"seconds", "rounds", "others"}
+    assert set(found["engines"]["other"]) == {"seconds", "rounds", "others", "noted"}
     turn = [*((OURS, do) for do in ("sgemm", "multiply_add", "seconds", "multiply_add")), ("other", "seconds")]
-    assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
+    notes = [(OURS, "notes"), ("other", "notes")]
+    assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3, *notes]
 
 
 def test_modes_share_the_rate_between_them():
@@ -570,6 +618,6 @@ def test_a_quick_run_of_small_work(tmp_path):
     assert [line["mode"] for line in lines] == list(MODES)
     for line in lines:
         assert set(line["engines"]) == {
-            name for name in installed(ENGINES) if line["mode"] == "inference" or name != "onnxruntime"
+            name for name in installed((*ENGINES, GROUPED)) if line["mode"] == "inference" or name != "onnxruntime"
         }
     assert done.stdout.count("LSTM") == 2

@@ -4,9 +4,10 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OURS, PEERS, PYTORCH
+from benchmarks.engines import BUILT_IN, FORMS, GROUPED, IN_TORCH, MODES, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency, ratio, seconds
 from benchmarks.suites.cells import of_built_in
+from benchmarks.suites.groups import SIZES as GROUP_SIZES
 from benchmarks.suites.memory import of_packed
 from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
@@ -15,6 +16,7 @@ from benchmarks.suites.serving import over, served
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
+IN_GROUPS = ("groups", GROUP_SIZES)
 ONE, TINY = ("recurrent", [(1, 256, 256)]), ("small", [(4, 32, 32)])
 HEADER = ["measure", "floor", "aim", "measured", "verdict"]
 
@@ -32,6 +34,7 @@ TIMES = [
     ("training, ragged: share of the multiply-add rate", 0.77, 0.9, efficiency, *ALONE, "lognormal", "training"),
     ("training, ragged: over PyTorch packed", 8, 12, against("torch packed"), *MAIN, "lognormal", "training"),
     ("training, ragged: over PyTorch padded", 4, 6, against("torch padded"), *MAIN, "lognormal", "training"),
+    ("training, ragged: over PyTorch in groups", 1.5, 1.85, against(GROUPED), *IN_GROUPS, "lognormal", "training"),
     ("training, equal: over PyTorch padded", 1, 1.15, against("torch padded"), *MAIN, "equal", "training"),
     ("inference, ragged: over the best peer", 1.5, 3, against(*PEERS), *MAIN, "lognormal", "inference"),
     ("training, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), *ONE, "equal", "training"),
