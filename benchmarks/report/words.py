@@ -43,11 +43,11 @@ is no such round.
 NOTES = {
     "recurrent": "",
     "groups": """What practitioners run on unequal lengths: they sort a batch, cut it into groups of as many sequences
-each, pad each group to its longest, run one after another and sum the gradients of the weights. *torch groups* tries 2, 4, 8 and
-16 groups at its first step of each mode, three rounds each, and keeps the fastest, whose number is under *groups*;
-*over each number* is what it found then, over our time. All groups stand ready as rectangles: neither sorting nor
-padding is part of a step. *torch groups bfloat16* is the same under `torch.autocast`: its results are compared with a
-tolerance of 0.02, those of float32 with 0.00001. *torch groups compiled* is the same under `torch.compile` with
+each, pad each group to its longest, run one after another and sum the gradients of the weights. *torch groups* tries 2,
+4, 8 and 16 groups at its first step of each mode, three rounds each, and keeps the fastest, whose number is under
+*groups*; *over each number* is what it found then, over our time. All groups stand ready as rectangles: neither sorting
+nor padding is part of a step. *torch groups bfloat16* is the same under `torch.autocast`: its results are compared with
+a tolerance of 0.02, those of float32 with 0.00001. *torch groups compiled* is the same under `torch.compile` with
 `torch._dynamo.config.allow_rnn`, without which PyTorch 2.13 leaves a recurrent layer as it is; *late* is what did not
 compile in a minute, for the compiler unrolls all steps of each rectangle.
 """,
