@@ -2,7 +2,7 @@
 
 `python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md;
 `python -m benchmarks against OTHER` compares a layer's training step with that of another checkout,
-or of kernels for a level of processors.
+or of kernels for a level of processors; `python -m benchmarks scale --ranks N` prints what a model says of many ranks.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import varlen_rnn as vr
-from benchmarks import against, machine, measure, results
+from benchmarks import against, machine, measure, results, scale
 from benchmarks.engines import ALL, lacking
 from benchmarks.processes import ROOT, EngineError
 from benchmarks.report import write_report
@@ -54,6 +54,8 @@ def main():
     try:
         if sys.argv[1:2] == ["against"]:
             against.main(sys.argv[2:])
+        elif sys.argv[1:2] == ["scale"]:
+            scale.main(sys.argv[2:])
         else:
             main_of_suites()
     except EngineError as error:

@@ -39,6 +39,45 @@ MORE = {
     "varlen_rnn.random": ["get_state", "next_step", "set_state"],
     "varlen_rnn.tape.declare": ["Declaration", "Operator"],
 }
+# The modules of the index by subject; a module that is not listed comes under "Other modules".
+GROUPS = {
+    "Batches, operators, programs": ["varlen_rnn", "varlen_rnn.rows.plan"],
+    "Layers": [
+        "varlen_rnn.nn",
+        "varlen_rnn.nn.functional",
+        "varlen_rnn.nn.recurrent.prepared",
+        "varlen_rnn.nn.recurrent.stream",
+        "varlen_rnn.cells",
+        "varlen_rnn.cells.family",
+        "varlen_rnn.baselines",
+    ],
+    "Training": [
+        "varlen_rnn.data",
+        "varlen_rnn.optim",
+        "varlen_rnn.optim.lr_scheduler",
+        "varlen_rnn.training",
+        "varlen_rnn.metrics",
+        "varlen_rnn.random",
+        "varlen_rnn.distributed",
+    ],
+    "Integrations": ["varlen_rnn.sklearn", "varlen_rnn.torch", "varlen_rnn.onnx", "varlen_rnn.interop"],
+    "Other modules": [],
+    "Kernels": ["varlen_rnn.kernels", *(f"varlen_rnn.kernels.{name}" for name in KERNELS)],
+}
+# The names of the package itself, by the room that defines them.
+SUBJECTS = {
+    "rows": "Batches of rows, and plans",
+    "tape": "Variables, gradients, operators",
+    "ops": "Operators over sequences",
+    "steps": "Loops",
+    "cells": "Cells",
+    "program": "Programs",
+    "interop": "Arrays of other libraries",
+    "checkpoint": "Files",
+    "runtime": "Threads and memory",
+    "random": "Random numbers",
+    "errors": "Errors",
+}
 TITLES = {"class": "Classes", "exception": "Errors", "function": "Functions", "data": "Values"}
 
 
@@ -85,7 +124,7 @@ def pages():
     modules = public_modules()
     names = [(module, public) for module in modules.values() for public in public_names(module)]
     texts = {name: page_of_module(module) for name, module in modules.items()}
-    texts["index"] = "\n".join([title("Public names"), ".. toctree::", "", *(f"   {name}" for name in modules), ""])
+    texts["index"] = page_of_index(modules)
     by_value = {id(getattr(module, public)): f"{module.__name__}.{public}" for module, public in names}
     for module, public in names:
         texts[page_name(f"{module.__name__}.{public}", texts)] = page_of_name(module, public, by_value)
@@ -95,6 +134,42 @@ def pages():
 def page_name(full, taken):
     """Return the name of a page, another one for `cell` beside `Cell`, which not all file systems tell apart."""
     return full + "-function" if full.lower() in map(str.lower, taken) else full
+
+
+def page_of_index(modules):
+    """Return the page that lists all public names, module by module in groups, with a line for each name."""
+    grouped = {heading: [name for name in names if name in modules] for heading, names in GROUPS.items()}
+    grouped["Other modules"] = sorted(modules.keys() - {name for names in grouped.values() for name in names})
+    lines = [title("API reference"), "Every public name has a page.  Kernels, which your own compiled code may call,"]
+    lines += ["come last.", ""]
+    for heading, names in grouped.items():
+        lines += [heading, "-" * len(heading), "", ".. toctree::", "   :hidden:", "", *(f"   {name}" for name in names)]
+        lines += ["", *(line for name in names for line in entry_of(modules[name]))]
+    return "\n".join(lines)
+
+
+def entry_of(module):
+    """Return the lines of a module in the index: its first sentence, and tables of its names."""
+    full = module.__name__
+    lines = [f":doc:`{full} <{full}>`: {(module.__doc__ or '').splitlines()[0]}", ""]
+    by_subject = {}
+    for name in public_names(module):
+        by_subject.setdefault(subject_of(module, name), []).append(name)
+    for subject in sorted(by_subject, key=[*SUBJECTS.values(), "Others", ""].index):
+        lines += [f".. rubric:: {subject}", ""] * bool(subject)
+        values = {name: kind_of(getattr(module, name)) == "data" for name in by_subject[subject]}
+        documented = [f"~{full}.{name}" for name, is_data in values.items() if not is_data]
+        lines += table_of(documented) if documented else []
+        lines += ["", *(value_with_summary(module, name, full) for name, is_data in values.items() if is_data), ""]
+    return lines
+
+
+def subject_of(module, name):
+    """Return the heading of a name of the package itself; other modules have none."""
+    if module is not varlen_rnn:
+        return ""
+    room = (getattr(getattr(module, name), "__module__", None) or "").removeprefix("varlen_rnn.").partition(".")[0]
+    return SUBJECTS.get(room, "Others")
 
 
 def page_of_module(module):
@@ -115,10 +190,11 @@ def table_of(names):
     return [".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names)]
 
 
-def value_with_summary(module, public):
-    """Return the line of a value in a list: what its module says of it."""
+def value_with_summary(module, public, full=None):
+    """Return the line of a value in a list: its name, or a link into a module, and the first line of its origin."""
+    shown = f":py:obj:`{public} <{full}.{public}>`" if full else f"`{public}`"
     origin = origin_of(module, public)
-    return f"* `{public}`" + (f": {importlib.import_module(origin).__doc__.splitlines()[0]}" if origin else "")
+    return f"* {shown}" + (f": {importlib.import_module(origin).__doc__.splitlines()[0]}" if origin else "")
 
 
 def page_of_name(module, public, by_value):

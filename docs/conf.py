@@ -35,6 +35,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
 }
 html_theme = "furo"
+html_static_path, html_css_files = ["static"], ["wide.css"]
 html_title = f"varlen_rnn {release}"
 
 myst_heading_anchors = 3  # links to headings, as GitHub has them

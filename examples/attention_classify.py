@@ -147,7 +147,7 @@ def draw(data, told, looks, path):
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print('No picture: matplotlib is not installed (pip install "varlen-rnn[plot]").')
+        print("No picture: matplotlib is not installed (pip install matplotlib).")
         return
     short = np.array([4 <= len(words) <= LONGEST_DRAWN for words in data.sequences])
     few = [k for name in range(len(data.classes)) for k in np.flatnonzero(short & (told == name))[:DRAWN]]

@@ -102,7 +102,7 @@ def draw(results, path):
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print('No picture: matplotlib is not installed (pip install "varlen-rnn[plot]").')
+        print("No picture: matplotlib is not installed (pip install matplotlib).")
         return
     times = [r.seconds / r.rows * 1e6 for r in results], [r.padded_seconds / r.rows * 1e6 for r in results]
     rows = [1.0] * len(results), [r.padded_rows / r.rows for r in results]

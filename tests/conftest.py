@@ -23,9 +23,13 @@ if SIMULATOR and hasattr(os, "sched_setaffinity"):
 def all_cores(monkeypatch):
     """Let every test begin with the number of threads that nobody has set."""
     monkeypatch.delenv(threads.VARIABLE, raising=False)
-    threads._number_of_environment.cache_clear()
+    monkeypatch.delenv(threads.OPENMP_VARIABLE, raising=False)
+    read_once = threads._number_of_environment, threads._share_of_cores
+    for function in read_once:
+        function.cache_clear()
     yield
-    threads._number_of_environment.cache_clear()
+    for function in read_once:
+        function.cache_clear()
     threads._own_number.set(None)
     threads._last_number = None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
+from tests.waiting import HANGS
 from varlen_rnn.distributed import connect
 
 
@@ -114,11 +115,33 @@ def train(comm, reproducible=None):
     return {"losses": np.array(losses), **model.state_dict()}
 
 
+def normalised(comm, sizes=()):
+    """Return losses, gradients and moments of a model that normalises batches, trained for three steps."""
+    vr.manual_seed(0)
+    layers = [vr.nn.Linear(3, 4, dtype=np.float64), vr.nn.BatchNorm1d(4, dtype=np.float64), vr.nn.Tanh()]
+    model = vr.nn.Sequential(*layers, vr.nn.BatchNorm1d(4, affine=False, dtype=np.float64))
+    optimizer, rows = vr.optim.SGD(model.parameters(), 0.1), slice(None)
+    if comm is not None:
+        vr.distributed.replicate(model, optimizer, comm)
+        ends = np.cumsum([0, *sizes])
+        rows = slice(ends[comm.rank], ends[comm.rank + 1])
+    found, x = {}, np.random.default_rng(0).standard_normal((12, 3))
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = (model(x[rows]) ** 3).mean()
+        loss.backward()
+        optimizer.step()
+        found[f"loss {step}"] = np.array(loss.item())
+    found |= {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return found | model.state_dict()
+
+
 def main():
-    comm, found = connect(timeout=60), {}
+    comm, found = connect(timeout=HANGS), {}
     if comm.size == 2:
         found = {**collectives(comm), **other_rows(comm)}
         found |= {f"train {name}": value for name, value in train(comm).items()}
+        found |= {f"normalised {name}": value for name, value in normalised(comm, (12, 0)).items()}
     found |= {f"exact {name}": value for name, value in train(comm, reproducible=4).items()}
     np.savez(Path(sys.argv[1], f"rank{comm.rank}.npz"), rank=comm.rank, size=comm.size, **found)
     comm.close()

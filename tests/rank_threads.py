@@ -5,17 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator
 from varlen_rnn.distributed.rows import check_same_rows, row_bytes
-
-SECONDS = 120  # after which a rank that waits for others raises
 
 
 class _Shared:
     """What the ranks of one run have in common."""
 
     def __init__(self, size):
-        self.places, self.meeting = [None] * size, threading.Barrier(size, timeout=SECONDS)
+        self.places, self.meeting = [None] * size, threading.Barrier(size, timeout=HANGS)
         self.sums, self.arrived = {}, threading.Condition()
 
 
@@ -77,7 +76,7 @@ class _Sum:
 
     def wait(self):
         with self._shared.arrived:
-            assert self._shared.arrived.wait_for(self.test, SECONDS), "a rank did not begin a sum"
+            assert self._shared.arrived.wait_for(self.test, HANGS), "a rank did not begin a sum"
         parts = self._shared.sums[self._number]
         self._array[...] = np.sum([parts[rank] for rank in sorted(parts)], axis=0)
 

@@ -69,6 +69,25 @@ def test_file_systems_that_know_no_cases_keep_all_pages(pages):
     assert len({name.lower() for name in pages}) == len(pages)
 
 
+def parameters_in_words(cls):
+    """Return the description of each parameter in the docstring of a class, by the parameter's name."""
+    section = re.search(r"\nParameters\n-+\n(.*?)\n\n", inspect.getdoc(cls), re.DOTALL)[1]
+    entries = re.findall(r"^(\w[\w, ]*) : (.*(?:\n .*|\n$)*)", section, re.MULTILINE)
+    return {name: words for names, words in entries for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("cls", [vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN], ids=lambda cls: cls.__name__)
+def test_recurrent_layers_document_every_option_on_their_own_page(cls):
+    words = parameters_in_words(cls)
+    assert set(words) == set(inspect.signature(cls).parameters)
+    base = parameters_in_words(vr.nn.RNN)
+    # An LSTM has two states to zone out, and each class says which arguments it clips.
+    shared = (words.keys() & base.keys()) - {"zoneout", "clip"}
+    assert {name: words[name] for name in shared} == {name: base[name] for name in shared}
+    for part in ("A call `y, ", "`(rows, input_size)`", "`(num_layers * num_directions, sequences, hidden_size"):
+        assert part in inspect.getdoc(cls), part
+
+
 def test_classes_show_what_they_have_from_bases(pages):
     """In full where the base is private, as `fit` of an estimator would be; else as links."""
     text = pages["varlen_rnn.nn.LSTM"]

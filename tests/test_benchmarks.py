@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,8 +30,10 @@ from benchmarks import (
     peak,
     processes,
     quiet,
+    ranks,
     rectangle,
     results,
+    scale,
     tables,
     worker,
 )
@@ -49,7 +52,7 @@ from tests.waiting import HANGS
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
+DOCTESTS += "ranks scale suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -511,6 +514,41 @@ def test_results_are_replaced_only_when_complete(tmp_path):
         results.write(path, [{"machine": 2}, {"seconds": object()}])
     assert results.read(path)[0] == {"machine": 1}
     assert [found.name for found in tmp_path.iterdir()] == ["suite.jsonl"]
+
+
+def test_ranks_are_timed_and_counted():
+    pytest.importorskip("torch")
+    suite = SUITES["distributed"]
+    steps, lookups = (line for point in suite.points(quick=True, threads=2) for line in suite.run(point, measure.QUICK))
+    assert set(steps["wall"]) == {"one thread", "threads", *ranks.WAYS}
+    assert all(seconds > 0 for kind in ("wall", "cpu") for seconds in steps[kind].values())
+    assert len(suite.cells(steps)) == len(suite.cells(lookups)) == len(suite.columns)
+    # A row of 64 float32 and its index; besides, a message of a few bytes about the loss.
+    assert 64 * 4 + 8 <= lookups["bytes"] / lookups["touched"] < 64 * 4 + 16
+
+
+def test_divisions_for_ranks_have_every_sequence_once():
+    lengths = ranks.draw("pareto", 50, np.random.default_rng(0))
+    for divide in ranks.WAYS.values():
+        parts = divide(lengths, 4, vr.data.StepCost(per_batch=1.0, per_row=1.0))
+        assert len(parts) == 4
+        assert sorted(np.concatenate(parts)) == list(range(50))
+
+
+def test_the_model_of_many_ranks(capsys, monkeypatch):
+    cost = vr.data.StepCost(per_batch=1e-3, per_row=1e-5, per_step=1e-5, per_sequence=0.0)
+    lengths = [ranks.draw("lognormal", 128, np.random.default_rng(0)).tolist()]
+    ways = {way: {"wall": [1.0]} for way in ("one thread", "threads", *ranks.WAYS)}
+    found = {"cost": cost._asdict(), "exchange": {"latency": 0.0, "per_byte": 0.0}, "bytes": 4e6, "lengths": lengths}
+    monkeypatch.setattr(scale, "launch", lambda number, **request: found | {"ways": ways})
+    scale.main(["--ranks", "8", "--noise", "0", "--sequences", "32"])
+    printed = capsys.readouterr().out
+    assert f"one process: the model says {1e3 * cost.of(lengths[0]):.1f} ms a step, measured 1000.0 ms" in printed
+    assert "A model, not measurements" in printed
+    rows = [line.split() for line in printed.splitlines() if re.match(r"[1248] ", line)]
+    assert [row[0] for row in rows] == ["1", "2", "4", "8"]
+    assert rows[0][4:] == ["1.00"] * 3, "one rank has all the work"
+    assert all(0 < float(row[4]) <= 1 for row in rows)
 
 
 @pytest.mark.parametrize("quick", [False, True])

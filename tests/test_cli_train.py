@@ -378,6 +378,14 @@ def test_a_picture_that_cannot_be_drawn_is_found_before_the_training(tmp_path, c
     assert (printed.out, (tmp_path / "m").exists()) == ("", False)
 
 
+def test_a_picture_without_a_suffix_is_a_png_file_that_is_named(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", *SMALL]
+    assert main([*command, "--out", str(tmp_path / "m"), "--picture", str(tmp_path / "curve")]) == 0
+    assert f"picture: {tmp_path / 'curve.png'}" in capsys.readouterr().out
+    assert (tmp_path / "curve.png").exists()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_history_has_the_loss_of_what_is_held_back(tmp_path, capsys, case):
     write, options, _ = CASES[case]

@@ -139,7 +139,43 @@ def test_what_containers_refuse(wrong, message):
         wrong()
 
 
-@pytest.mark.parametrize("function", [F.softplus, F.elu, F.leaky_relu, F.log_sigmoid, lambda x: x.clip(-0.5, 0.5)])
+def test_entries_of_lists_are_found_by_identity():
+    first, second = nn.Parameter([1.0]), nn.Parameter([1.0])
+    scales = nn.ParameterList([first, second])
+    assert (second in scales, scales.index(second), scales.count(second)) == (True, 1, 1)
+    scales.remove(second)
+    assert second not in scales
+    with pytest.raises(ValueError, match="is no entry of this ParameterList"):
+        scales.index(second)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("function", [F.softplus, F.elu, F.log_sigmoid, lambda x: F.softplus(x, 2.5, 3.0)])
+def test_fused_activations_lose_no_digits_of_small_numbers(function, dtype):
+    """`log(1 + e**x)` of -20 is 0 in float32, unless it is computed as what it is nearly, `e**x`."""
+    numbers = np.array([-30, -20, -17, -4.2, -4.1, -0.016, -0.0155, -1e-3, -1e-9, 0, 1e-9, 0.5, 17, 20], dtype)[:, None]
+    numbers = np.concatenate([numbers, -numbers])
+    x = vr.Variable(vr.create_lod_tensor(numbers, [[1] * len(numbers)]), requires_grad=True)
+    weight, zero = np.ones((1, 1), dtype), np.zeros((1, 1), dtype)
+    step = nn.DynamicRNN(lambda x, h: (function(x @ weight + h @ zero),) * 2)
+    y, _ = step(x, [(1,)])
+    assert step.explain().startswith("runs fused")
+    y.sum().backward()
+    alone = vr.Variable(numbers, requires_grad=True)
+    wanted = function(alone)
+    wanted.sum().backward()
+    tolerance = {"rtol": 100 * np.finfo(dtype).eps, "atol": 0}
+    np.testing.assert_allclose(y, wanted, **tolerance)
+    np.testing.assert_allclose(np.asarray(x.grad), alone.grad, **tolerance)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.softplus, F.elu, F.leaky_relu, F.log_sigmoid, lambda x: x.clip(-0.5, 0.5),
+        lambda x: x.clip(vr.Variable([-0.5, -0.25, 0.0]), 0.5),
+    ],
+)  # fmt: skip
 def test_activations_are_fused_in_steps(function):
     rng = np.random.default_rng(0)
     w = vr.Variable(rng.standard_normal((3, 3)), requires_grad=True)

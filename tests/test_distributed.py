@@ -1,41 +1,34 @@
 """Ranks of real engines, and of threads: what they send arrives, and they train as one process does."""
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.launched import collectives, train
+from benchmarks import survival, survivor
+from tests.launched import collectives, normalised, train
 from tests.rank_threads import run_ranks
 from tests.waiting import HANGS
 from varlen_rnn.distributed import Communicator, MpiCommunicator, TorchCommunicator, connect
 from varlen_rnn.distributed.mpi import _Watch
 
 ROOT = Path(__file__).parent.parent
-MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-OPEN_MPI = ["--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]  # ranks that wait spin
-GLOO = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-MPI = pytest.mark.skipif(not (MPIEXEC and find_spec("mpi4py")), reason="MPI is not installed")
+GLOO = pytest.mark.skipif("gloo" not in survival.engines(), reason="torch is not installed")
+MPI = pytest.mark.skipif("mpi" not in survival.engines(), reason="MPI is not installed")
 
 
 def run(engine, ranks, *arguments):
     """Run a script on ranks of an engine, as its arguments say; return what it prints."""
-    if engine == "gloo":
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    else:
-        command = [MPIEXEC, "-n", str(ranks), *OPEN_MPI, sys.executable, "-m", "mpi4py"]
+    command = survival.command(engine, ranks, *arguments)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VARLEN_RNN_NUM_THREADS": "1"}
     result = subprocess.run(
-        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANGS,
-        check=False,
-    )  # fmt: skip
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANGS, check=False
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -61,6 +54,13 @@ def test_engines_train_as_threads_do(launched):
                 np.testing.assert_array_equal(found[f"{prefix} {name}"], value, name)
 
 
+def test_moments_over_ranks(launched):
+    for name, value in normalised(None).items():
+        first, second = (found[f"normalised {name}"] for found in launched)  # the second has no rows
+        np.testing.assert_allclose(first, value, rtol=1e-10, atol=1e-12, err_msg=name)
+        np.testing.assert_array_equal(second, first, name)
+
+
 @pytest.mark.parametrize(("engine", "ranks"), [pytest.param("gloo", 3, marks=GLOO), pytest.param("mpi", 4, marks=MPI)])
 def test_shards_have_the_same_bits_on_more_ranks(engine, ranks, tmp_path):
     wanted = train(Communicator(), reproducible=4)
@@ -82,6 +82,21 @@ def test_the_example(monkeypatch):
         ranks = run("mpi", 2, script, *options)
         assert "2 ranks: loss" in ranks
         assert ranks.splitlines()[1] == alone.stdout.splitlines()[1]
+
+
+@pytest.mark.parametrize("engine", [pytest.param("gloo", marks=GLOO), pytest.param("mpi", marks=MPI)])
+def test_a_training_survives_a_rank_that_is_killed_one_that_raises_and_one_that_sleeps(engine, tmp_path):
+    whole = run_ranks(2, lambda comm: survivor.train(comm, tmp_path / "alone"))
+    accidents = [
+        survivor.Accident(4, 1, "killed", 0.3),
+        survivor.Accident(8, 0, "raising"),
+        survivor.Accident(11, 1, "sleeping"),
+    ]
+    outcome = survival.survive(engine, accidents, tmp_path, timeout=8)
+    assert survival.check(outcome, accidents, whole[0]) is None, outcome
+    assert max(outcome.began) > 0
+    said = "has waited 8 s for the others: a rank is dead or stuck" if engine == "mpi" else "Timed out waiting 8000ms"
+    assert said in outcome.text
 
 
 def check_collectives(found, size):

@@ -125,6 +125,22 @@ def test_times_of_a_frame_may_have_any_type(library):
     [
         (LONG, {}, r"frame: expected options that define a sequence, got 'id', 't', 'u', 'v', 'y'; 'b', 2, 3.0"),
         (LONG, {"id": "key"}, "frame, `id`: expected the column 'key', got only 'id', 't', 'u', 'v', 'y'"),
+        (LONG, {"id": "id", "label": "Y"}, "frame, `label`: expected the column 'Y', got only 'id', 't'"),
+        (
+            {"id": ["a", "a"], "x": [1.0, 2.0], "y": [["p"], ["q"]]},
+            {"id": "id", "label": "y", "label_kind": "several classes"},
+            r"frame, row 1, label: expected \['p'\], as in the first row of its id, got \['q'\]",
+        ),
+        ({"id": ["a"], "x": [1.0], "y": [{"p": 1}]}, {"id": "id", "label": "y"}, "frame, row 0, label: expected a"),
+        ({"a": [1.0], "y": ["u"]}, {"wide": True, "label": "Y"}, "frame, `label`: expected the column 'Y'"),
+        ({"text": [b"ab", b"c"]}, {}, "frame, row 0, column 'text': expected a text or a list, got b'ab'"),
+        ({"text": [{"a": 1}, {"a": 2}]}, {}, "frame, row 0, column 'text': expected a text or a list, got {'a': 1}"),
+        ({"text": [["a", None], ["c"]]}, {}, r"frame, row 0, column 'text': expected .*, got \['a', None\]"),
+        (
+            {"text": [np.array([2**63 + 5], np.uint64), np.array([1], np.uint64)]},
+            {},
+            "frame, row 0, column 'text': expected ids below",
+        ),
         (LONG, {"id": "id", "delimiter": ";"}, "read, delimiter: expected none of a long form of a frame"),
         (LONG, {"id": "id", "sequence": "u"}, "read, sequence: expected none of a long form of a frame"),
         (LONG, {"id": "id", "format": "csv"}, "format: expected None for a frame"),
@@ -223,7 +239,11 @@ def test_estimators_take_a_frame_of_one_column(library):
 
     texts, y = ["ab", "b", "ba"] * 4, ["u", "v", "u"] * 4
     numbers, tokens = [[1.0, 2.0], [], [3.0]] * 4, [["p", "q"], [], ["p"]] * 4
-    for X, column in ((texts, texts), (numbers, [np.float32(x) for x in numbers]), (tokens, tokens)):
+    vectors = [[[1.0, 2.0]], [], [[3.0, 4.0], [5.0, 6.0]]] * 4
+    arrays = [np.float32(x).reshape(-1, 2) for x in vectors]
+    for X, column in (
+        (texts, texts), (numbers, [np.float32(x) for x in numbers]), (tokens, tokens), (vectors, arrays),
+    ):  # fmt: skip
         expected = SequenceClassifier(**SMALL).fit(column, y).predict_proba(column)
         table = frame(library, {"text": X, "y": y})
         if library == "pyarrow":
@@ -299,6 +319,16 @@ def test_tools_of_scikit_learn_take_frames_apart():
         assert SequenceClassifier(**SMALL).fit(train, labels).predict(test).shape == (5,)
         data = read(table, label="y")
         assert set(SequenceClassifier(**SMALL).fit(data).classes_) == {"u", "v"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_label_of_a_table_may_be_a_list(library):
+    table = frame(library, {"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [["u", "v", "w"], ["u"]]})
+    data = read(table, wide=True, label="y")
+    assert (data.classes, data.labels.tolist()) == (["u", "v", "w"], [[1, 1, 1], [1, 0, 0]])
+    table = frame(library, {"id": [5, 5, 6], "x": [1.0, 2.0, 3.0], "y": [["u", "v", "w"], ["u", "v", "w"], []]})
+    data = read(table, id="id", label="y")
+    assert (data.classes, data.labels.tolist()) == (["u", "v", "w"], [[1, 1, 1], [0, 0, 0]])
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

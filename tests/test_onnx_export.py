@@ -273,5 +273,5 @@ def test_without_onnx(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with vr.program_guard() as program:
         out = vr.feed_data("x", [-1], "float32") * 2.0
-    with pytest.raises(vr.ProgramError, match=r'pip install "varlen_rnn\[onnx\]"'):
+    with pytest.raises(vr.ProgramError, match="pip install onnx"):
         vo.export(program, tmp_path / "model.onnx", [out])

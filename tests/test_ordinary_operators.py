@@ -144,6 +144,7 @@ def test_one_hot_in_a_program():
     assert (found.dtype, found.shape, found.lod()) == (np.int64, (6, 4), ids.lod())
     assert np.array_equal(found, np.eye(4)[ids.data])
     assert F.one_hot(np.zeros((0, 2), int)).shape == (0, 2, 0)
+    assert F.one_hot(np.array([2, 0], np.uint8)).numpy().tolist() == [[0, 0, 1], [1, 0, 0]]
     with vr.program_guard() as program:
         x = vr.feed_data("ids", [-1], "int64", lod_level=1)
         y = F.one_hot(x, 4).astype("float32") @ np.ones((4, 2), np.float32)

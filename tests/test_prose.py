@@ -1,7 +1,8 @@
-"""Docstrings, comments and errors avoid four constructions that make a reader hold a sentence open.
+"""Docstrings, comments, errors and pages avoid four constructions that make a reader hold a sentence open.
 
-CONTRIBUTING ("How we write") says what to write instead.  `prose_counts.json` holds how many texts of each room have
-one of them; a count may only fall: `python -m tests.test_prose` writes the file anew after a room became clearer.
+CONTRIBUTING ("How we write") says what to write instead.  `prose_counts.json` holds how many texts of each room, and
+how many places of each page, have one of them; a count may only fall: `python -m tests.test_prose` writes the file anew
+after a room or a page became clearer.
 """
 
 import ast
@@ -14,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "varlen_rnn"
+from tests import operators_page
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "varlen_rnn"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = {"docs/benchmarks.md"}
+MOST_ON_PAGES = 19  # a tenth of the 190 places when pages were counted first
 COUNTS = Path(__file__).parent / "prose_counts.json"
 CONSTRUCTIONS = {
     "`what` for a noun": r"\bwhat\b|\bwhatever\b(?! (?:the|their|its)\b)",
@@ -81,6 +88,29 @@ def room_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def name_of(page):
+    """Return the name of a page in the counts, such as `docs/lod.md`."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def prose_of_page(text):
+    """Return a page's prose: without blocks of code, generated tables, addresses of links and code in backticks."""
+    text = re.sub(r"^( *)```.*?^\1```[^\n]*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"\]\([^)]*\)", "]", text.partition(operators_page.MARK)[0])
+    return without_code(text)
+
+
+def odd_places(page):
+    """Return the places of a page that have one of the four constructions, each with the words around it."""
+    text = prose_of_page(page.read_text())
+    return [text[max(0, found.start() - 60) : found.end() + 60] for found in ODD.finditer(text)]
+
+
+def counted_pages():
+    """Return how many places of each page that people write have one of the constructions."""
+    return {name_of(page): len(odd_places(page)) for page in PAGES if name_of(page) not in GENERATED}
+
+
 def counted():
     """Return how many texts of each room have one of the constructions."""
     found = Counter({room_of(path): 0 for path in PACKAGE.rglob("*.py")})
@@ -101,6 +131,22 @@ def test_the_count_of_a_room_only_falls(room):
     assert len(odd) <= most, "\n".join(odd)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_count_of_a_page_only_falls(page):
+    most = json.loads(COUNTS.read_text())["pages"].get(name_of(page), 0)
+    odd = [] if name_of(page) in GENERATED else odd_places(page)
+    assert len(odd) <= most, "\n".join(odd)
+
+
+def test_pages_have_a_tenth_of_the_places_that_they_once_had():
+    assert sum(json.loads(COUNTS.read_text())["pages"].values()) <= MOST_ON_PAGES
+
+
+def test_code_and_addresses_of_a_page_are_no_prose():
+    page = "See [the plan](plan.md#what-padding-costs).\n```python\nwhat = 1\n```\nThe name `what`, and that of x.\n"
+    assert ODD.findall(prose_of_page(page)) == ["that of"]
+
+
 @pytest.mark.parametrize(
     ("text", "odd"),
     [
@@ -118,5 +164,6 @@ def test_a_construction_is_found(text, odd):
 
 
 if __name__ == "__main__":
-    COUNTS.write_text(json.dumps(counted(), indent=1) + "\n")
-    print(sum(counted().values()), "texts")
+    rooms, pages = counted(), counted_pages()
+    COUNTS.write_text(json.dumps(rooms | {"pages": pages}, indent=1) + "\n")
+    print(sum(rooms.values()), "texts,", sum(pages.values()), "places of pages")

@@ -1,13 +1,14 @@
 """What the README and the pages on programs and operators show runs, and their tables are up to date."""
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests import operators_page
+from tests import operators_page, readme_table
 from varlen_rnn.tape import operator
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +35,18 @@ def test_the_readme():
     assert names["lstm"].parameters()[0].grad is None  # after zero_grad
     whole, _ = names["gru"](vr.create_lod_tensor(names["arriving"], [[4]]))
     assert np.array_equal(names["outputs"], whole)
+
+
+def test_the_measured_lines_agree_with_the_results():
+    page = readme_table.PATH.read_text()
+    assert page == readme_table.page(), "python -m tests.readme_table writes it"
+    assert page.index(readme_table.BEGIN) < page.index("## "), "on the first screen"
+
+
+def test_the_picture_is_drawn_by_its_script():
+    drawn = runpy.run_path(str(ROOT / "docs" / "img" / "ragged.py"))
+    assert drawn["PATH"].read_text() == drawn["picture"](), "python docs/img/ragged.py writes it"
+    assert "docs/img/ragged.svg" in (ROOT / "README.md").read_text().partition("## ")[0]
 
 
 def test_state_dicts_travel_both_ways():
@@ -89,7 +102,10 @@ def test_the_page_on_onnx():
     np.testing.assert_allclose(names["found"], names["again"], rtol=1e-5, atol=1e-6)
     ours = [op for op in OPERATORS.values() if op.onnx and op.forward.__module__.startswith("varlen_rnn.")]
     said, read = {*SAID, *(op.type for op in ours)}, {*READS, *(op.onnx for op in ours)}
-    for begin, end, table in (("## What can be said\n\n", "\n\n", said), ("of constants; and\n\n", ".\n", read)):
+    for begin, end, table in (
+        ("## Operators that can be exported\n\n", "\n\n", said),
+        ("constants, and\n\n", ".\n", read),
+    ):
         listed = page.read_text().partition(begin)[2].partition(end)[0]
         assert listed.replace("\n", " ") == ", ".join(f"`{name}`" for name in sorted(table))
 

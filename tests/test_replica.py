@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
-from tests.launched import Model, data, loss_of, train
+from tests.launched import Model, data, loss_of, normalised, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
@@ -236,7 +236,7 @@ def test_hooks_see_the_gradient_of_this_rank():
         model, seen = vr.nn.Linear(3, 2), []
         replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
         model.weight.register_hook(lambda gradient: seen.append(gradient.copy()) or gradient * 2.0)
-        (model(X).sum() * float(comm.rank + 1)).backward()
+        (model(X) * float(comm.rank + 1)).sum().backward()
         return seen[0], model.weight.grad
 
     whole = np.tile(X.sum(axis=0), (2, 1))
@@ -319,6 +319,17 @@ def test_running_moments_are_those_of_the_first_part():
     assert [value for name, value in wanted.items() if name.endswith("tracked")] == [2]
     for found in run_ranks(2, lambda comm: run(comm, 3)):
         check_equal(found, wanted)
+
+
+@pytest.mark.parametrize("sizes", [(12,), (7, 5), (12, 0), (0, 1, 11)])
+def test_moments_of_batches_are_those_of_all_ranks(sizes, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)  # a parameter each
+    wanted = normalised(None)
+    found = run_ranks(len(sizes), lambda comm: normalised(comm, sizes))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+    for other in found[1:]:
+        check_equal(other, found[0])
 
 
 def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
@@ -443,6 +454,27 @@ def test_a_trainer_on_ranks(accumulate):
         check_equal(found, wanted)
 
 
+def test_a_trainer_goes_on_after_an_error_between_shards():
+    wanted, _ = fitted(Communicator(), 2)
+    vr.manual_seed(0)
+    model, calls = Model(), []
+
+    def loss(*batch):
+        calls.append(len(calls))
+        if calls[-1] == 3:  # the second shard of the second step
+            raise OSError("no such batch")
+        return loss_of(model, *batch)
+
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), loss, data(), clip_norm=1.0, comm=Communicator(),
+        reproducible=2,
+    )  # fmt: skip
+    with pytest.raises(OSError, match="no such batch"):
+        trainer.fit(epochs=2)
+    trainer.fit(epochs=2)
+    check_equal(model.state_dict(), {name: value for name, value in wanted.items() if name != "losses"})
+
+
 class Count(vr.training.Callback):
     def __init__(self, on_first_rank_only):
         self.on_first_rank_only, self.calls = on_first_rank_only, 0
@@ -459,8 +491,124 @@ def test_callbacks_of_the_first_rank():
 
     assert run_ranks(2, run) == [[2, 2], [0, 2]]
     assert run(None) == [2, 2]
-    for callback in (vr.training.Checkpoints, vr.training.JSONLog, vr.training.Progress):
+    for callback in (vr.training.JSONLog, vr.training.Progress):
         assert callback.on_first_rank_only
+
+
+def test_a_trainer_goes_on_after_an_interrupt_between_shards():
+    def run(fails):
+        vr.manual_seed(0)
+        model, calls = Model(), []
+
+        def loss(*batch):
+            calls.append(1)
+            if fails and len(calls) == 2:  # after the first of three shards
+                raise KeyboardInterrupt
+            return loss_of(model, *batch)
+
+        optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
+        trainer = vr.training.Trainer(model, optimizer, loss, data(), comm=Communicator(), reproducible=3)
+        if fails:
+            state = vr.random.get_state()
+            with pytest.raises(KeyboardInterrupt):
+                trainer.fit(epochs=1)
+            vr.random.set_state(state)
+        trainer.fit(epochs=1)
+        return model.state_dict()
+
+    check_equal(run(fails=True), run(fails=False))
+
+
+def stopped_and_resumed(comm, folder, stop_at, reproducible=None):
+    """Return the weights after a training that takes steps up to `stop_at`, or to its end, from the last checkpoint."""
+    vr.manual_seed(0)
+    model = Model()
+    trainer = vr.training.Trainer(
+        model, vr.optim.Adam(model.parameters(), lr=0.05), lambda *batch: loss_of(model, *batch), data(),
+        clip_norm=1.0, comm=comm, reproducible=reproducible, callbacks=[vr.training.Checkpoints(folder, every=3)],
+    )  # fmt: skip
+    began = trainer.resume(folder)
+    if stop_at is None:
+        trainer.fit(epochs=2)
+    else:
+        trainer.fit(steps=stop_at)
+    return began, model.state_dict()
+
+
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_checkpoint_of_ranks_goes_on_with_another_number_of_ranks(later, tmp_path):
+    wanted = run_ranks(2, lambda comm: fitted(comm, 4))[0][0]
+    close, _ = fitted(None)
+    for reproducible, check, expected in ((4, check_equal, wanted), (None, check_close, close)):
+        expected = {name: value for name, value in expected.items() if name != "losses"}
+        folder = tmp_path / str(reproducible)
+        run_ranks(2, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, 5, k))
+        assert [path.name for path in folder.iterdir()] == ["step-000000003.safetensors"]
+        again = run_ranks(later, lambda comm, folder=folder, k=reproducible: stopped_and_resumed(comm, folder, None, k))
+        for began, found in again:
+            assert began
+            check(found, expected)
+
+
+def with_a_divided_table(comm, folder, stop_at, make):
+    """Return the model's state, whole, after a training of a table that ranks divide, from the last checkpoint on."""
+    vr.manual_seed(0)
+    table, gru, output = vr.nn.Embedding(11, 3, shard=comm), vr.nn.GRU(3, 2), vr.nn.Linear(2, 1)
+    model = vr.nn.Sequential(table, gru, output)
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, 11, length) for length in rng.integers(1, 6, 30)]
+    trainer = vr.training.Trainer(
+        model, make(model.parameters()), lambda x: (output(gru(table(x))[0]) ** 2).mean(),
+        vr.data.batches(ids, batch_size=6), comm=comm, reproducible=6,
+        callbacks=[vr.training.Checkpoints(folder, every=2, keep=1)],
+    )  # fmt: skip
+    trainer.resume(folder)
+    trainer.fit(steps=stop_at)
+    state = model.state_dict()
+    rows = comm.all_gather(state.pop("0.weight" if comm.size == 1 else f"0.weight[{comm.rank}::{comm.size}]"))
+    state["0.weight"] = np.zeros((11, 3), np.float32)
+    for rank, part in enumerate(rows):
+        state["0.weight"][rank :: comm.size] = part
+    return state
+
+
+@pytest.mark.parametrize("make", [lambda p: vr.optim.SGD(p, lr=0.1), lambda p: vr.optim.Adam(p, lr=0.01)])
+@pytest.mark.parametrize("later", [1, 2, 3])
+def test_a_checkpoint_has_the_rows_of_a_divided_table_from_all_ranks(later, make, tmp_path):
+    wanted = run_ranks(2, lambda comm: with_a_divided_table(comm, tmp_path / "whole", 7, make))[0]
+    folder = tmp_path / "parts"
+    run_ranks(2, lambda comm: with_a_divided_table(comm, folder, 5, make))
+    name = "step-000000004.safetensors"
+    assert sorted(path.name for path in folder.iterdir()) == [name, f"{name}.4.0-of-2", f"{name}.4.1-of-2"]
+    check = check_close if later == 1 else check_equal  # one rank has no divided table, and adds its rows on the grid
+    for found in run_ranks(later, lambda comm: with_a_divided_table(comm, folder, 7, make)):
+        check(found, wanted)
+    assert len(list(folder.iterdir())) == (1 if later == 1 else 1 + later), "older parts are removed"
+
+
+def test_a_checkpoint_without_its_parts_is_an_error(tmp_path):
+    def run(comm):
+        return with_a_divided_table(comm, tmp_path, 2, lambda parameters: vr.optim.SGD(parameters, lr=0.1))
+
+    run_ranks(2, run)
+    (tmp_path / "step-000000002.safetensors.2.1-of-2").unlink()
+    with pytest.raises(FileNotFoundError, match="1-of-2"):
+        run_ranks(1, run)
+
+
+def test_all_ranks_hear_that_rank_0_cannot_write(monkeypatch):
+    def save(path, **groups):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(vr.training.trainer, "save", save)
+
+    def run(comm):
+        _, trainer = fitted(comm)
+        kind, text = (OSError, "disk is full") if comm.rank == 0 else (vr.CheckpointError, "an error on another rank")
+        with pytest.raises(kind, match=text):
+            trainer.save("file")
+
+    run_ranks(3, run)
 
 
 def test_trainers_that_cannot_be_on_ranks():
@@ -580,6 +728,14 @@ def test_programs_that_cannot_be_on_ranks():
         vr.ProgramError, match="expected a loss that is one sum or mean over rows, got the result of 'add'"
     ):
         ReplicatedProgram(program)
+    for name, mixed in {
+        "reduce_mean": lambda logits, labels: logits.var(),
+        "reduce_max": lambda logits, labels: (logits - logits.max()).sum(),
+        "matmul": lambda logits, labels: (logits.T @ logits).sum(),
+    }.items():
+        program, *_ = recorded(mixed)
+        with pytest.raises(vr.ProgramError, match=f"expected rows that do not depend on each other .*, got '{name}'"):
+            ReplicatedProgram(program)
     with pytest.raises(vr.DTypeError, match="ReplicatedProgram, program: expected a Program, got Linear"):
         ReplicatedProgram(model)
     replicate(model, vr.optim.SGD(model.parameters(), 0.1))

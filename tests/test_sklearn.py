@@ -1,6 +1,9 @@
 """Estimators: scikit-learn's own checks, sequences of every kind, equal bits, files, and labels that fit nothing."""
 
+import multiprocessing
 import pickle
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,13 +12,14 @@ import varlen_rnn as vr
 
 pytest.importorskip("sklearn")
 
+import joblib
 from sklearn.base import ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, base, load, network
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.training import Callback
 
@@ -31,7 +35,7 @@ DO_NOT_FIT = {
 }
 SMALL = {"hidden_size": 8, "random_state": 0}
 # The settings of checks that ask for a score; those of the class reach it too, in four times the time.
-TRAINED = {"check_regressors_train": {"hidden_size": 16, "max_epochs": 20, "lr": 0.02, "batch_size": 16}}
+TRAINED = {"check_regressors_train": {"hidden_size": 16, "max_epochs": 30, "lr": 0.03, "batch_size": 16}}
 
 
 class TaggerOfSequences(SequenceTagger):
@@ -208,6 +212,10 @@ def test_labels_that_fit_nothing_are_named():
         SequenceClassifier(**SMALL).fit(X, y[:3])
     with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected .* labels, one per step"):
         SequenceTagger(**SMALL).fit(X, [[1]] * 20)
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 2: expected 3 labels, one per step, got shape \(2,\)"):
+        SequenceTagger(**SMALL).fit(["ab", "c", "def"], ["xy", "x", "xy"])  # the others have a label per character
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 1: expected 3 labels, one per step"):
+        SequenceTagger(**SMALL).fit(["a dog", "a big dog"], [["d", "n"], ["d"]])
     with pytest.raises(vr.DTypeError, match="y: expected numbers"):
         SequenceRegressor(**SMALL).fit(X, ["a"] * 20)
     with pytest.raises(vr.ShapeError, match="sample_weight: expected shape"):
@@ -440,6 +448,56 @@ def test_pipelines_searches_and_validation_over_processes():
     search = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2, n_jobs=2).fit(X, y)
     alone = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2).fit(X, y)
     np.testing.assert_array_equal(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
+
+
+def executors():
+    """Yield executors of threads and of new processes, which import everything again."""
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def test_executors_predict_the_same(monkeypatch):
+    monkeypatch.setattr(base, "_ROWS", 40)
+    X = [*series()[0], np.zeros((0, series()[0][0].shape[1]))]
+    models = {name: FITTED[name]() for name in ("regressor", "tagger")}
+    several = SequenceClassifier(**SMALL, max_epochs=1).fit(series()[0], np.eye(3)[np.arange(60) % 3])
+    calls = [
+        *(model.predict for model in models.values()),
+        models["tagger"].predict_proba,
+        several.predict,
+        several.predict_proba,
+    ]
+    wanted = [call(X) for call in calls]
+    for executor in executors():
+        for call, expected in zip(calls, wanted, strict=True):
+            np.testing.assert_equal(call(X, executor=executor), expected)
+    assert several.module_.training
+
+
+def test_an_error_of_an_executor_comes_out_and_ends_the_work(monkeypatch):
+    model, calls = FITTED["regressor"](), []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        time.sleep(0.01)
+        raise MemoryError("in a worker")
+
+    monkeypatch.setattr(base, "_ROWS", 1)
+    monkeypatch.setattr(network, "outputs_of", fail)
+    X = series(500)[0]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError, match="in a worker"):
+        model.predict(X, executor=pool)
+    assert len(calls) < 500
+    for executor in (2, "processes", type("Pool", (), {"submit": None})()):
+        with pytest.raises(vr.DTypeError, match=r"executor: expected a concurrent\.futures\.Executor or None, got"):
+            model.predict(series()[0], executor=executor)
+
+
+def test_workers_of_joblib_divide_the_cores():
+    seen = joblib.Parallel(n_jobs=2)(joblib.delayed(vr.get_num_threads)() for _ in range(4))
+    assert set(seen) == {max(1, joblib.cpu_count() // 2)}
 
 
 def test_a_bar_where_it_is_asked_for(capsys):

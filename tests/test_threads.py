@@ -68,6 +68,19 @@ def test_the_environment_says_how_many_threads_until_somebody_sets_another_numbe
     assert [vr.get_num_threads(), *numbers_seen_by(1, vr.get_num_threads)] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("3", 3), (" 2 ", 2), ("100", 8), ("3,2", 3), ("", 8), ("0", 8), ("-1", 8), ("two", 8), (",", 8)],
+)
+def test_workers_whose_pool_divides_the_cores_take_their_share(monkeypatch, text, number):
+    monkeypatch.setattr(threads, "_available_cores", lambda: 8)
+    monkeypatch.setenv(threads.OPENMP_VARIABLE, text)
+    assert vr.get_num_threads() == number
+    monkeypatch.setenv(threads.VARIABLE, "20")
+    threads._number_of_environment.cache_clear()
+    assert vr.get_num_threads() == 20, "ours wins"
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "2 3", "9" * 5000, "\N{ARABIC-INDIC DIGIT TWO}"])
 def test_a_wrong_number_in_the_environment_is_an_error_at_its_first_use(monkeypatch, text):
     monkeypatch.setenv(threads.VARIABLE, text)

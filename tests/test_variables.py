@@ -232,6 +232,10 @@ def test_clip_is_numpys_and_leaves_nan():
     assert np.array_equal(np.clip(y, 0, 1), np.clip(y.numpy(), 0, 1), equal_nan=True)
     assert np.array_equal(y.clip(max=1.0), np.minimum(y.numpy(), 1), equal_nan=True)
     assert vr.Variable([1, 5, 9]).clip(2, 6).numpy().tolist() == [2, 5, 6]
+    for low, high in ((np.nan, 1.0), (0.0, np.nan), (np.array([0.0, np.nan, 0.0, 0.0]), 1.0)):
+        expected = np.clip(y.numpy(), low, high)
+        for bound in (low, vr.Variable(low)):  # of a Variable, only a run of a program tells
+            assert np.array_equal(y.clip(bound, high), expected, equal_nan=True)
     assert rows().clip(1, np.array([3.0, 5.0])).lod() == [[0, 2, 5]]
     with pytest.raises(vr.DTypeError, match="at least one of min and max"):
         y.clip()

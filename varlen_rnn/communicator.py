@@ -218,7 +218,10 @@ class Communicator:
             self._barrier()
 
     def close(self) -> None:
-        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more.
+
+        A script ends with it, so that a rank that never comes there ends all after the timeout.
+        """
 
     def _count_sum(self, array: np.ndarray) -> None:
         self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size

@@ -31,6 +31,17 @@ def shard_name(name: str, shard: Any) -> str:
     return name if shard is None else f"{name}[{shard.rank}::{shard.size}]"
 
 
+def is_shard(name: str) -> bool:
+    """Return whether a name in a state is the name of some rows of an array.
+
+    Examples
+    --------
+    >>> is_shard("weight"), is_shard("weight[1::4]")
+    (False, True)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
 def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
     """Return the names in a state of an array and of its shards.
 

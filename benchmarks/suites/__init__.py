@@ -2,6 +2,7 @@
 
 from benchmarks.suites import (
     cells,
+    distributed,
     efficiency,
     end_to_end,
     groups,
@@ -32,4 +33,5 @@ SUITES = {
     "memory": Suite(memory.points, memory.run, memory.COLUMNS, memory.cells),
     "startup": Suite(startup.points, startup.run, startup.COLUMNS, startup.cells),
     "scaling": Suite(scaling.points, layers.run, layers.COLUMNS, layers.cells),
+    "distributed": Suite(distributed.points, distributed.run, distributed.COLUMNS, distributed.cells),
 }

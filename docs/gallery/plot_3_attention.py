@@ -1,10 +1,9 @@
-"""Where a sequence is looked at
-=============================
+"""Attention over the rows of a sequence
+=====================================
 
-Each row is a random number and a mark; two rows of a sequence are marked, and the sum of their numbers is
-asked for (the adding problem of Hochreiter and Schmidhuber, 1997). A softmax over the rows of each sequence
-weighs them, and a sum makes one row per sequence: operators over sequences of any lengths, whose weights one
-can look at.
+Each row is a random number and a mark. Two rows of a sequence are marked, and the model learns the sum of their
+numbers (the adding problem of Hochreiter and Schmidhuber, 1997). A softmax over the rows of each sequence weights
+the rows, and a weighted sum makes one row per sequence. The pictures show these weights.
 """
 
 import matplotlib.pyplot as plt
@@ -58,12 +57,14 @@ print(f"loss {np.mean(losses[:20]):.3f} at first, {np.mean(losses[-20:]):.4f} at
 problems = [problem() for _ in range(4)]
 with vr.no_grad():
     weights, _ = model.weights(vr.LoDTensor.from_sequences([rows for rows, _ in problems]))
-figure, axes = plt.subplots(1, 5, figsize=(12, 2.8), layout="constrained")
+figure, axes = plt.subplots(1, 5, figsize=(13, 3.2), layout="constrained")
+figure.suptitle("Training loss, and attention weights of four sequences")
 axes[0].semilogy(losses)
-axes[0].set(title="loss", xlabel="step of training")
+axes[0].set(title="training loss", xlabel="step of training", ylabel="mean squared error")
 for axis, (rows, _), weight in zip(axes[1:], problems, weights.value.to_sequences(), strict=True):
     axis.bar(np.arange(len(rows)), weight[:, 0])
-    axis.plot(np.flatnonzero(rows[:, 1]), np.zeros(2), "^", color="tab:red", markersize=9, label="marked")
-    axis.set(title=f"weights of {len(rows)} rows", xlabel="row")
-axes[1].legend()
+    axis.plot(np.flatnonzero(rows[:, 1]), np.zeros(2), "^", color="tab:red", markersize=9, label="marked row")
+    axis.set(title=f"{len(rows)} rows", xlabel="row", ylim=(-0.03, 1.0))
+axes[1].set_ylabel("weight (0 to 1)")
+axes[1].legend(loc="upper left")
 plt.show()

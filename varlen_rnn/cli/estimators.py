@@ -16,7 +16,7 @@ LABEL_KIND_OF = {estimator: kind for kind, estimator in KIND_OF.items()}
 
 def estimators():
     """Return the module of estimators; if scikit-learn is missing, raise an error that says how to install it."""
-    library("sklearn", '"varlen_rnn[sklearn]"')
+    library("sklearn", "scikit-learn")
     from varlen_rnn import sklearn
 
     return sklearn

@@ -54,6 +54,8 @@ def number(text):
 def _run(arguments):
     if arguments.label is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
+    if arguments.picture is not None and not Path(arguments.picture).suffix:
+        arguments.picture += ".png"  # as matplotlib would, but the file is named, and checked
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
         reading.check_out(option, path, arguments.data)
     if arguments.picture is not None:

@@ -22,7 +22,7 @@ from varlen_rnn.rows.lod import LoDTensor
 
 def read_columns(format: str, path: str, options: Options) -> Dataset:
     """Return the data set of a Parquet or Arrow IPC file; rows of an Arrow file stay in the file, memory-mapped."""
-    pa = library("pyarrow", '"varlen_rnn[arrow]"')
+    pa = library("pyarrow", "pyarrow")
     sequence, label = options.sequence or "text", options.label
     table = arrow_table(path, format)
     for field in (sequence, label):
@@ -90,10 +90,10 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
 
 def arrow_table(path: str, format: str) -> Any:
     """Return the pyarrow table of a Parquet or Arrow IPC file."""
-    pa = library("pyarrow", '"varlen_rnn[arrow]"')
+    pa = library("pyarrow", "pyarrow")
     try:
         if format == "parquet":
-            return library("pyarrow.parquet", '"varlen_rnn[arrow]"').read_table(path)
+            return library("pyarrow.parquet", "pyarrow").read_table(path)
         source = pa.memory_map(path)
         try:
             return pa.ipc.open_file(source).read_all()

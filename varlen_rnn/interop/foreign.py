@@ -13,13 +13,13 @@ from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 
-def library(name: str, extra: str) -> ModuleType:
+def library(name: str, package: str) -> ModuleType:
     """Import and return a library, or raise an error that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ProgramError(
-            name, expected="a package that is installed", got="none", hint=f"pip install {extra}"
+            name, expected="a package that is installed", got="none", hint=f"pip install {package}"
         ) from error
 
 

@@ -103,6 +103,22 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
     def __len__(self) -> int:
         return len(self._listed)
 
+    # An entry is found by identity, because `==` of Parameters raises.
+
+    def __contains__(self, value: object) -> bool:
+        return any(value is entry for entry in self._listed)
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the first index of an entry, or raise a ValueError."""
+        for number in range(*slice(start, stop).indices(len(self))):
+            if self._listed[number] is value:
+                return number
+        raise ValueError(f"{shown(value)} is no entry of this {type(self).__name__}")
+
+    def count(self, value: Any) -> int:
+        """Return how often an entry stands in the list."""
+        return sum(value is entry for entry in self._listed)
+
     def insert(self, index: int, value: T) -> None:
         """Insert an entry before an index."""
         self._listed.insert(check_int(index, f"{type(self).__name__}, index"), self._checked(value))

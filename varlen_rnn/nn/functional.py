@@ -311,7 +311,8 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
     """
     ids = required(ids, "one_hot, ids")
     if num_classes is None:
-        num_classes = int(np.asarray(ids.value).max(initial=-1)) + 1 if ids.dtype.kind in "iu" else 0
+        given = np.asarray(ids.value)
+        num_classes = max(0, int(given.max()) + 1) if given.size and given.dtype.kind in "iu" else 0
     return apply("one_hot", ids, num_classes=check_int(num_classes, "one_hot, num_classes", 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 
@@ -21,11 +22,11 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.nn import functional
-from varlen_rnn.nn.module import Buffer, Module, Parameter, check_dtype
+from varlen_rnn.nn.module import NOT_IN_HALF, Buffer, Module, Parameter, check_dtype
 from varlen_rnn.nn.sharded import Shard, ShardedParameter, check_alike, drawn_rows, whole_height
 from varlen_rnn.random import generator
 from varlen_rnn.tape.modes import recorder
-from varlen_rnn.tape.variable import NOT_IN_HALF, Variable, apply
+from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
 
 
@@ -145,6 +146,10 @@ class BatchNorm1d(Module):
     In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
     the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
 
+    On several ranks (`distributed.replicate`) the moments go over the rows of all ranks, so each rank calls the layer
+    equally often, even without rows.  With `reproducible`, each shard has its own moments, and only the first shard
+    moves the running moments.
+
     A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
     PyTorch raises an error.
 
@@ -210,7 +215,9 @@ class BatchNorm1d(Module):
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
         # As values of their own, since the gradient does not read them and they change before it is computed.
         aside = [apply("detach", moment) for moment in running]
-        out, *moments = apply("batch_norm", x, *aside, *affine, **constants)
+        hooks = self.running_mean.hooks
+        with contextlib.nullcontext() if hooks is None or hooks.watcher is None else hooks.watcher.summing_moments():
+            out, *moments = apply("batch_norm", x, *aside, *affine, **constants)
         apply("track_moments", *running, self.num_batches_tracked, *moments, momentum=self.momentum)
         return out
 

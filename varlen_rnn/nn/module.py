@@ -25,6 +25,8 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 V = TypeVar("V", bound=Variable)
 
+NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
+
 
 class Parameter(Variable):
     """A Variable that a module trains: it requires a gradient, and optimizers update it in place.
@@ -71,6 +73,13 @@ class Parameter(Variable):
             expected = "float16, float32 or float64"
             raise DTypeError("Parameter without a gradient", expected=expected, got=rows.dtype)
         super().__init__(rows, requires_grad=requires_grad, persistable=True)
+
+    def _check_floating(self) -> None:
+        super()._check_floating()
+        if self.dtype not in FLOATS:
+            hint = NOT_IN_HALF if self.dtype == np.float16 else None
+            what = "Parameter that requires a gradient"
+            raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
     @property
     def data(self) -> np.ndarray:

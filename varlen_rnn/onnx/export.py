@@ -31,7 +31,7 @@ def library() -> Any:
     try:
         return importlib.import_module("onnx")
     except ImportError as error:
-        hint = 'pip install "varlen_rnn[onnx]"'
+        hint = "pip install onnx"
         raise ProgramError("onnx", expected="a package that is installed", got="none", hint=hint) from error
 
 

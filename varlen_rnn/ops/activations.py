@@ -78,8 +78,27 @@ def _leaky_relu_grad(x, d_y, alpha):
     return x.like(np.where(x.data > 0, d_y.data, d_y.data * x.dtype.type(alpha)))
 
 
+_NEAR = 1 / 64  # of smaller numbers, e**x - 1 and log(1 + x) would lose digits: series of ten terms have them all
+
+
+def _exp_less_one(x):
+    """Return `e**x - 1` of a scalar of at most 0."""
+    series = 1.0
+    for k in range(10, 1, -1):
+        series = series * x / k + 1.0
+    return kernels.where(x > -_NEAR, x * series, kernels.exp(x) - 1)
+
+
+def _log_one_more(x):
+    """Return `log(1 + x)` of a scalar of at least 0."""
+    series = 0.1
+    for k in range(9, 0, -1):
+        series = 1 / k - series * x
+    return kernels.where(x < _NEAR, x * series, kernels.log(1 + x))
+
+
 def _elu(x, alpha):
-    return kernels.where(x > 0, x, alpha * (kernels.exp(kernels.minimum(x, 0)) - 1))
+    return kernels.where(x > 0, x, alpha * _exp_less_one(kernels.minimum(x, 0)))
 
 
 @operator(rows="each", scalar=_elu, onnx="Elu")
@@ -104,7 +123,7 @@ def _elu_grad(x, d_y, alpha):
 
 def _softplus(x, beta, threshold):
     z = beta * x
-    curve = kernels.maximum(z, 0) + kernels.log(1 + kernels.exp(-abs(z)))
+    curve = kernels.maximum(z, 0) + _log_one_more(kernels.exp(-abs(z)))
     return curve / beta if threshold == math.inf else kernels.where(z > threshold, x, curve / beta)
 
 

@@ -6,7 +6,10 @@ rows are (-1, 0) and (1, 0) for `eps=0`, with 0 in place of 0 / 0.
 Sums over rows are sums of `kernels.pool`, which do not drift and do not depend on the number of threads.
 """
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -25,12 +28,26 @@ _INT64 = np.dtype(np.int64)
 _BLOCK = 2**16  # elements that are computed at a time, since arrays as large as the batch would leave the caches
 
 
-def over_ranks(*sums):
-    """Return sums over the rows of this process as sums over the rows of all processes that train together.
+_sums_of_ranks: ContextVar[Callable[..., Sequence[np.ndarray]] | None] = ContextVar("sums_of_ranks", default=None)
 
-    A process that trains alone is the only one.
+
+@contextlib.contextmanager
+def summing(function: Callable[..., Sequence[np.ndarray]]) -> Iterator[None]:
+    """Let moments go over the rows of several processes, whose sums `function(*sums)` adds.
+
+    Each process calls it equally often: twice per application, and once per gradient.
     """
-    return sums
+    before = _sums_of_ranks.set(function)
+    try:
+        yield
+    finally:
+        _sums_of_ranks.reset(before)
+
+
+def over_ranks(*sums):
+    """Return sums over the rows of this process as sums over the rows of all processes that train together."""
+    function = _sums_of_ranks.get()
+    return sums if function is None else function(*sums)
 
 
 def _rows(specs, axes, eps, training):

@@ -27,6 +27,8 @@ SMALL_WORK = 4_000_000
 MAX_THREADS = 64  # threads of one call, including the calling thread
 
 VARIABLE = "VARLEN_RNN_NUM_THREADS"  # environment variable
+# Environment variable by which launchers and pools of processes, such as torchrun and joblib, divide the cores.
+OPENMP_VARIABLE = "OMP_NUM_THREADS"
 
 _own_number: contextvars.ContextVar[int | None] = contextvars.ContextVar("num_threads", default=None)
 _last_number: int | None = None  # the last number set in any context, for contexts without their own
@@ -54,7 +56,18 @@ def get_num_threads() -> int:
     >>> get_num_threads() >= 1
     True
     """
-    return min(_own_number.get() or _last_number or _number_of_environment() or _available_cores(), MAX_THREADS)
+    return min(_own_number.get() or _last_number or _number_of_environment() or _share_of_cores(), MAX_THREADS)
+
+
+@functools.cache
+def _share_of_cores() -> int:
+    """Return the number of cores, or the number in `OMP_NUM_THREADS` if it is smaller; it is read once per process.
+
+    As in OpenMP, the variable may be a list, one number for each level of nested work, and is ignored if it is wrong.
+    """
+    text = os.environ.get(OPENMP_VARIABLE, "").partition(",")[0].strip()
+    cores = _available_cores()
+    return min(cores, int(text)) if re.fullmatch("[0-9]{1,18}", text) and int(text) else cores
 
 
 @functools.cache
@@ -77,8 +90,9 @@ def set_num_threads(num_threads: int) -> None:
     Parameters
     ----------
     num_threads : int
-        At least 1.  Without a call, the number is the environment variable `VARLEN_RNN_NUM_THREADS`, or the number of
-        cores that this process may use.  More than 64 is no error, but kernels then use 64 threads.
+        At least 1.  Without a call, the number is the environment variable `VARLEN_RNN_NUM_THREADS`, or else the number
+        of cores that this process may use or the environment variable `OMP_NUM_THREADS`, whichever is less.  More than
+        64 is no error, but kernels then use 64 threads.
 
     Raises
     ------

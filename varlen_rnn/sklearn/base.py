@@ -31,7 +31,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn.inputs import Inputs
-from varlen_rnn.sklearn.network import Network
+from varlen_rnn.sklearn.network import Network, outputs_of_batches
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
@@ -370,7 +370,7 @@ class SequenceEstimator(BaseEstimator):
 
     # Predictions.
 
-    def _outputs(self, X: Any) -> tuple[list[np.ndarray], np.ndarray]:
+    def _outputs(self, X: Any, executor: Any) -> tuple[list[np.ndarray], np.ndarray]:
         """Return the rows of each sequence, and the network's outputs (per sequence or row) in the order of X."""
         check_is_fitted(self, "module_")
         sequences = self._rows(X)
@@ -380,13 +380,10 @@ class SequenceEstimator(BaseEstimator):
         outputs = np.empty((int(ends[-1]), self._num_outputs), np.float32)
         self.module_.eval()
         try:
-            with no_grad():
-                made = batches(sequences, max_tokens=_ROWS, bucket=True)
-                for number, x in enumerate(made):
-                    found = np.asarray(self.module_(x))
-                    indices = made.indices(number)
-                    places = [np.arange(ends[k] - lengths[k], ends[k]) for k in indices]
-                    outputs[np.concatenate(places)] = found
+            made = batches(sequences, max_tokens=_ROWS, bucket=True)
+            for number, found in enumerate(outputs_of_batches(self.module_, made, executor)):
+                places = [np.arange(ends[k] - lengths[k], ends[k]) for k in made.indices(number)]
+                outputs[np.concatenate(places)] = found
         finally:
             self.module_.train()
         return sequences, outputs

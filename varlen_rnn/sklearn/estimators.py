@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.utils.validation import column_or_1d
 
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
+from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
@@ -206,14 +208,30 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
         return functional.cross_entropy(outputs, labels, reduction="none")
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`."""
-        outputs = self._outputs(X)[1]
+    def predict_proba(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
+        """
+        outputs = self._outputs(X, executor)[1]
         return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each sequence; for several classes, 0 or 1 for each class."""
-        outputs = self._outputs(X)[1]
+    def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return the most probable class of each sequence; for several classes, 0 or 1 for each class.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
+        """
+        outputs = self._outputs(X, executor)[1]
         return (outputs > 0).astype(np.int64) if self._several else self.classes_[outputs.argmax(axis=1)]
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -279,9 +297,17 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`."""
-        found = self._outputs(X)[1] * self._scale + self._mean
+    def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
+        """
+        found = self._outputs(X, executor)[1] * self._scale + self._mean
         return found[:, 0] if self._flat else found
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -327,9 +353,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
             return self.tokens
-        pairs = zip(as_sequences(X)[1], _as_lists(y), strict=False)
-        by_character = all(hasattr(labels, "__len__") and len(labels) == len(text) for text, labels in pairs)
-        return "characters" if by_character else "words"
+        pairs = list(zip(as_sequences(X)[1], _as_lists(y), strict=False))
+        fits = lambda text, labels, cut: hasattr(labels, "__len__") and len(labels) == len(split_text(text, cut))
+        count = lambda cut: sum(fits(text, labels, cut) for text, labels in pairs)
+        # A few labels may be wrong: the error names their sequences.
+        return "characters" if count("characters") >= max(1, count("words")) else "words"
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         labels = np.concatenate(_one_per_step(y, lengths))
@@ -373,14 +401,30 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         )
         return by_class if by_row is None else by_class * by_row
 
-    def predict_proba(self, X: Any) -> list[np.ndarray]:
-        """Return a list with the probability of each class at each step, `(steps, classes)`, for each sequence."""
-        sequences, outputs = self._outputs(X)
+    def predict_proba(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
+        """Return a list with the probability of each class at each step, `(steps, classes)`, for each sequence.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
+        """
+        sequences, outputs = self._outputs(X, executor)
         return np.split(_softmax(outputs), np.cumsum(list(map(len, sequences)))[:-1])
 
-    def predict(self, X: Any) -> list[np.ndarray]:
-        """Return a list with the most probable class of each step, for each sequence."""
-        sequences, outputs = self._outputs(X)
+    def predict(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
+        """Return a list with the most probable class of each step, for each sequence.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
+        """
+        sequences, outputs = self._outputs(X, executor)
         return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -162,7 +162,10 @@ def _opened(X: Any) -> Any:
     if hasattr(X, "__arrow_c_stream__") or hasattr(X, "__arrow_c_array__"):
         texts = "str" in str(getattr(X, "dtype", getattr(X, "type", ""))).lower()
         to_list = getattr(X, "to_pylist", None) or getattr(X, "to_list", None)
-        return to_list() if texts and to_list else from_arrow(X)
+        if texts and to_list:
+            return to_list()
+        rows = from_arrow(X)
+        return entries_of(X) if to_list and rows.num_levels > 1 else rows  # lists of lists are rows of one width
     if not isinstance(X, np.ndarray) and hasattr(X, "__array__") and not hasattr(X, "__len__"):
         return np.asarray(X)
     return X

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from varlen_rnn import nn
 from varlen_rnn.cells import registry
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn import functional
+from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
 _LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -77,3 +80,31 @@ def _layer(cell: str) -> Any:
     except ProgramError as error:
         raise ShapeError("cell", expected=expected, got=shown(cell)) from error
     return lambda *sizes, **options: nn.Recurrent(found, *sizes, **options)
+
+
+def outputs_of_batches(network: Network, batches: Iterable[Any], executor: Any) -> Iterator[np.ndarray]:
+    """Yield the outputs of a network in evaluation mode for each batch, in order.
+
+    Parameters
+    ----------
+    executor : Executor, optional
+        It computes the batches at the same time, in processes or threads; they get copies or the network itself.
+    """
+    if executor is None:
+        yield from (outputs_of(network, batch) for batch in batches)
+        return
+    if not callable(getattr(executor, "submit", None)):
+        raise DTypeError("executor", expected="a concurrent.futures.Executor or None", got=shown(executor))
+    futures = [executor.submit(outputs_of, network, batch) for batch in batches]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:  # after an error, nobody needs the others
+            future.cancel()
+
+
+def outputs_of(network: Network, batch: Any) -> np.ndarray:
+    """Return the outputs of a network for a batch, without a tape; worker processes import this function."""
+    with no_grad():
+        return np.asarray(network(batch))

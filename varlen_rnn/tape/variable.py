@@ -23,7 +23,6 @@ from varlen_rnn.errors import (
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -36,7 +35,6 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
-NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
 _new = object.__new__  # looked up once, because every operator makes Variables
 
 
@@ -103,9 +101,8 @@ class Variable:
         self.position = 0  # its position among the outputs of its record
 
     def _check_floating(self) -> None:
-        if self.dtype not in FLOATS:
+        if self.dtype.kind != "f":
             what, hint = f"{type(self).__name__} that requires a gradient", "write 1.0, not 1, or use x.astype(dtype)"
-            hint = NOT_IN_HALF if self.dtype == np.float16 else hint
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
     def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
@@ -471,7 +468,8 @@ class Variable:
         Parameters
         ----------
         min, max : number, Variable or array, optional
-            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`.
+            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`; where a bound is NaN,
+            the result is.
 
         Examples
         --------
@@ -488,6 +486,9 @@ class Variable:
             if bound is not None:
                 limit = operand(bound, self)
                 found = apply("where", apply_detached(beyond, found, limit), limit, found)
+                if limit.dtype.kind == "f" and (isinstance(limit, Variable) or np.isnan(limit.data).any()):
+                    is_number = apply_detached("less_equal", limit, limit)  # NaN is not at most itself
+                    found = apply("where", is_number, found, limit)
         return found
 
     def squeeze(self, axis: int | None = None) -> Variable:

@@ -25,7 +25,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim.average import AveragedModel
 from varlen_rnn.optim.lr_scheduler import ReduceLROnPlateau
-from varlen_rnn.training.files import checkpoint_path, checkpoints
+from varlen_rnn.training.files import checkpoint_path, checkpoints, remove
 from varlen_rnn.training.trainer import Callback, Trainer
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
@@ -199,6 +199,9 @@ class Averaging(Callback):
 class Checkpoints(Callback):
     """Saves the training to a folder, and keeps the newest files; `Trainer.resume(folder)` continues from the last.
 
+    A file is there whole or not at all, even if the process is killed while it writes.  Of ranks that train together,
+    rank 0 writes while the others wait.
+
     Parameters
     ----------
     folder : str or path
@@ -209,7 +212,7 @@ class Checkpoints(Callback):
         The most files to keep; older files are removed.
     """
 
-    runs_last = on_first_rank_only = True
+    runs_last = True
 
     def __init__(self, folder: StrPath, every: int | None = None, keep: int = 2) -> None:
         self.folder = Path(check_path(folder, "folder"))
@@ -240,8 +243,9 @@ class Checkpoints(Callback):
         self._saving = trainer.step
         trainer.save(checkpoint_path(self.folder, trainer.step))
         self._saving = None
-        for path in checkpoints(self.folder)[: -self.keep]:
-            path.unlink(missing_ok=True)
+        if trainer.replica is None or trainer.replica.comm.rank == 0:
+            for path in checkpoints(self.folder)[: -self.keep]:
+                remove(path)
 
 
 class JSONLog(Callback):

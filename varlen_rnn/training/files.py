@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from varlen_rnn.errors import check_path
+import numpy as np
+
+from varlen_rnn.communicator import Communicator
+from varlen_rnn.errors import CheckpointError, check_path
 from varlen_rnn.typing import StrPath
 
-_NAME = re.compile(r"step-(\d{9,})\.safetensors")
+_NAME = re.compile(r"step-\d{9,}\.safetensors")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -22,16 +27,26 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:09}.safetensors"
 
 
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint.
+
+    Examples
+    --------
+    >>> step_of(Path("run/step-000000250.safetensors"))
+    250
+    """
+    return int(path.name[len("step-") : -len(".safetensors")])
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder in the order of their steps; none if the folder does not exist."""
-    found = [(int(match[1]), path) for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), key=step_of)
 
 
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a folder, and the folder if it is empty then."""
     for path in checkpoints(folder):
-        path.unlink(missing_ok=True)
+        remove(path)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
@@ -46,3 +61,51 @@ def newest(folder: StrPath) -> Path | None:
     """
     found = checkpoints(Path(check_path(folder, "folder")))
     return found[-1] if found else None
+
+
+def part_path(path: Path, step: int, rank: int, size: int) -> Path:
+    """Return the path of a rank's part of a checkpoint: its rows of tables that ranks divide.
+
+    Its name has the step, so that no part of an older file of this path is overwritten before the new one is whole.
+
+    Examples
+    --------
+    >>> part_path(Path("run/step-000000250.safetensors"), 250, 1, 4).as_posix()
+    'run/step-000000250.safetensors.250.1-of-4'
+    """
+    return path.with_name(f"{path.name}.{step}.{rank}-of-{size}")
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint and its parts."""
+    path.unlink(missing_ok=True)  # first, because without its parts it would not be whole
+    remove_parts(path, [])
+
+
+def remove_parts(path: Path, kept: Sequence[Path]) -> None:
+    """Remove the parts of a checkpoint, except for those that are kept."""
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*-of-*"):
+        if part not in kept:
+            part.unlink(missing_ok=True)
+
+
+def together(comm: Communicator, write: Callable[[], object], path: Path) -> None:
+    """Write a file on each rank; return once all are written, or raise on all ranks if one of them raises.
+
+    Examples
+    --------
+    >>> together(Communicator(), lambda: print("written"), Path("file"))
+    written
+    """
+    error = None
+    try:
+        write()
+    except Exception as caught:
+        error = caught
+    failures = np.array([error is not None], np.int64)
+    comm.all_reduce(failures)
+    if error is not None:
+        raise error
+    if failures[0]:
+        got = "an error on another rank, which says more"
+        raise CheckpointError(f"{path}", expected="a file that ranks can write", got=got)

@@ -17,7 +17,7 @@ def figure_for(path: str, name: str) -> Any:
     try:
         from matplotlib.figure import Figure  # not pyplot, which would keep the figure and open a window
     except ImportError as error:
-        hint = 'pip install "varlen_rnn[plot]"'
+        hint = "pip install matplotlib"
         raise InputError(name, expected="matplotlib", got="no such package", hint=hint) from error
     figure = Figure(figsize=(7, 4), layout="constrained")
     suffix, known = PurePath(path).suffix, [f".{name}" for name in sorted(figure.canvas.get_supported_filetypes())]

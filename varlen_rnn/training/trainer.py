@@ -6,6 +6,7 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,15 +25,17 @@ from varlen_rnn.errors import (
     check_int,
     check_list,
     check_number,
+    check_path,
     shown,
 )
 from varlen_rnn.nn import Module
 from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
+from varlen_rnn.shards import is_shard
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, backward
-from varlen_rnn.training.files import newest
+from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
 from varlen_rnn.typing import StrPath
 
 
@@ -336,6 +339,8 @@ class Trainer:
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
+        if self.replica is not None:
+            self.replica.forget()  # an error may have come between two shards
         total, rows = 0.0, 0
         for number in numbers:  # only one batch is in memory at a time
             for part in parts:
@@ -397,6 +402,10 @@ class Trainer:
     def save(self, path: StrPath, **groups: Any) -> None:
         """Write the whole state of the training: model, optimizer, random generator, position, callbacks.
 
+        Of ranks that train together, all call it, and rank 0 writes.  If there are tables that ranks divide, each rank
+        writes its rows to a file beside it before.  The call returns on every rank once all is written; if one rank
+        cannot write, the call raises on every rank.
+
         Parameters
         ----------
         path : str or path
@@ -406,11 +415,11 @@ class Trainer:
         Raises
         ------
         InputError
-            If a group has the name of one of the trainer's groups, or the model has a table that ranks divide, because
-            this rank has only a part of it.
+            If a group has the name of one of the trainer's groups, or the model has a table that ranks divide, but the
+            trainer has no `comm`.
         """
-        if any(parameter.shard is not None for parameter in self.optimizer.parameters):
-            hint = "on each rank, vr.save its model.state_dict() and optimizer.state_dict()"
+        if self.replica is None and any(parameter.shard is not None for parameter in self.optimizer.parameters):
+            hint = "Trainer(comm=...)"
             got = "a table that ranks divide among them"
             raise InputError("Trainer.save", expected="parameters that every rank has", got=got, hint=hint)
         arrays: dict[str, np.ndarray] = {}
@@ -433,7 +442,27 @@ class Trainer:
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
             raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
-        save(path, **groups, **own)
+        if self.replica is None:
+            save(path, **groups, **own)
+        else:
+            self._save_on_ranks(self.replica.comm, Path(check_path(path, "path")), own, groups)
+
+    def _save_on_ranks(self, comm: Communicator, path: Path, own: dict[str, Any], groups: dict[str, Any]) -> None:
+        """Write the rows that this rank has of divided tables; then, on rank 0, the file that makes the parts count."""
+        parts: dict[str, dict[str, np.ndarray]] = {}
+        for kind in ("model", "optimizer"):
+            parts[kind] = {name: own[kind].pop(name) for name in list(own[kind]) if is_shard(name)}
+        written: list[Path] = []
+        if parts["model"]:
+            written = [part_path(path, self.step, rank, comm.size) for rank in range(comm.size)]
+            together(comm, lambda: save(written[comm.rank], **parts), path)
+        own["training"]["parts"] = len(written)
+
+        def finish() -> None:
+            save(path, **groups, **own)
+            remove_parts(path, written)
+
+        together(comm, finish if comm.rank == 0 else lambda: None, path)
 
     def load(self, path: StrPath) -> None:
         """Continue from a file that `save` wrote, in a trainer with the same kind of model, optimizer and callbacks.
@@ -449,6 +478,10 @@ class Trainer:
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
+        for part in _parts_of(Path(path), training):
+            rows = load(part, mmap=True)
+            saved["model"] |= rows["model"]
+            saved["optimizer"] |= rows["optimizer"]
         if training["identity"] != self.identity:
             expected, hint = f"the training {self.identity!r}", "another has its own folder"
             raise CheckpointError(f"{path}", expected=expected, got=repr(training["identity"]), hint=hint)
@@ -471,11 +504,25 @@ class Trainer:
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
-        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one."""
+        """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one.
+
+        Ranks that train together read the same file, the newest that rank 0 sees, so all must see the folder.  There
+        may be more or fewer ranks than those that wrote it.
+        """
         path = newest(folder)
+        if self.replica is not None:
+            step = np.array([-1 if path is None else step_of(path)])
+            self.replica.comm.broadcast(step)
+            path = None if step[0] < 0 else checkpoint_path(Path(folder), int(step[0]))
         if path is not None:
             self.load(path)
         return path is not None
+
+
+def _parts_of(path: Path, training: Mapping[str, Any]) -> list[Path]:
+    """Return the files in which ranks saved their rows of divided tables."""
+    size = training.get("parts", 0)
+    return [part_path(path, training["step"], rank, size) for rank in range(size)]
 
 
 def _rows_of(parts: tuple[Any, ...]) -> int:

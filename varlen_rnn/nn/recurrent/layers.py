@@ -261,8 +261,8 @@ class Recurrent(Module):
         -------
         y : Variable, shape `(rows, columns)`, with the LoD of `x`
             Each direction gives `hidden_size` columns, or `proj_size`; `merge` joins the directions.
-            last : Variable or tuple of Variable, with the shapes of the initial states
-                For an empty sequence, these are its initial states.
+        last : Variable or tuple of Variable, with the shapes of the initial states
+            For an empty sequence, these are its initial states.
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
         return y, last if len(last) > 1 else last[0]
@@ -446,10 +446,42 @@ class _OfFamily(Recurrent):
 
 
 class LSTM(_OfFamily):
-    """Long short-term memory over rows; parameters are these and the parameters of `Recurrent`.
+    """Long short-term memory over rows with a LoD; the sequences of the last LoD level are the batch.
+
+    A call `y, (h_n, c_n) = lstm(x, states)` takes rows `x` of shape `(rows, input_size)` and optional initial states
+    `(h_0, c_0)`, zeros by default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the
+    states of each sequence after its last row.  `columns` is `hidden_size`, or `proj_size` if there is a projection,
+    and twice as many if `direction` is "both" and `merge` is "concat".  `h_0` and `h_n` have the shape
+    `(num_layers * num_directions, sequences, hidden_size or proj_size)`, and `c_0` and `c_n` have `hidden_size` as
+    their last axis.  An empty sequence keeps its initial states.
 
     Parameters
     ----------
+    input_size : int
+        Features of an input row.
+    hidden_size : int
+        Units of a layer in one direction.
+    num_layers : int
+        Layers; each further layer reads the outputs of the layer below it.
+    bias : bool
+        Whether the layers have biases.
+    dropout : float
+        Probability of zeroing an element between layers, in training.
+    bidirectional : bool
+        PyTorch's name for `direction="both"`.
+    dtype : data type
+        Data type of rows and weights: float32 or float64.
+    direction : {"forward", "backward", "both"}, optional
+        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
+    merge : {"concat", "sum", "mean"}
+        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
+    dropout_per : {"row", "sequence"}
+        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
+    recompute : bool or int
+        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
+        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
+    proj_size : int
+        The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.
     peepholes : bool
         Whether the gates also read the cell state, weighted by parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
     coupled : bool
@@ -473,6 +505,25 @@ class LSTM(_OfFamily):
     weight_dropout : float
         In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
         Keskar and Socher, 2018).
+
+    Attributes
+    ----------
+    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or the columns of the layer below)
+    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size or proj_size)
+    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), None if `bias` is False
+    weight_hr_l{k}[_reverse] : (proj_size, hidden_size), if there is a projection
+    p_i_l{k}[_reverse], p_f_l{k}[_reverse], p_o_l{k}[_reverse] : (hidden_size,), if there are peepholes
+        There are four gates i, f, g and o.  Without a forget gate, and if the gates are coupled, there are three, and
+        no `p_f`.
+
+    Raises
+    ------
+    ShapeError
+        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
+        shape of a state do not fit.
+    DTypeError
+        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
+        layer.
 
     Examples
     --------
@@ -518,10 +569,39 @@ class LSTM(_OfFamily):
 
 
 class GRU(_OfFamily):
-    """Gated recurrent units over rows; parameters are these and the parameters of `Recurrent`.
+    """Gated recurrent units over rows with a LoD; the sequences of the last LoD level are the batch.
+
+    A call `y, h_n = gru(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
+    default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
+    after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
+    `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
+    initial state.
 
     Parameters
     ----------
+    input_size : int
+        Features of an input row.
+    hidden_size : int
+        Units of a layer in one direction.
+    num_layers : int
+        Layers; each further layer reads the outputs of the layer below it.
+    bias : bool
+        Whether the layers have biases.
+    dropout : float
+        Probability of zeroing an element between layers, in training.
+    bidirectional : bool
+        PyTorch's name for `direction="both"`.
+    dtype : data type
+        Data type of rows and weights: float32 or float64.
+    direction : {"forward", "backward", "both"}, optional
+        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
+    merge : {"concat", "sum", "mean"}
+        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
+    dropout_per : {"row", "sequence"}
+        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
+    recompute : bool or int
+        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
+        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
     reset_after : bool
         Whether the reset gate multiplies the recurrent product, as in PyTorch.  Otherwise it multiplies the product's
         operand, which takes a second product per step.
@@ -531,8 +611,30 @@ class GRU(_OfFamily):
         The largest absolute value of the arguments of activations.
     activations : tuple of two
         The activations of the gates and the candidate, as in `LSTM`.
-    zoneout, recurrent_dropout, weight_dropout : float
-        Probabilities in training, as in `LSTM`.
+    zoneout : float
+        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
+        (Krueger et al., 2017).
+    recurrent_dropout : float
+        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
+        Keskar and Socher, 2018).
+
+    Attributes
+    ----------
+    weight_ih_l{k}[_reverse] : (3 * hidden_size, input_size or the columns of the layer below)
+    weight_hh_l{k}[_reverse] : (3 * hidden_size, hidden_size)
+    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (3 * hidden_size,), None if `bias` is False
+
+    Raises
+    ------
+    ShapeError
+        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
+        shape of a state do not fit.
+    DTypeError
+        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
+        layer.
 
     Examples
     --------
@@ -568,16 +670,67 @@ class GRU(_OfFamily):
 
 
 class RNN(_OfFamily):
-    """Elman's recurrent network over rows; parameters are these and those in `Recurrent`.
+    """Elman's recurrent network over rows with a LoD; the sequences of the last LoD level are the batch.
+
+    A call `y, h_n = rnn(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
+    default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
+    after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
+    `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
+    initial state.
 
     Parameters
     ----------
+    input_size : int
+        Features of an input row.
+    hidden_size : int
+        Units of a layer in one direction.
+    num_layers : int
+        Layers; each further layer reads the outputs of the layer below it.
     nonlinearity : activation
         "tanh", "relu", or another activation of the list in `LSTM`.
+    bias : bool
+        Whether the layers have biases.
+    dropout : float
+        Probability of zeroing an element between layers, in training.
+    bidirectional : bool
+        PyTorch's name for `direction="both"`.
+    dtype : data type
+        Data type of rows and weights: float32 or float64.
+    direction : {"forward", "backward", "both"}, optional
+        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
+    merge : {"concat", "sum", "mean"}
+        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
+    dropout_per : {"row", "sequence"}
+        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
+    recompute : bool or int
+        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
+        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
     clip : float, optional
         The largest absolute value of the activation's argument.
-    zoneout, recurrent_dropout, weight_dropout : float
-        Probabilities in training, as in `LSTM`.
+    zoneout : float
+        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
+        (Krueger et al., 2017).
+    recurrent_dropout : float
+        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
+        and Ghahramani, 2016).
+    weight_dropout : float
+        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
+        Keskar and Socher, 2018).
+
+    Attributes
+    ----------
+    weight_ih_l{k}[_reverse] : (hidden_size, input_size or the columns of the layer below)
+    weight_hh_l{k}[_reverse] : (hidden_size, hidden_size)
+    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (hidden_size,), None if `bias` is False
+
+    Raises
+    ------
+    ShapeError
+        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
+        shape of a state do not fit.
+    DTypeError
+        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
+        layer.
 
     Examples
     --------

@@ -1,0 +1,222 @@
+"""The kinds of the values that lead to a loss: which are the same on all ranks, and which are of a rank's rows.
+
+An example: `(x @ w).mean(axis=0)` is a sum over rows, and `(x @ w).T.mean(axis=1)` is, too, since the rows moved to
+axis 1.  `(x @ w).max(axis=0)` compares rows, and `y - y.mean(axis=0)` puts rows beside sums: no ranks that know only
+their own rows can compute them.  Such values are `MIXED`, and a loss must not depend on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.tape.gradient import Record
+from varlen_rnn.tape.index import BASIC_INDEX
+from varlen_rnn.tape.variable import Variable
+
+# Of parameters alone, of sums over rows, of rows, and of rows that know each other.  The first two are equal on ranks.
+PARAMETERS, SUMS, ROWS, MIXED = range(4)
+
+
+class Kind(NamedTuple):
+    """The kind of a value.
+
+    Attributes
+    ----------
+    kind : int
+    axis : int
+        The axis of the rows, for `ROWS`.
+    """
+
+    kind: int
+    axis: int = 0
+
+
+_MIXED = Kind(MIXED)
+
+
+def kinds_of(records: Sequence[Record]) -> tuple[dict[int, list[Kind]], set[int]]:
+    """Return the kinds of the results of each record, by its number, and the numbers of sums and means over rows.
+
+    They are in the order of their application.
+    """
+    found: dict[int, list[Kind]] = {}
+    reductions = set()
+    for record in records:
+        given = [None if v is None else kind_of(v, found) for v in record.inputs]
+        kinds = _without_rows(record, given)
+        if kinds is None:
+            kinds = _of_rows(record, given)
+            if kinds[0].kind == SUMS:
+                reductions.add(record.number)
+        found[record.number] = kinds
+    return found, reductions
+
+
+def is_watched(variable: Variable | None) -> bool:
+    """Return whether a Variable is a parameter or a buffer that ranks have in common, and no divided table."""
+    if variable is None or variable.hooks is None or variable.shard is not None:
+        return False
+    return variable.hooks.watcher is not None
+
+
+def kind_of(variable: Variable, found: dict[int, list[Kind]]) -> Kind | None:
+    """Return the kind of a Variable, or None for a constant, whose kind depends on the values beside it."""
+    if variable.record is not None:
+        return found[variable.record.number][variable.position]
+    if is_watched(variable):
+        return Kind(PARAMETERS)
+    return Kind(ROWS, variable.value.structure.axis) if _is_data(variable.value) else None
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, LoDTensor) and value.structure is not NO_LOD
+
+
+def _without_rows(record: Record, given: Sequence[Kind | None]) -> list[Kind] | None:
+    """Return the kinds of the results of an operator whose operands have no rows, or mixed ones; otherwise None."""
+    present = {kind.kind for kind in given if kind is not None}
+    if MIXED in present or ({ROWS, SUMS} <= present and record.op.type != "weighted_mean"):
+        return [_MIXED] * len(record.values)
+    if ROWS in present:
+        return None
+    if SUMS in present:  # a constant with more elements, as a target for each row, makes rows of them again
+        return [Kind(SUMS) if _fits(value, record, given) else _MIXED for value in record.values]
+    constants = [v for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is None]
+    is_data = any(v.ndim for v in constants)
+    return None if is_data and not _is_beside_parameters(record, given) else [Kind(PARAMETERS)] * len(record.values)
+
+
+def _of_rows(record: Record, given: Sequence[Kind | None]) -> list[Kind]:
+    """Return the kinds of the results of an operator that takes rows."""
+    axes = [kind.axis if kind is not None and kind.kind == ROWS else None for kind in given]
+    if axes.count(None) == len(axes):  # constants beside parameters are the data of a rank
+        pairs = zip(record.inputs, given, strict=True)
+        axes = [0 if kind is None and v is not None and v.ndim else None for v, kind in pairs]
+    rule, kinds = _RULES.get(record.op.type, _aligned), []
+    for value in record.values:
+        kind = rule(record, axes, value) if isinstance(value, LoDTensor) else Kind(ROWS)
+        kinds.append(Kind(ROWS, value.structure.axis) if kind.kind == ROWS and _is_data(value) else kind)
+    return kinds
+
+
+def _fits(value: Any, record: Record, given: Sequence[Kind | None]) -> bool:
+    """Return whether a result has no more elements, and no more axes, than an operand that is no constant."""
+    own = [v for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is not None]
+    return value.data.ndim <= max(v.ndim for v in own) and value.data.size <= max(v.size for v in own)
+
+
+def _is_beside_parameters(record: Record, given: Sequence[Kind | None]) -> bool:
+    """Return whether constants are of the shape of parameters, as the weights are that others stay near."""
+    op, value = record.op, record.values[0]
+    if op.type == "matmul":  # parameters times a matrix, or a vector, which has no rows, times parameters
+        return given[0] is not None or record.inputs[0].ndim < 2
+    if not (op.ufunc or op.scalar is not None or op.type in ("squared_error", "huber")):
+        return False
+    own = [v for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is not None]
+    # A first axis of one entry is broadcast over rows.
+    return any(v.shape == value.shape and (not v.ndim or v.shape[0] != 1) for v in own)
+
+
+Rule = Callable[[Record, list[int | None], Any], Kind]
+
+
+def _aligned(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of results with the axes of an operand, or of operands that are broadcast against each other."""
+    op, ndim = record.op, value.data.ndim
+    for variable, axis in zip(record.inputs, axes, strict=True):
+        if axis is not None and (op.ufunc or op.scalar is not None or variable.ndim == ndim):
+            return Kind(ROWS, max(ndim - variable.ndim + axis, 0))
+    return Kind(ROWS)
+
+
+def _reduced(record: Record, axes: list[int | None], value: Any) -> Kind:
+    axis = record.attrs.get("axis")
+    rows, ndim = axes[0] or 0, record.inputs[0].ndim
+    if axis is None or not ndim or axis % ndim == rows:
+        return Kind(SUMS) if record.op.divisor is not None else _MIXED
+    return Kind(ROWS, rows - (axis % ndim < rows and not record.attrs["keepdims"]))
+
+
+def _transposed(record: Record, axes: list[int | None], value: Any) -> Kind:
+    rows, ndim = axes[0] or 0, record.inputs[0].ndim
+    first, second = (record.attrs[name] % ndim for name in ("axis0", "axis1"))
+    return Kind(ROWS, {first: second, second: first}.get(rows, rows))
+
+
+def _product(record: Record, axes: list[int | None], value: Any) -> Kind:
+    x, y = axes[:2]
+    depth = 2 if record.op.type == "batched_matmul" else 1  # the last axes, which a product needs as a whole
+    first, second = (record.inputs[n].ndim for n in (0, 1))
+    if x is not None and (x == first - 1 or (depth == 1 and y is not None)):
+        return _MIXED
+    if y is not None and (depth == 1 or y == second - 2 or (x is not None and first - x != second - y)):
+        return _MIXED
+    place = first - x if x is not None else second - (y or 0)
+    return Kind(ROWS, value.data.ndim - place)
+
+
+def _reshaped(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of rows in another shape: their elements stay beside each other if as many axes precede them."""
+    old, new, rows = record.inputs[0].shape, value.shape, axes[0] or 0
+    before, count = math.prod(old[:rows]), old[rows] if old else 1
+    asked = record.attrs["shape"]
+    possible = [axis for axis in range(len(new)) if math.prod(new[:axis]) == before]
+    fitting = [axis for axis in possible if (new[axis] % count == 0 if count else not new[axis])]
+    open_ones = [axis for axis in fitting if asked[axis] == -1]
+    exact = [axis for axis in fitting if new[axis] == count]
+    for axis in (*open_ones, *exact, *fitting):
+        return Kind(ROWS, axis)
+    return _MIXED
+
+
+def _taken(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of rows at an index: an array may choose some of them, a number or a slice knows their order."""
+    index, rows, ndim = record.attrs["index"], axes[0], record.inputs[0].ndim
+    if rows is None or not ndim:
+        return Kind(ROWS)
+    items = list(index) if isinstance(index, tuple) else [index]
+    if not BASIC_INDEX.issuperset(map(type, items)):
+        return Kind(ROWS)
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (ndim - len([item for item in items if item is not None]) + 1)
+    old = new = 0
+    for item in items:
+        if item is None:
+            new += 1
+            continue
+        if old == rows:
+            return Kind(ROWS, new) if item == slice(None) else _MIXED
+        old, new = old + 1, new + isinstance(item, slice)
+    return Kind(ROWS, new + rows - old)
+
+
+def _along_last(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of results of vectors, which the last axis holds."""
+    x = record.inputs[0]
+    return _MIXED if axes[0] is not None and axes[0] == x.ndim - 1 else _aligned(record, axes, value)
+
+
+def _along(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of results along an axis."""
+    x, rows = record.inputs[0], axes[0] or 0
+    return _MIXED if record.attrs["axis"] % max(x.ndim, 1) == rows else Kind(ROWS, rows)
+
+
+def _recurrent(record: Record, axes: list[int | None], value: Any) -> Kind:
+    return Kind(ROWS, 1 if value.data.ndim == 3 else 0)  # last states: layers, sequences, units
+
+
+def _summed(record: Record, axes: list[int | None], value: Any) -> Kind:
+    return Kind(SUMS)
+
+
+_RULES: dict[str, Rule] = {
+    "batched_matmul": _product, "cumsum": _along, "getitem": _taken, "layer_norm": _along_last,
+    "log_softmax": _along_last, "matmul": _product, "reduce_max": _reduced, "reduce_mean": _reduced,
+    "recurrent": _recurrent, "reduce_min": _reduced, "reduce_sum": _reduced, "reshape": _reshaped, "topk": _along,
+    "transpose": _transposed, "weighted_mean": _summed,
+}  # fmt: skip
