@@ -39,6 +39,11 @@ OF_STEPS = {  # layers that get one step per call, with states: ours inside PyTo
     "in torch, step": Engine("in_torch", "Step", ("numba", "varlen_rnn", "torch")),
     "torch step": Engine("pytorch", "Step", ("torch",)),
 }
+OF_GROUPS = {  # layers as practitioners run them: sorted, and padded in groups of neighbouring lengths
+    "torch groups": Engine("groups", "Groups", ("torch",)),
+    "torch groups bfloat16": Engine("groups", "Bfloat16", ("torch",)),
+    "torch groups compiled": Engine("groups", "Compiled", ("torch", "g++")),
+}
 OF_SERVING = {  # layers for inference
     "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
     "prepared": Engine("serving", "Prepared", ("numba", "varlen_rnn")),
@@ -58,12 +63,14 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-ALL = ENGINES | IN_TORCH | OF_STEPS | OF_SERVING | OF_CELLS | OF_SEQUENCES
+LAYERS = ENGINES | OF_GROUPS | IN_TORCH | OF_STEPS | OF_SERVING
+ALL = LAYERS | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
 LOOPS = ("torch loop", "torch compiled step", "torch compiled loop")
+GROUPED = "torch groups"
 FORMS = ("torch padded", "torch rows", "torch jagged", "NumPy")
-LIMITED = ("torch compiled loop",)  # its compiler takes minutes for some hundred steps
+LIMITED = ("torch compiled loop", "torch groups compiled")  # their compiler takes minutes for some hundred steps
 
 
 def build(task, engine, case, threads):
@@ -74,13 +81,12 @@ def build(task, engine, case, threads):
     task : str
         The folder: "layers", "classifiers", "cells" or "sequence".
     engine : str
-        A key of `ENGINES`, `IN_TORCH`, `OF_STEPS` or `OF_SERVING`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for
-        sequences.
+        A key of `LAYERS`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict
         The fields of the task's `Case`.
     threads : int
     """
-    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, ENGINES | IN_TORCH | OF_STEPS | OF_SERVING)[engine]
+    found = {"cells": OF_CELLS, "sequence": OF_SEQUENCES}.get(task, LAYERS)[engine]
     make_case = importlib.import_module(f"benchmarks.{task}").Case
     return getattr(importlib.import_module(f"benchmarks.{task}.{found.module}"), found.name)(make_case(**case), threads)
 

@@ -43,15 +43,18 @@ class Round(NamedTuple):
     ----------
     seconds : float
         Of a step.
-    sgemm : float
-        The rate of our process just before and just after, the mean of both; 0 in a peer's turn, which has none.
+    rate : float
+        Multiply-add rate of our process just before and just after, the mean of both; 0 in a peer's turn.
     others : float
         The cores that others took, in whichever of the three they took most.
+    sgemm : float
+        Rate of a product of NumPy's in our process, before them all: it is shown, and nothing is divided by it.
     """
 
     seconds: float
-    sgemm: float
+    rate: float
     others: float
+    sgemm: float = 0.0
 
 
 def measure(task, case, engines, threads, patience, modes=MODES, witnesses=(), others=()):
@@ -87,8 +90,9 @@ def compare(processes, modes, patience, witnesses=(), others=()):
         if failures[mode] is None
     }
     rounds = take_turns(sound, patience)
+    notes = {mode: {process.engine: process.ask("notes", mode=mode) for process in sound[mode]} for mode in sound}
     return {
-        mode: {"engines": {engine: _figures(its) for engine, its in rounds[mode].items()}}
+        mode: {"engines": {engine: _figures(its) | notes[mode][engine] for engine, its in rounds[mode].items()}}
         if mode in sound
         else {"failed": failures[mode]}
         for mode in modes
@@ -110,7 +114,7 @@ def check_outputs(processes, mode):
 def take_turns(able, patience):
     """Return the rounds of processes that take turns: {mode: {engine: list of Round}}.
 
-    Rates drift with the machine, so every step of ours stands between two products.
+    Rates drift with the machine, so every step of ours stands between two measurements of the multiply-add rate.
     """
     rounds, began = {mode: {} for mode in able}, time.perf_counter()
     everyone = list(dict.fromkeys(process for processes in able.values() for process in processes))
@@ -119,20 +123,21 @@ def take_turns(able, patience):
             break
         for process in everyone:
             wait_for_quiet(patience.wait)
-            rate, others = _product(process)
+            sgemm = process.ask("sgemm") if process.engine == OURS else 0.0
+            rate, others = _rate(process)
             for mode in able:
                 if process in able[mode]:
                     before, others_before = rate, others
                     seconds, others_during = watched(process, "seconds", mode=mode)
-                    rate, others = _product(process)
-                    taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others))
+                    rate, others = _rate(process)
+                    taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others), sgemm)
                     rounds[mode].setdefault(process.engine, []).append(taken)
     return rounds
 
 
-def _product(process):
-    """Return the rate of sgemm, and the cores that others took; nothing of peers, whose rates nobody asks for."""
-    return watched(process, "sgemm") if process.engine == OURS else (0.0, 0.0)
+def _rate(process):
+    """Return the multiply-add rate, and the cores that others took; nothing of peers, whose rates nobody asks for."""
+    return watched(process, "multiply_add") if process.engine == OURS else (0.0, 0.0)
 
 
 def watched(process, do, **request):
@@ -143,10 +148,10 @@ def watched(process, do, **request):
 
 def _figures(rounds):
     """Return the figures of an engine: the median of its steps, and its rounds."""
-    seconds, rates, others = map(list, zip(*rounds, strict=True))
+    seconds, rates, others, sgemm = map(list, zip(*rounds, strict=True))
     return {
         "seconds": statistics.median(undisturbed(seconds, others)),
         "rounds": seconds,
-        **({"sgemm_rates": rates} if any(rates) else {}),
+        **({"multiply_add_rates": rates, "sgemm_rates": sgemm} if any(rates) else {}),
         "others": others,
     }

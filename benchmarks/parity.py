@@ -7,6 +7,8 @@ TOLERANCE = 1e-5
 # Log-probabilities of labellings and of alignments add up to some thousands in 400 steps, of which float32 keeps 1e-4:
 # so far are the gradients of a CRF and of CTC from those of float64, ours and PyTorch's.
 WIDER = {"losses": 1e-4, "d_emission": 1e-3, "d_transition": 1e-3, "d_logits": 1e-3}
+# Products in bfloat16 keep 8 bits of a factor: a GRU's gradients of recurrent weights are 0.016 away, others less.
+OF_ENGINES = {"torch groups bfloat16": 3e-2}
 
 
 def difference(ours, theirs):
@@ -38,7 +40,7 @@ def disagreement(outputs):
         if set(theirs) != set(ours):
             return f"{engine} gives {sorted(theirs)}, {first} {sorted(ours)}"
         for name in ours:
-            apart, allowed = difference(ours[name], theirs[name]), WIDER.get(name, TOLERANCE)
+            apart, allowed = difference(ours[name], theirs[name]), OF_ENGINES.get(engine, WIDER.get(name, TOLERANCE))
             if apart > allowed:
                 return f"{name} of {engine} is {apart:.0e} from that of {first}, {allowed:.0e} allowed"
     return None

@@ -74,25 +74,29 @@ def best_ratio(line, engines):
     return None if None in ratios else min(ratios)
 
 
-def shares(line):
-    """Return what share of sgemm's rate the products of our step reach, in each round that counts.
+def shares(line, rates="multiply_add_rates"):
+    """Return what share of a rate the products of our step reach, in each round that counts.
+
+    Lines of before the multiply-add rate was measured have "sgemm_rates" alone, and no share of it.
 
     Examples
     --------
-    >>> ours = {"rounds": [1.0, 2.0, 9.0], "sgemm_rates": [100.0, 60.0, 100.0], "others": [0.0, 0.0, 1.0]}
+    >>> ours = {"rounds": [1.0, 2.0, 9.0], "multiply_add_rates": [100.0, 60.0, 100.0], "others": [0.0, 0.0, 1.0]}
     >>> shares({"flops": 90, "engines": {"varlen_rnn": ours}})
     [0.9, 0.75]
+    >>> shares({"flops": 90, "engines": {"varlen_rnn": ours}}, "sgemm_rates")
+    []
     """
     ours = line.get("engines", {}).get(OURS, {})
-    if "sgemm_rates" not in ours:
+    if rates not in ours:
         return []
-    steps = zip(ours["rounds"], ours["sgemm_rates"], strict=True)
+    steps = zip(ours["rounds"], ours[rates], strict=True)
     return undisturbed([line["flops"] / seconds / rate for seconds, rate in steps], ours["others"])
 
 
-def efficiency(line):
-    """Return the median share of sgemm's rate, or None."""
-    found = shares(line)
+def efficiency(line, rates="multiply_add_rates"):
+    """Return the median share of a rate, or None."""
+    found = shares(line, rates)
     return statistics.median(found) if found else None
 
 

@@ -33,7 +33,7 @@ class Worker:
 
     def build(self, task, engine, case, threads):
         """Build an engine, in place of the one before; return the modes that it has."""
-        self.engine = build(task, engine, case, threads)
+        self.engine, self.threads = build(task, engine, case, threads), threads
         return [mode for mode in MODES if hasattr(self.engine, mode)]
 
     def outputs(self, mode, path):
@@ -44,9 +44,17 @@ class Worker:
         """Return the seconds of a step."""
         return seconds_per_step(getattr(self.engine, mode))
 
+    def notes(self, mode):
+        """Return what an engine has to say of its steps in a mode, by name; most have nothing."""
+        return getattr(self.engine, "notes", {}).get(mode, {})
+
     def pieces(self):
         """Return the seconds of the pieces of a training step, by name."""
         return seconds_of_pieces(self.engine.forward, self.engine.backward)
+
+    def multiply_add(self):
+        """Return the multiply-add rate of the threads; a peer's process never loads a compiler for it."""
+        return importlib.import_module("benchmarks.peak").multiply_add_rate(self.threads)
 
     def sgemm(self):
         """Return this process's own sgemm rate."""

@@ -27,6 +27,7 @@ from benchmarks import (
     measure,
     operators,
     parity,
+    peak,
     processes,
     quiet,
     ranks,
@@ -38,7 +39,19 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
-from benchmarks.engines import BUILT_IN, ENGINES, IN_TORCH, LOOPS, MODES, OF_STEPS, OURS, TWIN, build, installed
+from benchmarks.engines import (
+    BUILT_IN,
+    ENGINES,
+    GROUPED,
+    IN_TORCH,
+    LOOPS,
+    MODES,
+    OF_STEPS,
+    OURS,
+    TWIN,
+    build,
+    installed,
+)
 from benchmarks.layers import Case
 from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
@@ -51,7 +64,7 @@ from tests.waiting import HANGS
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "ranks scale suites.cells suites.overhead suites.sequence suites.serving sequence.case"
+DOCTESTS += "ranks scale suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -72,6 +85,53 @@ def test_engines_of_a_layer_agree(cell):
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
         assert parity.disagreement(outputs[mode]) is None
+
+
+@pytest.fixture
+def one_step(monkeypatch):
+    """Let an engine of groups choose by one step each."""
+    groups = pytest.importorskip("benchmarks.layers.groups", reason="PyTorch is not installed", exc_type=ImportError)
+    monkeypatch.setattr(groups, "seconds_per_step", lambda step: step() and 1.0)
+    return groups
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_groups_agree(cell, one_step):
+    case = CASE | {"cell": cell, "input_size": 6, "hidden_size": 16, "lengths": (4, 1, 7, 5, 5, 2, 9)}
+    for name in ("torch groups", "torch groups bfloat16"):
+        peers = {its: build("layers", its, case, 1) for its in (OURS, name)}
+        for mode in MODES:
+            for number in list(peers[name].groups):
+                peers[name].notes[mode] = {"groups": number}
+                found = {its: engine.arrays(getattr(engine, mode)()) for its, engine in peers.items()}
+                assert parity.disagreement(found) is None, (name, mode, number)
+        assert list(peers[name].groups) == [2, 4, 7], "no group is empty"
+    apart = parity.disagreement({OURS: found[OURS], "another name": found[name]})
+    assert apart is not None, "bfloat16 is held to a tolerance of its own"
+
+
+def test_groups_are_neighbours_and_the_fastest_number_is_kept(one_step, monkeypatch):
+    engine = build("layers", "torch groups", CASE | {"lengths": (4, 1, 7, 5)}, 1)
+    assert [group.rectangle.lengths.tolist() for group in engine.groups[2]] == [[4, 1], [7, 5]]
+    taken = iter([5.0, 9.0, 7.0, 3.0, 6.0, 8.0])  # of 2 and of 4 groups, three times
+    monkeypatch.setattr(one_step, "seconds_per_step", lambda step: next(taken))
+    assert len(engine.training()["y"]) == len(engine.training()["y"]) == 4
+    assert engine.notes == {"training": {"groups": 4, "seconds of groups": {2: 5.0, 4: 3.0}}}
+    its = worker.Worker()
+    its.engine = engine
+    assert its.notes("training")["groups"] == 4
+    assert its.notes("inference") == {}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's compiler looks at all tensors
+def test_compiled_groups_agree(one_step, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", False)
+    peers = {name: build("layers", name, CASE, 1) for name in (OURS, "torch groups compiled")}
+    for mode in MODES:
+        found = {name: engine.arrays(getattr(engine, mode)()) for name, engine in peers.items()}
+        assert parity.disagreement(found) is None
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -227,7 +287,9 @@ class FakeProcess:
         self.log.append((self.engine, do))
         if do == "outputs":
             return np.savez(request["path"], y=self.y)
-        return {"seconds": lambda: next(self.times), "sgemm": lambda: next(self.rates)}[do]()
+        if do in ("sgemm", "notes"):
+            return 80.0 if do == "sgemm" else {"noted": 1} if self.engine == "other" else {}
+        return next({"seconds": self.times, "multiply_add": self.rates}[do])
 
 
 @pytest.fixture(autouse=True)
@@ -247,20 +309,22 @@ def compared(theirs, least=3, seconds=60, witnesses=()):
 def test_figures_are_medians_of_turns():
     found, log = compared([1.0, 2.0])
     rates = [105.0, 125.0, 145.0]  # means of 100 and 110, of 120 and 130, of 140 and 150
-    ours = {"seconds": 2.0, "rounds": [3.0, 1.0, 2.0], "sgemm_rates": rates, "others": [0.0] * 3}
+    ours = {"seconds": 2.0, "rounds": [3.0, 1.0, 2.0], "multiply_add_rates": rates, "others": [0.0] * 3}
+    ours |= {"sgemm_rates": [80.0] * 3}
     assert found["engines"][OURS] == ours
     assert found["engines"]["other"]["seconds"] == 8.0
-    assert "sgemm_rates" not in found["engines"]["other"]
-    turn = [*((OURS, do) for do in ("sgemm", "seconds", "sgemm")), ("other", "seconds")]
-    assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3]
+    assert set(found["engines"]["other"]) == {"seconds", "rounds", "others", "noted"}
+    turn = [*((OURS, do) for do in ("sgemm", "multiply_add", "seconds", "multiply_add")), ("other", "seconds")]
+    notes = [(OURS, "notes"), ("other", "notes")]
+    assert log == [(OURS, "outputs"), ("other", "outputs"), *turn * 3, *notes]
 
 
-def test_modes_share_the_product_between_them():
+def test_modes_share_the_rate_between_them():
     log = []
     ours = FakeProcess(OURS, [1.0], [3.0, 1.0], log)
     rounds = measure.take_turns({mode: [ours] for mode in MODES}, measure.Patience(1, 1, 60, wait=0))
-    assert [do for _, do in log] == ["sgemm", "seconds", "sgemm", "seconds", "sgemm"]
-    assert rounds == {"training": {OURS: [(3.0, 105.0, 0.0)]}, "inference": {OURS: [(1.0, 115.0, 0.0)]}}
+    assert [do for _, do in log] == ["sgemm", "multiply_add", *["seconds", "multiply_add"] * 2]
+    assert rounds == {"training": {OURS: [(3.0, 105.0, 0.0, 80.0)]}, "inference": {OURS: [(1.0, 115.0, 0.0, 80.0)]}}
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -269,7 +333,7 @@ def test_a_round_is_disturbed_if_any_of_its_parts_is(monkeypatch, part):
     monkeypatch.setattr(measure.Watch, "others", lambda watch: next(taken))
     ours = FakeProcess(OURS, [1.0], [3.0], [])
     rounds = measure.take_turns({"training": [ours]}, measure.Patience(1, 1, 60, wait=0))
-    assert rounds["training"][OURS] == [(3.0, 105.0, 0.9)]
+    assert rounds["training"][OURS] == [(3.0, 105.0, 0.9, 80.0)]
 
 
 def test_a_witness_is_compared_and_not_timed():
@@ -381,12 +445,13 @@ def test_disturbed_rounds_do_not_count_where_there_are_better():
 def test_a_share_belongs_to_a_round():
     line = line_of()
     # The machine runs at full speed, half of it, full speed again; once somebody disturbs.
-    line["engines"][OURS] |= {"rounds": [1.0, 2.0, 1.0, 9.0], "sgemm_rates": [100.0, 50.0, 120.0, 100.0]}
+    line["engines"][OURS] |= {"rounds": [1.0, 2.0, 1.0, 9.0], "multiply_add_rates": [100.0, 50.0, 120.0, 100.0]}
+    line["engines"][OURS]["sgemm_rates"] = [50.0, 45.0, 60.0, 1.0]
     line["engines"][OURS]["others"] = [0.0, 0.0, 0.0, 0.9]
     assert results.shares(line) == [0.9, 0.9, 0.75]
     assert results.efficiency(line) == 0.9
     cells = dict(zip(SUITES["efficiency"].columns, SUITES["efficiency"].cells(line), strict=True))
-    assert [cells[name] for name in ("sgemm, GFLOP/s", "of sgemm", "rounds")] == [100e-9, 0.9, 3]
+    assert [cells[name] for name in ("peak, GFLOP/s", "of peak", "of sgemm", "rounds")] == [100e-9, 0.9, 1.5, 3]
     assert [cells[name] for name in ("lower quartile", "upper quartile")] == pytest.approx([0.825, 0.9])
 
 
@@ -394,7 +459,38 @@ def test_rates_that_belong_to_no_round_give_no_share():
     line = line_of()
     del line["engines"][OURS]["sgemm_rates"]
     line["engines"][OURS]["sgemm"] = 100.0
-    assert results.efficiency(line) is None
+    assert results.efficiency(line, "sgemm_rates") is None
+
+
+def test_lines_of_before_the_yardstick_keep_their_share_of_sgemm_and_have_none_of_peak():
+    line = line_of()
+    del line["engines"][OURS]["multiply_add_rates"]
+    for suite in ("efficiency", "recurrent", "cells"):
+        cells = dict(zip(SUITES[suite].columns, SUITES[suite].cells(line | {"flops of built-in": 1}), strict=True))
+        assert cells["of peak"] is None
+        assert cells.get("of sgemm", 1.125) == 1.125
+
+
+def test_chains_of_multiply_adds_compute_what_they_say():
+    for steps in (1, 3):
+        chains = (2 + (start - 2) / 2**steps for start in range(3, peak.CHAINS + 3))
+        assert peak.run(steps) == peak.LANES * sum(chains)
+
+
+def test_chains_of_multiply_adds_stay_in_registers():
+    code = next(iter(peak.run.inspect_asm().values()))
+    if "vfmadd" not in code:
+        pytest.skip("no processor of x86 with multiply-adds")
+    lines = [line for line in code.splitlines() if "vfmadd" in line]
+    assert peak.CHAINS >= 12, "two units whose results take four cycles need eight, and some more"
+    assert len(lines) % peak.CHAINS == 0, "LLVM left a chain out"
+    assert not [line for line in lines if "(" in line], "an operand is read from memory"
+    assert all({64: "%zmm", 32: "%ymm"}[4 * peak.LANES] in line for line in lines)
+
+
+def test_the_rate_is_of_all_threads(monkeypatch):
+    monkeypatch.setattr(peak, "seconds_per_step", lambda step: len(step()))
+    assert peak.multiply_add_rate(2) == 2 * peak.STEPS * peak.CHAINS * peak.LANES
 
 
 def test_impatience_still_takes_the_least_rounds():
@@ -576,6 +672,6 @@ def test_a_quick_run_of_small_work(tmp_path):
     assert [line["mode"] for line in lines] == list(MODES)
     for line in lines:
         assert set(line["engines"]) == {
-            name for name in installed(ENGINES) if line["mode"] == "inference" or name != "onnxruntime"
+            name for name in installed((*ENGINES, GROUPED)) if line["mode"] == "inference" or name != "onnxruntime"
         }
     assert done.stdout.count("LSTM") == 2

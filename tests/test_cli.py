@@ -17,9 +17,9 @@ from numba import config
 import varlen_rnn as vr
 from tests.waiting import HANGS
 from varlen_rnn.cli import main
-from varlen_rnn.cli.batching import cost, cut
+from varlen_rnn.cli.batching import cost, cut, divide
 from varlen_rnn.cli.lengths import read_lengths
-from varlen_rnn.cli.measure import Measured, Subject, random_rows
+from varlen_rnn.cli.measure import Measured, Subject, fastest_number, random_rows
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import print_times, verdict
 
@@ -82,7 +82,9 @@ def test_compare_prints_rows_times_and_a_verdict(cell, tmp_path, capsys, monkeyp
     assert re.search(rf"padded +{padded} +{padded / 18:.2f}", text)
     assert re.search(rf"\npadded +{padded / 2:.0f} +\d+\.\d\d +\d+\.\d\d", text)
     assert "Packed sequences are not measured. No PyTorch here." in text
-    assert re.search(r"\nUse (unpadded|bucketed|padded): ", text)
+    assert re.search(r"\ngroups +\d+ +\d+\.\d\d", text)
+    assert re.search(r"the fastest number was \d+ for groups\.", text)
+    assert re.search(r"\nUse (unpadded|bucketed|groups|padded): ", text)
 
 
 def no_packed(*arguments):
@@ -95,7 +97,9 @@ def test_compare_measures_packed_sequences(tmp_path, capsys):
     path.write_text("5 0 1 7 2 3 0 0 0")
     assert main(["compare", str(path), *SMALL]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"packed +\d+ +\d+\.\d\d", text)
+    assert re.search(r"\npacked +\d+ +\d+\.\d\d", text)
+    assert re.search(r"\ntorch groups +\d+ +\d+\.\d\d", text)
+    assert re.search(r"the fastest number was \d+ for groups and \d+ for torch groups\.", text)
     assert f"PyTorch {torch.__version__}" in text
 
 
@@ -254,6 +258,43 @@ def test_buckets_hold_the_same_sequences_in_as_many_batches():
         assert sorted(np.concatenate(plain)) == sorted(np.concatenate(buckets)) == sorted(lengths)
         assert cost(buckets).rows == cost(plain).rows == lengths.sum()
         assert cost(buckets).padded_rows < cost(plain).padded_rows
+
+
+def test_groups_sum_the_gradients_of_the_weights_of_all_their_sequences():
+    batch, layer = np.array([5, 0, 1, 7, 2]), vr.nn.LSTM(3, 4)
+    seen = []
+    assert [group.tolist() for group in divide(batch, 16)] == [[1], [2], [5], [7]]
+    for groups in (None, 2):
+        subject = Subject(layer, [batch], random_rows([batch], 3)[:1].repeat(15, axis=0), groups)
+        subject.run = Recorded(layer, seen)
+        subject.step(batch)
+    assert np.allclose(seen[0], seen[1], rtol=1e-5)
+    assert layer.bias_hh_l0.grad is None
+
+
+class Recorded:
+    """A layer whose gradient is noted when its parameters are asked for."""
+
+    def __init__(self, layer, seen):
+        self.layer, self.seen = layer, seen
+
+    def __call__(self, x):
+        return self.layer(x)
+
+    def parameters(self):
+        self.seen.append(np.array(self.layer.bias_hh_l0.grad))
+        return self.layer.parameters()
+
+
+def test_the_fastest_number_of_groups_is_that_of_the_best_try():
+    asked = []
+
+    def seconds_of(number):
+        asked.append(number)
+        return {2: 5.0, 4: 2.0 if len(asked) > 8 else 9.0, 8: 3.0, 16: 4.0}[number]
+
+    assert fastest_number(seconds_of) == 4
+    assert asked == [2, 4, 8, 16] * 3
 
 
 def verdict_of(padded_rows=20, **seconds):

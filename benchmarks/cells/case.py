@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     gates : int
         Blocks of rows of the weights.
     built_in : "LSTM", "GRU" or None
-        The layer whose share of sgemm its own is compared with.
+        The layer whose rate of products its own is compared with.
     promise : str
         The bar that it stands under; "" of none.
     vectors : tuple of str

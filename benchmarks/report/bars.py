@@ -4,9 +4,10 @@ import statistics
 from typing import NamedTuple
 
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, FORMS, IN_TORCH, MODES, OF_STEPS, OURS, PEERS, PYTORCH
+from benchmarks.engines import BUILT_IN, FORMS, GROUPED, IN_TORCH, MODES, OF_STEPS, OURS, PEERS, PYTORCH
 from benchmarks.results import best_ratio, disturbed, efficiency, ratio, seconds
 from benchmarks.suites.cells import of_built_in
+from benchmarks.suites.groups import SIZES as GROUP_SIZES
 from benchmarks.suites.memory import of_packed
 from benchmarks.suites.overhead import WAYS, beyond
 from benchmarks.suites.recurrent import MAIN_SIZES
@@ -16,6 +17,7 @@ from benchmarks.suites.torch import ONE_STEP
 
 CELLS = ("LSTM", "GRU")
 ALONE, MAIN = ("efficiency", MAIN_SIZES), ("recurrent", MAIN_SIZES)
+IN_GROUPS = ("groups", GROUP_SIZES)
 ONE, TINY = ("recurrent", [(1, 256, 256)]), ("small", [(4, 32, 32)])
 HEADER = ["measure", "floor", "aim", "measured", "verdict"]
 
@@ -25,12 +27,15 @@ def against(*engines):
     return lambda line: best_ratio(line, engines)
 
 
+# Floor and aim of the share of the multiply-add rate were 0.85 and 1 of sgemm, where OpenBLAS knew the processor: there
+# it runs at 0.9 of that rate.
 # For each cell: words, floor, aim, the value of a line; and the lines: suite, sizes, lengths, mode.
 TIMES = [
-    ("training, equal: share of sgemm", 0.85, 1, efficiency, *ALONE, "equal", "training"),
-    ("training, ragged: share of sgemm", 0.85, 1, efficiency, *ALONE, "lognormal", "training"),
+    ("training, equal: share of the multiply-add rate", 0.77, 0.9, efficiency, *ALONE, "equal", "training"),
+    ("training, ragged: share of the multiply-add rate", 0.77, 0.9, efficiency, *ALONE, "lognormal", "training"),
     ("training, ragged: over PyTorch packed", 8, 12, against("torch packed"), *MAIN, "lognormal", "training"),
     ("training, ragged: over PyTorch padded", 4, 6, against("torch padded"), *MAIN, "lognormal", "training"),
+    ("training, ragged: over PyTorch in groups", 1.5, 1.85, against(GROUPED), *IN_GROUPS, "lognormal", "training"),
     ("training, equal: over PyTorch padded", 1, 1.15, against("torch padded"), *MAIN, "equal", "training"),
     ("inference, ragged: over the best peer", 1.5, 3, against(*PEERS), *MAIN, "lognormal", "inference"),
     ("training, one sequence: over PyTorch", 1, 1.5, against(*PYTORCH), *ONE, "equal", "training"),
@@ -112,14 +117,14 @@ def all_bars(lines):
 
 
 def _cells(lines, promise):
-    """Return the bar of the cells under a promise: their share of sgemm over the built-in's."""
+    """Return the bar of the cells under a promise: the rate of their products over the built-in's."""
     words, floor = SHARES[promise]
     values = {
         f"{line['cell']} {size_of(line)}": None if {OURS, BUILT_IN} & set(disturbed(line)) else of_built_in(line)
         for line in lines
         if KINDS[line["cell"]].promise == promise
     }
-    return Bar(f"{words}: share of sgemm over the built-in layer's", floor, 1, values)
+    return Bar(f"{words}: rate of products over the built-in layer's", floor, 1, values)
 
 
 def _sequence(lines):

@@ -26,6 +26,7 @@ def write_report(folder, docs):
         HEAD,
         _machines({name: machine for name, (machine, _) in found.items()}),
         _quality([line for name in peers.TIMED for line in lines[name]]),
+        _yardsticks(lines),
         "## The bars\n",
         markdown(bars.HEADER, [bar.cells() for bar in bars.all_bars(lines)]) + "\n",
         peers.section(lines),
@@ -58,20 +59,47 @@ def _about(machine):
 
 def _quality(lines):
     """Return how steady the machine was."""
-    figures = [each for line in lines for each in line.get("engines", {}).values()]
-    rates = [rate / 1e9 for each in figures for rate in each.get("sgemm_rates", ())]
-    if not rates:
+    figures = [each for line in lines for each in _figures(line)]
+    if not figures:
         return ""
     rounds = [each["rounds"] for each in figures if len(each["rounds"]) > 1]
     spread = statistics.median([max(each) / min(each) for each in rounds]) if rounds else 1.0
     disturbed = sum(len(results.disturbed(line)) for line in lines)
     failed = sum("failed" in line for line in lines)
     return (
-        f"sgemm: {statistics.median(rates):.0f} GFLOP/s in the median, from {min(rates):.0f} to {max(rates):.0f}. "
+        f"{_rates('Multiply-adds', figures, 'multiply_add_rates')}{_rates('sgemm', figures, 'sgemm_rates')}"
         f"The slowest of a figure's rounds took {spread:.2f} times its fastest, in the median. "
         f"In {disturbed} of {len(figures)} figures, others used the machine in every round. "
         f"Lines without figures, for results differ: {failed}.\n"
     )
+
+
+def _rates(words, figures, name):
+    """Return the sentence about the rates of a name, or none if no figure has them."""
+    rates = [rate / 1e9 for each in figures for rate in each.get(name, ())]
+    if not rates:
+        return ""
+    return f"{words}: {statistics.median(rates):.0f} GFLOP/s in the median, from {min(rates):.0f} to {max(rates):.0f}. "
+
+
+def _yardsticks(lines):
+    """Return which suites were measured before the multiply-add rate was, so that their shares of it are missing."""
+    old = [
+        name
+        for name, its in lines.items()
+        if "of peak" in SUITES[name].columns
+        and any("sgemm_rates" in each and "multiply_add_rates" not in each for line in its for each in _figures(line))
+    ]
+    if not old:
+        return ""
+    return (
+        f"Of {', '.join(old)} there are no shares of the multiply-add rate yet: their lines were measured beside sgemm "
+        "alone, whose rate depends on the BLAS.\n"
+    )
+
+
+def _figures(line):
+    return line.get("engines", {}).values()
 
 
 def _table(name, lines):

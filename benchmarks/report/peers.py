@@ -1,12 +1,12 @@
 """Where a peer is faster, in whatever line: a bar names whom it compares with, and others may win."""
 
 from benchmarks import results
-from benchmarks.engines import FORMS, LOOPS, OURS, PEERS
+from benchmarks.engines import FORMS, LOOPS, OF_GROUPS, OURS, PEERS
 from benchmarks.report.bars import size_of
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
-TIMED = ("recurrent", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
+TIMED = ("recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 
@@ -44,7 +44,7 @@ def _of_steps(lines):
         [name, case_of(line), engine, ratio]
         for name in TIMED
         for line in lines[name]
-        for engine in dict.fromkeys((*PEERS, *LOOPS, *FORMS))
+        for engine in dict.fromkeys((*PEERS, *OF_GROUPS, *LOOPS, *FORMS))
         if (ratio := results.ratio(line, engine)) is not None
     ]
 

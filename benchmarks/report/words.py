@@ -12,24 +12,28 @@ number of threads. First their results are compared (outputs; in training the gr
 whole models the losses and the first gradients, for Adam hides how large a gradient is); a line without agreement has
 no figures. Then they take turns: a round repeats a step for at least a tenth of a second while the other processes
 wait, after as long that does not count, for threads that slept may begin on one core. Just before and just after a
-round of ours, its process multiplies two 2048 x 2048 matrices with NumPy (sgemm), in the same way; after each request a
-process waits, a second at most, until its threads take less than a quarter of a core, for while those of a BLAS spin
-they take cores from what comes next.
+round of ours, its process measures the multiply-add rate of the processor, in the same way: each thread runs chains of
+multiply-adds on vector registers, enough of them to keep all units busy, and reads no memory, so no product can be
+faster. (On an EPYC of the Zen 4 generation it is 1.00 vectors of 64 bytes per cycle and core, as its two units of 32
+bytes allow.) Before that it multiplies two 2048 x 2048 matrices with NumPy (sgemm), which is shown and divides nothing:
+a BLAS is slow on processors that it does not know. After each request a process waits, a second at most, until its
+threads take less than a quarter of a core, for while those of a BLAS spin they take cores from what comes next.
 A round begins when nothing else runs, or after five seconds; figures are medians of the rounds in which others took
-less than a quarter of a core, during the step and during either product, waits included, or of all rounds if there is
-no such round.
+less than a quarter of a core, during the step and the measurements around it, waits included, or of all rounds if there
+is no such round.
 
-* A step of training is forward and backward: gradients of the rows and of all weights, no optimizer. *of sgemm* counts
+* A step of training is forward and backward: gradients of the rows and of all weights, no optimizer. *of peak* counts
   the products only, `2 rows (D + H) gates H` forward and three times as much in training, over rows that exist, and
-  divides by the sgemm rate of our own process in the same round, the mean of before and after; the figure is the median
-  of these shares. The machine's speed drifts from minute to minute: a step and the products beside it see nearly the
-  same.
+  divides by the multiply-add rate in the same round, the mean of before and after; the figure is the median of these
+  shares. The machine's speed drifts from minute to minute: a step and what is measured beside it see nearly the same.
+  A dash stands in lines that were measured before this rate was.
 * Ratios are times over ours: above 1, `varlen_rnn` is faster.
 * *torch packed* is `pack_padded_sequence`, the layer, `pad_packed_sequence`; *torch padded* runs the layer on the whole
   rectangle, with zero gradients in the padding; *onnxruntime* gets the lengths beside the rectangle, inference only;
-  *varlen_rnn padded* is our kernels on the rectangle. PyTorch and onnxruntime find their rectangles ready, time-major
-  and longest first, and our plan is kept with the batch: neither padding nor sorting is part of their steps or ours.
-  Only our padded twin pads in each step.
+  *varlen_rnn padded* is our kernels on the rectangle; *torch groups* sorts and pads in groups ("Padding in groups"
+  says how), and *groups* is the number that was fastest. PyTorch and onnxruntime find their rectangles ready,
+  time-major and longest first, and our plan is kept with the batch: neither padding nor sorting is part of their steps
+  or ours. Only our padded twin pads in each step.
 * OpenMP's threads spin at their barriers, as they do unless told otherwise: PyTorch is fastest so, but where anything
   else runs its times explode. Hence the quiet moments.
 * *lognormal* is median 60, sigma 0.8, *pareto* is from 10 with exponent 1.2, both as quantiles within 5 to 400 steps;
@@ -38,12 +42,21 @@ no such round.
 
 NOTES = {
     "recurrent": "",
-    "efficiency": """The products of a training step, in operations per second, over the rate of sgemm in the same
-round: the median of the rounds' shares, and the quartiles between which half of them lie. Our layer alone is timed, in
-15 rounds per line; PyTorch's padded layer computes the same once, before, and a line where the two disagree has no
-figures. *rounds* are those that count.
+    "groups": """What practitioners run on unequal lengths: they sort a batch, cut it into groups of as many sequences
+each, pad each group to its longest, run one after another and sum the gradients of the weights. *torch groups* tries 2,
+4, 8 and 16 groups at its first step of each mode, three rounds each, and keeps the fastest, whose number is under
+*groups*; *over each number* is what it found then, over our time. All groups stand ready as rectangles: neither sorting
+nor padding is part of a step. *torch groups bfloat16* is the same under `torch.autocast`: its results are compared with
+a tolerance of 0.03, those of float32 with 0.00001. *torch groups compiled* is the same under `torch.compile` with
+`torch._dynamo.config.allow_rnn`, without which PyTorch 2.13 leaves a recurrent layer as it is; *late* is what did not
+compile in a minute, for the compiler unrolls all steps of each rectangle.
 """,
-    "cells": """A training step of cells beside the built-in ones. *of sgemm* counts the products of a cell's own
+    "efficiency": """The products of a training step, in operations per second, over the multiply-add rate in the same
+round (*of peak*): the median of the rounds' shares, and the quartiles between which half of them lie. *of sgemm* is the
+same over the rate of sgemm. Our layer alone is timed, in 15 rounds per line; PyTorch's padded layer computes the same
+once, before, and a line where the two disagree has no figures. *rounds* are those that count.
+""",
+    "cells": """A training step of cells beside the built-in ones. *of peak* counts the products of a cell's own
 weights; *of built-in* is that share over the share of the built-in layer of its family, which takes turns with it: a
 GRU for names that begin with gru, else an LSTM. *CIFG* is the user's cell of [cells.md](cells.md), in `nn.Recurrent`;
 names in lower case are those of `cells.find_cell`; *DynamicRNN* runs a step of ordinary operators: that of an LSTM, and
@@ -107,7 +120,8 @@ sends for each row that it has touched.
 }
 TITLES = {
     "recurrent": "Layers",
-    "efficiency": "Share of sgemm",
+    "groups": "Padding in groups",
+    "efficiency": "Share of the multiply-add rate",
     "cells": "Any cell",
     "sequence": "Operators on sequences",
     "torch": "Inside PyTorch",

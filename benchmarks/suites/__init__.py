@@ -5,6 +5,7 @@ from benchmarks.suites import (
     distributed,
     efficiency,
     end_to_end,
+    groups,
     layers,
     memory,
     overhead,
@@ -20,6 +21,7 @@ from benchmarks.suites.suite import Suite
 
 SUITES = {
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
+    "groups": Suite(groups.points, layers.run, groups.COLUMNS, groups.cells),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
     "cells": Suite(cells.points, cells.run, cells.COLUMNS, cells.cells, cells.PATIENCE),
     "sequence": Suite(sequence.points, sequence.run, sequence.COLUMNS, sequence.cells, sequence.PATIENCE),

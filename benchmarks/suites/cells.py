@@ -6,15 +6,16 @@ from typing import NamedTuple
 from benchmarks import results
 from benchmarks.cells import Case
 from benchmarks.cells.case import KINDS
-from benchmarks.engines import BUILT_IN, LIMITED, LOOPS, OURS, installed
+from benchmarks.engines import BUILT_IN, LOOPS, OURS, installed
 from benchmarks.lengths import lognormal
 from benchmarks.measure import Patience, measure
+from benchmarks.suites.layers import late
 
 SIZES = [(64, 256, 256), (32, 512, 512)]
 STEPS_SIZE = (32, 128, 128)  # of steps of ordinary operators, and of the LSTM beside them
 PATIENCE = Patience(least=5, most=11, seconds=40)
 COMPILED = ("LSTM", "GRU")
-COLUMNS = {"cell": 23, "B,D,H": 13, "lengths": 11, "rows": 8, "padded": 8, "ms": 9, "of sgemm": 10, "of built-in": 13}
+COLUMNS = {"cell": 23, "B,D,H": 13, "lengths": 11, "rows": 8, "padded": 8, "ms": 9, "of peak": 9, "of built-in": 13}
 COLUMNS |= {engine: len(engine) + 2 for engine in LOOPS}
 
 
@@ -57,12 +58,11 @@ def run(point, patience):
     line = {**case.summary(), "mode": "training", "threads": point.threads, "flops": case.flops("training"), **found}
     if case.of_built_in():
         line["flops of built-in"] = case.of_built_in().flops("training")
-    late = [engine for engine in LIMITED if engine in engines and engine not in found.get("engines", {engine})]
-    return [{**line, "late": late} if late else line]
+    return [line | late(engines, line)]
 
 
 def of_built_in(line):
-    """Return our share of sgemm over that of the built-in layer beside us, or None.
+    """Return the rate of our products over that of the built-in layer beside us, or None.
 
     Examples
     --------

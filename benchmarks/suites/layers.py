@@ -4,13 +4,14 @@ import dataclasses
 from typing import NamedTuple
 
 from benchmarks import results
-from benchmarks.engines import ENGINES, MODES, OURS, installed
+from benchmarks.engines import ENGINES, GROUPED, LIMITED, MODES, OURS, installed
 from benchmarks.layers import Case
 from benchmarks.measure import measure
 
-PEERS = [engine for engine in ENGINES if engine != OURS]
+TIMED = (*ENGINES, GROUPED)
+PEERS = [engine for engine in TIMED if engine != OURS]
 COLUMNS = {"cell": 5, "B,D,H": 13, "lengths": 15, "rows": 7, "padded": 8, "mode": 10, "threads": 8, "ms": 10}
-COLUMNS |= {"of sgemm": 9} | {engine: len(engine) + 2 for engine in PEERS}
+COLUMNS |= {"of peak": 9} | {engine: len(engine) + 2 for engine in PEERS} | {"groups": 7}
 
 
 class Point(NamedTuple):
@@ -21,7 +22,7 @@ class Point(NamedTuple):
 
     case: Case
     threads: int
-    engines: tuple = tuple(ENGINES)
+    engines: tuple = TIMED
     modes: tuple = MODES
     section: str | None = None
     witnesses: tuple = ()
@@ -37,10 +38,22 @@ def run(point, patience):
     case, threads = point.case, point.threads
     engines = installed(point.engines)
     found = measure("layers", dataclasses.asdict(case), engines, threads, patience, point.modes, point.witnesses)
-    return [
+    lines = [
         {"section": point.section, **case.summary(), "mode": mode, "threads": threads, "flops": case.flops(mode), **its}
         for mode, its in found.items()
     ]
+    return [line | late(engines, line) for line in lines]
+
+
+def late(engines, line):
+    """Return which limited engines have no figures on a line that has some, for they were late."""
+    missing = [its for its in LIMITED if its in engines and its not in line.get("engines", {its})]
+    return {"late": missing} if missing else {}
+
+
+def groups_of(line):
+    """Return the number of groups that was the best, or None where nobody ran groups."""
+    return line.get("engines", {}).get(GROUPED, {}).get("groups")
 
 
 def cells(line):
@@ -49,6 +62,6 @@ def cells(line):
     padding = line["padded_rows"] / line["rows"]
     names = [line["cell"], size, line["lengths"], line["rows"], padding, line["mode"], line["threads"]]
     if "failed" in line:
-        return [*names, None, None, *[None] * len(PEERS)]
+        return [*names, *[None] * (len(COLUMNS) - len(names))]
     ours = results.seconds(line, OURS) * 1e3
-    return [*names, ours, results.efficiency(line), *(results.ratio(line, engine) for engine in PEERS)]
+    return [*names, ours, results.efficiency(line), *(results.ratio(line, engine) for engine in PEERS), groups_of(line)]

@@ -7,6 +7,8 @@ import numpy as np
 from varlen_rnn.data import batches
 from varlen_rnn.rows.lod import LoD, LoDTensor
 
+NUMBERS_OF_GROUPS = (2, 4, 8, 16)  # of a batch; the fastest of them is compared
+
 
 class Cost(NamedTuple):
     """The number of rows in some batches, and the number of rows in the same batches after padding."""
@@ -32,6 +34,17 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
     sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features use no memory
     found = batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)
     return [lengths[found.indices(number)] for number in range(len(found))]
+
+
+def divide(batch, number):
+    """Return a batch in groups of neighbouring lengths, of as many sequences each, about; none without rows.
+
+    Examples
+    --------
+    >>> divide(np.array([5, 1, 4, 0, 2]), 2)
+    [array([0, 1, 2]), array([4, 5])]
+    """
+    return [group for group in np.array_split(np.sort(batch), number) if group.any()]
 
 
 def cost(batches):

@@ -33,7 +33,8 @@ def add_to(commands):
     """Add the command `compare` to the commands of a parser."""
     text = (
         "Measure a training step of one recurrent layer on batches of your lengths: unpadded, padded, padded in "
-        "batches of like length, and packed where PyTorch is installed; then say which to use."
+        "batches of like length, padded in groups of a batch, and PyTorch's (packed and in groups) where it is "
+        "installed; then say which to use."
     )
     parser = commands.add_parser("compare", help="what padding costs on your own lengths", description=text)
     parser.add_argument(
@@ -67,7 +68,7 @@ def _run(arguments):
 
 
 def _measure(cell, batches, options):
-    """Measure the batches unpadded, padded, bucketed and packed, and print the results."""
+    """Measure the batches in each way, and print the results."""
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
@@ -80,7 +81,7 @@ def _measure(cell, batches, options):
     try:
         with Packed(cell, *sizes, options["threads"], batches) as packed:
             measured = measure(layer, batches, bucketed, packed)
-            note = f"Packed sequences are those of PyTorch {packed.version}."
+            note = f"Packed sequences and torch groups are those of PyTorch {packed.version}."
     except OSError as error:
         measured, note = measure(layer, batches, bucketed), f"Packed sequences are not measured. {error}"
     print_times(measured)

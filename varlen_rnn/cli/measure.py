@@ -1,4 +1,4 @@
-"""Measure time and memory of training steps of a recurrent layer: unpadded, padded, and padded in buckets.
+"""Measure time and memory of training steps of a recurrent layer: unpadded, and padded in several ways.
 
 A step is the forward and backward pass of the layer on a batch, because padding affects nothing else.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from varlen_rnn.baselines import Padded
-from varlen_rnn.cli.batching import cost
+from varlen_rnn.cli.batching import NUMBERS_OF_GROUPS, cost, divide
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.tape.modes import no_grad
@@ -19,6 +19,7 @@ from varlen_rnn.tape.variable import Variable
 
 # The least number of runs per batch and of steps in all; with fewer, a ratio of two means would be mostly noise.
 _LEAST_RUNS, _LEAST_STEPS = 5, 30
+_TRIES = 3  # of each number of groups, before the fastest is measured
 
 
 def runs_of(num_batches):
@@ -33,18 +34,22 @@ def runs_of(num_batches):
 
 
 class Measured(NamedTuple):
-    """Mean rows and mean seconds of a step; the peak memory of the largest step in bytes, or None if unknown."""
+    """Mean rows and mean seconds of a step; the peak memory of the largest step in bytes, or None if unknown.
+
+    `groups` is the number of groups of a batch, or None where it is not divided.
+    """
 
     rows: float
     seconds: float
     peak: int | None
+    groups: int | None = None
 
 
 class Subject:
-    """A layer, padded or not, and the batches on which it is measured."""
+    """A layer, padded or not, and the batches on which it is measured, each in a number of groups, or whole."""
 
-    def __init__(self, run, batches, rows):
-        self.run, self.batches, self.rows = run, batches, rows
+    def __init__(self, run, batches, rows, groups=None):
+        self.run, self.batches, self.rows, self.groups = run, batches, rows, groups
 
     def input(self, batch):
         """Return rows with a new LoD, which has no cached plan, as for a new batch in training."""
@@ -52,9 +57,10 @@ class Subject:
         return Variable(LoDTensor.wrap(self.rows[: lod.num_rows], lod), requires_grad=True)
 
     def step(self, batch):
-        """Run the forward and backward pass on a batch."""
-        y, _ = self.run(self.input(batch))
-        y.backward(np.ones(y.shape, y.dtype))
+        """Run the forward and backward pass on a batch; the gradients of the weights are summed over its groups."""
+        for group in divide(batch, self.groups) if self.groups else [batch]:
+            y, _ = self.run(self.input(group))
+            y.backward(np.ones(y.shape, y.dtype))
         for parameter in self.run.parameters():
             parameter.grad = None
 
@@ -81,8 +87,27 @@ def random_rows(batches, input_size):
     return np.random.default_rng(0).standard_normal((max(map(np.sum, batches)), input_size), np.float32)
 
 
+def fastest_number(seconds_of):
+    """Return the number of groups for which `seconds_of(number)` is least, in the best of some tries.
+
+    Examples
+    --------
+    >>> fastest_number({2: 3.0, 4: 1.5, 8: 1.0, 16: 1.1}.get)
+    8
+    """
+    tries = [[seconds_of(number) for number in NUMBERS_OF_GROUPS] for _ in range(_TRIES)]
+    return NUMBERS_OF_GROUPS[int(np.argmin(np.min(tries, axis=0)))]
+
+
+def _in_groups(layer, batches, rows):
+    """Return the Subject of the padded layer in the fastest number of groups."""
+    padded = Padded(layer)
+    subjects = {number: Subject(padded, batches, rows, number) for number in NUMBERS_OF_GROUPS}
+    return subjects[fastest_number(lambda number: sum(map(subjects[number].seconds, batches)))]
+
+
 def measure(layer, batches, bucketed, packed=None):
-    """Return a Measured for each way to run the batches: unpadded, padded, bucketed and packed.
+    """Return a Measured for each way: unpadded, padded, bucketed, groups, and PyTorch's, packed and torch groups.
 
     The ways take turns, so that other work on the machine slows all of them equally.
 
@@ -93,31 +118,37 @@ def measure(layer, batches, bucketed, packed=None):
         The lengths of the sequences in each batch.  Both lists contain the same sequences, in the same number of
         batches.
     packed : Packed, optional
-        PyTorch's layer on packed sequences, on the same batches.
+        PyTorch's layer on the same batches.
     """
     ways = {"unpadded": (layer, batches), "padded": (Padded(layer), batches), "bucketed": (Padded(layer), bucketed)}
     rows = random_rows([*batches, *bucketed], layer.input_size)
     subjects = {name: Subject(run, lengths, rows) for name, (run, lengths) in ways.items()}
     for subject in subjects.values():
         subject.step(subject.batches[0])  # a first step, which compiles or loads the kernels
+    subjects["groups"] = _in_groups(layer, batches, rows)
+    theirs = {"packed": 1, "torch groups": fastest_number(lambda number: sum(packed.seconds(number)))} if packed else {}
     peaks = {name: subject.peak() for name, subject in subjects.items()}
     runs = runs_of(len(batches))
-    times = {name: np.empty((runs, len(batches))) for name in (*subjects, *(["packed"] if packed else []))}
+    times = {name: np.empty((runs, len(batches))) for name in (*subjects, *theirs)}
     bar = tqdm(total=runs * len(batches), desc="measuring", unit="batch", leave=False)
     for repeat in range(runs):
         for number in range(len(batches)):
             for name, subject in subjects.items():
                 times[name][repeat, number] = subject.seconds(subject.batches[number])
             bar.update()
-        if packed:
-            times["packed"][repeat] = packed.seconds()
+        for name, number in theirs.items():
+            times[name][repeat] = packed.seconds(number)
     bar.close()
+    numbers = {"groups": subjects["groups"].groups, "torch groups": theirs.get("torch groups")}
     padded = {"padded": cost(batches).padded_rows, "bucketed": cost(bucketed).padded_rows}
+    for name in numbers.keys() & times.keys():
+        padded[name] = cost([group for batch in batches for group in divide(batch, numbers[name])]).padded_rows
     return {
         name: Measured(
             padded.get(name, cost(batches).rows) / len(batches),
             np.median(of_way, axis=0).mean(),
             peaks.get(name),
+            numbers.get(name),
         )
         for name, of_way in times.items()
     }

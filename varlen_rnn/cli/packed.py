@@ -1,11 +1,14 @@
-"""Measure steps of PyTorch's layers on packed sequences, in another process.
+"""Measure steps of PyTorch's layers on packed sequences, and on padded groups, in another process.
 
 In the same process, PyTorch's spinning threads would slow down the threads of this library.
 
 `Packed` starts this file as a script and exchanges lines of JSON with it.  The first line describes the layer and the
-batches, and the script answers with PyTorch's version.  Each further line asks for a step on every batch, and the
-script answers with the seconds of each step.  The script answers on a copy of standard output; anything else that is
-printed goes to standard error, where it may explain a failure.
+groups of each batch for each number of groups, and the script answers with PyTorch's version.  Each further line is
+such a number, which asks for a step on every batch, and the script answers with the seconds of each step.  Number 1
+packs the batch, the others pad each group and sum the gradients of the weights.
+
+The script answers on a copy of standard output; anything else that is printed goes to standard error, where it may
+explain a failure.
 """
 
 import contextlib
@@ -39,6 +42,8 @@ class Packed:
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
+        from varlen_rnn.cli.batching import NUMBERS_OF_GROUPS, divide  # the other process needs nothing of this library
+
         with contextlib.ExitStack() as stack:  # ends the process after any exception here, also after an interrupt
             self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
             # -P keeps the folder of this file out of the import path, where its modules would hide other packages.
@@ -51,13 +56,15 @@ class Packed:
             )
             stack.callback(self._process.communicate)
             stack.callback(self._process.kill)
-            filled = [batch[batch > 0].tolist() for batch in batches]
-            self.version = self._ask([cell, input_size, hidden_size, num_threads, filled])
+            filled = [batch[batch > 0] for batch in batches]
+            groups = {n: [[its.tolist() for its in divide(batch, n)] for batch in filled] for n in NUMBERS_OF_GROUPS}
+            groups[1] = [[batch.tolist()] for batch in filled]
+            self.version = self._ask([cell, input_size, hidden_size, num_threads, groups])
             self._open = stack.pop_all()
 
-    def seconds(self):
-        """Run a step on each batch, and return the seconds of each step."""
-        return self._ask("round")
+    def seconds(self, number=1):
+        """Run a step on each batch, packed or in a number of groups, and return the seconds of each step."""
+        return self._ask(number)
 
     def _ask(self, question):
         with contextlib.suppress(BrokenPipeError):  # the process has ended; the code below reads its errors
@@ -84,24 +91,30 @@ def _answer():
     import torch
     from torch.nn.utils.rnn import pack_padded_sequence
 
-    cell, input_size, hidden_size, num_threads, batches = json.loads(sys.stdin.readline())
+    cell, input_size, hidden_size, num_threads, groups = json.loads(sys.stdin.readline())
     torch.set_num_threads(num_threads)
     layer = getattr(torch.nn, cell.upper())(input_size, hidden_size, batch_first=True)
 
-    def seconds(batch):
-        lengths = torch.tensor(batch)
-        x = torch.randn(len(batch), max(batch), input_size, requires_grad=True)
+    def seconds(batch, packed):
+        xs = [torch.randn(len(group), max(group), input_size, requires_grad=True) for group in batch]
+        lengths = torch.tensor(batch[0])
         began = time.perf_counter()
-        y, _ = layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
-        y.data.backward(torch.ones_like(y.data))
+        for x in xs:
+            if packed:
+                y = layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0].data
+            else:
+                y = layer(x)[0]
+            y.backward(torch.ones_like(y))
         spent = time.perf_counter() - began
         layer.zero_grad()
         return spent
 
-    seconds(batches[0])  # the first step is not measured, because it initialises PyTorch
+    for number, batches in groups.items():  # first steps are not measured, because they initialise PyTorch
+        seconds(batches[0], number == "1")
     print(json.dumps(torch.__version__), file=answers)
-    for _ in sys.stdin:
-        print(json.dumps([seconds(batch) for batch in batches]), file=answers)
+    for line in sys.stdin:
+        number = line.strip()
+        print(json.dumps([seconds(batch, number == "1") for batch in groups[number]]), file=answers)
 
 
 if __name__ == "__main__":
