@@ -39,7 +39,8 @@ def main():
     lines = [f"date {machine['date']}, commit {machine['commit']}, processor {machine['processor']}"]
     for example in EXAMPLES:
         for engine, ranks in LAUNCHES:
-            lines.append(f"{example}, {engine or 'no engine'}, {ranks}: {result_of(engine, ranks, example).strip()}")
+            where = f"{ranks} ranks of {engine}" if engine else "one process"
+            lines.append(f"{example}, {where}: {result_of(engine, ranks, example).strip()}")
             print(lines[-1], flush=True)
     Path(RESULTS).write_text("".join(f"{line}\n" for line in lines))
 
