@@ -186,7 +186,7 @@ def test_what_is_no_equation_is_refused_with_its_line(equations, message):
 
 
 def test_it_decorates_with_a_name():
-    assert cell(name="leaky")(lambda a, /, h: tanh(a) + h).name == "leaky"
+    assert cell(name="leaky_by_its_name")(lambda a, /, h: tanh(a) + h).name == "leaky_by_its_name"
 
 
 def test_the_line_of_a_function_that_is_wrong_is_shown():

