@@ -27,7 +27,7 @@ class InputError(ValueError):
     expected, got : object, optional
         A description of valid values, and the given value.
     hint : str, optional
-        The most likely remedy.  Names of arguments in it stand in backticks, as in `` `missing="drop"` ``.
+        The most likely remedy.  Names of arguments in it stand in backticks, so that the command line can show options.
 
     Attributes
     ----------
