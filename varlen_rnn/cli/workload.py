@@ -37,7 +37,7 @@ _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 def works():
     """Return the parts of the work by name; each part is a function of a data type."""
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
-    layers |= {"attention": _attend, "convolutions": _convolve, "many rows": _sum_many_rows}
+    layers |= {"attention": _attend, "convolutions": _convolve, "many rows": _sum_many_rows, "dropout": _drop}
     return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move}
 
 
@@ -114,6 +114,13 @@ def _convolve(dtype):
     """Run the layers whose output depends on neighbouring rows."""
     nn.RowConv(_SIZE, 2, dtype=dtype)(_embedded(dtype)).sum().backward()
     nn.SequenceConv(_SIZE, 2, 3, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _drop(dtype):
+    """Draw the masks of rows and of sequences, and normalise a batch."""
+    for per in ("row", "sequence"):
+        F.dropout(_embedded(dtype), 0.5, per=per).sum().backward()
+    nn.BatchNorm1d(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
 
 
 def _sum_many_rows(dtype):
