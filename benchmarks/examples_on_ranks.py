@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from benchmarks.machine import describe
-from benchmarks.survival import ROOT, command
+from benchmarks.processes import ROOT
+from benchmarks.survival import command
 
 RESULTS = ROOT / "benchmarks" / "results" / "examples_on_ranks.txt"
 EXAMPLES = {
@@ -42,7 +42,7 @@ def main():
             where = f"{ranks} ranks of {engine}" if engine else "one process"
             lines.append(f"{example}, {where}: {result_of(engine, ranks, example).strip()}")
             print(lines[-1], flush=True)
-    Path(RESULTS).write_text("".join(f"{line}\n" for line in lines))
+    RESULTS.write_text("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":
