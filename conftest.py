@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.emulated.session import Gate
+
 # Doctests import their modules, and these need PyTorch.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["varlen_rnn/torch/*"]
 
@@ -15,6 +17,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SLOWEST = Path(__file__).parent / "tests" / "slowest.txt"
 MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
+
+
+def pytest_configure(config):
+    """Judge the launches of CUDA kernels at the end of a run of all twin tests."""
+    config.pluginmanager.register(Gate(config))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,5 @@
 """Every cell and option through the engine: its published equations, differences, and the laws of a batch."""
 
-import numba
 import numpy as np
 import pytest
 from oracles import cells as oracle
@@ -28,7 +27,6 @@ from varlen_rnn.cells import (
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.runtime import threads
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins
 
 LSTMS = [
@@ -74,8 +72,8 @@ for family, equations, options in (
     for chosen in options:
         ZOO[family(**chosen).name] = family(**chosen), equations(**chosen)
 
-TROUBLES = [2, 0, 3, 1] if SIMULATOR else [0, 3, 7, 1, 0, 4, 2, 2, 5, 6, 1, 0]
-SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70)]
+TROUBLES = [0, 3, 7, 1, 0, 4, 2, 2, 5, 6, 1, 0]
+SIZES = [(3, 10), (5, 70)]
 by_cell = pytest.mark.parametrize("name", ZOO)
 # Where each cell is compiled anew, a few of those that differ in nothing but their activation are enough.
 FEW = [name for name in ZOO if name not in {rnn_cell(**options).name for options in RNNS[:-3]}] + [rnn_cell().name]
@@ -204,7 +202,7 @@ PROJECTED = [name for name in FEW if ZOO[name][0].may_project and ZOO[name][0].h
 
 
 @pytest.mark.parametrize("name", PROJECTED)
-@pytest.mark.parametrize("outputs", [1, 2] if SIMULATOR else [1, 7])
+@pytest.mark.parametrize("outputs", [1, 7])
 def test_projections(device, name, outputs):
     check(Case(name, TROUBLES, SIZES[0], outputs=outputs), device)
     check(Case(name, TROUBLES[:5], SIZES[0], (False, True), outputs), device)
@@ -221,7 +219,6 @@ def bits(results):
     return y, last, others, d_x, d_initial
 
 
-@pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_change_no_bit(device, name, dtype):
@@ -244,7 +241,6 @@ def test_threads_change_no_bit(device, name, dtype):
         threads.set_num_threads(before)
 
 
-@pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
 @by_cell
 def test_batch_mates_change_no_bit(device, name):
     case = Case(name, [9, 0, 30, 12, 1, 25, 30], (5, 70))

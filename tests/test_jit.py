@@ -1,6 +1,5 @@
 """Functions that compiled code calls by their addresses, and the parts of loops: what is compiled, and how often."""
 
-import numba
 import numpy as np
 import pytest
 from numba import types
@@ -12,9 +11,6 @@ from varlen_rnn.products.vectors import pointer
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined, engine_kernel
-
-if numba.config.ENABLE_CUDASIM:
-    pytest.skip("about the CPU", allow_module_level=True)
 
 
 def add_product(factors, out):

@@ -10,10 +10,9 @@ from varlen_rnn.kernels.twins import twins
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.runtime import threads
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 NUMBERS = [np.float64, np.float32]
 ANY = [np.float64, np.float32, np.int64, np.int32]
-FEATURES = [0, 3] if SIMULATOR else [0, 1, 37]
+FEATURES = [0, 1, 37]
 pytestmark = pytest.mark.twins
 
 TROUBLES = {
@@ -241,9 +240,7 @@ def test_a_dense_update_is_one_of_a_single_row(device, name, dtype):
     check(device, front, reference, np.array([0]), arrays[0], *scalars, *arrays[1:], exact=False)
 
 
-SIZES = (
-    [(5, 3, 4), (0, 2, 3), (3, 0, 2)] if SIMULATOR else [(1, 1, 1), (7, 10, 70), (100, 70, 33), (0, 5, 6), (5, 0, 6)]
-)
+SIZES = [(1, 1, 1), (7, 10, 70), (100, 70, 33), (0, 5, 6), (5, 0, 6)]
 
 
 @by_number
@@ -267,7 +264,7 @@ def test_product_on_windows(device, size, transposed, dtype):
 
 
 @by_number
-@pytest.mark.parametrize("size", [*SIZES, *([] if SIMULATOR else [(300, 10, 70), (5, 800, 3)])])
+@pytest.mark.parametrize("size", [*SIZES, (300, 10, 70), (5, 800, 3)])
 @pytest.mark.parametrize("windows", [((1, 2), (0, 1)), ((0, 0), (0, 0)), ((0, 1), (2, 0))], ids=str)
 def test_sums_over_rows(device, size, dtype, windows):
     """Two products with windows of columns that overlap, one of them with rows chosen and its own rows dealt out."""
@@ -296,7 +293,6 @@ def test_sums_over_rows(device, size, dtype, windows):
         close(device.get(array), before, exact=True)
 
 
-@pytest.mark.skipif(SIMULATOR, reason="memory of the host")
 @pytest.mark.parametrize("count", [0, 1, 193])
 def test_sums_over_rows_begin_at_zero_whatever_the_memory_holds(monkeypatch, count):
     monkeypatch.setattr(row_sums, "empty", lambda shape, like: np.full(shape, np.nan, like.dtype))
@@ -305,7 +301,6 @@ def test_sums_over_rows_begin_at_zero_whatever_the_memory_holds(monkeypatch, cou
     np.testing.assert_allclose(row_sums.row_product(a, b), a.T @ b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.skipif(SIMULATOR, reason="threads of the host")
 @pytest.mark.parametrize("num_threads", [2, 7, 40])
 def test_products_do_not_depend_on_who_takes_which_piece(monkeypatch, num_threads):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
@@ -420,7 +415,6 @@ def test_gradients_equal_a_central_difference(device, name):
     np.testing.assert_allclose((device.get(d_x) * direction).sum(), difference, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.skipif(SIMULATOR, reason="compiled code only")
 def test_compiled_callers_get_the_same_bits_from_python_numbers():
     @numba.njit
     def caller(listed, grad, moment1, moment2, param):
@@ -435,7 +429,6 @@ def test_compiled_callers_get_the_same_bits_from_python_numbers():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 @pytest.mark.parametrize("sign", [-1, 0])
 def test_sums_of_long_products_drift_little_more_than_numpys(sign):
     rng = np.random.default_rng(0)
@@ -445,7 +438,6 @@ def test_sums_of_long_products_drift_little_more_than_numpys(sign):
     assert np.abs(c - right).max() <= 4 * np.abs(a @ weight - right).max()
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 def test_the_sum_of_a_million_rows_does_not_drift():
     a, none = np.full((1_000_000, 3), 0.1, np.float32), np.empty((0, 0), np.float32)
     of_a = row_sums.Factor(0, 3, a, 0, 3, none, row_sums.ALL_ROWS)
@@ -483,7 +475,6 @@ def test_a_front_runs_where_its_last_argument_lives(device):
     assert given[1] is out
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 @pytest.mark.parametrize(("work", "most", "shards"), [(10**9, 5, 3), (10**9, 2, 2), (10**9, 0, 1), (1, 5, 1)])
 def test_a_front_that_knows_its_work_runs_in_shards(work, most, shards):
     threads.set_num_threads(3)

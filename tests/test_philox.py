@@ -1,6 +1,5 @@
 """The counter-based generator: published vectors, masks on each device and any threads, and their shares."""
 
-import numba
 import numpy as np
 import pytest
 from oracles import philox as oracle
@@ -9,7 +8,6 @@ from varlen_rnn.kernels import philox
 from varlen_rnn.runtime import threads
 from varlen_rnn.runtime.jit import cpu_kernel
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 NONE = np.empty(0, np.int64)
 
 # `kat_vectors` of Random123, the authors' library: counter, key, result.
@@ -41,7 +39,7 @@ def test_keys_follow_from_seed_step_and_call(given):
 @pytest.mark.twins
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [0, 1, 3, 4, 7, 31, 32, 35])
-@pytest.mark.parametrize("count", [0, 1, 3] if SIMULATOR else [0, 1, 3, 70])
+@pytest.mark.parametrize("count", [0, 1, 3, 70])
 def test_masks(device, dtype, width, count):
     rng = np.random.default_rng(0)
     key, threshold = int(rng.integers(2**63)), int(0.3 * 2**32)
@@ -60,7 +58,6 @@ def test_nothing_and_all_are_below(threshold, share):
     assert (mask == share).all()
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 @pytest.mark.parametrize("width", [5, 100])
 def test_threads_change_no_bit(width, monkeypatch):
     monkeypatch.setattr(threads, "SMALL_WORK", 1)
@@ -77,7 +74,6 @@ def test_threads_change_no_bit(width, monkeypatch):
         np.testing.assert_array_equal(mask, found[0])
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5])
 def test_masks_have_their_share_and_no_pattern(p):
     """Shares within 5 standard deviations: of all, of columns, of rows, and of neighbours in each direction."""

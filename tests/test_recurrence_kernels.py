@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import itertools
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,18 +18,17 @@ from varlen_rnn.recurrence import cpu, forward_loop, schedule, sharing
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.runtime import threads
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 pytestmark = pytest.mark.twins
 
 TROUBLES = {
-    "empty ones everywhere": [0, 0, 2, 4, 4, 5, 5] if SIMULATOR else [0, 0, 3, 10, 11, 11, 15, 17, 19, 24, 30, 31, 31],
+    "empty ones everywhere": [0, 0, 3, 10, 11, 11, 15, 17, 19, 24, 30, 31, 31],
     "no sequences": [0],
     "an empty sequence": [0, 0],
     "one step": [0, 1, 2, 3],
-    "equal": [0, 2, 4] if SIMULATOR else [0, 4, 8, 12],
+    "equal": [0, 4, 8, 12],
 }
 # No multiple of a tile; on the CPU one beyond a panel of units, and one of whole panels, an even number.
-SIZES = [(2, 3)] if SIMULATOR else [(3, 10), (5, 70), (5, 64)]
+SIZES = [(3, 10), (5, 70), (5, 64)]
 by_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 by_size = pytest.mark.parametrize("size", SIZES, ids=str)
 by_directions = pytest.mark.parametrize("num_directions", [1, 2])
@@ -141,7 +139,7 @@ def test_float32_is_float64_rounded(device, cell, size):
     for got, right in zip(outputs, case.oracle(), strict=True):
         assert got.dtype == np.float32
         close(got, right, 1e-6)
-    _, right = case.run(Host, np.float64) if not SIMULATOR else case.run(device, np.float64)
+    _, right = case.run(Host, np.float64)
     for got, wide in zip((gradients[0], gradients[2]), (right[0], right[2]), strict=True):
         assert got.dtype == np.float32
         close(got, wide, 3e-6)
@@ -202,7 +200,6 @@ def rows_of(case, sequences):
 
 # Up to more sequences than a block of the CPU loops has rows.
 batches = st.lists(st.integers(0, 9), min_size=1, max_size=15) | st.lists(st.integers(0, 4), min_size=25, max_size=60)
-cpu_only = pytest.mark.skipif(SIMULATOR, reason="a law of the CPU engine")
 
 
 def rowwise(case, dtype):
@@ -218,7 +215,6 @@ def assert_same_bits(whole, part, sequences, at):
     np.testing.assert_array_equal(d_initial[:, :, sequences], own_d_initial)
 
 
-@cpu_only
 @by_cell
 @settings(deadline=None, max_examples=10)
 @given(lengths=batches, hidden=st.sampled_from([3, 40, 70]), dtype=st.sampled_from([np.float32, np.float64]))
@@ -229,7 +225,6 @@ def test_a_batch_equals_its_sequences_one_by_one(cell, lengths, hidden, dtype):
         assert_same_bits(whole, rowwise(subset(case, [i]), dtype), [i], rows_of(case, [i]))
 
 
-@cpu_only
 @by_cell
 @settings(deadline=None, max_examples=10)
 @given(data=st.data(), lengths=batches)
@@ -240,7 +235,6 @@ def test_permuted_sequences_permute_the_outputs(cell, data, lengths):
     assert_same_bits(rowwise(case, np.float32), parts, order, rows_of(case, order))
 
 
-@cpu_only
 @by_cell
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
@@ -253,7 +247,6 @@ def test_writing_past_the_caches_changes_nothing(monkeypatch, cell, dtype):
     assert streamed == [64 % panel_width(dtype) == 0]
 
 
-@cpu_only
 @by_cell
 @pytest.mark.parametrize("count", [25, 48, 60])
 def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monkeypatch, cell, count):
@@ -272,7 +265,6 @@ def test_larger_blocks_for_weights_that_no_near_cache_holds_change_nothing(monke
     assert block_rows == [schedule.BLOCK_ROWS] * 2 + [schedule.MOST_ROWS] * 2
 
 
-@cpu_only
 @pytest.mark.parametrize(
     ("dtype", "columns", "wanted"),
     [
@@ -288,7 +280,6 @@ def test_long_rows_of_slots_that_fill_cache_lines_are_an_odd_number_of_them(dtyp
     assert slots.shape == (3, wanted)
 
 
-@cpu_only
 @by_cell
 @pytest.mark.parametrize("parts", [1, 2])
 def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
@@ -309,7 +300,6 @@ def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
 SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 16)]
 
 
-@cpu_only
 @by_cell
 @by_initial
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -368,7 +358,6 @@ def run_one_sequence(cell):
     return [y, last, d_x, d_initial, *(d for d in d_direction if d is not None)]
 
 
-@cpu_only
 @pytest.mark.parametrize(("cell", "forward", "backward"), MEETINGS.values(), ids=MEETINGS)
 def test_a_team_meets_only_where_a_product_reads_what_others_computed(monkeypatch, cell, forward, backward):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
@@ -404,7 +393,6 @@ def test_every_sequence_belongs_to_one_group(lengths, num_groups, teams):
     assert not teams or max(rows) - min(rows) <= max(lengths, default=0)
 
 
-@cpu_only
 def test_all_splits_run_the_kernel_that_was_compiled_for_one(monkeypatch):
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
     case, seen = Case(CELLS["lstm"], [0, 5, 9, 14, 15], (3, 70), 1, False), []
@@ -416,7 +404,6 @@ def test_all_splits_run_the_kernel_that_was_compiled_for_one(monkeypatch):
     assert len(set(seen)) == 1
 
 
-@cpu_only
 def test_sequences_without_rows_take_little_memory(monkeypatch):
     taken, empty = [], schedule.empty
     monkeypatch.setattr(threads, "SMALL_WORK", 0)
@@ -431,7 +418,6 @@ def test_sequences_without_rows_take_little_memory(monkeypatch):
     assert backward_of_three < 2 * backward
 
 
-@cpu_only
 @pytest.mark.parametrize(("split", "failing"), [((1, 2), 0), ((1, 2), 1), ((2, 2), 1), ((2, 2), 2)])
 def test_a_team_does_not_wait_for_a_member_that_failed(monkeypatch, split, failing):
     def but_one(shard, *arguments, run=forward_loop.forward):

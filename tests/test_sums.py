@@ -4,7 +4,6 @@ import itertools
 import math
 import tracemalloc
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,11 +19,9 @@ from varlen_rnn.products import row_sums
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.tape.variable import apply
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
 MILLION = 1_000_000
 TENTH = np.float32(0.1)
 WANTED = 1e-6  # relative
-no_simulator = pytest.mark.skipif(SIMULATOR, reason="sums of a million rows")
 
 
 def tenths(*shape):
@@ -93,7 +90,6 @@ SUMS = {
 }  # fmt: skip
 
 
-@no_simulator
 @pytest.mark.parametrize("name", SUMS)
 def test_a_million_tenths(name):
     got = np.asarray(SUMS[name]())
@@ -103,7 +99,6 @@ def test_a_million_tenths(name):
     assert np.abs(got / (MILLION * float(TENTH)) - 1).max() < WANTED
 
 
-@no_simulator
 def test_twenty_million_ones():
     """Beyond 2**24, float32 has no odd numbers: one added at a time is lost."""
     count = 20 * MILLION
@@ -156,7 +151,7 @@ def assert_known(got, summands, roundings):
 
 PRODUCT_ROUNDINGS = 162  # of `x^T d`, 1e-5 in float32
 # About a block of rows, and about one and two groups of blocks.
-PRODUCT_COUNTS = [1, 49, 300] if SIMULATOR else [1, 127, 129, 4095, 4096, 4097, 8192, 8193, 20_000]
+PRODUCT_COUNTS = [1, 127, 129, 4095, 4096, 4097, 8192, 8193, 20_000]
 
 
 @pytest.mark.twins
@@ -172,7 +167,6 @@ def test_products_over_rows_keep_their_bound(device, count, dtype):
         assert_known(got[i, j], a[:, i].astype(np.float64) * b[:, j], PRODUCT_ROUNDINGS)
 
 
-@no_simulator
 @pytest.mark.parametrize("count", [10_000, MILLION])
 def test_the_gradient_of_a_weight_does_not_drift(count):
     x = vr.Variable(tenths(count, 2))
@@ -180,7 +174,6 @@ def test_the_gradient_of_a_weight_does_not_drift(count):
     np.testing.assert_allclose(gradient, count * float(TENTH) ** 2, rtol=1e-5)
 
 
-@no_simulator
 @pytest.mark.parametrize("count", [100, 4097, 20_000])
 def test_products_over_rows_without_an_end(count):
     a, b = np.ones((count, 3), np.float32), np.ones((count, 1), np.float32)
@@ -230,7 +223,6 @@ def test_twins_add_in_one_order(device):
 
 
 @pytest.mark.twins
-@pytest.mark.filterwarnings("ignore:.*encountered in scalar:RuntimeWarning")  # of the simulator
 @pytest.mark.parametrize("first", [0, BLOCK + 1])
 def test_sums_without_an_end(device, first):
     x = np.zeros((3 * BLOCK, 5), np.float32)

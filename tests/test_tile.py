@@ -10,8 +10,6 @@ import pytest
 
 from varlen_rnn.products import vectors
 
-SIMULATOR = bool(numba.config.ENABLE_CUDASIM)
-
 WITHOUT_AVX = """
 import llvmlite.binding as llvm
 import numpy as np
@@ -27,7 +25,6 @@ np.testing.assert_allclose(c, a @ a[:40, :21], rtol=1e-12)
 """
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 def test_products_on_hosts_with_narrow_vectors():
     """Panels narrower than a tile has rows; the features belong to the environment, so one cache serves both hosts."""
     variables = os.environ | {"VARLEN_RNN_QUIET": "1"}
@@ -58,7 +55,6 @@ for rows in (*range(15), 25, 300):
 """
 
 
-@pytest.mark.skipif(SIMULATOR, reason="about the CPU")
 @pytest.mark.parametrize(("features", "rows", "width"), [("avx", 6, 16), ("avx avx512f", 12, 32)])
 def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
     """Every host computes with every host's tile, in whatever vectors it has; such kernels go to a cache apart."""
@@ -67,7 +63,7 @@ def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
     subprocess.run(command, env=variables, check=True)
 
 
-@pytest.mark.skipif(SIMULATOR or not vectors.WIDE, reason="about AVX-512")
+@pytest.mark.skipif(not vectors.WIDE, reason="about AVX-512")
 def test_loops_take_long_vectors_where_they_are_asked_for():
     @numba.njit
     def double(a):

@@ -1,9 +1,9 @@
 """Attention on CUDA, plain: one thread per head of a query, or of a key; each score is computed three times."""
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, tanh
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, launch, to_device, to_host
 from varlen_rnn.runtime.jit import body, cuda_kernel
 

@@ -11,11 +11,11 @@ Source: Graves, Fernandez, Gomez and Schmidhuber (2006), "Connectionist temporal
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.kernels.twins import sequences, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 

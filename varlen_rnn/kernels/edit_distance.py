@@ -5,10 +5,9 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 Source: Wagner and Fischer (1974), "The string-to-string correction problem".
 """
 
-from numba import cuda
-
 from varlen_rnn.kernels.activations import minimum
 from varlen_rnn.kernels.twins import twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 

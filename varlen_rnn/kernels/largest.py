@@ -3,9 +3,8 @@
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
-from numba import cuda
-
 from varlen_rnn.kernels.twins import sequences, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 

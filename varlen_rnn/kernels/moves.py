@@ -5,9 +5,9 @@ Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _AT_ONCE = np.uint64(1024)  # numbers that stay in the first-level cache while they are copied

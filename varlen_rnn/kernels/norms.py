@@ -9,9 +9,9 @@ Source: Ba, Kiros and Hinton (2016), "Layer normalization".
 import math
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.twins import rows_of_last, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 _LANES = 16  # several sums, so that additions need not wait for each other

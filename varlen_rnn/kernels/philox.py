@@ -12,9 +12,9 @@ Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy 
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.twins import twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 # Words of 32 bits are held in 64, because a product of two words is exact there, and so the loop vectorises.

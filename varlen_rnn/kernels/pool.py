@@ -10,10 +10,10 @@ Source of the pooling types: Fluid's `sequence_pool`.
 import math
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import elements_of_first, launch_beside, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 

@@ -14,11 +14,11 @@ bi-directional recurrent DNNs".
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.activations import minimum
 from varlen_rnn.kernels.ctc import log_add
 from varlen_rnn.kernels.twins import twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 # Columns of a node.  CHILD is the child made last, PLACE the position among the kept prefixes, or -1.

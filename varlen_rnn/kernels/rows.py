@@ -5,10 +5,10 @@ indices, that these are rows of the table.
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import launch_beside, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import to_host
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 

@@ -7,10 +7,9 @@ step.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
-from numba import cuda
-
 from varlen_rnn.kernels.rows import gather_rows_cpu, gather_rows_cuda
 from varlen_rnn.kernels.twins import elements_of_first, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 

@@ -6,12 +6,12 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 

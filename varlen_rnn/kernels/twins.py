@@ -42,8 +42,18 @@ def rows_of_last(*arguments):
 
 
 def launch_beside(kernel, num_threads, *arguments):
-    """Copy arrays of the host to the device, and launch a CUDA kernel on at least `num_threads` threads."""
-    launch(kernel, num_threads, *(to_device(a) if isinstance(a, np.ndarray) else a for a in arguments))
+    """Copy arrays of the host to the device, and launch a CUDA kernel on at least `num_threads` threads.
+
+    Python's floats take the data type of the last argument, because float64 is slow on a GPU.
+    """
+    dtype = arguments[-1].dtype
+
+    def moved(argument):
+        if isinstance(argument, np.ndarray):
+            return to_device(argument)
+        return dtype.type(argument) if isinstance(argument, float) and dtype.kind == "f" else argument
+
+    launch(kernel, num_threads, *map(moved, arguments))
 
 
 def twins(cpu, cuda, size=elements, work=None):

@@ -15,9 +15,8 @@ import inspect
 import math
 from typing import Any, NamedTuple
 
-from numba import cuda
-
 from varlen_rnn.kernels.twins import launch_beside, twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 

@@ -7,7 +7,6 @@ plain: one thread per element of the result.
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
@@ -23,6 +22,7 @@ from varlen_rnn.products.vectors import (
     panel_width,
     pointer,
 )
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, launch, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.threads import count_shards, for_each_shard

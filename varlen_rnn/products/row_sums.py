@@ -14,7 +14,7 @@ a pooled sum (`kernels.sums`).
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, types
+from numba import types
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
@@ -38,6 +38,7 @@ from varlen_rnn.products.vectors import (
     span_of_tile,
     width_of,
 )
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import beside, empty, launch, on_device, zeros
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE

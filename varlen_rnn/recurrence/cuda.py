@@ -8,7 +8,6 @@ import functools
 import math
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.products.gemm import product
@@ -26,6 +25,7 @@ from varlen_rnn.recurrence.phases import (
     norms_of,
 )
 from varlen_rnn.recurrence.tuples import add, put, take
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, launch, to_device, zeros
 from varlen_rnn.runtime.jit import cuda_kernel
 

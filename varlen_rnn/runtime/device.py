@@ -1,12 +1,11 @@
-"""Create and move arrays: NumPy arrays on the host, Numba's device arrays on a GPU (or in its simulator)."""
+"""Create and move arrays: NumPy arrays on the host, Numba's device arrays on a GPU."""
 
 import math
 
 import numpy as np
-from numba import cuda
 
-from varlen_rnn.runtime import memory
-from varlen_rnn.runtime.numba_internals import is_device_array
+from varlen_rnn.runtime import cuda, memory
+from varlen_rnn.runtime.cuda import is_device_array
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes
@@ -19,7 +18,7 @@ def on_device(array):
 
 def to_device(array):
     """Copy a NumPy array to the current CUDA device."""
-    return cuda.to_device(np.ascontiguousarray(array))
+    return cuda.driver.to_device(np.ascontiguousarray(array))
 
 
 def to_host(array):
@@ -49,7 +48,7 @@ def empty(shape, like):
     """
     dtype = like.dtype
     if not isinstance(like, np.ndarray):
-        return cuda.device_array(shape, dtype)
+        return cuda.driver.empty(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
 

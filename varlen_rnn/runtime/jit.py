@@ -1,8 +1,7 @@
 """The only place with Numba options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
 
 An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and a CUDA loop
-(`cuda_kernel`) that stand side by side.  Without a GPU, `NUMBA_ENABLE_CUDASIM=1 NUMBA_DISABLE_JIT=1` runs the
-CUDA loops in Numba's simulator.
+(`cuda_kernel`) that stand side by side.
 
 Compiling must not take long.  Numba copies the code of a function into each function that calls it, and LLVM works on
 every copy, again at each level.  So functions that many kernels call are compiled once and called by address
@@ -14,11 +13,12 @@ compiled.
 import functools
 
 import numba
-from numba import cuda, types
+from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from varlen_rnn.runtime.cache import CHECKED, DiskCache
+from varlen_rnn.runtime.cuda import Kernel
 from varlen_rnn.runtime.forks import let_forks_wait
 from varlen_rnn.runtime.numba_internals import ENGINE_OPTIONS, NO_WRAPPERS, address_of_code, use_cache, write_call
 
@@ -63,7 +63,7 @@ def cpu_inlined(function):
 
 def cuda_kernel(function):
     """Compile a CUDA loop: one thread per element of the last argument, unless its docstring says otherwise."""
-    return cuda.jit(function)
+    return Kernel(function)
 
 
 def address_of(function, arguments):

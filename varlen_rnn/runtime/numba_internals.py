@@ -1,6 +1,6 @@
 """The only file that uses private and internal names of Numba and llvmlite, which may change with each version.
 
-`numba`, `numba.types`, `numba.cuda`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
+`numba`, `numba.types`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
 users and used elsewhere too; `tests/test_house.py` finds every other name.  `python -m tests.versions` runs the suite
 with the oldest and the newest Numba that `pyproject.toml` allows.
 """
@@ -11,13 +11,12 @@ from collections import Counter
 
 import llvmlite.ir
 from llvmlite.binding import ffi, parse_assembly
-from numba import config, cuda, types
+from numba import config, types
 from numba.core import caching, codegen, compiler, compiler_machinery, ir, ir_utils, untyped_passes
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
-is_device_array = cuda.cudadrv.devicearray.is_cuda_ndarray  # True for Numba's arrays on a GPU or in its simulator
 Cache = caching._Cache  # the base class of a cache for one function
 
 

@@ -1,0 +1,81 @@
+"""The driver that runs launches of the package on the CPU, from the PTX that a GPU would get."""
+
+import collections
+import functools
+import importlib.util
+import math
+import platform
+import shutil
+
+from numba import types
+
+from tests.emulated import arrays
+from tests.emulated.figures import faults_of, find_ptxas
+from tests.emulated.kernels import Kernel, LaunchError, Schedule
+from tests.emulated.ledger import LAUNCH, count
+from tests.emulated.sources import digest_of, ptx_of, signature_of
+
+MOST_THREADS = 1024  # of a block
+LAUNCHED = collections.Counter()  # of (module, name, digest, signature)
+
+
+@functools.cache
+def missing():
+    """Return why this machine has no emulated device, or None if it has one."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return "the emulated device needs Linux on x86-64"
+    if importlib.util.find_spec("numba_cuda") is None:
+        return "the emulated device needs numba-cuda: pip install varlen-rnn[cuda13]"
+    if find_ptxas() is None:
+        return "the emulated device needs ptxas: pip install nvidia-cuda-nvcc"
+    return None if shutil.which("g++") else "the emulated device needs g++"
+
+
+def float_types(signature):
+    """Return the names of the types of floats in arrays, or, if no array has any, of numbers."""
+    floats = [kind.dtype for kind in signature if isinstance(kind, types.Array) and isinstance(kind.dtype, types.Float)]
+    return {str(kind) for kind in floats or [kind for kind in signature if isinstance(kind, types.Float)]}
+
+
+@functools.cache
+def _digest_of(kernel):
+    return digest_of(kernel.py_func)
+
+
+@functools.cache
+def _compiled(kernel, signature):
+    """Return a kernel for argument types; figures of ptxas that no kernel should have are an error."""
+    ptx = ptx_of(kernel.source, signature)
+    if faults := faults_of(ptx, float_types(signature) == {"float32"}):
+        raise AssertionError(f"{kernel.py_func.__qualname__}{signature}: {'; '.join(faults)}")
+    return Kernel(ptx)
+
+
+class Driver:
+    """Stands in the place of `varlen_rnn.runtime.cuda.driver`.
+
+    Parameters
+    ----------
+    schedule : Schedule, optional
+        How the threads of all launches take turns; if not given, in order, and races are errors.
+    """
+
+    to_device = staticmethod(arrays.to_device)
+    empty = staticmethod(arrays.empty)
+
+    def __init__(self, schedule=None):
+        self.schedule = schedule or Schedule()
+
+    def launch(self, kernel, configuration, *arguments):
+        """Run a kernel on `configuration`: blocks, threads of a block, and, after a stream, bytes of shared memory."""
+        grid, block, _, shared = (*configuration, 0, 0)[:4]
+        grid, block = (tuple(n) if isinstance(n, tuple) else (int(n),) for n in (grid, block))
+        if not (0 < math.prod(block) <= MOST_THREADS and all(n > 0 for n in grid)):
+            raise LaunchError(f"expected 1 to {MOST_THREADS} threads a block, and blocks, got {grid}, {block}")
+        signature, function = signature_of(arguments), kernel.py_func
+        count(LAUNCH)
+        LAUNCHED[function.__module__, function.__qualname__, _digest_of(kernel), signature] += 1
+        try:
+            _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
+        except LaunchError as error:
+            raise LaunchError(f"{function.__qualname__}{signature}: {error}") from None

@@ -1,0 +1,62 @@
+"""Judge the launches of a whole run of the twin tests: was every kernel launched, in each type of float?"""
+
+import collections
+import sys
+
+from tests.emulated.device import digest_of, float_types
+from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
+from varlen_rnn.recurrence import cuda as recurrence
+from varlen_rnn.runtime.cuda import Kernel
+
+FLOATS = {"float32", "float64"}
+
+
+def declared():
+    """Return a dict of digest to name, of all kernels that modules hold, and of those of every cell of the house."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("varlen_rnn.")]
+    found = {
+        id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Kernel)
+    }
+    for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
+        for number in range(len(cell.phases)):
+            for make in (recurrence.forward_step_of, recurrence.backward_step_of):
+                kernel = make(cell, number)
+                found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
+    return {digest_of(kernel.py_func): name for name, kernel in found.values()}
+
+
+def launched(counts):
+    """Return a dict of digest to the sets of float types that a kernel was launched with."""
+    found = collections.defaultdict(list)
+    for _, _, digest, signature in counts:
+        found[digest].append(sorted(float_types(signature)))
+    return dict(found)
+
+
+def faults(names, variants):
+    """Return sentences on kernels that were not launched, or not in each type of float.
+
+    Parameters
+    ----------
+    names : dict of digest to name
+    variants : dict of digest to list of list of str
+        The float types of each variant that was launched.
+
+    Examples
+    --------
+    >>> faults({"a": "add", "b": "sub"}, {"a": [["float32"]]})
+    ['add: launched with float32, never with float64', 'sub: never launched']
+    """
+    found = []
+    for digest, name in sorted(names.items(), key=lambda item: item[1]):
+        if digest not in variants:
+            found.append(f"{name}: never launched")
+            continue
+        seen = {kinds[0] for kinds in variants[digest] if len(kinds) == 1}
+        if any(variants[digest]) and seen != FLOATS:
+            lacking = " and ".join(sorted(FLOATS - seen))
+            found.append(f"{name}: launched with {' and '.join(sorted(seen)) or 'mixed types'}, never with {lacking}")
+    return found

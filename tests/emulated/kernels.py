@@ -1,0 +1,161 @@
+"""Compile the C++ of a kernel by g++ and launch it.
+
+Kernel(ptx).launch((1,), (32,), [x, out, 3])
+"""
+
+import ctypes
+import functools
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.emulated.folder import kept
+from tests.emulated.ptx import Source
+from tests.emulated.translation import translate
+
+_HERE = Path(__file__).parent
+_RUNTIME = ("runtime.h", "threads.h", "scheduler.cpp", "races.cpp", "meetings.cpp")
+# Contraction would fuse what PTX keeps apart; a fortified longjmp refuses to change stacks.
+_COMMAND = ["g++", "-std=c++17", "-shared", "-fPIC", "-w", "-mfma", "-ffp-contract=off", "-fno-strict-aliasing"]
+_COMMAND += ["-U_FORTIFY_SOURCE", f"-I{_HERE}"]
+_ERROR_BYTES = 400
+
+
+class LaunchError(RuntimeError):
+    """What a launch did wrong: an access out of bounds, a race, a deadlock."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the threads of a launch take turns.
+
+    Attributes
+    ----------
+    races : bool
+        Whether data races are errors.
+    seed : int
+        Of the order of threads; 0 is the order of their numbers.
+    preempt : int
+        A thread gives way before about every `preempt`-th access; 0 for never, except where it waits.
+    limit : int
+        The number of switches between threads after which a launch is an error.
+    """
+
+    races: bool = True
+    seed: int = 0
+    preempt: int = 0
+    limit: int = 1 << 40
+
+
+class _Given(ctypes.Structure):
+    """The structure of the same name in `runtime.h`."""
+
+    _fields_ = [
+        ("params", ctypes.c_void_p),
+        ("grid", ctypes.c_int * 3),
+        ("ntid", ctypes.c_int * 3),
+        ("cluster", ctypes.c_int),
+        ("racecheck", ctypes.c_int),
+        ("shared_bytes", ctypes.c_uint64),
+        ("ranges", ctypes.c_void_p),
+        ("num_ranges", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("preempt", ctypes.c_uint64),
+        ("limit", ctypes.c_uint64),
+    ]
+
+
+def _library(name, *arguments):
+    """Load a shared library that g++ makes if it is not in the folder."""
+
+    def make(path):
+        run = subprocess.run([*_COMMAND, *arguments, "-o", str(path)], capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise RuntimeError(run.stderr[:3000])
+
+    return ctypes.CDLL(str(kept(f"{name}.so", make)), mode=ctypes.RTLD_GLOBAL)
+
+
+@functools.cache
+def _runtime():
+    """Load the scheduler, compiled once for all kernels, and return the digest of its text."""
+    digest = hashlib.sha256("".join((_HERE / name).read_text() for name in _RUNTIME).encode()).hexdigest()[:16]
+    _library(f"runtime-{digest}", "-O2", *(str(_HERE / name) for name in _RUNTIME if name.endswith(".cpp")))
+    return digest
+
+
+class Kernel:
+    """The kernel of a PTX text, ready to run."""
+
+    def __init__(self, ptx):
+        self.source = Source(ptx)
+        code = translate(self.source)
+        digest = hashlib.sha256((code + _runtime()).encode()).hexdigest()[:20]
+        source = kept(f"{digest}.cpp", lambda path: path.write_text(code))
+        self._library = _library(digest, "-O1", str(source))
+        found = (ctypes.c_uint64 * (2 * len(self.source.tables) + 1))()
+        self._tables = list(found[: 2 * self._library.tables(found)])
+        self._kinds = [kind for kind, _ in self.source.params]
+
+    def launch(self, grid, block, arguments, shared_bytes=0, cluster=0, schedule=Schedule()):
+        """Run the kernel, and return the number of switches between threads.
+
+        Parameters
+        ----------
+        grid, block : tuple of up to three int
+            Blocks, and threads in a block.
+        arguments : list
+            Arrays on the host or the device, and numbers.
+        shared_bytes : int
+            Size of the dynamic shared memory.
+        cluster : int
+            Blocks in a cluster, or 0 without clusters.
+        schedule : Schedule
+        """
+        values, ranges = [], list(self._tables)
+        for argument in arguments:
+            values += _parameters(argument, ranges)
+        if len(values) != len(self._kinds):
+            raise TypeError(f"expected {len(self._kinds)} parameters of PTX, got {len(values)}")
+        cells = [_cell(kind, value) for kind, value in zip(self._kinds, values, strict=True)]
+        pointers = (ctypes.c_void_p * max(1, len(cells)))(*map(ctypes.addressof, cells))
+        spans = (ctypes.c_uint64 * max(1, len(ranges)))(*ranges)
+        given = _Given(
+            params=ctypes.addressof(pointers),
+            grid=(ctypes.c_int * 3)(*grid, *[1] * (3 - len(grid))),
+            ntid=(ctypes.c_int * 3)(*block, *[1] * (3 - len(block))),
+            cluster=cluster,
+            racecheck=schedule.races,
+            shared_bytes=self.source.static_bytes + shared_bytes,
+            ranges=ctypes.addressof(spans),
+            num_ranges=len(ranges) // 2,
+            seed=schedule.seed,
+            preempt=schedule.preempt,
+            limit=schedule.limit,
+        )
+        error, switches = ctypes.create_string_buffer(_ERROR_BYTES), ctypes.c_uint64()
+        if self._library.run(ctypes.byref(given), error, ctypes.byref(switches)):
+            raise LaunchError(error.value.decode())
+        return switches.value
+
+
+def _cell(kind, value):
+    """Return a number as the kernel reads it."""
+    if kind in ("f32", "f64"):
+        return (ctypes.c_float if kind == "f32" else ctypes.c_double)(value)
+    return ctypes.c_int64(int(value))
+
+
+def _parameters(argument, ranges):
+    """Return the parameters of PTX for an argument; add the memory that an array spans to the ranges."""
+    interface = getattr(argument, "__cuda_array_interface__", None) or getattr(argument, "__array_interface__", None)
+    if interface is None or isinstance(argument, np.generic):
+        return [argument]
+    shape, at, itemsize = interface["shape"], interface["data"][0], int(interface["typestr"][2:])
+    size, strides = int(np.prod(shape)), argument.strides
+    end = at + itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if size else at
+    ranges += [at, end]
+    return [0, 0, size, itemsize, at, *shape, *strides]

@@ -1,0 +1,84 @@
+"""The gate at the end of a run of pytest that has all twin tests: workers hand over their launches, then it judges."""
+
+import collections
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+PARAMETER = "emulated"  # of the fixture `device`
+
+
+def is_emulated(item):
+    """Return whether a test runs on the emulated device."""
+    return getattr(getattr(item, "callspec", None), "params", {}).get("device") == PARAMETER
+
+
+class Gate:
+    """Gathers tests and launches of all processes."""
+
+    def __init__(self, config):
+        self.config = config
+        self.wanted, self.ran, self.variants, self.faults = set(), set(), collections.defaultdict(list), None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        self.wanted |= {item.nodeid for item in items if is_emulated(item)}  # before options take some away
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and not report.skipped:
+            self.ran.add(report.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node, error):
+        found = getattr(node, "workeroutput", {})
+        self.wanted |= set(found.get("wanted", ()))
+        self._add(found.get("launched", {}))
+
+    def _add(self, launched):
+        for digest, variants in launched.items():
+            self.variants[digest] += variants
+
+    def is_whole(self):
+        """Return whether all twin tests of all files ran."""
+        files = {name.partition("::")[0].rpartition("/")[2] for name in self.wanted}
+        return bool(self.wanted) and self.wanted <= self.ran and self.files() <= files
+
+    @staticmethod
+    def files():
+        """Return the names of the files that have twin tests."""
+        return {path.name for path in TESTS.glob("test_*.py") if "pytest.mark.twins" in path.read_text()}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session):
+        launched = _launched_here()
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput |= {"wanted": sorted(self.wanted), "launched": launched}
+            return
+        self._add(launched)
+        if self.is_whole():
+            from tests.emulated import gate
+
+            self.faults = gate.faults(gate.declared(), self.variants)
+            if self.faults:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.faults:
+            terminalreporter.section("kernels that the twin tests do not prove", red=True)
+            terminalreporter.write_line("\n".join(self.faults))
+        elif self.faults is not None:
+            number = sum(map(len, self.variants.values()))
+            terminalreporter.write_line(
+                f"CUDA: {len(self.variants)} kernels launched, in each type of float ({number})"
+            )
+
+
+def _launched_here():
+    """Return the float types of this process's launches, by digest; empty if nothing asked for the device."""
+    if "tests.emulated.device" not in sys.modules:
+        return {}
+    from tests.emulated import device, gate
+
+    return gate.launched(device.LAUNCHED)

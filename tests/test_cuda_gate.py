@@ -1,0 +1,65 @@
+"""The gate over CUDA kernels: one that is never launched, or in one type of float alone, fails a whole run of tests."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("numba.cuda")
+from tests.emulated import gate
+from tests.emulated.session import Gate
+from varlen_rnn.kernels import pool, rows
+
+NAMES = {"a": "add", "b": "count", "c": "sub"}
+BOTH = [["float32"], ["float64"]]
+
+
+@pytest.mark.parametrize(
+    ("variants", "faults"),
+    [
+        ({"a": BOTH, "b": [[]], "c": BOTH}, []),
+        ({"a": BOTH, "b": [[]]}, ["sub: never launched"]),
+        ({"a": [["float64"]], "b": [[]], "c": BOTH}, ["add: launched with float64, never with float32"]),
+        ({"a": [["float32", "float64"]], "b": [[]], "c": BOTH}, ["add: launched with mixed types, never with both"]),
+    ],
+)
+def test_faults(variants, faults):
+    found = gate.faults(NAMES, variants)
+    assert [fault.replace("float32 and float64", "both") for fault in found] == faults
+
+
+def test_every_kernel_is_declared():
+    names = gate.declared()
+    assert names[gate.digest_of(pool.pool_sum_cuda.py_func)] == "varlen_rnn.kernels.pool.pool_sum_cuda"
+    assert names[gate.digest_of(rows.gather_rows.cuda.py_func)] == "varlen_rnn.kernels.rows.gather_rows_cuda"
+    steps = [name for name in names.values() if name.startswith(("forward_step", "backward_step"))]
+    assert {"forward_step of lstm, phase 0", "backward_step of gru, phase 0"} <= set(steps)
+    assert len(names) - len(steps) > 45
+
+
+def judged(ran, launched):
+    """Return the exit status of a run in which two workers hand over their tests and launches."""
+    found = Gate(SimpleNamespace())
+    wanted = {f"tests/{name}::test[emulated]" for name in found.files()}
+    for part in launched:
+        node = SimpleNamespace(workeroutput={"wanted": sorted(wanted), "launched": part})
+        found.pytest_testnodedown(node, None)
+    for name in sorted(wanted)[: len(wanted) if ran == "all" else -1]:
+        found.pytest_runtest_logreport(SimpleNamespace(when="call", skipped=False, nodeid=name))
+    session = SimpleNamespace(exitstatus=0)
+    found.pytest_sessionfinish(session)
+    return session.exitstatus, found.faults
+
+
+def test_the_launches_of_all_workers_are_judged_together():
+    names = list(gate.declared())
+    launched = {digest: BOTH for digest in names}
+    halves = [{digest: BOTH for digest in part} for part in (names[:9], names[9:])]
+    assert judged("all", halves) == (0, [])
+    assert judged("all", [launched, {}]) == (0, [])
+    status, faults = judged("all", halves[:1])
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert len(faults) == len(names) - 9
+
+
+def test_a_part_of_the_tests_is_not_judged():
+    assert judged("a part", [{}]) == (0, None)
