@@ -1,6 +1,7 @@
 """The house keeps its order: imports go down, oracles stand alone, names of the contract exist, ruff is content."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ LLVM_ALLOWED = {
     "sync.py",
 }
 # The modules of Numba that its documentation names for users; all else stands in one file.
-NUMBA_PUBLIC = {"numba", "numba.types", "numba.cuda", "numba.extending", "numba.core.cgutils", "numba.core.errors"}
+NUMBA_PUBLIC = {"numba", "numba.types", "numba.extending", "numba.core.cgutils", "numba.core.errors"}
 NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}
 
 
@@ -143,7 +144,7 @@ def internals_of_numba(source):
     """Return the internal names of Numba that the source of a module imports, or uses as attributes or options."""
     found = []
     for name in imported(source, ()):
-        is_public = name in NUMBA_PUBLIC or name.rpartition(".")[0] in NUMBA_PUBLIC - {"numba.cuda"}
+        is_public = name in NUMBA_PUBLIC or name.rpartition(".")[0] in NUMBA_PUBLIC
         if name.startswith("numba.") and (not is_public or name in ("numba.core", "numba.np")):
             found.append(name)
     for node in ast.walk(ast.parse(source)):
@@ -163,6 +164,13 @@ def test_internals_of_numba_stand_in_one_file():
     others = [path for folder in ("benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py")]
     used = {path: internals_of_numba(path.read_text()) for path in (*FILES, *others) if path != INTERNALS}
     assert {path: names for path, names in used.items() if names} == {}
+
+
+def test_numba_cuda_stands_in_one_file():
+    users = [
+        path for path in FILES if any(re.match(r"numba\.cuda\b|numba_cuda\b|cuda\b", name) for name in imports(path))
+    ]
+    assert users == [PACKAGE / "runtime" / "cuda.py"]
 
 
 def test_internals_of_numba_are_found():
