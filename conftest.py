@@ -14,6 +14,7 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["varlen_rnn/
 
 # A thread of PyTorch that waits for work spins, at the cost of the other workers: ten times the time of small models.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests are small on purpose
 
 SLOWEST = Path(__file__).parent / "tests" / "slowest.txt"
 MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("numba.cuda")
 from tests.emulated import gate
 from tests.emulated.session import Gate
 from varlen_rnn.kernels import pool, rows

@@ -1,11 +1,13 @@
 """Judge the launches of a whole run of the twin tests: was every kernel launched, in each type of float?"""
 
 import collections
-import sys
+import importlib
+import pkgutil
 
 from tests.emulated.device import digest_of, float_types
+from varlen_rnn import attention, kernels, products, recurrence
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.recurrence import cuda as recurrence
+from varlen_rnn.recurrence import cuda as steps
 from varlen_rnn.runtime.cuda import Kernel
 
 FLOATS = {"float32", "float64"}
@@ -13,16 +15,16 @@ FLOATS = {"float32", "float64"}
 
 def declared():
     """Return a dict of digest to name, of all kernels that modules hold, and of those of every cell of the house."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("varlen_rnn.")]
     found = {
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
-        for module in modules
-        for value in vars(module).values()
+        for room in (attention, kernels, products, recurrence)
+        for _, name, _ in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
+        for value in vars(importlib.import_module(name)).values()
         if isinstance(value, Kernel)
     }
     for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
         for number in range(len(cell.phases)):
-            for make in (recurrence.forward_step_of, recurrence.backward_step_of):
+            for make in (steps.forward_step_of, steps.backward_step_of):
                 kernel = make(cell, number)
                 found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}

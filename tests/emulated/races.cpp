@@ -1,4 +1,5 @@
 // Races, by vector clocks: two threads, one word, one of them writes, and no barrier or release and acquire between.
+// A word has 4 bytes, so threads that access different bytes of one count as a race, too.
 #include <algorithm>
 
 #include "threads.h"

@@ -49,8 +49,8 @@ class Kernel:
     """
 
     def __init__(self, py_func: FunctionType):
-        functools.update_wrapper(self, py_func)
         self.py_func = py_func
+        self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
     def __getitem__(self, configuration: tuple[int, ...]) -> Any:
         return functools.partial(driver.launch, self, configuration)
