@@ -305,10 +305,13 @@ def test_minimal_cells_equal_the_sum_of_logarithms(device, name):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("f, i, share", [(-2000, -2000, 0.5), (-2000, 2000, 1), (2000, -2000, 0), (2000, 2000, 0.5)])
+@pytest.mark.parametrize(
+    ("f", "i", "share"), [(-2000, -2000, 0.5), (-2000, 2000, 1), (2000, -2000, 0), (2000, 2000, 0.5)]
+)
 def test_closed_gates_of_min_lstm_divide_by_no_zero(device, dtype, f, i, share):
     case = Case("min_lstm", [2], (1, 1))
     case.directions[0][0][:], case.directions[0][2][:] = 0, [f, i, 3]
     case.initial[:], case.d_y[:], case.d_last[:] = 1, 1, 0
     (y, *_), (_, ((_, _, d_bias, *_),), _) = case.run(device, dtype)
-    assert y[0, 0] == 1 + share * 2 and np.isfinite(d_bias).all()
+    assert y[0, 0] == 1 + share * 2
+    assert np.isfinite(d_bias).all()

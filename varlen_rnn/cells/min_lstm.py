@@ -2,8 +2,8 @@ r"""The minimal LSTM without a recurrent product: two gates, whose sum is 1 afte
 
     f = sigmoid(x_f)    i = sigmoid(x_i)    h_t = f / (f + i) h_{t-1} + i / (f + i) x_n
 
-The share of the input, i / (f + i), is computed as a / (a + b) with a = e^-m + e^(-x_f - m) and b = e^-m + e^(-x_i - m),
-where m is the largest of 0, -x_f and -x_i.  So two closed gates divide by no 0.
+The share of the input, i / (f + i), is computed as a / (a + b) with a = e^-m + e^(-x_f - m) and
+b = e^-m + e^(-x_i - m), where m is the largest of 0, -x_f and -x_i.  So two closed gates divide by no 0.
 
 Source: Feng, Tung, Ahmed, Bengio and Hajimirsadeghi (2024), "Were RNNs all we needed?", arXiv 2410.01201, section 3.2.
 """
