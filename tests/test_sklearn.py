@@ -1,5 +1,8 @@
 """Estimators: scikit-learn's own checks, sequences of every kind, equal bits, files, and labels that fit nothing."""
 
+import io
+import itertools
+import json
 import multiprocessing
 import pickle
 import time
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.oracles import structured as oracle
 
 pytest.importorskip("sklearn")
 
@@ -330,6 +334,104 @@ def test_early_stopping_holds_sequences_back_and_keeps_the_best():
     assert min(losses) == losses[-3]
     with pytest.raises(vr.ShapeError, match="beside those that early stopping holds back"):
         SequenceClassifier(early_stopping=True).fit(X[:1], y[:1])
+
+
+def tags_of_tokens(number=40):
+    """Return lists of tokens, many of which occur once, and tags of their spelling and of the token before."""
+    rng, X = np.random.default_rng(0), []
+    for length in [0, *rng.integers(1, 6, number - 1)]:
+        of = lambda k: k if k else rng.choice(["a", "be"])
+        X.append([of(rng.choice(["", str(rng.integers(10**6)), f"N{rng.integers(10**6)}"])) for _ in range(length)])
+    kind = lambda token: "digit" if token.isdigit() else "name" if token[0] == "N" else "word"
+    return X, [np.array([kind(x[k - 1] if k else x[0]) + " " + kind(x[k]) for k in range(len(x))], str) for x in X]
+
+
+def test_a_field_chooses_all_tags_of_a_sequence(tmp_path):
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=40).fit(X, y)
+    assert model.score(X, y) > 0.9
+    transition = np.asarray(model.module_.crf.transition, np.float64) + 0
+    model.module_.crf.transition.assign(3 * transition + np.random.default_rng(0).normal(size=transition.shape))
+    transition, names = np.asarray(model.module_.crf.transition, np.float64), model.classes_
+    sequences, outputs = model._outputs(X, None)
+    ends = np.cumsum([0, *map(len, sequences)])
+    for k in (0, 1, int(np.argmin([len(x) or 9 for x in X]))):
+        if len(X[k]) > 4:
+            continue
+        rows = outputs[ends[k] : ends[k + 1]].astype(float)
+        path = oracle.crf(rows, [0] * len(rows), transition)[1]
+        assert model.predict(X)[k].tolist() == names[list(path)].tolist()
+        np.testing.assert_allclose(model.predict_proba(X)[k], oracle.crf_marginals(rows, transition), atol=1e-5)
+    model.save(tmp_path / "tagger")
+    again = load(tmp_path / "tagger")
+    assert again.crf is True
+    np.testing.assert_equal(again.predict(X), model.predict(X))
+    np.testing.assert_equal(again.predict_proba(X), model.predict_proba(X))
+    with ThreadPoolExecutor(2) as pool:
+        np.testing.assert_equal(again.predict(X, executor=pool), model.predict(X))
+
+
+def test_the_loss_of_a_field_is_the_mean_over_steps():
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=2, early_stopping=True).fit(X, y)
+    sequences, outputs = model._outputs(X, None)
+    ends, transition = np.cumsum([0, *map(len, sequences)]), np.asarray(model.module_.crf.transition, np.float64)
+    numbers = np.searchsorted(model.classes_, np.concatenate(y))
+    costs = [oracle.crf_of_many_rows(outputs[b:e].astype(float), numbers[b:e], transition)[0]
+             for b, e in itertools.pairwise(ends) if b < e]  # fmt: skip
+    np.testing.assert_allclose(model._loss_on(X, y), sum(costs) / ends[-1], rtol=1e-5)
+    weights = np.arange(len(X)) % 2
+    half = [SequenceTagger(**SMALL, crf=True, max_epochs=2, batch_size=99) for _ in range(2)]
+    half[0].fit(X, y, sample_weight=weights)
+    other = [labels if weight else labels[::-1] for labels, weight in zip(y, weights, strict=True)]
+    half[1]._learn_labels(y, np.array(list(map(len, y))))
+    half[1].fit(X, other, sample_weight=weights)
+    np.testing.assert_equal(half[0].predict_proba(X), half[1].predict_proba(X))
+
+
+def test_a_field_trains_on():
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=1, warm_start=True).fit(X, y)
+    before = np.asarray(model.module_.crf.transition).copy()
+    model.fit(X, y).partial_fit(X, y)
+    assert (np.asarray(model.module_.crf.transition) != before).any()
+
+
+def test_what_a_field_cannot_take_is_our_error():
+    X, y = tags_of_tokens()
+    gaps = [labels.astype(object) for labels in y]
+    gaps[5][0] = None
+    with pytest.raises(vr.InputError, match="y, sequence 5: expected a label for each step with crf=True, got None"):
+        SequenceTagger(**SMALL, crf=True).fit(X, gaps)
+    with pytest.raises(vr.InputError, match="class_weight: expected None with crf=True, got 'balanced'"):
+        SequenceTagger(**SMALL, crf=True, class_weight="balanced").fit(X, y)
+    with pytest.raises(vr.InputError, match="crf: expected"):
+        SequenceTagger(**SMALL, crf="yes").fit(X, y)
+
+
+def test_unknown_tokens_are_told_by_their_spelling(tmp_path):
+    X, y = tags_of_tokens(120)
+    model = SequenceTagger(**SMALL, max_epochs=40).fit(X, y)
+    new = [["N777777777", "be", "99999999999"], ["1234567890", "N0N"]]
+    wanted = [["name name", "name word", "word digit"], ["digit digit", "digit name"]]
+    assert [found.tolist() for found in model.predict(new)] == wanted
+    model.save(tmp_path / "tagger")
+    again = load(tmp_path / "tagger")
+    assert [found.tolist() for found in again.predict(new)] == wanted
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps({"text": tokens}) + "\n" for tokens in new))
+    data = vr.data.read(tmp_path / "new.jsonl", **again.read_options())
+    assert [found.tolist() for found in again.predict(data)] == wanted
+
+
+def test_a_data_set_gives_the_bits_of_its_lists():
+    X, y = tags_of_tokens()
+    lines = [{"text": tokens, "tags": labels.tolist()} for tokens, labels in zip(X, y, strict=True) if tokens]
+    source = io.StringIO("".join(json.dumps(line) + "\n" for line in lines))
+    data = vr.data.read(source, format="jsonl", label="tags", tokens="list")
+    of_data = SequenceTagger(**SMALL, max_epochs=2).fit(data)
+    of_lists = SequenceTagger(**SMALL, max_epochs=2).fit([x for x in X if x], [labels for labels in y if len(labels)])
+    assert of_data.vocabulary_ == of_lists.vocabulary_
+    np.testing.assert_equal(of_data.predict_proba(X), of_lists.predict_proba(X))
 
 
 @pytest.mark.parametrize("kind", [SequenceClassifier, SequenceTagger])

@@ -46,6 +46,7 @@ class SequenceEstimator(BaseEstimator):
     """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
+    _by_spelling = False  # whether words that occur once are told by their spelling
 
     def __init__(
         self,
@@ -219,7 +220,7 @@ class SequenceEstimator(BaseEstimator):
     def _start(self, X: Any, y: Any, classes: Any = None) -> list[np.ndarray]:
         """Learn the kind of inputs and labels, and create the network; return the rows of the sequences."""
         self.__dict__.pop("_optimizer", None)
-        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
+        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary, self._by_spelling)
         sequences = self._rows(X, inputs)
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
@@ -394,6 +395,8 @@ class SequenceEstimator(BaseEstimator):
         if not self.vocabulary_:
             return {}
         tokens = "list" if self._inputs.kind == "tokens" else self._inputs.cut
+        if self._inputs.by_spelling:  # needs unknown tokens themselves
+            return {"tokens": tokens, "min_count": 1, "max_vocabulary": None}
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 
     def __sklearn_tags__(self) -> Any:

@@ -14,15 +14,21 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from varlen_rnn.data import Batches
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.data.vocabulary import split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
-from varlen_rnn.nn import functional
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.nn import LinearChainCRF, functional
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.inputs import as_sequences
+from varlen_rnn.sklearn.network import Network
 from varlen_rnn.tape.variable import Variable
+
+# A tagger learns from each step of a sequence.  max_epochs="auto" trains on _ROWS_OF_TAGGERS of them, for at least
+# _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
+_ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
 
 
 def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
@@ -35,9 +41,8 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
         own, inherited = (
             list(inspect.signature(function).parameters.values()) for function in (init, vars(base)["__init__"])
         )
-        names = {parameter.name for parameter in inherited}
-        more = [parameter for parameter in own[:-1] if parameter.name not in names]
-        init.__signature__ = inspect.Signature([*inherited, *more])
+        named = {parameter.name: parameter for parameter in (*inherited, *own[:-1])}  # a default of its own wins
+        init.__signature__ = inspect.Signature(list(named.values()))
         return init
 
     return give
@@ -332,7 +337,14 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
     attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.
-    `tokens="auto"` means characters if each character has a label, otherwise words.
+    `tokens="auto"` means characters if each character has a label, otherwise words.  Words and tokens that occur once
+    in the training share what is learned with unknown tokens of their spelling: how they begin, the last two letters,
+    capitals and digits.  `max_epochs="auto"` trains until about 500,000 steps of sequences have passed.
+
+    With `crf=True`, a conditional random field chooses the classes of all steps of a sequence together (Lafferty,
+    McCallum and Pereira, 2001): each pair of neighbours has a trained score.  `predict` returns the most probable
+    labelling (Viterbi, 1967), `predict_proba` the probability of each class over all labellings.  Each step needs a
+    label, and `class_weight` must be None.
 
     Examples
     --------
@@ -344,11 +356,38 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """
 
     _pool = ()
+    _by_spelling = True
 
     @also_takes_parameters_of(SequenceEstimator)
-    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
-        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        lr: float = 1e-2,
+        crf: bool = False,
+        class_weight: Any = None,
+        **params: Any,
+    ) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, lr=lr, **params)
+        self.crf = crf
         self.class_weight = class_weight
+
+    def _network(self) -> Network:
+        network = super()._network()
+        network.crf = LinearChainCRF(self._num_outputs) if check_flag(self.crf, "crf") else None
+        return network
+
+    def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
+        self._rows_per_epoch = sum(len(sequences[k]) for k in train)
+        return super()._batches(sequences, train, seed)
+
+    def _epochs(self, steps_per_epoch: int) -> int:
+        most = super()._epochs(steps_per_epoch)
+        if self.max_epochs != "auto":
+            return most
+        least = min(most, max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch)))
+        return min(most, max(least, math.ceil(_ROWS_OF_TAGGERS / max(1, self._rows_per_epoch))))
 
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
@@ -371,8 +410,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
         found = []
-        for labels in _one_per_step(y, lengths):
+        for number, labels in enumerate(_one_per_step(y, lengths)):
             there = _have_labels(labels)
+            if self.crf and not there.all():
+                expected, hint = "a label for each step with crf=True", "crf=False ignores steps without a label"
+                raise InputError(f"y, sequence {number}", expected=expected, got="None", hint=hint)
             numbers = np.full(len(labels), IGNORED, np.int64)
             if there.any():
                 numbers[there] = _numbers_of(_of_one_kind(labels[there]), self.classes_)
@@ -380,15 +422,24 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return found
 
     def _weights(self, labels: list[np.ndarray], sample_weight: Any) -> np.ndarray | None:
+        if self.class_weight is not None and self.crf:
+            hint = "a field scores the labels of all steps of a sequence together"
+            raise InputError("class_weight", expected="None with crf=True", got=shown(self.class_weight), hint=hint)
         if self.class_weight is not None:
             known = np.concatenate(labels)
             self._class_weights = _class_weights(self.class_weight, self.classes_, known[known != IGNORED])
         return super()._weights(labels, sample_weight)
 
     def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
-        return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
+        if not self.crf:
+            return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
+        steps = np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
+        return self.module_.crf(outputs, np.concatenate(labels)) / steps
 
     def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
+        if self.crf:  # a loss is the mean over the steps of a sequence
+            steps = np.fromiter(map(len, labels), np.float32, len(labels))
+            return steps if weights is None else steps * weights
         by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
         numbers = np.concatenate(labels)
         there = numbers != IGNORED
@@ -412,7 +463,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
         """
         sequences, outputs = self._outputs(X, executor)
-        return np.split(_softmax(outputs), np.cumsum(list(map(len, sequences)))[:-1])
+        lengths = list(map(len, sequences))
+        found = np.asarray(self.module_.crf.marginals(_rows_of(outputs, lengths))) if self.crf else _softmax(outputs)
+        return np.split(found, np.cumsum(lengths)[:-1])
 
     def predict(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
         """Return a list with the most probable class of each step, for each sequence.
@@ -425,7 +478,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
         """
         sequences, outputs = self._outputs(X, executor)
-        return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
+        lengths = list(map(len, sequences))
+        best = np.asarray(self.module_.crf.decode(_rows_of(outputs, lengths))) if self.crf else outputs.argmax(axis=1)
+        return np.split(self.classes_[best], np.cumsum(lengths)[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of steps whose class is predicted correctly, among the steps that have a label."""
@@ -442,6 +497,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
         self.classes_ = _classes_of(state["classes"])
+
+
+def _rows_of(outputs: np.ndarray, lengths: list[int]) -> LoDTensor:
+    """Return outputs of steps as the rows of sequences."""
+    return LoDTensor(outputs, [np.cumsum([0, *lengths])])
 
 
 def _have_labels(labels: np.ndarray) -> np.ndarray:
