@@ -18,7 +18,7 @@ from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.device import empty, on_device, to_device, to_host, zeros
 
 _REVERSE = False, True
-_STEPS = 32  # shapes of single steps whose arguments and memory are remembered
+_STEPS = 32  # shapes of layers whose arguments and memory for single steps are remembered
 
 
 def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
@@ -129,15 +129,15 @@ def _one_step(cell, x, directions, plan):
     """Return the OneStep of single rows of few sequences, or None for any other batch."""
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
         return None
-    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]), len(x))
+    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]))
 
 
 @functools.lru_cache(maxsize=_STEPS)
-def _made_once(cell, dtype, shape, count):
+def _made_once(cell, dtype, shape):
     """Return a OneStep, or None if there cannot be one."""
-    if not OneStep.fits(cell, shape, count) or len(_places(cell, shape).x_rows):
+    if not OneStep.fits(cell, shape) or len(_places(cell, shape).x_rows):
         return None
-    return OneStep(cell, dtype, shape, _places(cell, shape), count)
+    return OneStep(cell, dtype, shape, _places(cell, shape))
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):

@@ -35,8 +35,8 @@ class Step(NamedTuple):
 class _Operands(NamedTuple):
     """The arrays that the engine takes; they share the memory of tensors.
 
-    `axes` are the sizes of the axes before the features of the inputs, (rows,) or (sequences, steps).  `initial` has the
-    shape (states, directions, sequences, hidden); it is None without initial states.
+    `axes` are the sizes of the axes before the features of the inputs: one axis of rows, or two of steps and sequences.
+    `initial` has the shape (states, directions, sequences, hidden); it is None without initial states.
     """
 
     axes: tuple[int, ...]
@@ -88,8 +88,9 @@ class _Recurrence(torch.autograd.Function):
         d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
         d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
         first = 1 + len(step.cell.states)
+        outputs = _rows(_array(y)), kept, _rows(d_y), d_last
         d_x, d_directions, d_initial = recurrence.backward(
-            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), _rows(_array(y)), kept, _rows(d_y), d_last,
+            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), *outputs,
             need_x=needs[0], need_weights=any(needs[first:]), reverse=step.reverse,
         )  # fmt: skip
         d_x = None if d_x is None else d_x.reshape(*arrays.axes, d_x.shape[1])
