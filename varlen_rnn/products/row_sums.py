@@ -48,6 +48,7 @@ _DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
 _GROUP = 32  # blocks whose sums are added without correction
 MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
 _COLUMN_BLOCK = 384  # the most columns of `a` in a piece of work
+NO_GROUPS = 0, 0  # in place of the addresses of functions that only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE, adds=True)
@@ -405,21 +406,31 @@ def row_products(a, one, two, num_columns=0):
 
 def _run(a, one, two, wide, lowest, highest):
     """Compute row products, on several threads if that is faster; return the sums of columns in float64."""
-    columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
-    panel_rows = depth | 1
+    columns = highest - lowest
     num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-columns // TILE_ROWS))
-    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
-    whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
-    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
-    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(c.shape[2] for c in wide) * panel_rows
-    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + wide[0].shape[1])
-    totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
-    memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
-    cut, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
+    cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
     has_groups = len(wide[0]) > 1
-    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else (0, 0)
+    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else NO_GROUPS
+    memory, factors = (numbers, totals, integers), (tuple(one), tuple(two))
     for_each_shard(row_products_cpu, code, cut, a, factors, wide, *memory, num_shards=num_shards)
     return totals[0, :columns]
+
+
+def memory_of(num_rows, lowest, highest, padded, like, num_shards):
+    """Return how row products are cut, a Cut as a plain tuple, and the numbers, totals and integers that shards need.
+
+    `padded` are the columns of the products with each factor, whole panels, and `like` is an array of their data type.
+    """
+    columns, width, depth = highest - lowest, panel_width(like.dtype), min(_DEPTH_BLOCK, num_rows)
+    panel_rows, rows = depth | 1, -(-columns // TILE_ROWS) * TILE_ROWS
+    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
+    whole = max(0, -(-num_rows // _DEPTH_BLOCK) - 2 * num_shards)
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
+    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
+    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)
+    totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
+    integers = np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
+    return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
