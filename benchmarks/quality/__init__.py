@@ -1,7 +1,7 @@
 """How good the estimators are with their defaults, beside simple baselines: `python -m benchmarks quality`.
 
 Sets (`sets.py`) ship with packages.  Each has models (`models.py`): the estimator, and baselines that a reader would
-try first.  One set, one model and one seed give one line of `results/quality.jsonl`, computed in a process of its own
+try first.  A set, a model and a seed give a line of `results/quality.jsonl`, in a process for each set and model
 (`worker.py`); a run that is broken off goes on where it stopped (`run.py`).  `page.py` writes docs/quality.md.
 
 aeon has its own environment, since it pins versions of Numba.  Its packages need nothing of ours:

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -31,17 +33,18 @@ def main(arguments):
     results.write(PATH, known or [machine.describe(given.threads)])
     done = {(line["set"], line["model"], line["seed"]) for line in known if "set" in line}
     end = time.monotonic() + 60 * given.minutes
-    for name, model, seed in points(given.sets, given.models):
+    for name, model in points(given.sets, given.models):
+        seeds = [seed for seed in range(SEEDS if MODELS[model].seeded else 1) if (name, model, seed) not in done]
         lacks = lacking(model, folder is not None) or (SETS[name].of_aeon and folder is None)
-        if (name, model, seed) in done or lacks:
+        if not seeds or lacks:
             continue
         if time.monotonic() > end:
             print("the time is over; the same command goes on", flush=True)
             return
-        line = compute(name, model, seed, folder, given)
-        with open(PATH, "a") as file:
-            file.write(json.dumps(results.rounded(line)) + "\n")
-        print(f"{name}, {model}, seed {seed}: {line.get('error', line.get('failed'))}", flush=True)
+        for line in computed(name, model, seeds, folder, given, end):
+            with open(PATH, "a") as file:
+                file.write(json.dumps(results.rounded(line)) + "\n")
+            print(f"{name}, {model}, seed {line['seed']}: {line.get('error', line.get('failed'))}", flush=True)
 
 
 def _parser():
@@ -57,20 +60,14 @@ def _parser():
 
 
 def points(names, models):
-    """Return what is computed: (set, model, seed), every model's first seed before the second of any.
+    """Return what is compared: the models of each set that are among `models`.
 
     Examples
     --------
-    >>> points(["names"], ["n-grams, SVM", "PyTorch LSTM"])[:3]
-    [('names', 'n-grams, SVM', 0), ('names', 'PyTorch LSTM', 0), ('names', 'PyTorch LSTM', 1)]
+    >>> points(["names"], ["CRF", "n-grams, SVM", "PyTorch LSTM"])
+    [('names', 'n-grams, SVM'), ('names', 'PyTorch LSTM')]
     """
-    return [
-        (name, model, seed)
-        for seed in range(SEEDS)
-        for name in names
-        for model in models_of(SETS[name].kind)
-        if model in models and (MODELS[model].seeded or seed == 0)
-    ]
+    return [(name, model) for name in names for model in models_of(SETS[name].kind) if model in models]
 
 
 def data_folder(aeon):
@@ -79,19 +76,33 @@ def data_folder(aeon):
     return found[0] if found else None
 
 
-def compute(name, model, seed, folder, given):
-    """Return the line of a result; if its process fails, a line that says why."""
+def computed(name, model, seeds, folder, given, end):
+    """Yield the line of each seed as it comes; if the process fails, a line that says why.
+
+    At the time `end` the process is stopped, and seeds that it did not finish have no line.
+    """
     python = given.aeon / "bin" / "python" if "aeon" in MODELS[model].needs else sys.executable
-    command = [str(python), "-m", "benchmarks.quality.worker", name, model, str(seed), str(folder)]
+    command = [str(python), "-m", "benchmarks.quality.worker", name, model, str(folder), *map(str, seeds)]
     variables = environment(given.threads) | {"VARLEN_RNN_NUM_THREADS": str(given.threads)}
-    line = {"set": name, "model": model, "seed": seed, "kind": SETS[name].kind}
-    try:
-        found = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=LONGEST)
-    except subprocess.TimeoutExpired:
-        return line | {"failed": f"took more than {LONGEST} s"}
-    if found.returncode:
-        return line | {"failed": (found.stderr.strip().splitlines() or [f"exit status {found.returncode}"])[-1][:200]}
-    return json.loads(found.stdout.splitlines()[-1])
+    left = list(seeds)
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True)
+        allowed = min(LONGEST * len(seeds), end - time.monotonic())
+        timer = threading.Timer(max(allowed, 1.0), process.kill)
+        timer.start()
+        try:
+            for text in process.stdout:
+                yield json.loads(text)
+                left.pop(0)
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
+    if left and time.monotonic() < end:
+        why = said[-1][:200] if said else f"took more than {LONGEST} s"
+        yield {"set": name, "model": model, "seed": left[0], "kind": SETS[name].kind, "failed": why}
 
 
 def read(path):

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quality.worker SET MODEL SEED FOLDER`: one result, as JSON on the last line that it prints."""
+"""`python -m benchmarks.quality.worker SET MODEL FOLDER SEED ...`: a line of JSON for each seed, as it is computed."""
 
 import json
 import sys
@@ -24,5 +24,6 @@ def result(name, model, seed, folder):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    name, model, seed, folder = sys.argv[1:]
-    print(json.dumps(result(name, model, int(seed), folder)))
+    name, model, folder, *seeds = sys.argv[1:]
+    for seed in seeds:
+        print(json.dumps(result(name, model, int(seed), folder)), flush=True)
