@@ -98,6 +98,7 @@ def computed(name, model, seeds, folder, given, end):
             timer.cancel()
             process.kill()
             process.wait()
+            process.stdout.close()
         errors.seek(0)
         said = errors.read().strip().splitlines()
     if left and time.monotonic() < end:

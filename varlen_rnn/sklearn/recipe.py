@@ -1,6 +1,6 @@
 """How the recurrent network of the estimators is trained, given the size of the data, and whether training succeeded.
 
-Example: 50 series make batches of 17, 17 and 16.  134 epochs of 3 steps are the 400 steps that small data get.
+Example: 50 series make batches of 17, 17 and 16.  200 epochs of 3 steps are the 600 steps that small data get.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from varlen_rnn.data.labels import IGNORED
 
 # Normalisation over rows needs batches of at least 16 sequences.  The steps grow with the root of their number.
-_LEAST_STEPS, _MOST_STEPS, _STEPS_PER_ROOT = 400, 2000, 25
+_LEAST_STEPS, _MOST_STEPS, _STEPS_PER_ROOT = 600, 2000, 25
 _LEAST_EPOCHS, _MOST_EPOCHS = 6, 400
 _FEW_SEQUENCES = 2000  # above it, there is enough to learn without stretching
 # A loss above this share of the loss of a constant means that nothing was learned.  A last epoch whose loss is this
@@ -48,7 +48,7 @@ def epochs(count: int, steps_per_epoch: int, convolved: bool) -> int:
     Examples
     --------
     >>> epochs(50, 3, True), epochs(50, 7, False), epochs(30_000, 469, True)
-    (134, 200, 6)
+    (200, 200, 6)
     """
     steps = min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(_STEPS_PER_ROOT * count**0.5))) if convolved else _MOST_STEPS
     return min(_MOST_EPOCHS if convolved else _MOST_EPOCHS // 2, max(_LEAST_EPOCHS, math.ceil(steps / steps_per_epoch)))
