@@ -30,7 +30,8 @@ def main(arguments):
     known = read(PATH)
     if given.again:
         known = [line for line in known if line.get("model") not in (OURS, RECURRENT)]
-    results.write(PATH, known or [machine.describe(given.threads)])
+    if given.again or not known:
+        results.write(PATH, known or [machine.describe(given.threads)])
     done = {(line["set"], line["model"], line["seed"]) for line in known if "set" in line}
     end = time.monotonic() + 60 * given.minutes
     for name, model in points(given.sets, given.models):
