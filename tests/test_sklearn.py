@@ -483,7 +483,7 @@ class Kill(Callback):
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, early_stopping):
     X, y = series()
-    params = {**SMALL, "max_epochs": 8, "early_stopping": early_stopping, "cell": "gru"}
+    params = {**SMALL, "max_epochs": 8, "early_stopping": early_stopping, "cell": "gru", "batch_size": 8}
     whole = SequenceClassifier(**params).fit(X, y)
     killed = SequenceClassifier(**params, checkpoints=tmp_path / "run", callbacks=[Kill(25)])
     with pytest.raises(KeyboardInterrupt):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,16 +29,14 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
+from varlen_rnn.sklearn import recipe
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, outputs_of_batches
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
-# max_epochs="auto" trains for about _STEPS steps, between the least and the most epochs.  _ROWS is the number of rows
-# in a batch of predictions.
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 200
-_ROWS = 8192
+_ROWS = 8192  # the number of rows in a batch of predictions
 
 
 class SequenceEstimator(BaseEstimator):
@@ -250,8 +247,9 @@ class SequenceEstimator(BaseEstimator):
         seed = int(random.generator().integers(2**31))
         train, held = self._parts(len(sequences), labels, seed)
         made = self._batches(sequences, train, seed)
+        self.module_.stretches = recipe.stretches([sequences[k] for k in train], labels, self._convolved())
         loss = self._loss_of(labels, weights)
-        optimizer, epochs = self._make_optimizer(), self._epochs(len(made))
+        optimizer, epochs = self._make_optimizer(), self._epochs(len(train), len(made))
         callbacks: list[Callback] = []
         if (scheduler := self._scheduler(optimizer, epochs * len(made))) is not None:
             callbacks.append(Schedule(scheduler))
@@ -271,6 +269,8 @@ class SequenceEstimator(BaseEstimator):
             trainer.resume(self.checkpoints)
         trainer.fit(epochs)
         self.history_, self.n_iter_ = trainer.history, trainer.epoch
+        constant = recipe.loss_of_constant(labels, self._weights_of_losses(labels, weights), self._has_several())
+        recipe.warn_if_failed(self.history_, constant)
 
     def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the indices of the training sequences, and of the validation sequences or None."""
@@ -291,14 +291,19 @@ class SequenceEstimator(BaseEstimator):
     def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
         """Return batches of the training sequences, with the indices of the sequences in place of labels."""
         size = self.batch_size
-        if size == "auto":  # small batches for small data, for about 40 steps per epoch
-            size = min(64, max(8, len(train) // 40))
-        size = check_int(size, "batch_size", 1)
+        size = recipe.batch_size(len(train), self._convolved()) if size == "auto" else check_int(size, "batch_size", 1)
         return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, seed=seed)
 
-    def _epochs(self, steps_per_epoch: int) -> int:
+    def _convolved(self) -> bool:
+        return self.module_.convolutions is not None
+
+    def _has_several(self) -> bool:
+        """Return whether a sequence may have several classes."""
+        return getattr(self, "_several", False)
+
+    def _epochs(self, count: int, steps_per_epoch: int) -> int:
         if self.max_epochs == "auto":
-            return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
+            return recipe.epochs(count, steps_per_epoch, self._convolved())
         return check_int(self.max_epochs, "max_epochs", 1)
 
     def _make_optimizer(self) -> AdamW:

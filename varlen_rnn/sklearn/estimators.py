@@ -114,8 +114,12 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     and each class has its own probability.
 
     Tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps the maximum, the
-    mean and the last row of its outputs for each sequence to the classes.  AdamW trains with a learning rate that rises
-    and falls (one cycle).  No parameter needs to be set.
+    mean and the last row of its outputs for each sequence to the classes.  For numbers, three convolutions along each
+    sequence, with normalisation over the rows of a batch, run beside the recurrent layer (LSTM-FCN, arXiv 1709.05206).
+    AdamW trains with a learning rate that rises and falls (one cycle).  No parameter needs to be set.
+
+    Up to 2,000 sequences of numbers that are not all whole are stretched and scaled in training by random factors of
+    about 0.9 to 1.1, so that they are not learned by heart.
 
     Parameters
     ----------
@@ -130,9 +134,11 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         Tokens that occur fewer than `min_count` times, or are not among the `max_vocabulary` most frequent, are treated
         as unknown.
     max_epochs : int or "auto"
-        "auto" trains for about 2,000 steps, but for at least 6 and at most 200 epochs.
+        "auto" trains for about 2,000 steps, but for at least 6 and at most 200 epochs.  With numbers, it trains for 600
+        steps, or for 25 times the root of the number of sequences (at most 2,000), in at most 400 epochs.
     batch_size : int or "auto"
-        Sequences per step; "auto" means a fortieth of all sequences, but at least 8 and at most 64.
+        Sequences per step; "auto" means a fortieth of all sequences, but at least 8 and at most 64.  With numbers, it
+        means at least 16, and all batches have about the same size.
     lr, weight_decay, clip_norm : float
         Learning rate and weight decay of AdamW, and the largest norm of the gradient, above which it is scaled down.
     schedule : {"one_cycle", "cosine", "constant"}
@@ -164,6 +170,12 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     n_features_in_ : int
         Features of a row, if inputs are numbers.
     vocabulary_ : list of str
+
+    Warns
+    -----
+    ConvergenceWarning
+        scikit-learn's, with advice, if after 100 steps or more the training loss is hardly below the loss of a constant
+        prediction, or has risen far above the loss of the best epoch.
 
     Examples
     --------
@@ -259,8 +271,9 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
 class SequenceRegressor(RegressorMixin, SequenceEstimator):
     """Predict numbers from sequences of unequal length with a recurrent network that is trained without padding.
 
-    The loss is the squared error of standardised targets.  Parameters and attributes are as in `SequenceClassifier`,
-    except for `class_weight` and `classes_`.
+    The loss is the squared error of standardised targets.  The network, parameters and attributes are as in
+    `SequenceClassifier`, except for `class_weight` and `classes_`.  Sequences are never stretched, because a number may
+    depend on their length.
 
     Examples
     --------
@@ -336,7 +349,8 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
     `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
-    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.
+    attributes are as in `SequenceClassifier`.  There are no convolutions.  `class_weight` applies to steps, `sample_weight` to
+    sequences.
     `tokens="auto"` means characters if each character has a label, otherwise words.  Words and tokens that occur once
     in the training share what is learned with unknown tokens of their spelling: how they begin, the last two letters,
     capitals and digits.  `max_epochs="auto"` trains until about 500,000 steps of sequences have passed.
