@@ -14,6 +14,7 @@ from numba import config, types
 from varlen_rnn.attention import cuda as attention
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
 from varlen_rnn.kernels import (
+    convolutions,
     crf,
     ctc,
     edit_distance,
@@ -44,10 +45,11 @@ RATES = {"bound", "lr", *(name for update in updates.UPDATES.values() for name i
 STATES = {"initial", "state", "carried", "passed"}
 ALONE = "load_states", "recurrent_product", "transposed_product", "permute_states", "store_projection", "normalise"
 MODULES = segment, rows, moves, pool, softmax, windows, norms, updates, gemm, row_sums
-MODULES += crf, ctc, edit_distance, largest, philox, prefixes
+MODULES += convolutions, crf, ctc, edit_distance, largest, philox, prefixes
 # Arguments of kernels in which names tell less, each by a letter: a number x, or an integer n; arrays of numbers of
 # one axis, two or three, v, m and t; and of integers, i and j.
 LETTERS = {
+    "convolutions.shares_above_cuda": "mijjmm",
     "crf.crf_cuda": "miimmtvvmt",
     "crf.viterbi_cuda": "mimmji",
     "ctc.ctc_cuda": "miiinvivvm",
