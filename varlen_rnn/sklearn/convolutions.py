@@ -26,7 +26,7 @@ _GOLDEN = (np.sqrt(5) + 1) / 2
 # How many features of values there are at most, and numbers in the matrix of all training sequences.
 _MOST_FEATURES, _MOST_NUMBERS = 9996, 40_000_000
 # Factors of the differences' features and of the summary.  Leave-one-out chooses.
-_CHOICES = [(differences, summary) for differences in (0.0, 1.0) for summary in (3.0, 10.0)]
+_CHOICES = [(differences, summary) for differences in (0.0, 1.0) for summary in (3.0, 10.0, 30.0)]
 
 
 class Convolutions:

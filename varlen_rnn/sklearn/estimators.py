@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -21,7 +22,9 @@ from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, 
 from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
+from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
+from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.tape.variable import Variable
 
 
@@ -102,7 +105,7 @@ def _classes_of_each(y: Any, number: int) -> np.ndarray:
     return labels.astype(np.float32)
 
 
-class SequenceClassifier(ClassifierMixin, SequenceEstimator):
+class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     """Classify sequences of unequal length with a recurrent network that is trained without padding.
 
     `y` has one class per sequence.  If a sequence may have several classes, `y` has a column of 0 and 1 for each class,
@@ -169,8 +172,17 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     """
 
     @also_takes_parameters_of(SequenceEstimator)
-    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        model: str = "auto",
+        class_weight: Any = None,
+        **params: Any,
+    ) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.model = model
         self.class_weight = class_weight
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
@@ -203,6 +215,10 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         by_class = self._class_weights[labels]
         return by_class if weights is None else by_class * weights
 
+    def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
+        own = labels if self._several else labels[:, None] == np.arange(len(self.classes_))
+        return Targets(2.0 * own - 1, "several classes" if self._several else "classes", weights)
+
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         if self._several:
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
@@ -220,6 +236,34 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         """
         outputs = self._outputs(X, executor)[1]
         return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
+
+    def predict_log_proba(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return the logarithms of the probabilities that `predict_proba` returns, which do not become minus infinity.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict_proba`.
+        """
+        outputs = self._outputs(X, executor)[1]
+        return log_expit(outputs) if self._several else log_softmax(outputs, axis=1)
+
+    def decision_function(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return scores, shape `(sequences, classes)`; for two classes `(sequences,)`, positive for `classes_[1]`.
+
+        The probabilities are their softmax, or sigmoid if there are two classes or a sequence may have several.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict_proba`.
+        """
+        outputs = self._outputs(X, executor)[1]
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 and not self._several else outputs
 
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
         """Return the most probable class of each sequence; for several classes, 0 or 1 for each class.
@@ -251,7 +295,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         self.classes_, self._several = _classes_of(state["classes"]), state["several"]
 
 
-class SequenceRegressor(RegressorMixin, SequenceEstimator):
+class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     """Predict numbers from sequences of unequal length with a recurrent network that is trained without padding.
 
     The loss is the squared error of standardised targets.  Parameters and attributes are as in `SequenceClassifier`,
@@ -266,8 +310,13 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
     True
     """
 
+    @also_takes_parameters_of(SequenceEstimator)
+    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, model: str = "auto", **params: Any) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.model = model
+
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        targets = self._targets(y, len(lengths))
+        targets = self._numbers(y, len(lengths))
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         if not np.isfinite(self._scale).all():
             raise InputError("y", expected="numbers whose variance float64 holds", got=shown(y))
@@ -275,7 +324,7 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         self._flat = np.asarray(y).ndim == 1
         return targets.shape[1]
 
-    def _targets(self, y: Any, number: int) -> np.ndarray:
+    def _numbers(self, y: Any, number: int) -> np.ndarray:
         """Return float64 targets, shape `(sequences, targets)`."""
         targets = _one_per_sequence(y, number)
         if targets.dtype.kind not in "fiub":
@@ -289,10 +338,13 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         return targets.reshape(number, -1).astype(np.float64)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
-        targets = self._targets(y, len(lengths))
+        targets = self._numbers(y, len(lengths))
         if targets.shape[1] != len(self._mean):
             raise ShapeError("y", expected=f"{len(self._mean)} targets, as in the first fit", got=targets.shape[1])
         return ((targets - self._mean) / self._scale).astype(np.float32)
+
+    def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
+        return Targets(labels.astype(np.float64), "numbers", weights)
 
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
