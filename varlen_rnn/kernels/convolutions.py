@@ -4,7 +4,7 @@ The nine rows around row t are `t - 4 d, t - 3 d, ..., t + 4 d`, where d is the 
 names, have the weight 2, and the other six have -1, so a constant added to a sequence changes nothing.  Rows beside the
 sequence count as 0.
 
-With d = 1 and the taps 0, 1 and 2, the row 5 of `[..., x1, x2, ..., x9, ...]` becomes `2 (x1 + x2 + x3) - (x4 + ... + x9)`.
+With d = 1 and the taps 0, 1 and 2, row 5 of `[..., x1, x2, ..., x9, ...]` becomes `2 (x1 + x2 + x3) - (x4 + ... + x9)`.
 
 Products with 2 and -1 are exact, and sums run in the order of channels and taps, so both twins compute the same bits.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.

@@ -8,7 +8,6 @@ that it was not trained on, times the temperature of the product.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -251,7 +250,9 @@ class _Choice:
         if self.verbose:
             measure = "squared error" if self.targets.kind == "numbers" else "log loss"
             errors = "" if self.targets.kind == "numbers" else f", {record['error']:.1%} wrong"
-            print(f"{name}: {measure} {loss:.3f}{errors}, on {count(len(outputs), 'sequence')} left out; {seconds:.1f} s")
+            print(
+                f"{name}: {measure} {loss:.3f}{errors}, on {count(len(outputs), 'sequence')} left out; {seconds:.1f} s"
+            )
 
     def asks_for_a_network(self, number: int) -> bool:
         """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""
@@ -280,7 +281,7 @@ def _take(indices: np.ndarray, sequences: list[np.ndarray], labels: np.ndarray, 
 
 
 def _folds(labels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the indices of five parts of the sequences, or of a fifth if there are many, with the shares of classes."""
+    """Return the indices of five parts of the sequences, or of a fifth if there are many; classes have equal shares."""
     order = rng.permutation(len(labels))
     if labels.dtype == np.int64:
         order = order[np.argsort(labels[order], kind="stable")]

@@ -5,7 +5,7 @@
     features of differences: half as many     the same for differences of neighbouring rows
     summary: 8 per feature, and 1             mean, deviation, least, largest, first, last, ...; the number of rows
 
-Source of the convolutions: Dempster, Schmidt and Webb (2021), "MiniRocket", arXiv 2012.08791, whose series have one length.
+Source of the convolutions: Dempster, Schmidt and Webb (2021), "MiniRocket", arXiv 2012.08791, for series of one length.
 """
 
 from __future__ import annotations

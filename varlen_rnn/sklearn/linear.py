@@ -60,7 +60,10 @@ class Targets:
         doubt = 1 / (len(outputs) + 2)
         loss = self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy
         best = minimize_scalar(
-            lambda log: loss(outputs * np.exp(log), doubt), bounds=_LOG_FACTORS, method="bounded", options={"xatol": 1e-2}
+            lambda log: loss(outputs * np.exp(log), doubt),
+            bounds=_LOG_FACTORS,
+            method="bounded",
+            options={"xatol": 1e-2},
         )
         return float(best.fun), float(np.exp(best.x))
 

@@ -63,12 +63,15 @@ class TextFeatures:
         """Return the weights of n-grams, a sparse array of shape `(sequences, features)`."""
         texts = self._texts(sequences)
         parts = [vectorizer.transform(texts) for vectorizer in self.vectorizers.values()]
-        return sparse.csr_array(sparse.hstack([np.ones((len(texts), 1), np.float32), *parts]))
+        constant = sparse.csr_array(np.ones((len(texts), 1), np.float32))  # for texts without tokens
+        return sparse.csr_array(sparse.hstack([constant, *parts]))
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
         """Return the arrays by name, and values for JSON: the n-grams of each kind, in the order of features."""
         arrays = {name: np.asarray(vectorizer.idf_) for name, vectorizer in self.vectorizers.items()}
-        return arrays, {name: vectorizer.get_feature_names_out().tolist() for name, vectorizer in self.vectorizers.items()}
+        return arrays, {
+            name: vectorizer.get_feature_names_out().tolist() for name, vectorizer in self.vectorizers.items()
+        }
 
     def restore(self, arrays: dict[str, np.ndarray], values: Any) -> None:
         """Restore the result of `state`."""
