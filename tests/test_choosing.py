@@ -77,8 +77,7 @@ def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_pat
         y = np.array(y) + rng.standard_normal(len(y))
     else:
         y = np.array(y)
-        y[:3] = y[3:6][::-1]
-        y[:3] = 1 - y[:3] if case != "texts" else ["forest", "beach", "forest"]
+        y[::3] = 1 - y[::3] if case != "texts" else np.where(y[::3] == "beach", "forest", "beach")
     model = kind(**FEW, model="auto").fit(X, y)
     names = [candidate["candidate"] for candidate in model.candidates_]
     assert names == [names[0], "recurrent", f"{names[0]} and recurrent"]
