@@ -31,8 +31,8 @@ def add_to(commands):
         "--model",
         choices=["auto", "recurrent", "convolutions", "ngrams"],
         default="auto",
-        help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; default auto, what predicts "
-        "best the sequences that were left out; a tagger is always a network",
+        help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; default auto, what "
+        "predicts best the sequences that were left out; a tagger is always a network",
     )
     add("--cell", default="lstm", help="lstm, gru, rnn, or the name of another cell; default lstm")
     for name, default in _INTEGERS.items():

@@ -118,8 +118,8 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     least 100 sequences and the ridge makes errors.  The same sequences calibrate the probabilities (a temperature).
 
     In the network, tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps
-    the maximum, the mean and the last row of its outputs for each sequence to the classes.  AdamW trains with a learning
-    rate that rises and falls (one cycle).  No parameter needs to be set.
+    the maximum, the mean and the last row of its outputs for each sequence to the classes.  AdamW trains with a
+    learning rate that rises and falls (one cycle).  No parameter needs to be set.
 
     Parameters
     ----------
@@ -166,8 +166,8 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     ----------
     classes_ : array
     candidates_ : list of dict
-        For each candidate its name ("candidate"), "loss" and "error" on sequences left out, "seconds", and whether it was
-        "chosen"; or the "reason" why it was not trained.
+        For each candidate its name ("candidate"), "loss" and "error" on sequences left out, "seconds", and whether it
+        was "chosen"; or the "reason" why it was not trained.
     module_ : nn.Module or None
         The network, or None if none was chosen; then `history_` is empty.
     history_ : list of dict
@@ -314,8 +314,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     """Predict numbers from sequences of unequal length, without padding, by the best of a few models.
 
     The loss is the squared error of standardised targets.  In place of the product of probabilities, the mean of both
-    predictions is weighted by their precisions (the inverse squared errors).  Parameters and attributes are as in `SequenceClassifier`,
-    except for `class_weight` and `classes_`.
+    predictions is weighted by their precisions (the inverse squared errors).
+    Parameters and attributes are as in `SequenceClassifier`, except for `class_weight` and `classes_`.
 
     Examples
     --------
