@@ -18,7 +18,7 @@ pytest.importorskip("sklearn")
 
 from varlen_rnn.sklearn import load
 
-SMALL = ["--hidden-size", "8", "--max-epochs", "6", "--quiet"]
+SMALL = ["--model", "recurrent", "--hidden-size", "8", "--max-epochs", "6", "--quiet"]
 
 
 def texts_file(tmp_path):
@@ -90,6 +90,44 @@ def test_a_file_becomes_a_model_and_predictions(tmp_path, capsys, case):
         assert all(0.5 <= line["probability"] <= 1 for line in lines)
     if case == "tags":
         assert [len(line["prediction"]) for line in lines] == data.lengths.tolist()
+
+
+@pytest.mark.parametrize("case", ["texts", "series"])
+def test_the_default_chooses_a_model(tmp_path, capsys, case):
+    write, options, metric = CASES[case]
+    path, model = str(write(tmp_path)), str(tmp_path / "my.model")
+    command = ["train", path, *options, "--out", model, "--hidden-size", "4", "--max-epochs", "2"]
+    assert main([*command, "--picture", str(tmp_path / "curve.svg")]) == 0
+    printed = capsys.readouterr().out
+    assert f"sequences that were held back: {metric} " in printed
+    assert "chosen: " in printed
+    trained = load(model).module_ is not None
+    assert (tmp_path / "curve.svg").exists() == trained
+    assert ("picture: none, because no network was trained" in printed) == (not trained)
+    assert main(["evaluate", model, path]) == 0
+    printed = capsys.readouterr().out
+    assert ("calibration error 0." in printed) == ("log loss" in printed) == (case == "texts")
+    assert main(["predict", model, path]) == 0
+
+
+def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):
+    from varlen_rnn.sklearn.base import SequenceEstimator
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SequenceEstimator, "_train", interrupted)
+    path = str(texts_file(tmp_path))
+    command = ["train", path, "--sequence", "name", "--label", "kind", "--out", str(tmp_path / "m"), "--quiet"]
+    assert main(command) == 130
+    assert "stopped: it is the best model so far" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "m"), path]) == 0
+
+
+def test_a_tagger_is_a_network(tmp_path, capsys):
+    path, options = str(tags_file(tmp_path)), CASES["tags"][1]
+    assert main(["train", path, *options, "--out", str(tmp_path / "m"), "--model", "ngrams"]) == 2
+    assert "train, --model: expected recurrent for classes of rows, got ngrams" in capsys.readouterr().err
 
 
 def test_predictions_need_no_labels_and_take_standard_input(tmp_path, capsys, monkeypatch):
