@@ -23,7 +23,7 @@ def collectives(comm):
     comm.all_reduce(found["max"], "max")
     found["started"], second = np.full(3, rank + 1.0), np.full(2, 10.0 * (rank + 1))
     handles = [comm.start_all_reduce(array) for array in (found["started"], second)]
-    handles[0].test()
+    handles[0].progress()
     for handle in handles:
         handle.wait()
     found["started second"] = second

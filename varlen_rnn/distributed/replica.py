@@ -12,7 +12,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout, sums_over
+from varlen_rnn.distributed.buckets import CROWDED, DENSE, SPARSE, EngineSum, Layout, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
@@ -194,7 +194,7 @@ class Replica:
         """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
         found: dict[Variable, int] = {}
         for record in records:
-            kind = SPARSE if record.attrs.get("sparse") else DENSE
+            kind = _kind_of(record)
             for variable in record.inputs:
                 if variable is not None and variable.hooks is not None and variable.requires_grad:
                     if variable in self._divided:
@@ -208,8 +208,21 @@ class Replica:
     def _layout(self, kinds: np.ndarray) -> Layout:
         key = kinds.tobytes()
         if key not in self._layouts:
-            self._layouts[key] = Layout(self._parameters, kinds.tolist(), 8 if self._is_reproducible else 0)
+            bits, itemsize = (~CROWDED, 8) if self._is_reproducible else (~0, 0)
+            self._layouts[key] = Layout(self._parameters, [kind & bits for kind in kinds.tolist()], itemsize)
         return self._layouts[key]
+
+
+def _kind_of(record: Record) -> int:
+    """Return bits for the gradients that an operator brings to its parameters."""
+    if not record.attrs.get("sparse"):
+        return DENSE
+    ids, table = (variable.value.data for variable in record.inputs)
+    if 2 * ids.size < len(table) or not ids.size:
+        return SPARSE
+    is_touched = np.zeros(len(table), bool)
+    is_touched.put(ids.astype(np.int64, copy=False), True, mode="clip")
+    return SPARSE | CROWDED if 2 * np.count_nonzero(is_touched) >= len(table) else SPARSE
 
 
 def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
