@@ -30,6 +30,8 @@ def collectives(comm):
     for name, array in {"gathered": np.full((rank, 2), rank, np.float32), "flags": np.arange(rank + 1) > 0}.items():
         for number, part in enumerate(comm.all_gather(array)):
             found[f"{name} {number}"] = part
+    for number, part in enumerate(comm.all_gather(np.full((400 * rank, 3), rank, np.int16))):
+        found[f"large {number}"] = part
     nothing = comm.all_gather(np.zeros((0, 3), np.float32))
     found["nothing"] = np.array([part.shape for part in nothing])
     sent = [np.full((peer + 2 * rank, 2), 10 * rank + peer, np.int64) for peer in range(size)]

@@ -76,7 +76,8 @@ class Layout:
 class EngineSum:
     """The gradients of one pass, summed over ranks in the order that the engine chooses.
 
-    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order.
+    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order, and
+    passes of ranks may sum other things, such as moments, in between.
     """
 
     def __init__(self, comm: Communicator, layout: Layout, must_wait: bool = False) -> None:
