@@ -282,7 +282,7 @@ def test_buckets_leave_during_a_pass_that_sums_moments_if_all_ranks_have_one_ord
         (h**2).mean().backward()
         return begun
 
-    assert run_ranks(2, run) == [[2], [2]] if alike else [[0], [0]]
+    assert run_ranks(2, run) == ([[2], [2]] if alike else [[0], [0]])
 
 
 def test_moments_over_all_ranks_are_not_sent_again():
