@@ -184,7 +184,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that define a sequence"),
         (
             ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
-            "expected this field, got only",
+            "--label: expected the field 'size', got only",
         ),
         (["train", "none.csv", "--label", "kind", "--out", "m"], "none.csv"),
         (
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kinds", "--out", "m"],
-            "field 'kinds': expected this field, got only 'name', 'kind' (is it 'kind'?)",
+            "--label: expected the field 'kinds', got only 'name', 'kind' (is it 'kind'?)",
         ),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "m"],
@@ -257,7 +257,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         ),
         (
             ["compare", "texts.csv"],
-            "expected this field, got only 'name', 'kind' (--field names the field of sequences)",
+            "--field: expected the field 'text', got only 'name', 'kind' (--field names the field of sequences)",
         ),
         (["compare", "lengths.txt", "--hidden-size", "0"], "varlen-rnn: --hidden-size: expected at least 1, got 0"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
