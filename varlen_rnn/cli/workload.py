@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from varlen_rnn import data, nn, optim
+from varlen_rnn import data, nn, no_grad, optim
 from varlen_rnn.baselines import Padded
 from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
@@ -20,7 +20,6 @@ from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len
-from varlen_rnn.tape.modes import no_grad
 
 # Units of layers: more than the columns of one panel of packed weights, because a single panel has another layout.
 _SIZE = 200

@@ -12,7 +12,7 @@ from varlen_rnn.communicator import Communicator, Operation, Pending
 from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
 from varlen_rnn.errors import InputError, check_number
 
-_Begun: TypeAlias = tuple[np.ndarray, list[Any]]  # what the other rank sends, and requests to wait for
+_Begun: TypeAlias = tuple[np.ndarray, list[Any]]  # the other rank's array, and requests to wait for
 _COMING_UP = 300.0  # seconds: ranks come up when they can, and a restart on a busy machine takes a minute
 
 

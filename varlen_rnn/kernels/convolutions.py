@@ -13,9 +13,9 @@ Source: Dempster, Schmidt and Webb (2021), "MiniRocket", arXiv 2012.08791, whose
 """
 
 import numpy as np
-from numba import cuda
 
 from varlen_rnn.kernels.twins import twins
+from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 TAPS = 9

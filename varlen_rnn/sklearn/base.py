@@ -235,7 +235,7 @@ class SequenceEstimator(BaseEstimator):
 
     def _begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
-        self.module_ = self._network()
+        self.module_: Any = self._network()
         if self.module_.standardize is not None:
             self.module_.standardize.fit(sequences)
 
@@ -253,7 +253,7 @@ class SequenceEstimator(BaseEstimator):
         return labels, self._weights(labels, sample_weight)
 
     def _train(self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any = None) -> None:
-        """Train the network; `callbacks` are those of the constructor if None."""
+        """Train the network, with the constructor's callbacks if `callbacks` is None."""
         given = self.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))
         train, held = self._parts(len(sequences), labels, seed)
@@ -280,12 +280,15 @@ class SequenceEstimator(BaseEstimator):
             trainer.resume(self.checkpoints)
         trainer.fit(epochs)
         self.history_, self.n_iter_ = trainer.history, trainer.epoch
-        constant = recipe.loss_of_constant(labels, self._weights_of_losses(labels, weights), self._has_several())
-        recipe.warn_if_failed(self.history_, constant)
+        recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
         self._calibrate(sequences, labels, weights, held)
 
     def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
         """Scale the network's outputs so that probabilities are right on sequences that were held back."""
+
+    def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
+        weighing = self._weights_of_losses(labels, weights)
+        return recipe.loss_of_constant(labels, weighing, getattr(self, "_several", False))
 
     def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the indices of the training sequences, and of the validation sequences or None."""
@@ -311,10 +314,6 @@ class SequenceEstimator(BaseEstimator):
 
     def _convolved(self) -> bool:
         return self.module_.convolutions is not None
-
-    def _has_several(self) -> bool:
-        """Return whether a sequence may have several classes."""
-        return getattr(self, "_several", False)
 
     def _epochs(self, count: int, steps_per_epoch: int) -> int:
         if self.max_epochs == "auto":

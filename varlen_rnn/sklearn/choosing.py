@@ -104,7 +104,7 @@ class ChoosingEstimator(SequenceEstimator):
         self._check_network()
         described = self._candidate()
         weights_of_losses = self._weights_of_losses(labels, weights)
-        counted = np.ones(len(sequences)) if weights_of_losses is None else np.float64(weights_of_losses)
+        counted = np.ones(len(sequences)) if weights_of_losses is None else np.asarray(weights_of_losses, np.float64)
         kept = np.flatnonzero(counted) if counted.any() else np.arange(len(sequences))
         sequences, labels, weights = _take(kept, sequences, labels, weights)
         targets = self._targets(labels, counted[kept] if counted.any() else np.ones(len(kept)))
@@ -154,7 +154,8 @@ class ChoosingEstimator(SequenceEstimator):
         for fold in folds:
             rest = np.setdiff1d(np.arange(len(sequences)), fold)
             others = [sequences[k] for k in fold]
-            outputs[fold] = self._train_network(*_take(rest, sequences, labels, weights), (), others)
+            some, of_some, weighing = _take(rest, sequences, labels, weights)
+            outputs[fold] = self._train_network(some, of_some, weighing, (), others)
         return outputs[held]
 
     def _train_network(

@@ -1,6 +1,6 @@
 """Features of sequences of numbers for a linear model: random convolutions, for any lengths, and a summary.
 
-    sequences of 3 features                   what a column of the result is
+    columns of the result                     the meaning of a column
     features of values: some 10,000           the share of rows at which a convolution of values exceeds a threshold
     features of differences: half as many     the same for differences of neighbouring rows
     summary: 8 per feature, and 1             mean, deviation, least, largest, first, last, ...; the number of rows
@@ -125,11 +125,11 @@ class SeriesFeatures:
 
     def _factors(self, choice: Any) -> np.ndarray:
         sizes = self.values.thresholds.size, self.differences.thresholds.size, 8 * self.standardize.features + 1
-        return np.repeat(np.float32([1.0, *choice]), sizes)
+        return np.repeat(np.array([1.0, *choice], np.float32), sizes)
 
     def _scaled(self, sequences: list[np.ndarray]) -> list[np.ndarray]:
         mean, scale = (np.asarray(value) for value in (self.standardize.mean, self.standardize.scale))
-        with np.errstate(over="ignore"):  # numbers far beyond those of the training may become infinite
+        with np.errstate(over="ignore"):  # huge numbers may become infinite
             return [(x - mean) / scale for x in sequences]
 
 
@@ -157,7 +157,7 @@ def _differences(sequences: list[np.ndarray]) -> list[np.ndarray]:
 
 def _summary(x: np.ndarray) -> np.ndarray:
     """Return numbers about each feature of one sequence, and the logarithm of its rows; zeros if there are no rows."""
-    length = np.float32([np.log1p(len(x))])
+    length = np.array([np.log1p(len(x))], np.float32)
     if not len(x):
         return np.concatenate([np.zeros(8 * x.shape[1], np.float32), length])
     x = np.clip(x, -1e15, 1e15)

@@ -22,6 +22,7 @@ from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
 from varlen_rnn.nn import LinearChainCRF, functional
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn import recipe
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
@@ -456,7 +457,8 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _network(self) -> Network:
         network = super()._network()
-        network.crf = LinearChainCRF(self._num_outputs) if check_flag(self.crf, "crf") else None
+        if check_flag(self.crf, "crf"):
+            network.crf = LinearChainCRF(self._num_outputs)
         return network
 
     def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
@@ -532,6 +534,12 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             else self._class_weights[np.where(there, numbers, 0)] * there
         )
         return by_class if by_row is None else by_class * by_row
+
+    def _loss_of_constant(self, labels: list[np.ndarray], weights: np.ndarray | None) -> float:
+        if not self.crf:
+            return super()._loss_of_constant(labels, weights)
+        rows = None if weights is None else np.repeat(weights, list(map(len, labels)))
+        return recipe.loss_of_constant(labels, rows, several=False)
 
     def predict_proba(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
         """Return a list with the probability of each class at each step, `(steps, classes)`, for each sequence.

@@ -107,6 +107,7 @@ class Linear:
 
     def __init__(self) -> None:
         self.mean = self.scale = self.bound = np.zeros(0, np.float32)
+        self.weight, self.bias = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
 
     def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
         """Fit on all sequences with the penalty of the least loss; return it, and outputs without each sequence."""
@@ -114,9 +115,9 @@ class Linear:
         with threadpool_limits(1, "blas"):  # the number of BLAS's threads would decide the last bits
             found = _Decomposed(scaled, targets)
             losses = {penalty: targets.calibrated(found.outputs(penalty))[0] for penalty in found.penalties}
-            self.penalty = min(losses, key=losses.__getitem__)  # the largest of equals
+            self.penalty = min(losses, key=losses.__getitem__)  # of equal losses, the first: the largest penalty
             weight, bias = found.solution(self.penalty)
-        self.weight, self.bias = np.float32(weight), np.float32(bias)
+        self.weight, self.bias = np.asarray(weight, np.float32), np.asarray(bias, np.float32)
         return losses[self.penalty], found.outputs(self.penalty)
 
     def fit(self, features: Any, factors: np.ndarray | None, targets: Targets) -> None:
@@ -129,7 +130,7 @@ class Linear:
         self.bias = np.atleast_1d(ridge.intercept_).astype(np.float32)
 
     def outputs(self, features: Any) -> np.ndarray:
-        """Return the outputs of sequences, float32; those of one do not depend on the others."""
+        """Return the outputs of sequences, float32; a sequence's outputs do not depend on other sequences."""
         if not len(self.scale):
             return features.astype(np.float32) @ self.weight + self.bias
         out = np.empty((len(features), len(self.bias)), np.float32)

@@ -93,6 +93,7 @@ class Network(nn.Module):
         width += 0 if self.convolutions is None else 2 * _FILTERS[-1]
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, num_outputs)
+        self.crf: Any = None  # a tagger's conditional random field
 
     def forward(self, x: Any) -> Variable:
         """Return the outputs of each sequence, or of each row if `pool` is empty."""
