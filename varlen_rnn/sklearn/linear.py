@@ -174,7 +174,7 @@ class _Decomposed:
         self.penalties = [float(typical * penalty) for penalty in _PENALTIES]
         direction = self.root / np.linalg.norm(self.root)
         values, vectors = eigh(products + 2 * len(products) * typical * direction * direction.T)
-        self.values, self.vectors = np.maximum(values[:-1], 0), vectors[:, :-1]  # the largest is that of `direction`
+        self.values, self.vectors = np.maximum(values[:-1], 0), vectors[:, :-1]  # `direction` has the largest
         self.projected = self.vectors.T @ (self.root * (targets.values - self.mean))
 
     def outputs(self, penalty: float) -> np.ndarray:
