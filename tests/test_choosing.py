@@ -85,6 +85,8 @@ def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_pat
     assert [candidate["candidate"] for candidate in model.candidates_ if candidate["chosen"]] == [best["candidate"]]
     assert list(model._shares) == best["candidate"].split(" and ")
     assert (model.module_ is not None) == ("recurrent" in model._shares)
+    if model._described is None:  # the network alone was chosen
+        model._described = kind(**FEW, model=names[0]).fit(X, y)._described
     for shares in ({"recurrent": 0.5}, {names[0]: 2.0}, {names[0]: 2.0, "recurrent": 0.5}):
         if "recurrent" in shares and model.module_ is None:
             model._begin(model._rows(X))
