@@ -494,6 +494,7 @@ def test_the_score_of_a_constant_is_beside_that_of_the_model(tmp_path, capsys, t
 
 def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
     command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", "--max-epochs", "2"]
+    command += ["--model", "recurrent"]
     assert main([*command, "--out", str(tmp_path / "m")]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"step (\d+)/\1, loss .*; epoch 2: loss .*, test_loss 0\.\d+", line)
