@@ -2,7 +2,8 @@
 
 `python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md;
 `python -m benchmarks against OTHER` compares a layer's training step with that of another checkout,
-or of kernels for a level of processors; `python -m benchmarks scale --ranks N` prints what a model says of many ranks.
+or of kernels for a level of processors; `python -m benchmarks scale --ranks N` prints what a model says of many ranks;
+`python -m benchmarks quality` compares the estimators' defaults with simple baselines.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import varlen_rnn as vr
 from benchmarks import against, machine, measure, results, scale
 from benchmarks.engines import ALL, lacking
 from benchmarks.processes import ROOT, EngineError
+from benchmarks.quality import run as quality
 from benchmarks.report import write_report
 from benchmarks.suites import SUITES
 from benchmarks.tables import text_row
@@ -56,6 +58,8 @@ def main():
             against.main(sys.argv[2:])
         elif sys.argv[1:2] == ["scale"]:
             scale.main(sys.argv[2:])
+        elif sys.argv[1:2] == ["quality"]:
+            quality.main(sys.argv[2:])
         else:
             main_of_suites()
     except EngineError as error:

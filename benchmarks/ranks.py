@@ -1,25 +1,19 @@
-"""Time ranks of one thread against one process of as many threads; `torchrun` launches it for the suite and the model.
+"""One of the processes that `benchmarks.turns` launches: a rank, or the one process of as many threads.
 
-    torchrun --nproc-per-node 2 -m benchmarks.ranks CASE RESULT
+    python -m benchmarks.ranks PORT
 
-CASE is a `Case` as JSON, RESULT the file that rank 0 writes.  Under gloo a rank that waits sleeps, so it does not
-disturb the process whose threads have its core meanwhile.
+It does as the driver asks by a socket of this port, a line of JSON each, and sleeps between requests.
 """
 
 import json
-import os
-import subprocess
+import socket
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.processes import ROOT
-from benchmarks.quiet import wait_for_quiet
 from varlen_rnn.data import StepCost, balanced_parts, measure_step_cost
 
 TOKENS, CLASSES, FEATURES = 1000, 10, 64
@@ -121,113 +115,156 @@ def gradients(model, x, labels):
     vr.nn.functional.cross_entropy(model(x), labels).backward()
 
 
-def measured_cost(model, case, comm):
-    """Return the cost of steps on this host: rank 0 measures it, and all others sleep."""
-    found = np.zeros(4)
-    if comm.rank == 0:
-        rng = np.random.default_rng(1)
-        sizes = [size for size in (1, 4, 16, 64, 128, 256, 512, 1024) if size <= case.sequences]
-        cases = [case._replace(sequences=size, lengths=kind) for size in sizes for kind in LONGEST]
+class Echo(vr.distributed.Communicator):
+    """One of two ranks, whose other sends the same without taking any time: what remains is work of the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 2
+
+    def _all_gather(self, array):
+        return [array, array]
+
+    def _start_all_reduce(self, array):
+        return vr.distributed.Communicator().start_all_reduce(array)
+
+    def _broadcast(self, array, root):
+        pass
+
+
+class Worker:
+    """What a process has made, and what it does when it is asked; every reply is of JSON.
+
+    Of a request to ranks, all get the same, and all reply.
+    """
+
+    def __init__(self, comm):
+        self._comm = comm
+        vr.set_num_threads(1)
+
+    def build(self, case):
+        """Make two equal models, of which ranks replicate the second, and the batches."""
+        self._case = case = Case(**case)
+        self._models = [self._model(comm) for comm in (None, self._comm)]
+        rng = np.random.default_rng(0)
+        self._batches = [Batch(case, rng) for _ in range(case.batches)]
+        return [batch.lengths.tolist() for batch in self._batches]
+
+    def _model(self, comm):
+        vr.manual_seed(0)
+        model = Classifier(self._case.hidden)
+        if comm is not None:
+            vr.distributed.replicate(model, vr.optim.SGD(model.parameters(), lr=0.1), comm)
+        return model
+
+    def cost(self):
+        """Return the cost of steps on one thread, fitted to batches of about the size of parts."""
+        count, rng = self._case.sequences, np.random.default_rng(1)
+        sizes = sorted({max(1, count // parts) for parts in (1, 2, 3, 4, 8)})
+        cases = [self._case._replace(sequences=size, lengths=kind) for size in sizes for kind in LONGEST]
         batches = [Batch(each, rng) for each in cases for _ in range(2)]
         parts = [batch.part(np.arange(len(batch.labels))) for batch in batches]
-        wait_for_quiet(case.wait)
-        found[:] = measure_step_cost(lambda x, labels: gradients(model, x, labels), parts, repeats=5)
-    comm.broadcast(found)
-    return StepCost(*found.tolist())
+        return measure_step_cost(lambda x, labels: gradients(self._models[0], x, labels), parts, repeats=5)
 
+    def divide(self, cost):
+        """Make the parts of this rank, for each way to divide the batches."""
+        rank, ranks, cost = self._comm.rank, self._comm.size, StepCost(*cost)
+        self._parts = {
+            way: [batch.part(divide(batch.lengths, ranks, cost)[rank]) for batch in self._batches]
+            for way, divide in WAYS.items()
+        }  # fmt: skip
 
-def measured_exchange(comm):
-    """Return the seconds of a sum of nothing, and the seconds of each byte, over all ranks."""
-    seconds = []
-    for size in (1, 1 << 20):
-        array, times = np.zeros(size, np.float32), []
+    def step(self, way, number, threads=1, exchange=True):
+        """Return the wall and CPU seconds of the gradients of a batch, of which ranks compute a part each.
+
+        The caches hold what this process has left there, since a step that is not timed comes first.
+        """
+        vr.set_num_threads(threads)
+        model, part = self._models[exchange], self._parts[way][number]
+        gradients(model, *part)
+        self._comm.barrier()
+        began, used = time.perf_counter(), time.process_time()
+        gradients(model, *part)
+        return time.perf_counter() - began, time.process_time() - used
+
+    def host(self):
+        """Return the seconds by which gradients take longer if they are packed and unpacked for an exchange."""
+        part, models, seconds = self._parts["work"][0], (self._models[0], self._model(Echo())), ([], [])
         for _ in range(20):
-            comm.barrier()
-            began = time.perf_counter()
-            comm.all_reduce(array)
-            times.append(time.perf_counter() - began)
-        seconds.append(np.median(times))
-    return {"latency": float(seconds[0]), "per_byte": float(max(seconds[1] - seconds[0], 0) / (4 << 20))}
+            for model, its in zip(models, seconds, strict=True):
+                gradients(model, *part)
+                began = time.thread_time()
+                gradients(model, *part)
+                its.append(time.thread_time() - began)
+        plain, packed = map(np.median, seconds)
+        return float(packed - plain)
+
+    def exchange(self):
+        """Return how often a step sends, the bytes that this rank sends, and seconds of sums of few and of many bytes.
+
+        As in a step, ranks have computed before each sum: an engine's threads sleep then, and caches hold other things.
+        """
+        part = self._parts["work"][0]
+        before = self._comm.bytes_sent
+        messages = _count_messages(self._comm, lambda: gradients(self._models[1], *part))
+        sent, seconds = self._comm.bytes_sent - before, {}
+        for size in (1, 1 << 18):
+            array, seconds[size] = np.zeros(size, np.float32), []
+            for _ in range(20):
+                gradients(self._models[0], *part)
+                began = time.perf_counter()
+                self._comm.all_reduce(array)
+                seconds[size].append(time.perf_counter() - began)
+        few, many = seconds.values()
+        return {"messages": messages, "bytes": sent, "few": few, "many": many, "more": 4 * (size - 1)}
+
+    def look_up(self, lookups):
+        """Return the distinct rows of a large table that a step looks up on this rank, and the bytes that it sends."""
+        vr.manual_seed(0)
+        model = vr.nn.Sequential(vr.nn.Embedding(100_000, FEATURES, sparse=True))
+        vr.distributed.replicate(model, vr.optim.SGD(model.parameters(), lr=0.1), self._comm)
+        ids = np.random.default_rng(self._comm.rank).integers(0, 100_000, lookups)
+        before = self._comm.bytes_sent
+        model(ids).sum().backward()
+        return {"touched": len(np.unique(ids)), "bytes": self._comm.bytes_sent - before}
 
 
-def timed(comm, call):
-    """Return the wall seconds of the slowest rank, and the CPU seconds of all ranks."""
-    comm.barrier()
-    began, used = time.perf_counter(), time.process_time()
-    call()
-    took = np.array([[time.perf_counter() - began, time.process_time() - used]])
-    every = np.concatenate(comm.all_gather(took))
-    return float(every[:, 0].max()), float(every[:, 1].sum())
+def _count_messages(comm, call):
+    """Return how many sums and gathers a call begins."""
+    count = 0
+    names = ("all_gather", "all_reduce", "start_all_reduce")
 
+    def counted(method):
+        def counting(*arguments):
+            nonlocal count
+            count += 1
+            return method(*arguments)
 
-def measure(case, comm):
-    """Return wall and CPU seconds of each way for each batch, the costs, and the bytes that a rank sends."""
-    vr.set_num_threads(1)
-    vr.manual_seed(0)
-    alone, shared = Classifier(case.hidden), Classifier(case.hidden)
-    vr.distributed.replicate(shared, vr.optim.SGD(shared.parameters(), lr=0.1), comm)
-    rng = np.random.default_rng(0)
-    batches = [Batch(case, rng) for _ in range(case.batches)]
-    cost = measured_cost(alone, case, comm)
+        return counting
 
-    def run(way, batch):
-        if way in WAYS:
-            gradients(shared, *batch.part(WAYS[way](batch.lengths, comm.size, cost)[comm.rank]))
-        elif comm.rank == 0:
-            vr.set_num_threads(1 if way == "one thread" else comm.size)
-            gradients(alone, *batch.part(np.arange(case.sequences)))
-            vr.set_num_threads(1)
-
-    ways = ("one thread", "threads", *WAYS)
-    for way in ways:
-        run(way, batches[0])
-    found = {way: {"wall": [], "cpu": []} for way in ways}
-    for batch in batches:
-        if comm.rank == 0:
-            wait_for_quiet(case.wait)
-        for way in ways:
-            wall, cpu = timed(comm, lambda way=way, batch=batch: run(way, batch))
-            found[way]["wall"].append(wall)
-            found[way]["cpu"].append(cpu)
-    before = comm.bytes_sent
-    run("work", batches[0])
-    sent = comm.bytes_sent - before
-    return {
-        "ways": found, "cost": cost._asdict(), "exchange": measured_exchange(comm), "bytes": sent,
-        "lengths": [batch.lengths.tolist() for batch in batches],
-    }  # fmt: skip
-
-
-def bytes_of_rows(lookups, comm):
-    """Return the distinct rows of a large table that a step looks up on rank 0, and the bytes that the rank sends."""
-    vr.manual_seed(0)
-    model = vr.nn.Sequential(vr.nn.Embedding(100_000, FEATURES, sparse=True))
-    vr.distributed.replicate(model, vr.optim.SGD(model.parameters(), lr=0.1), comm)
-    ids = np.random.default_rng(comm.rank).integers(0, 100_000, lookups)
-    before = comm.bytes_sent
-    model(ids).sum().backward()
-    return {"touched": len(np.unique(ids)), "bytes": comm.bytes_sent - before}
-
-
-def launch(ranks, **request):
-    """Return the result of a request to ranks of gloo: `case`, the fields of a `Case`, or `lookups`."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [*torchrun, "-m", "benchmarks.ranks", json.dumps(request), str(result)]
-        subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
-        return json.loads(result.read_text())
+    for name in names:
+        setattr(comm, name, counted(getattr(comm, name)))
+    try:
+        call()
+    finally:
+        for name in names:
+            delattr(comm, name)
+    return count
 
 
 def main():
-    request, result = json.loads(sys.argv[1]), Path(sys.argv[2])
     comm = vr.distributed.connect()
-    if "lookups" in request:
-        found = bytes_of_rows(request["lookups"], comm)
-    else:
-        found = measure(Case(**request["case"]), comm)
-    if comm.rank == 0:
-        result.write_text(json.dumps(found))
+    worker = Worker(comm)
+    with (
+        socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as link,
+        link.makefile("r") as requests,
+        link.makefile("w") as replies,
+    ):
+        print(json.dumps([comm.rank, comm.size]), file=replies, flush=True)
+        for line in requests:
+            request = json.loads(line)
+            reply = getattr(worker, request.pop("do"))(**request)
+            print(json.dumps(reply), file=replies, flush=True)
     comm.close()
 
 

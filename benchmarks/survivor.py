@@ -62,7 +62,7 @@ class Accidents(vr.training.Callback):
         happened = len(list(folder.glob("accident-*")))
         self.path = folder / f"accident-{happened}"
         self.next = accidents[happened] if happened < len(accidents) else None
-        self.comm, self.began = comm, time.perf_counter()
+        self.comm, self.began, self.timer = comm, time.perf_counter(), None
 
     def on_step_end(self, trainer):
         """Begin the accident once its step is reached."""
@@ -72,12 +72,18 @@ class Accidents(vr.training.Callback):
             return
         self.next = None
         if accident.kind in SIGNALS:
-            threading.Timer(accident.moment * took, self.send, [SIGNALS[accident.kind], trainer]).start()
+            self.timer = threading.Timer(accident.moment * took, self.send, [SIGNALS[accident.kind], trainer])
+            self.timer.start()
             return
         self.tell(trainer)
         if accident.kind == "raising":
             raise RuntimeError("a planned accident")
         time.sleep(10_000)
+
+    def wait(self):
+        """Wait for a signal that is late: the engine's end, which comes after the training, has no timeout."""
+        if self.timer is not None:
+            self.timer.join()
 
     def send(self, number, trainer):
         """Send a signal to this process."""
@@ -109,16 +115,17 @@ def train(comm, folder, accidents=()):
     rng = np.random.default_rng(0)
     sequences = [rng.integers(0, 50, length) for length in rng.integers(0, 12, 96)]
     batches = vr.data.batches(sequences, rng.integers(0, 3, 96), batch_size=16, shuffle=True, seed=0)
-    model = Model()
+    model, planned = Model(), Accidents(folder, accidents, comm)
     trainer = vr.training.Trainer(
         model, vr.optim.Adam(model.parameters(), lr=0.01),
         lambda ids, labels: vr.nn.functional.cross_entropy(model(ids), labels), batches, clip_norm=1.0, comm=comm,
-        callbacks=[Accidents(folder, accidents, comm), vr.training.Checkpoints(folder / "run", every=EVERY)],
+        callbacks=[planned, vr.training.Checkpoints(folder / "run", every=EVERY)],
     )  # fmt: skip
     trainer.resume(folder / "run")
     folder.mkdir(parents=True, exist_ok=True)
     note(folder, comm.rank, began=trainer.step)
     trainer.fit(steps=STEPS)
+    planned.wait()
     return hashlib.sha256(b"".join(p.data.tobytes() for p in model.parameters())).hexdigest()
 
 

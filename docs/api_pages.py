@@ -26,7 +26,7 @@ KERNELS = (
     "segment",
     "softmax",
 )
-KERNELS += ("updates", "windows")
+KERNELS += ("updates", "windows", "convolutions")
 # What public functions take and return, or refer to, beside what stands in an `__all__`.
 MORE = {
     "varlen_rnn.cells.family": ["Family"],

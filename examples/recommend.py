@@ -105,10 +105,10 @@ def histories_of(users, most=500):
     return [history[:most] for history in histories if len(history) >= SHORTEST], names
 
 
-def batch_of(histories):
-    """Return histories one after another, with their lengths."""
+def batch_of(histories, positions=None):
+    """Return histories one after another, with their lengths, and their positions in the batch of all ranks."""
     items = np.concatenate([np.zeros(0, np.int64), *histories])  # none, where a rank has no users of a batch
-    return vr.create_lod_tensor(items, [[len(history) for history in histories]])
+    return vr.LoDTensor(items, vr.LoD.from_lengths([[len(history) for history in histories]]).at(positions))
 
 
 def without_one(history, rng):
@@ -128,7 +128,8 @@ def train(model, histories, popularity, settings, comm):
 
     def loss(users):
         pairs = [without_one(history, rng) for history in users.to_sequences()]
-        known, hidden = batch_of([history for history, _ in pairs]), np.array([item for _, item in pairs], np.int64)
+        known = batch_of([history for history, _ in pairs], users.structure.positions)
+        hidden = np.array([item for _, item in pairs], np.int64)
         others = rng.choice(len(drawn), (len(hidden), settings.negatives), p=drawn)
         others = np.where(others == hidden[:, None], (others + 1) % len(drawn), others)
         scores = model(known, np.column_stack([hidden, others]))

@@ -23,13 +23,15 @@ def collectives(comm):
     comm.all_reduce(found["max"], "max")
     found["started"], second = np.full(3, rank + 1.0), np.full(2, 10.0 * (rank + 1))
     handles = [comm.start_all_reduce(array) for array in (found["started"], second)]
-    handles[0].test()
+    handles[0].progress()
     for handle in handles:
         handle.wait()
     found["started second"] = second
     for name, array in {"gathered": np.full((rank, 2), rank, np.float32), "flags": np.arange(rank + 1) > 0}.items():
         for number, part in enumerate(comm.all_gather(array)):
             found[f"{name} {number}"] = part
+    for number, part in enumerate(comm.all_gather(np.full((400 * rank, 3), rank, np.int16))):
+        found[f"large {number}"] = part
     nothing = comm.all_gather(np.zeros((0, 3), np.float32))
     found["nothing"] = np.array([part.shape for part in nothing])
     sent = [np.full((peer + 2 * rank, 2), 10 * rank + peer, np.int64) for peer in range(size)]

@@ -71,12 +71,15 @@ class _Sum:
             shared.arrived.notify_all()
         array.fill(np.iinfo(array.dtype).max if array.dtype.kind == "i" else np.nan)
 
-    def test(self):
+    def progress(self):
+        pass
+
+    def _is_complete(self):
         return len(self._shared.sums[self._number]) == len(self._shared.places)
 
     def wait(self):
         with self._shared.arrived:
-            assert self._shared.arrived.wait_for(self.test, HANGS), "a rank did not begin a sum"
+            assert self._shared.arrived.wait_for(self._is_complete, HANGS), "a rank did not begin a sum"
         parts = self._shared.sums[self._number]
         self._array[...] = np.sum([parts[rank] for rank in sorted(parts)], axis=0)
 

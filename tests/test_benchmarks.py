@@ -1,5 +1,6 @@
 """The benchmarks: engines agree, no speed without agreement, medians of turns."""
 
+import contextlib
 import contextvars
 import ctypes
 import doctest
@@ -34,7 +35,9 @@ from benchmarks import (
     rectangle,
     results,
     scale,
+    survival,
     tables,
+    turns,
     worker,
 )
 from benchmarks.cells import Case as Cells
@@ -64,6 +67,7 @@ from tests.waiting import HANGS
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
+DOCTESTS += "quality.code quality.models quality.page quality.run quality.scores "
 DOCTESTS += "ranks scale suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
 
 
@@ -532,15 +536,24 @@ def test_results_are_replaced_only_when_complete(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["suite.jsonl"]
 
 
+@pytest.mark.skipif(not survival.engines(), reason="no engine is installed")
 def test_ranks_are_timed_and_counted():
-    pytest.importorskip("torch")
     suite = SUITES["distributed"]
-    steps, lookups = (line for point in suite.points(quick=True, threads=2) for line in suite.run(point, measure.QUICK))
-    assert set(steps["wall"]) == {"one thread", "threads", *ranks.WAYS}
-    assert all(seconds > 0 for kind in ("wall", "cpu") for seconds in steps[kind].values())
-    assert len(suite.cells(steps)) == len(suite.cells(lookups)) == len(suite.columns)
+    points = suite.points(quick=True, threads=2)
+    assert [point.engine for point in points] == [*survival.engines(), *survival.engines()[:1]]
+    *steps, lookups = (line for point in points for line in suite.run(point, measure.QUICK))
+    for line in steps:
+        assert set(line["wall"]) == {"one thread", "threads", *ranks.WAYS}
+        assert all(seconds > 0 for kind in ("wall", "cpu") for seconds in line[kind].values())
+        assert len(suite.cells(line)) == len(suite.cells(lookups)) == len(suite.columns)
     # A row of 64 float32 and its index; besides, a message of a few bytes about the loss.
     assert 64 * 4 + 8 <= lookups["bytes"] / lookups["touched"] < 64 * 4 + 16
+
+
+def test_ranks_that_do_not_come_up(monkeypatch):
+    monkeypatch.setattr(turns, "command", lambda *words: [sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(EngineError, match="gloo: its ranks did not come up"), turns.started("gloo", 2):
+        pass
 
 
 def test_divisions_for_ranks_have_every_sequence_once():
@@ -551,15 +564,44 @@ def test_divisions_for_ranks_have_every_sequence_once():
         assert sorted(np.concatenate(parts)) == list(range(50))
 
 
+class TeamByModel:
+    """Ranks that take exactly as long as a model says."""
+
+    def __init__(self, lengths, cost, latency):
+        self.lengths, self.cost, self.latency = lengths, cost, latency
+
+    def ask_one(self, do, **request):
+        return {"build": self.lengths, "cost": self.cost, "divide": None, "host": 0.0}[do]
+
+    def ask_ranks(self, do, number=0, **request):
+        if do == "exchange":
+            return [{"messages": 2, "bytes": 4e6, "few": [self.latency], "many": [self.latency], "more": 4e6}] * 2
+        return None if do != "step" else [(wall, 0.0) for wall in self.of_parts(number)]
+
+    def of_parts(self, number):
+        lengths = np.array(self.lengths[number])
+        return [self.cost.of(lengths[part]) for part in vr.data.balanced_parts(lengths, 2, self.cost)]
+
+    def step(self, way, number):
+        if way == "work":
+            return max(self.of_parts(number)) + 2 * self.latency, 0.0
+        return self.cost.of(self.lengths[number]), 0.0
+
+
 def test_the_model_of_many_ranks(capsys, monkeypatch):
     cost = vr.data.StepCost(per_batch=1e-3, per_row=1e-5, per_step=1e-5, per_sequence=0.0)
-    lengths = [ranks.draw("lognormal", 128, np.random.default_rng(0)).tolist()]
-    ways = {way: {"wall": [1.0]} for way in ("one thread", "threads", *ranks.WAYS)}
-    found = {"cost": cost._asdict(), "exchange": {"latency": 0.0, "per_byte": 0.0}, "bytes": 4e6, "lengths": lengths}
-    monkeypatch.setattr(scale, "launch", lambda number, **request: found | {"ways": ways})
-    scale.main(["--ranks", "8", "--noise", "0", "--sequences", "32"])
+    rng = np.random.default_rng(0)
+    team = TeamByModel([ranks.draw("lognormal", 128, rng).tolist() for _ in range(4)], cost, 0.5)
+    monkeypatch.setattr(scale, "started", lambda engine, number: contextlib.nullcontext(team))
+    monkeypatch.setattr(scale, "engines", lambda: ["gloo"])
+    for module in (scale, turns):
+        monkeypatch.setattr(module, "wait_for_quiet", lambda seconds: None)
+    monkeypatch.setattr(vr, "get_num_threads", lambda: 2)
+    scale.main(["--ranks", "8", "--noise", "0", "--sequences", "32", "--batches", "4"])
     printed = capsys.readouterr().out
-    assert f"one process: the model says {1e3 * cost.of(lengths[0]):.1f} ms a step, measured 1000.0 ms" in printed
+    assert printed.count("one process: the model says") == printed.count("2 real ranks: the model says") == 2
+    assert printed.count("(+0 %)") == 4
+    assert "2 messages of 500000 us" in printed
     assert "A model, not measurements" in printed
     rows = [line.split() for line in printed.splitlines() if re.match(r"[1248] ", line)]
     assert [row[0] for row in rows] == ["1", "2", "4", "8"]

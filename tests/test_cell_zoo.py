@@ -6,12 +6,15 @@ from oracles import cells as oracle
 
 from varlen_rnn import recurrence
 from varlen_rnn.cells import (
+    GRU_D,
     INDRNN,
     LIGRU,
     LN_GRU,
     LN_LSTM,
     LSTM,
     MGU,
+    MIN_GRU,
+    MIN_LSTM,
     SLSTM,
     SRU,
     Row,
@@ -62,7 +65,7 @@ def with_rows(a, /, h, *, w, keep: Row, mask: Row):
     return where(constant(keep) > 0.5, h, n)
 
 
-SINGLE = MGU, SLSTM, LIGRU, INDRNN, SRU, LN_LSTM, LN_GRU, with_rows
+SINGLE = MGU, SLSTM, LIGRU, INDRNN, SRU, MIN_GRU, MIN_LSTM, GRU_D, LN_LSTM, LN_GRU, with_rows
 ZOO = {one.name: (one, getattr(oracle, one.name)) for one in SINGLE}
 for family, equations, options in (
     (lstm_cell, oracle.lstm, LSTMS),
@@ -277,3 +280,35 @@ def test_names_tell_the_options():
     assert lstm_cell() is LSTM
     assert lstm_cell(peepholes=True) is lstm_cell(peepholes=True, clip=None)
     assert rnn_cell(activation=["leaky_relu", 0.01]) is rnn_cell(activation="leaky_relu")
+
+
+def parallel(keep, take, h):
+    """h_t = keep_t h_{t-1} + take_t for positive numbers, as the paper's training computes it: a sum of logarithms."""
+    along = np.vstack([np.zeros_like(h), np.log(keep).cumsum(axis=0)])
+    terms = np.log(np.vstack([h[None], take])) - along
+    return np.exp(along + np.logaddexp.accumulate(terms, axis=0))[1:]
+
+
+@pytest.mark.parametrize("name", ["min_gru", "min_lstm"])
+def test_minimal_cells_equal_the_sum_of_logarithms(device, name):
+    case = Case(name, [5], SIZES[0])
+    case.initial = np.abs(case.initial)
+    case.directions[0][2][-case.hidden :] += 20  # positive candidates
+    w_ih, _, bias, *_ = case.directions[0]
+    *gates, n = np.split(case.x @ w_ih.T + bias, len(case.cell.x_gates), axis=1)
+    shares = [1 / (1 + np.exp(-gate)) for gate in gates]
+    keep, take = (1 - shares[0], shares[0]) if len(gates) == 1 else [share / sum(shares) for share in shares]
+    close(case.run(device)[0][0], parallel(keep, take * n, case.initial[0, 0, 0]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("f", "i", "share"), [(-2000, -2000, 0.5), (-2000, 2000, 1), (2000, -2000, 0), (2000, 2000, 0.5)]
+)
+def test_closed_gates_of_min_lstm_divide_by_no_zero(device, dtype, f, i, share):
+    case = Case("min_lstm", [2], (1, 1))
+    case.directions[0][0][:], case.directions[0][2][:] = 0, [f, i, 3]
+    case.initial[:], case.d_y[:], case.d_last[:] = 1, 1, 0
+    (y, *_), (_, ((_, _, d_bias, *_),), _) = case.run(device, dtype)
+    assert y[0, 0] == 1 + share * 2
+    assert np.isfinite(d_bias).all()

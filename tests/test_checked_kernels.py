@@ -11,6 +11,7 @@ from numba import njit
 
 from tests.waiting import HANGS
 from varlen_rnn.kernels import (
+    convolutions,
     crf,
     ctc,
     edit_distance,
@@ -31,8 +32,8 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    crf, ctc, edit_distance, largest, losses, moves, norms, philox, pool, prefixes, rows, segment, softmax,
-    updates, windows,
+    convolutions, crf, ctc, edit_distance, largest, losses, moves, norms, philox, pool, prefixes, rows, segment,
+    softmax, updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -59,6 +60,8 @@ WRONG = {
     "pool_sum_grad_cpu": (OUT, indices(0, 2, FAR), ONES, X),
     "pool_max_cpu": (X, indices(0, 2, FAR), OUT, far((2, 2))),
     "sum_copies": (OUT, indices(0, 2), indices(1, 1), X),
+    "convolve": (X, indices(0, 1, 2, 1, 1)[None], far((1, 1)), 0, np.zeros(3)),
+    "shares_above_cpu": (0, 1, X, indices(0, 3), indices(0, 1, 2, 1, 1)[None], far((1, 1)), np.zeros((1, 2)), OUT),
     "pick_ends_cpu": (X, indices(0, FAR), True, OUT),
     "pick_ends_grad_cpu": (OUT, indices(0, FAR), True, X),
     "reverse_rows_cpu": (X, indices(0, FAR), X),

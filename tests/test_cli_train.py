@@ -18,7 +18,7 @@ pytest.importorskip("sklearn")
 
 from varlen_rnn.sklearn import load
 
-SMALL = ["--hidden-size", "8", "--max-epochs", "6", "--quiet"]
+SMALL = ["--model", "recurrent", "--hidden-size", "8", "--max-epochs", "6", "--quiet"]
 
 
 def texts_file(tmp_path):
@@ -92,6 +92,44 @@ def test_a_file_becomes_a_model_and_predictions(tmp_path, capsys, case):
         assert [len(line["prediction"]) for line in lines] == data.lengths.tolist()
 
 
+@pytest.mark.parametrize("case", ["texts", "series"])
+def test_the_default_chooses_a_model(tmp_path, capsys, case):
+    write, options, metric = CASES[case]
+    path, model = str(write(tmp_path)), str(tmp_path / "my.model")
+    command = ["train", path, *options, "--out", model, "--hidden-size", "4", "--max-epochs", "2"]
+    assert main([*command, "--picture", str(tmp_path / "curve.svg")]) == 0
+    printed = capsys.readouterr().out
+    assert f"sequences that were held back: {metric} " in printed
+    assert "chosen: " in printed
+    trained = load(model).module_ is not None
+    assert (tmp_path / "curve.svg").exists() == trained
+    assert ("picture: none, because no network was trained" in printed) == (not trained)
+    assert main(["evaluate", model, path]) == 0
+    printed = capsys.readouterr().out
+    assert ("calibration error 0." in printed) == ("log loss" in printed) == (case == "texts")
+    assert main(["predict", model, path]) == 0
+
+
+def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):
+    from varlen_rnn.sklearn.base import SequenceEstimator
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SequenceEstimator, "_train", interrupted)
+    path = str(texts_file(tmp_path))
+    command = ["train", path, "--sequence", "name", "--label", "kind", "--out", str(tmp_path / "m"), "--quiet"]
+    assert main(command) == 130
+    assert "stopped: it is the best model so far" in capsys.readouterr().out
+    assert main(["evaluate", str(tmp_path / "m"), path]) == 0
+
+
+def test_a_tagger_is_a_network(tmp_path, capsys):
+    path, options = str(tags_file(tmp_path)), CASES["tags"][1]
+    assert main(["train", path, *options, "--out", str(tmp_path / "m"), "--model", "ngrams"]) == 2
+    assert "train, --model: expected recurrent for classes of rows, got ngrams" in capsys.readouterr().err
+
+
 def test_predictions_need_no_labels_and_take_standard_input(tmp_path, capsys, monkeypatch):
     model = str(tmp_path / "my.model")
     options = CASES["series"][1]
@@ -146,7 +184,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that define a sequence"),
         (
             ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
-            "expected this field, got only",
+            "--label: expected the field 'size', got only",
         ),
         (["train", "none.csv", "--label", "kind", "--out", "m"], "none.csv"),
         (
@@ -180,7 +218,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kinds", "--out", "m"],
-            "field 'kinds': expected this field, got only 'name', 'kind' (is it 'kind'?)",
+            "--label: expected the field 'kinds', got only 'name', 'kind' (is it 'kind'?)",
         ),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "m"],
@@ -219,7 +257,7 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         ),
         (
             ["compare", "texts.csv"],
-            "expected this field, got only 'name', 'kind' (--field names the field of sequences)",
+            "--field: expected the field 'text', got only 'name', 'kind' (--field names the field of sequences)",
         ),
         (["compare", "lengths.txt", "--hidden-size", "0"], "varlen-rnn: --hidden-size: expected at least 1, got 0"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
@@ -456,6 +494,7 @@ def test_the_score_of_a_constant_is_beside_that_of_the_model(tmp_path, capsys, t
 
 def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
     command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", "--max-epochs", "2"]
+    command += ["--model", "recurrent"]
     assert main([*command, "--out", str(tmp_path / "m")]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"step (\d+)/\1, loss .*; epoch 2: loss .*, test_loss 0\.\d+", line)

@@ -194,3 +194,20 @@ def test_activations_are_fused_in_steps(function):
     np.testing.assert_allclose(y, np.concatenate([h.numpy() for h in wanted]), rtol=1e-12)
     F.concat(wanted, axis=0).sum().backward()
     np.testing.assert_allclose(found, w.grad, rtol=1e-10)
+
+
+def test_a_module_is_not_put_into_itself():
+    listed, named, inner = nn.ModuleList(), nn.ModuleDict(), nn.ModuleList()
+    listed.append(inner)
+    outer = nn.Sequential(nn.Linear(2, 2))
+    for put in (
+        lambda: listed.append(listed),
+        lambda: inner.append(listed),
+        lambda: listed.__setitem__(slice(0, 1), [listed]),
+        lambda: named.__setitem__("a", named),
+        lambda: named.__setitem__("a", nn.ModuleList([named])),
+        lambda: setattr(outer, "again", nn.Sequential(outer)),
+    ):
+        with pytest.raises(vr.ProgramError, match=r"expected a Module without this \w+ inside it, got"):
+            put()
+    assert (len(listed), len(inner), len(named), len(outer.children())) == (1, 0, 0, 1)

@@ -41,6 +41,27 @@ def test_is_the_sum_over_all_labellings(lengths, dtype, tolerance):
     assert np.asarray(same).tolist() == [int(a == b) for a, b in zip(paths, label, strict=True)]
 
 
+@by_lengths
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)], ids=["float64", "float32"])
+def test_marginals_are_shares_of_all_labellings(lengths, dtype, tolerance):
+    emission, _, transition = case(lengths, dtype)
+    layer = vr.nn.LinearChainCRF(TAGS, dtype)
+    layer.transition.assign(transition)
+    found = layer.marginals(emission)
+    assert found.lod() == emission.lod()
+    ends, rows = emission.lod()[0], np.asarray(emission).astype(float)
+    parts = [oracle.crf_marginals(rows[b:e], transition.astype(float)) for b, e in itertools.pairwise(ends)]
+    np.testing.assert_allclose(np.asarray(found), np.concatenate([np.zeros((0, TAGS)), *parts]), atol=tolerance)
+
+
+def test_marginals_of_a_forbidden_tag_are_zero():
+    emission, _, transition = case([4])
+    transition[:, 0] = -np.inf
+    found = np.asarray(vr.ops.sequence.crf.crf_marginals(emission, transition))
+    assert (found[:, 0] == 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+
+
 @pytest.mark.twins
 @pytest.mark.parametrize("kind", ["any", "of any size", "well known"])
 @pytest.mark.parametrize("rows", [200, 10_000, 100_000])

@@ -117,6 +117,7 @@ def check_collectives(found, size):
             np.testing.assert_array_equal(of[f"gathered {other}"], np.full((other, 2), other))
             assert of[f"gathered {other}"].dtype == np.float32
             np.testing.assert_array_equal(of[f"flags {other}"], np.arange(other + 1) > 0)
+            np.testing.assert_array_equal(of[f"large {other}"], np.full((400 * other, 3), other, np.int16))
             np.testing.assert_array_equal(of[f"came {other}"], np.full((rank + 2 * other, 2), 10 * other + rank))
         if size == 2:
             np.testing.assert_array_equal(of["exchanged"], [[1 - rank]])

@@ -138,6 +138,41 @@ def test_norms_along_an_axis_are_ones_and_zeros_stay():
     np.testing.assert_allclose(cosines, np.asarray(F.normalize(x))[:, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.5, np.inf])
+@pytest.mark.parametrize(("dtype", "large"), [(np.float32, 3e38), (np.float32, 1e20), (np.float64, 1e308)])
+def test_norms_of_large_numbers_do_not_overflow(dtype, large, p):
+    small = np.array([[3.0, 4.0], [1.0, -1.0], [0.0, 0.5]])
+    x = vr.Variable((small * (large / 4)).astype(dtype), requires_grad=True)
+    found = F.normalize(x, p)
+    np.testing.assert_allclose(found, small / np.linalg.norm(small, p, axis=1, keepdims=True), rtol=1e-6)
+    far, near = np.arange(6, dtype=dtype).reshape(3, 2), vr.Variable(small, requires_grad=True)
+    (found * far).sum().backward()
+    (F.normalize(near, p) * far.astype(np.float64)).sum().backward()
+    np.testing.assert_allclose(np.float64(x.grad) * (large / 4), near.grad, rtol=2e-5, atol=1e-5)
+
+
+def test_cosines_of_large_numbers_do_not_overflow():
+    small = np.array([[3.0, 4.0], [1.0, -1.0]])
+    x = vr.Variable((small * 5e37).astype(np.float32), requires_grad=True)
+    other = np.array([[1.0, 0.0]], np.float32)
+    for y in (other, other * np.float32(1e30)):
+        x.grad = None
+        found = F.cosine_similarity(x, y)
+        np.testing.assert_allclose(found, [0.6, 0.5**0.5], rtol=1e-6)
+        found.sum().backward()
+        wanted = [(1 - 0.6**2) / 5, -0.6 * 0.8 / 5], [0.5 / 2**0.5, 0.5 / 2**0.5]
+        np.testing.assert_allclose(np.float64(x.grad) * 5e37, wanted, rtol=1e-5)
+
+
+def test_norms_of_infinity_are_as_in_numpy():
+    x = np.array([[np.inf, 1.0], [np.nan, 1.0]], np.float32)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(F.normalize(x), [[np.nan, 0.0], [np.nan, np.nan]])
+    assert F.normalize(np.zeros((0, 2))).shape == (0, 2)
+    assert F.normalize(np.zeros((2, 0))).shape == (2, 0)
+    assert F.normalize([[3.0, 4.0]], eps=1e200).numpy().tolist() == [[3e-200, 4e-200]]
+
+
 def test_one_hot_in_a_program():
     ids = rows().like(np.array([2, 0, 1, 1, 3, 0]))
     found = F.one_hot(ids)

@@ -131,7 +131,7 @@ def test_labels_that_are_missing(tmp_path):
 def test_another_delimiter_is_named(tmp_path):
     with pytest.raises(vr.InputError, match=r"line 2: expected 1 field, got 2 .`delimiter=';'`"):
         read(saved(tmp_path, "id;x\na,1;2\n"), id="id")
-    with pytest.raises(vr.InputError, match=r"field 'y': expected this field, got only 'text;y' .`delimiter=';'`"):
+    with pytest.raises(vr.InputError, match=r"`label`: expected the field 'y', got only 'text;y' .`delimiter=';'`"):
         vr.data.read_csv(saved(tmp_path, "text;y\na;1\n"), "text;y", "y")
 
 
@@ -142,8 +142,10 @@ TEXTS = {"csv": "text,y\nab,1.5\ncd,\nef,nan\ngh,2.5\n", "jsonl": '{"text":"ab",
 @pytest.mark.parametrize("suffix", TEXTS)
 def test_texts_without_a_label_are_left_out_or_named(tmp_path, suffix):
     path = saved(tmp_path, TEXTS[suffix], f"data.{suffix}")
-    message = "expected a label, got none" if suffix == "csv" else "expected this field, got only 'text'"
-    with pytest.raises(vr.InputError, match=f"line 3, field 'y': {message}"):
+    message = {"csv": "field 'y': expected a label", "jsonl": "`label`: expected the field 'y', got only 'text'"}[
+        suffix
+    ]
+    with pytest.raises(vr.InputError, match=f"line 3, {message}"):
         read(path, label="y")
     data = read(path, label="y", missing="drop")
     assert (data.label_kind, data.labels.tolist(), len(data.vocabulary)) == ("numbers", [1.5, 2.5], 5)
@@ -598,5 +600,17 @@ def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
         vr.InputError, match=r"expected options that define a sequence, got only the columns 'id', 'x' .*`id`"
     ):
         read(tmp_path / "data.parquet")
-    with pytest.raises(vr.InputError, match=r"field 'text': expected this field, got only 'x' .`sequence` names"):
+    with pytest.raises(vr.InputError, match=r"`sequence`: expected the field 'text', got only 'x' .`sequence` names"):
         read(saved(tmp_path, '{"x": "ab"}\n', "data.jsonl"))
+
+
+def test_a_file_that_is_read_by_another_delimiter_or_format_is_hinted(tmp_path):
+    with pytest.raises(vr.InputError, match=r"define a sequence.*\(`delimiter='\\t'`\)"):
+        read(saved(tmp_path, "a\tb\n1\t2\n", "tabs.csv"), label="b")
+    with pytest.raises(vr.InputError, match=r"expected a suffix of .*, got '.ts' \(`format='csv'` reads"):
+        read(saved(tmp_path, "a\n", "series.ts"))
+
+
+def test_a_data_set_says_that_its_labels_are_of_rows(tmp_path):
+    data = read(saved(tmp_path, "id,x,y\na,1,0.5\na,2,1.5\n"), id="id", label="y")
+    assert repr(data).endswith("labels that are numbers of rows")

@@ -170,6 +170,47 @@ def test_only_touched_rows_travel(reproducible):
         assert sent < 200  # all rows have 16,000 bytes
 
 
+def test_a_table_whose_rows_are_mostly_touched_travels_whole_with_dense_gradients():
+    def run(comm):
+        model = vr.nn.Embedding(6, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        gathers = []
+        gather = comm.all_gather
+        comm.all_gather = lambda array: gathers.append(array) or gather(array)
+        (model(np.array([4, 1, 4, 0, 0])[: 5 * comm.rank]) * 2.0).sum().backward()
+        return model.weight.grad, len(gathers)
+
+    for gradient, gathers in run_ranks(2, run):
+        assert isinstance(gradient, vr.SelectedRows)
+        np.testing.assert_array_equal(gradient.rows, [0, 1, 4])
+        np.testing.assert_array_equal(gradient.value, [[4, 4], [2, 2], [4, 4]])
+        assert gathers == 1  # about the loss
+
+
+def test_rows_of_all_tables_travel_in_one_exchange():
+    tables = [(np.float32, 3), (np.float64, 2), (np.float32, 1), (np.int64, 1)]
+
+    def rows_of(rank, number):
+        dtype, width = tables[number]
+        count = (rank * (number + 1)) % 4
+        return np.arange(count) + rank, np.arange(count * width).reshape(count, width).astype(dtype) - rank
+
+    def run(comm):
+        gathers = []
+        gather = comm.all_gather
+        comm.all_gather = lambda array: gathers.append(array) or gather(array)
+        found = buckets.gather_rows(comm, [rows_of(comm.rank, number) for number in range(len(tables))])
+        assert len(gathers) == 1
+        return found
+
+    for found in run_ranks(3, run):
+        for number, parts in enumerate(found):
+            for rank, part in enumerate(parts):
+                for array, wanted in zip(part, rows_of(rank, number), strict=True):
+                    assert array.dtype == wanted.dtype
+                    np.testing.assert_array_equal(array, wanted)
+
+
 def test_a_table_that_is_a_weight_too():
     def run(comm):
         vr.manual_seed(0)
@@ -221,6 +262,37 @@ def test_buckets_leave_while_the_pass_goes_on(monkeypatch):
     h.sum().backward()
     assert begun == [0, 1, 2]  # as the gradient of each layer's output arrives, the layers above have begun theirs
     assert len(comm.begun) == 3
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_buckets_leave_during_a_pass_that_sums_moments_if_all_ranks_have_one_order(alike, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+
+    def run(comm):
+        layers = [vr.nn.Linear(3, 3, bias=False) for _ in range(3)]
+        norm = vr.nn.BatchNorm1d(3, affine=False)
+        model, begun, started = vr.nn.Sequential(*layers, norm), [], []
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        start = comm.start_all_reduce
+        comm.start_all_reduce = lambda array: started.append(array) or start(array)
+        h = norm(layers[0](X))
+        h.register_hook(lambda gradient: begun.append(len(started)))
+        for layer in layers[1:] if alike or comm.rank else layers[:0:-1]:
+            h = layer(h)
+        (h**2).mean().backward()
+        return begun
+
+    assert run_ranks(2, run) == ([[2], [2]] if alike else [[0], [0]])
+
+
+def test_moments_over_all_ranks_are_not_sent_again():
+    def run(comm):
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), vr.nn.BatchNorm1d(2))
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        comm.broadcast = None
+        (model(X[part(comm)]) ** 2).mean().backward()
+
+    run_ranks(2, run)
 
 
 def test_buckets_hold_parameters_of_one_data_type_in_reverse_order():

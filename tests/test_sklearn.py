@@ -1,5 +1,8 @@
 """Estimators: scikit-learn's own checks, sequences of every kind, equal bits, files, and labels that fit nothing."""
 
+import io
+import itertools
+import json
 import multiprocessing
 import pickle
 import time
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.oracles import structured as oracle
 
 pytest.importorskip("sklearn")
 
@@ -34,6 +38,7 @@ DO_NOT_FIT = {
     "check_array_api_input": "NumPy's arrays alone",
 }
 SMALL = {"hidden_size": 8, "random_state": 0}
+RECURRENT = SMALL | {"model": "recurrent"}  # classifiers and regressors that train a network, whatever the data
 # The settings of checks that ask for a score; those of the class reach it too, in four times the time.
 TRAINED = {"check_regressors_train": {"hidden_size": 16, "max_epochs": 30, "lr": 0.03, "batch_size": 16}}
 
@@ -76,11 +81,13 @@ DO_NOT_FIT_TAGGERS = {"check_supervised_y_2d": "labels of steps have two axes, a
 def checks():
     for kind in (SequenceClassifier, SequenceRegressor, TaggerOfSequences):
         unfit = DO_NOT_FIT | (DO_NOT_FIT_TAGGERS if kind is TaggerOfSequences else {})
-        for estimator, check in estimator_checks_generator(kind(**SMALL, max_epochs=4)):
-            name = check.func.__name__ if hasattr(check, "func") else check.__name__
-            if name not in unfit:
-                estimator = clone(estimator).set_params(**TRAINED.get(name, {}))
-                yield pytest.param(estimator, check, id=f"{kind.__name__}-{name}")
+        for model in [{}] if kind is TaggerOfSequences else [{"model": "auto"}, {"model": "recurrent"}]:
+            for estimator, check in estimator_checks_generator(kind(**SMALL, max_epochs=4, **model)):
+                name = check.func.__name__ if hasattr(check, "func") else check.__name__
+                if name not in unfit:
+                    trained = TRAINED.get(name, {}) if model.get("model") != "auto" else {}
+                    estimator = clone(estimator).set_params(**trained)
+                    yield pytest.param(estimator, check, id=f"{'-'.join([kind.__name__, *model.values()])}-{name}")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -98,7 +105,7 @@ def series(number=60, seed=0):
 
 def test_what_check_classifiers_train_asks():
     X, y = series(200)
-    model = SequenceClassifier(**SMALL).fit(X, y)
+    model = SequenceClassifier(**RECURRENT).fit(X, y)
     assert model.score(X, y) > 0.95
     assert model.classes_.tolist() == [False, True]
     probabilities = model.predict_proba(X)
@@ -129,7 +136,7 @@ def kinds_of_rows():
 def test_sequences_of_every_kind_are_the_same():
     expected = None
     for name, X, y in kinds_of_rows():
-        model = SequenceClassifier(**SMALL, max_epochs=2).fit(X, y)
+        model = SequenceClassifier(**RECURRENT, max_epochs=2).fit(X, y)
         found = model.predict_proba(X)
         expected = found if expected is None else expected
         np.testing.assert_array_equal(found, expected, err_msg=name)
@@ -148,21 +155,21 @@ def test_texts_tokens_and_ids():
     texts = ["b a", "a", "", "b b b"] * 6
     y = ["x", "y", "y", "x"] * 6
     for X in (texts, [text.split() for text in texts], [np.array([len(t) for t in text.split()]) for text in texts]):
-        model = SequenceClassifier(**SMALL, max_epochs=2).fit(X, y)
+        model = SequenceClassifier(**RECURRENT, max_epochs=2).fit(X, y)
         assert model.predict_proba(X).shape == (24, 2)
         assert set(model.predict(X)) <= {"x", "y"}
-    assert SequenceClassifier(**SMALL, max_epochs=1).fit(texts, y).vocabulary_ == ["<unk>", "b", " ", "a"]
-    words = SequenceClassifier(**SMALL, max_epochs=1, tokens="words").fit(texts, y)
+    assert SequenceClassifier(**RECURRENT, max_epochs=1).fit(texts, y).vocabulary_ == ["<unk>", "b", " ", "a"]
+    words = SequenceClassifier(**RECURRENT, max_epochs=1, tokens="words").fit(texts, y)
     assert words.vocabulary_ == ["<unk>", "b", "a"]
     words.predict(["never seen"])
 
 
 def test_columns_of_texts():
     texts, y = ["ab", "b", "ba"] * 4, [0, 1, 0] * 4
-    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(texts, y).predict_proba(texts)
+    expected = SequenceClassifier(**RECURRENT, max_epochs=1).fit(texts, y).predict_proba(texts)
     pa, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     for X in (np.array(texts), pa.array(texts), pandas.Series(texts), tuple(texts)):
-        found = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict_proba(X)
+        found = SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y).predict_proba(X)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -188,12 +195,12 @@ def test_columns_of_texts():
 )
 def test_what_is_no_sequence_is_named(X, message):
     with pytest.raises(vr.InputError, match=message):
-        SequenceClassifier(**SMALL).fit(X, np.zeros(len(X) if hasattr(X, "__len__") else 1))
+        SequenceClassifier(**RECURRENT).fit(X, np.zeros(len(X) if hasattr(X, "__len__") else 1))
 
 
 def test_sequences_that_are_all_empty_have_predictions():
     X, y = series(20)
-    assert SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict([np.zeros((0, 2)), []]).shape == (2,)
+    assert SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y).predict([np.zeros((0, 2)), []]).shape == (2,)
 
 
 def test_labels_that_fit_nothing_are_named():
@@ -203,13 +210,13 @@ def test_labels_that_fit_nothing_are_named():
         ([np.nan, *y[1:]], "y, entry 0: expected a label, got NaN"),
     ):
         with pytest.raises(vr.InputError, match=message):
-            SequenceClassifier(**SMALL).fit(X, wrong)
+            SequenceClassifier(**RECURRENT).fit(X, wrong)
     with pytest.raises(vr.DTypeError, match="X, sequence 1: expected a text, as before, got None"):
-        SequenceClassifier(**SMALL).fit(["ab", None], [0, 1])
+        SequenceClassifier(**RECURRENT).fit(["ab", None], [0, 1])
     with pytest.raises(vr.ShapeError, match="y: expected 20 entries, one per sequence, got 1 entries"):
         SequenceTagger(**SMALL).fit(X, [[1]])
     with pytest.raises(vr.ShapeError, match="y: expected 20 entries, one per sequence"):
-        SequenceClassifier(**SMALL).fit(X, y[:3])
+        SequenceClassifier(**RECURRENT).fit(X, y[:3])
     with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected .* labels, one per step"):
         SequenceTagger(**SMALL).fit(X, [[1]] * 20)
     with pytest.raises(vr.ShapeError, match=r"y, sequence 2: expected 3 labels, one per step, got shape \(2,\)"):
@@ -217,16 +224,16 @@ def test_labels_that_fit_nothing_are_named():
     with pytest.raises(vr.ShapeError, match=r"y, sequence 1: expected 3 labels, one per step"):
         SequenceTagger(**SMALL).fit(["a dog", "a big dog"], [["d", "n"], ["d"]])
     with pytest.raises(vr.DTypeError, match="y: expected numbers"):
-        SequenceRegressor(**SMALL).fit(X, ["a"] * 20)
+        SequenceRegressor(**RECURRENT).fit(X, ["a"] * 20)
     with pytest.raises(vr.ShapeError, match="sample_weight: expected shape"):
-        SequenceClassifier(**SMALL).fit(X, y, sample_weight=[1, 2])
+        SequenceClassifier(**RECURRENT).fit(X, y, sample_weight=[1, 2])
     with pytest.raises(vr.InputError, match="class_weight: expected classes of"):
-        SequenceClassifier(**SMALL, class_weight={"other": 2}).fit(X, y)
+        SequenceClassifier(**RECURRENT, class_weight={"other": 2}).fit(X, y)
     with pytest.raises(vr.ShapeError, match="cell: expected one of 'rnn', 'lstm', 'gru', or the name of a cell"):
-        SequenceClassifier("cell", 4).fit(X, y)
+        SequenceClassifier("cell", 4, model="recurrent").fit(X, y)
     with pytest.raises(vr.ShapeError, match="schedule: expected one of"):
-        SequenceClassifier(**SMALL, schedule="step").fit(X, y)
-    model = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y)
+        SequenceClassifier(**RECURRENT, schedule="step").fit(X, y)
+    model = SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y)
     with pytest.raises(vr.InputError, match="y: expected one of the 2 classes of the first fit, got 7"):
         model.partial_fit(X, np.full(20, 7))
 
@@ -245,7 +252,7 @@ def test_a_sequence_may_have_several_classes(tmp_path):
     rng = np.random.default_rng(0)
     X = [list(rng.choice(list("abcd"), rng.integers(1, 6))) for _ in range(200)]
     y = np.array([[token in x for token in "abc"] for x in X])
-    model = SequenceClassifier("gru", **SMALL).fit(X, y)
+    model = SequenceClassifier("gru", **RECURRENT).fit(X, y)
     assert model.score(X, y) > 0.95
     assert model.classes_.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(model.predict(X), model.predict_proba(X) > 0.5)
@@ -253,16 +260,16 @@ def test_a_sequence_may_have_several_classes(tmp_path):
     loaded = load(tmp_path / "model").partial_fit(X, y)
     assert loaded.predict(X).shape == (200, 3)
     with pytest.warns(UserWarning, match="column-vector"):  # as scikit-learn's own
-        np.testing.assert_array_equal(SequenceClassifier(**SMALL, max_epochs=1).fit(X, y[:, :1]).classes_, [0, 1])
+        np.testing.assert_array_equal(SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y[:, :1]).classes_, [0, 1])
     for wrong, message in ((y[:, :2], "a column for each of 3"), (y[:, 0], "a column for each of 3")):
         with pytest.raises(vr.ShapeError, match=message):
             model.partial_fit(X, wrong)
     with pytest.raises(vr.InputError, match="a class per sequence, or a column of 0 and 1 per class"):
-        SequenceClassifier(**SMALL).fit(X, y * 3)
+        SequenceClassifier(**RECURRENT).fit(X, y * 3)
     with pytest.raises(vr.InputError, match="class_weight: expected None"):
-        SequenceClassifier(**SMALL, class_weight="balanced").fit(X, y)
+        SequenceClassifier(**RECURRENT, class_weight="balanced").fit(X, y)
     with pytest.raises(vr.ShapeError, match=r"(?s)y: expected entries of one shape.*MultiLabelBinarizer"):
-        SequenceClassifier(**SMALL).fit(X, [["a"]] * 199 + [["a", "b"]])
+        SequenceClassifier(**RECURRENT).fit(X, [["a"]] * 199 + [["a", "b"]])
 
 
 def test_a_tagger_and_a_regressor_learn():
@@ -273,24 +280,23 @@ def test_a_tagger_and_a_regressor_learn():
     assert [found.shape for found in tagger.predict(X)] == [labels.shape for labels in y]
     np.testing.assert_allclose(np.concatenate(tagger.predict_proba(X)).sum(axis=1), 1, rtol=1e-5)
     targets = np.array([[1000 + 50 * x[:, 0].max(), x[-1, 1]] for x in X])
-    regressor = SequenceRegressor(hidden_size=16, random_state=0).fit(X, targets)
+    regressor = SequenceRegressor(hidden_size=16, random_state=0, model="recurrent").fit(X, targets)
     assert regressor.score(X, targets) > 0.95
     assert regressor.predict(X).shape == (150, 2)
-    assert SequenceRegressor(**SMALL, max_epochs=1).fit(X, targets[:, 0]).predict(X).shape == (150,)
+    assert SequenceRegressor(**RECURRENT, max_epochs=1).fit(X, targets[:, 0]).predict(X).shape == (150,)
 
 
 @pytest.mark.parametrize("cell", ["gru", "rnn", "mgu", "lstm(peepholes=True)"])
 def test_any_cell(cell):
     X, y = series(20)
-    assert SequenceClassifier(cell, 4, num_layers=2, bidirectional=False, max_epochs=1).fit(X, y).predict(X).shape == (
-        20,
-    )
+    options = {"num_layers": 2, "bidirectional": False, "max_epochs": 1, "model": "recurrent"}
+    assert SequenceClassifier(cell, 4, **options).fit(X, y).predict(X).shape == (20,)
 
 
 def test_an_int_makes_fits_equal_and_leaves_the_generator_alone():
     X, y = series()
     vr.manual_seed(5)
-    first = SequenceClassifier(**SMALL, max_epochs=3, early_stopping=True).fit(X, y)
+    first = SequenceClassifier(**RECURRENT, max_epochs=3, early_stopping=True).fit(X, y)
     state = vr.random.get_state()
     vr.manual_seed(5)
     assert vr.random.get_state() == state
@@ -307,12 +313,12 @@ def test_weights_of_sequences_and_classes():
     wrong = y.copy()
     wrong[::2] = ~y[::2]
     weights = np.where(np.arange(120) % 2, 1.0, 0.0)
-    model = SequenceClassifier(**SMALL).fit(X, wrong, sample_weight=weights)
+    model = SequenceClassifier(**RECURRENT).fit(X, wrong, sample_weight=weights)
     assert model.score(X, y) > 0.9
     rare = np.array([x[-1, 0] > 2.5 for x in X])
-    plain = SequenceClassifier(**SMALL, max_epochs=3).fit(X, rare).predict_proba(X)[:, 1].mean()
-    balanced = SequenceClassifier(**SMALL, max_epochs=3, class_weight="balanced").fit(X, rare)
-    heavier = SequenceClassifier(**SMALL, max_epochs=3, class_weight={True: 20.0}).fit(X, rare)
+    plain = SequenceClassifier(**RECURRENT, max_epochs=3).fit(X, rare).predict_proba(X)[:, 1].mean()
+    balanced = SequenceClassifier(**RECURRENT, max_epochs=3, class_weight="balanced").fit(X, rare)
+    heavier = SequenceClassifier(**RECURRENT, max_epochs=3, class_weight={True: 20.0}).fit(X, rare)
     assert plain < balanced.predict_proba(X)[:, 1].mean() < heavier.predict_proba(X)[:, 1].mean()
     tags = [np.full(len(x), value) for x, value in zip(X, rare, strict=True)]
     tagger = SequenceTagger(**SMALL, max_epochs=3, class_weight="balanced").fit(X, tags, sample_weight=weights + 1)
@@ -323,13 +329,111 @@ def test_early_stopping_holds_sequences_back_and_keeps_the_best():
     X, y = series(100)
     noise = np.random.default_rng(1).permutation(y)
     model = SequenceClassifier(
-        hidden_size=32, random_state=0, early_stopping=True, n_iter_no_change=2, max_epochs=60
+        hidden_size=32, random_state=0, early_stopping=True, n_iter_no_change=2, max_epochs=60, model="recurrent"
     ).fit(X, noise)
     losses = [record["valid_loss"] for record in model.history_]
     assert model.n_iter_ == len(losses) < 60
     assert min(losses) == losses[-3]
     with pytest.raises(vr.ShapeError, match="beside those that early stopping holds back"):
-        SequenceClassifier(early_stopping=True).fit(X[:1], y[:1])
+        SequenceClassifier(early_stopping=True, model="recurrent").fit(X[:1], y[:1])
+
+
+def tags_of_tokens(number=40):
+    """Return lists of tokens, many of which occur once, and tags of their spelling and of the token before."""
+    rng, X = np.random.default_rng(0), []
+    for length in [0, *rng.integers(1, 6, number - 1)]:
+        of = lambda k: k if k else rng.choice(["a", "be"])
+        X.append([of(rng.choice(["", str(rng.integers(10**6)), f"N{rng.integers(10**6)}"])) for _ in range(length)])
+    kind = lambda token: "digit" if token.isdigit() else "name" if token[0] == "N" else "word"
+    return X, [np.array([kind(x[k - 1] if k else x[0]) + " " + kind(x[k]) for k in range(len(x))], str) for x in X]
+
+
+def test_a_field_chooses_all_tags_of_a_sequence(tmp_path):
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=40).fit(X, y)
+    assert model.score(X, y) > 0.9
+    transition = np.asarray(model.module_.crf.transition, np.float64) + 0
+    model.module_.crf.transition.assign(3 * transition + np.random.default_rng(0).normal(size=transition.shape))
+    transition, names = np.asarray(model.module_.crf.transition, np.float64), model.classes_
+    sequences, outputs = model._outputs(X, None)
+    ends = np.cumsum([0, *map(len, sequences)])
+    for k in (0, 1, int(np.argmin([len(x) or 9 for x in X]))):
+        if len(X[k]) > 4:
+            continue
+        rows = outputs[ends[k] : ends[k + 1]].astype(float)
+        path = oracle.crf(rows, [0] * len(rows), transition)[1]
+        assert model.predict(X)[k].tolist() == names[list(path)].tolist()
+        np.testing.assert_allclose(model.predict_proba(X)[k], oracle.crf_marginals(rows, transition), atol=1e-5)
+    model.save(tmp_path / "tagger")
+    again = load(tmp_path / "tagger")
+    assert again.crf is True
+    np.testing.assert_equal(again.predict(X), model.predict(X))
+    np.testing.assert_equal(again.predict_proba(X), model.predict_proba(X))
+    with ThreadPoolExecutor(2) as pool:
+        np.testing.assert_equal(again.predict(X, executor=pool), model.predict(X))
+
+
+def test_the_loss_of_a_field_is_the_mean_over_steps():
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=2, early_stopping=True).fit(X, y)
+    sequences, outputs = model._outputs(X, None)
+    ends, transition = np.cumsum([0, *map(len, sequences)]), np.asarray(model.module_.crf.transition, np.float64)
+    numbers = np.searchsorted(model.classes_, np.concatenate(y))
+    costs = [oracle.crf_of_many_rows(outputs[b:e].astype(float), numbers[b:e], transition)[0]
+             for b, e in itertools.pairwise(ends) if b < e]  # fmt: skip
+    np.testing.assert_allclose(model._loss_on(X, y), sum(costs) / ends[-1], rtol=1e-5)
+    weights = np.arange(len(X)) % 2
+    half = [SequenceTagger(**SMALL, crf=True, max_epochs=2, batch_size=99) for _ in range(2)]
+    half[0].fit(X, y, sample_weight=weights)
+    other = [labels if weight else labels[::-1] for labels, weight in zip(y, weights, strict=True)]
+    half[1]._learn_labels(y, np.array(list(map(len, y))))
+    half[1].fit(X, other, sample_weight=weights)
+    np.testing.assert_equal(half[0].predict_proba(X), half[1].predict_proba(X))
+
+
+def test_a_field_trains_on():
+    X, y = tags_of_tokens()
+    model = SequenceTagger(**SMALL, crf=True, max_epochs=1, warm_start=True).fit(X, y)
+    before = np.asarray(model.module_.crf.transition).copy()
+    model.fit(X, y).partial_fit(X, y)
+    assert (np.asarray(model.module_.crf.transition) != before).any()
+
+
+def test_what_a_field_cannot_take_is_our_error():
+    X, y = tags_of_tokens()
+    gaps = [labels.astype(object) for labels in y]
+    gaps[5][0] = None
+    with pytest.raises(vr.InputError, match="y, sequence 5: expected a label for each step with crf=True, got None"):
+        SequenceTagger(**SMALL, crf=True).fit(X, gaps)
+    with pytest.raises(vr.InputError, match="class_weight: expected None with crf=True, got 'balanced'"):
+        SequenceTagger(**SMALL, crf=True, class_weight="balanced").fit(X, y)
+    with pytest.raises(vr.InputError, match="crf: expected True or False"):
+        SequenceTagger(**SMALL, crf=np.ones(2)).fit(X, y)
+
+
+def test_unknown_tokens_are_told_by_their_spelling(tmp_path):
+    X, y = tags_of_tokens(120)
+    model = SequenceTagger(**SMALL, max_epochs=40).fit(X, y)
+    new = [["N777777777", "be", "99999999999"], ["1234567890", "N8888888"]]
+    wanted = [["name name", "name word", "word digit"], ["digit digit", "digit name"]]
+    assert [found.tolist() for found in model.predict(new)] == wanted
+    model.save(tmp_path / "tagger")
+    again = load(tmp_path / "tagger")
+    assert [found.tolist() for found in again.predict(new)] == wanted
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps({"text": tokens}) + "\n" for tokens in new))
+    data = vr.data.read(tmp_path / "new.jsonl", **again.read_options())
+    assert [found.tolist() for found in again.predict(data)] == wanted
+
+
+def test_a_data_set_gives_the_bits_of_its_lists():
+    X, y = tags_of_tokens()
+    lines = [{"text": tokens, "tags": labels.tolist()} for tokens, labels in zip(X, y, strict=True) if tokens]
+    source = io.StringIO("".join(json.dumps(line) + "\n" for line in lines))
+    data = vr.data.read(source, format="jsonl", label="tags", tokens="list")
+    of_data = SequenceTagger(**SMALL, max_epochs=2).fit(data)
+    of_lists = SequenceTagger(**SMALL, max_epochs=2).fit([x for x in X if x], [labels for labels in y if len(labels)])
+    assert of_data.vocabulary_ == of_lists.vocabulary_
+    np.testing.assert_equal(of_data.predict_proba(X), of_lists.predict_proba(X))
 
 
 @pytest.mark.parametrize("kind", [SequenceClassifier, SequenceTagger])
@@ -338,7 +442,9 @@ def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatc
     y = y if kind is SequenceClassifier else [x[:, 0] > 0 for x in X]
     weights, held = np.linspace(0, 2, 60), np.arange(50, 60)
     monkeypatch.setattr(kind, "_parts", lambda *_: (np.arange(50), held))
-    model = kind(**SMALL, max_epochs=1, early_stopping=True, class_weight={False: 3.0}).fit(X, y, weights)
+    params = RECURRENT if kind is SequenceClassifier else SMALL
+    model = kind(**params, max_epochs=1, early_stopping=True, class_weight={False: 3.0}).fit(X, y, weights)
+    model._shares = {"recurrent": 1.0}  # the loss is that of the network, before probabilities are calibrated
     losses, own = [], []
     for k, probabilities in zip(held, model.predict_proba([X[k] for k in held]), strict=True):
         labels, rows = np.atleast_1d(y[k]).astype(int), np.atleast_2d(probabilities)
@@ -350,18 +456,18 @@ def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatc
 def test_warm_starts_have_no_checkpoints(tmp_path):
     X, y = series(20)
     with pytest.raises(vr.InputError, match="checkpoints: expected None with warm_start"):
-        SequenceClassifier(**SMALL, warm_start=True, checkpoints=tmp_path).fit(X, y)
+        SequenceClassifier(**RECURRENT, warm_start=True, checkpoints=tmp_path).fit(X, y)
 
 
 def test_partial_fit_and_warm_start_go_on():
     X, y = series(120)
-    model = SequenceClassifier(**SMALL, lr=0.01)
+    model = SequenceClassifier(**RECURRENT, lr=0.01)
     for _ in range(15):
         for part in (slice(0, 60), slice(60, 120)):
             model.partial_fit(X[part], y[part], classes=[False, True])
     assert model.n_iter_ == 30
     assert model.score(X, y) > 0.9
-    warm = SequenceClassifier(**SMALL, warm_start=True, max_epochs=1, schedule="constant").fit(X, y)
+    warm = SequenceClassifier(**RECURRENT, warm_start=True, max_epochs=1, schedule="constant").fit(X, y)
     before = warm.module_
     assert warm.fit(X, y).module_ is before
     assert clone(warm).set_params(warm_start=False).fit(X, y).module_ is not before
@@ -381,7 +487,7 @@ class Kill(Callback):
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, early_stopping):
     X, y = series()
-    params = {**SMALL, "max_epochs": 8, "early_stopping": early_stopping, "cell": "gru"}
+    params = {**RECURRENT, "max_epochs": 8, "early_stopping": early_stopping, "cell": "gru", "batch_size": 8}
     whole = SequenceClassifier(**params).fit(X, y)
     killed = SequenceClassifier(**params, checkpoints=tmp_path / "run", callbacks=[Kill(25)])
     with pytest.raises(KeyboardInterrupt):
@@ -396,9 +502,9 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_bits(tmp_path, early_stopping
 
 
 FITTED = {
-    "classifier": lambda: SequenceClassifier(**SMALL, max_epochs=1, class_weight={True: 2.0}).fit(*series()),
-    "texts": lambda: SequenceClassifier(**SMALL, max_epochs=1).fit(["ab", "b"], ["x", "y"]),
-    "regressor": lambda: SequenceRegressor(**SMALL, max_epochs=1).fit(series()[0], np.arange(60.0)),
+    "classifier": lambda: SequenceClassifier(**RECURRENT, max_epochs=1, class_weight={True: 2.0}).fit(*series()),
+    "texts": lambda: SequenceClassifier(**RECURRENT, max_epochs=1).fit(["ab", "b"], ["x", "y"]),
+    "regressor": lambda: SequenceRegressor(**RECURRENT, max_epochs=1).fit(series()[0], np.arange(60.0)),
     "tagger": lambda: SequenceTagger(**SMALL, max_epochs=1).fit(
         series()[0], [np.ones(len(x), int) for x in series()[0]]
     ),
@@ -430,7 +536,7 @@ def test_files_that_are_no_estimators(tmp_path):
     vr.save(tmp_path / "broken", estimator="SequenceTagger", params={"cell": 3})
     with pytest.raises(vr.CheckpointError, match="expected a fitted estimator"):
         load(tmp_path / "broken")
-    model = SequenceClassifier(**SMALL, max_epochs=1, callbacks=[Kill(0)]).fit(*series())
+    model = SequenceClassifier(**RECURRENT, max_epochs=1, callbacks=[Kill(0)]).fit(*series())
     with pytest.raises(vr.CheckpointError, match="save, callbacks: expected what JSON can hold"):
         model.save(tmp_path / "model")
 
@@ -440,13 +546,15 @@ def test_pipelines_searches_and_validation_over_processes():
     pipeline = Pipeline(
         [
             ("scale", FunctionTransformer(lambda X: [x * 2 for x in X])),
-            ("model", SequenceClassifier(**SMALL, max_epochs=2)),
+            ("model", SequenceClassifier(**RECURRENT, max_epochs=2)),
         ]
     )
     assert pipeline.fit(X, y).score(X, y) > 0.3
-    assert cross_val_score(SequenceClassifier(**SMALL, max_epochs=2), X, y, cv=3).shape == (3,)
-    search = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2, n_jobs=2).fit(X, y)
-    alone = GridSearchCV(SequenceClassifier(**SMALL, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2).fit(X, y)
+    assert cross_val_score(SequenceClassifier(**RECURRENT, max_epochs=2), X, y, cv=3).shape == (3,)
+    search = GridSearchCV(SequenceClassifier(**RECURRENT, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2, n_jobs=2).fit(
+        X, y
+    )
+    alone = GridSearchCV(SequenceClassifier(**RECURRENT, max_epochs=2), {"cell": ["gru", "rnn"]}, cv=2).fit(X, y)
     np.testing.assert_array_equal(search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"])
 
 
@@ -462,7 +570,7 @@ def test_executors_predict_the_same(monkeypatch):
     monkeypatch.setattr(base, "_ROWS", 40)
     X = [*series()[0], np.zeros((0, series()[0][0].shape[1]))]
     models = {name: FITTED[name]() for name in ("regressor", "tagger")}
-    several = SequenceClassifier(**SMALL, max_epochs=1).fit(series()[0], np.eye(3)[np.arange(60) % 3])
+    several = SequenceClassifier(**RECURRENT, max_epochs=1).fit(series()[0], np.eye(3)[np.arange(60) % 3])
     calls = [
         *(model.predict for model in models.values()),
         models["tagger"].predict_proba,
@@ -502,9 +610,9 @@ def test_workers_of_joblib_divide_the_cores():
 
 def test_a_bar_where_it_is_asked_for(capsys):
     X, y = series(10)
-    SequenceClassifier(**SMALL, max_epochs=1).fit(X, y)
+    SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y)
     assert capsys.readouterr().err == ""
-    SequenceClassifier(**SMALL, max_epochs=1, verbose=1).fit(X, y)
+    SequenceClassifier(**RECURRENT, max_epochs=1, verbose=1).fit(X, y)
     assert "rows/s" in capsys.readouterr().err
 
 
@@ -527,9 +635,12 @@ def test_class_weights_that_are_none_are_our_errors(estimator, class_weight):
         ("callbacks", {"callbacks": 3}, [0, 1], None),
     ],
 )
-def test_what_numpy_cannot_read_is_our_error(what, params, y, sample_weight):
+@pytest.mark.parametrize("model", ["auto", "recurrent"])
+def test_what_numpy_cannot_read_is_our_error(model, what, params, y, sample_weight):
     with pytest.raises(vr.InputError, match=f"^{what}"):
-        SequenceClassifier(**{"hidden_size": 2, "max_epochs": 1} | params).fit(["a", "b"], y, sample_weight)
+        SequenceClassifier(**{"hidden_size": 2, "max_epochs": 1, "model": model} | params).fit(
+            ["a", "b"], y, sample_weight
+        )
 
 
 def test_targets_too_large_for_their_deviation_are_an_error():
@@ -538,7 +649,7 @@ def test_targets_too_large_for_their_deviation_are_an_error():
 
 
 def test_checkpoints_of_the_same_numbers_in_other_sequences_are_another_training(tmp_path):
-    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0, checkpoints=tmp_path)
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0, checkpoints=tmp_path, model="recurrent")
     model.fit([[1, 2], [3], [2]], [0, 1, 0])
     with pytest.raises(vr.CheckpointError, match="another has its own folder"):
         model.fit([[1], [2, 3], [2]], [0, 1, 0])
@@ -562,7 +673,7 @@ def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state
     def model(folder, last=None):
         return SequenceClassifier(
             "gru", 2, max_epochs=4, random_state=random_state(), early_stopping=True, checkpoints=tmp_path / folder,
-            callbacks=[StopAtStep(last)],
+            model="recurrent", callbacks=[StopAtStep(last)],
         )  # fmt: skip
 
     with pytest.raises(KeyboardInterrupt):
@@ -581,7 +692,7 @@ def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state
     ],
 )
 def test_sequences_that_are_all_empty_are_predicted(sequences):
-    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0).fit(sequences, [0, 1])
+    model = SequenceClassifier("gru", 2, max_epochs=1, random_state=0, model="recurrent").fit(sequences, [0, 1])
     empty = sequences[0][:0]
     wanted = model.predict_proba([sequences[0], empty])[1:]
     np.testing.assert_allclose(model.predict_proba([empty]), wanted, rtol=1e-6)
@@ -591,17 +702,17 @@ def test_sequences_that_are_all_empty_are_predicted(sequences):
 
 
 def test_features_of_empty_sequences_are_known():
-    model = SequenceClassifier("gru", 2).partial_fit([np.zeros((0, 2))], [0], classes=[0, 1])
+    model = SequenceClassifier("gru", 2, model="recurrent").partial_fit([np.zeros((0, 2))], [0], classes=[0, 1])
     assert model.partial_fit([np.ones((3, 2))], [1]).n_features_in_ == 2
 
 
 def test_a_variable_brings_its_own_lod():
     X, y = series(20)
     tensor = vr.LoDTensor.from_sequences([np.float32(x) for x in X])
-    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(X, y).predict_proba(X)
+    expected = SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, y).predict_proba(X)
     variable = vr.Variable(tensor)
     np.testing.assert_array_equal(
-        SequenceClassifier(**SMALL, max_epochs=1).fit(variable, y).predict_proba(variable), expected
+        SequenceClassifier(**RECURRENT, max_epochs=1).fit(variable, y).predict_proba(variable), expected
     )
     tags = vr.Variable(vr.LoDTensor(np.arange(len(tensor.data)) % 2, tensor.structure))
     assert len(SequenceTagger(**SMALL, max_epochs=1).fit(variable, tags).predict(variable)) == 20
@@ -611,11 +722,11 @@ def test_a_variable_brings_its_own_lod():
     wrong = vr.LoDTensor(np.zeros((3, 2), np.float32), [[0, 2], [0, 1, 3]])
     for X in (wrong, vr.Variable(wrong)):
         with pytest.raises(vr.InputError, match="X: expected sequences of one level"):
-            SequenceClassifier(**SMALL).fit(X, [0])
+            SequenceClassifier(**RECURRENT).fit(X, [0])
     equal = np.float32(np.random.default_rng(0).standard_normal((4, 5, 2)))
-    expected = SequenceClassifier(**SMALL, max_epochs=1).fit(equal, [0, 1, 0, 1]).predict_proba(equal)
+    expected = SequenceClassifier(**RECURRENT, max_epochs=1).fit(equal, [0, 1, 0, 1]).predict_proba(equal)
     for X in (vr.LoDTensor(equal), vr.Variable(equal)):  # without a LoD it is an array as any other
-        found = SequenceClassifier(**SMALL, max_epochs=1).fit(X, [0, 1, 0, 1]).predict_proba(X)
+        found = SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, [0, 1, 0, 1]).predict_proba(X)
         np.testing.assert_array_equal(found, expected)
 
 
@@ -633,7 +744,7 @@ def test_a_variable_brings_its_own_lod():
     ],
 )
 def test_one_sequence_gets_a_hint(X, one, hint):
-    model = SequenceClassifier(**SMALL, max_epochs=1).fit(X, [0, 1])
+    model = SequenceClassifier(**RECURRENT, max_epochs=1).fit(X, [0, 1])
     with pytest.raises(vr.InputError, match=hint):
         model.predict(one)
     assert model.predict([one]).shape == (1,)

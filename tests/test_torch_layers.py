@@ -1,9 +1,11 @@
 """The layers of `varlen_rnn.torch` beside torch's own, and what torch's users do with a layer."""
 
 import copy
+import gc
 import io
 import itertools
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -232,6 +234,10 @@ def test_steps_follow_weights_that_change(kind, batch_first):
             assert_close(*(gradients(layer, *one) for layer, one in zip((ours, theirs), found, strict=True)))
             states = [tuple(s.detach() for s in last) if kind == "LSTM" else last.detach() for _, last in found]
 
+    def turned(weight):
+        """Return the transpose of each gate's square part: other strides, and for one gate the same memory."""
+        return torch.cat([part.T for part in parts]) if len(parts := weight.split(20)) > 1 else weight.T
+
     def numbers(layer, x, state):
         output, last = layer(x, state)
         return output, *as_tuple(last)
@@ -249,6 +255,8 @@ def test_steps_follow_weights_that_change(kind, batch_first):
         "a bias of .data": lambda layer: layer.bias_hh_l0.data.add_(1.0),
         "by NumPy": lambda layer: layer.weight_ih_l0.detach().numpy().__imul__(2.0),
         "other memory": lambda layer: setattr(layer.weight_hh_l0, "data", layer.weight_hh_l0.data * 0.5),
+        "transposed": lambda layer: setattr(layer.weight_hh_l0, "data", turned(layer.weight_hh_l0.data)),
+        "transposed, in place": lambda layer: layer.weight_hh_l0.data[0].mul_(3.0),
         "other parameters": lambda layer: setattr(layer, "bias_ih_l0", torch.nn.Parameter(layer.bias_ih_l0 + 1)),
         "a state dict": lambda layer: layer.load_state_dict({n: -v for n, v in layer.state_dict().items()}),
     }
@@ -261,6 +269,40 @@ def test_steps_follow_weights_that_change(kind, batch_first):
         assert not torch.equal(ours(*ones)[0], before)
         check(theirs, ours)
     check(copy.deepcopy(theirs), copy.deepcopy(ours))
+
+
+def test_steps_refuse_weights_that_do_not_fit():
+    layer, x, state = vt.GRU(3, 4), torch.randn(1, 2, 3), torch.zeros(1, 2, 4)
+    layer(x, state)
+    with torch.no_grad():
+        layer.weight_hh_l0.data = layer.weight_hh_l0.data.view(6, 8)  # the same memory
+    with pytest.raises(vr.errors.ShapeError, match="expected shape"):
+        layer(x, state)
+    layer.weight_hh_l0.data = layer.weight_hh_l0.data.view(12, 4).double()
+    with pytest.raises(vr.errors.DTypeError, match="weight_hh: expected float32, got float64"):
+        layer(x, state)
+
+
+def test_steps_hold_no_layer_and_no_file():
+    layer, x, state = vt.GRU(3, 4), torch.randn(1, 2, 3), torch.zeros(1, 2, 4)
+    file, after = io.BytesIO(), io.BytesIO()
+    torch.save(layer, file)
+    layer(x, state)
+    torch.save(layer, after)
+    assert file.getbuffer().nbytes == after.getbuffer().nbytes
+    gone = weakref.ref(layer)
+    assert layer in vt.layers._made
+    del layer
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_step_whose_saved_tensors_return_as_another_data_type_is_refused():
+    layer, x, state = vt.GRU(3, 4), torch.randn(1, 2, 3), torch.zeros(1, 2, 4)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.double() if t.shape == x.shape else t):
+        loss = layer(x, state)[0].sum()
+        with pytest.raises(vr.errors.DTypeError, match="expected float64, got float32"):
+            loss.backward()
 
 
 def test_a_second_derivative_is_refused():

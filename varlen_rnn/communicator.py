@@ -20,16 +20,16 @@ SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64))  # by 
 class Pending(Protocol):
     """A sum that goes on in the background."""
 
-    def test(self) -> bool:
-        """Return whether the sum is complete; an engine may make progress only when it is asked."""
+    def progress(self) -> object:
+        """Let the engine go on: some do so only when they are asked."""
 
     def wait(self) -> object:
         """Return when the sum is complete."""
 
 
 class _Complete:
-    def test(self) -> bool:
-        return True
+    def progress(self) -> None:
+        pass
 
     def wait(self) -> None:
         pass
@@ -92,7 +92,7 @@ class Communicator:
         Returns
         -------
         handle
-            `handle.wait()` returns when the sum is complete; `handle.test()` tells whether it is.
+            `handle.wait()` returns when the sum is complete; `handle.progress()` lets the engine go on.
 
         Raises
         ------

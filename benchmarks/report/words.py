@@ -110,8 +110,9 @@ LSTM, and after it that of a GRU, the *second cell*. *cold* compiles every kerne
 *installed* in the installation, with an empty cache. *compiled* counts the kernels that both steps compiled.
 """,
     "scaling": "",
-    "distributed": """Gradients of two LSTM layers of 128 units over an embedding, exchanged by gloo: ranks of one
-thread, each with its part of a batch, and one process of as many threads, in turns on the same batches. *by work*, *by
+    "distributed": """Gradients of two LSTM layers of 128 units over an embedding, exchanged by an engine, gloo or
+MPI: ranks of one thread, each with its part of a batch, and one process of as many threads, in turns on the same
+batches. All are processes of their own, and sleep while it is not their turn. *by work*, *by
 counts* and *round robin* give the speed of ranks over the speed of one process, for three divisions of a batch: by
 predicted work, which is ours; as many neighbours for each rank; in turn, longest first. *CPU*: the CPU seconds of one
 thread over the seconds of all ranks. Below, lookups in a table of 100,000 rows of 64 columns: *bytes a row* that a rank

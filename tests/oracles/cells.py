@@ -111,6 +111,24 @@ def sru(x, product, states, v):
     return r * c + (1 - r) * x["skip"], c
 
 
+def min_gru(x, product, states, v):
+    (h,) = states
+    z = sigmoid(x["z"])
+    return ((1 - z) * h + z * x["n"],)
+
+
+def min_lstm(x, product, states, v):
+    (h,) = states
+    f, i = sigmoid(x["f"]), sigmoid(x["i"])
+    return (f / (f + i) * h + i / (f + i) * x["n"],)
+
+
+def gru_d(x, product, states, v):
+    h = np.exp(-np.maximum(0, v["decay"])) * states[0]
+    r, z = (sigmoid(x[name] + product(name, h)) for name in "rz")
+    return ((1 - z) * h + z * np.tanh(x["n"] + product("n", r * h)),)
+
+
 def norm(a):
     return (a - a.mean()) / np.sqrt(a.var() + 1e-5)
 

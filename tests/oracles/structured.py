@@ -34,6 +34,24 @@ def crf(emission, label, transition):
     return np.logaddexp.reduce(scores) - score(tuple(label)), paths[int(scores.argmax())]
 
 
+def crf_marginals(emission, transition):
+    """Return the share of each tag of each row: over every labelling, in proportion to e to its score."""
+    shares, total = np.zeros(emission.shape), 0.0
+    for path in itertools.product(range(emission.shape[1]), repeat=len(emission)):
+        share = np.exp(crf_score(emission, path, transition))
+        shares[range(len(path)), path] += share
+        total += share
+    return shares / total
+
+
+def crf_score(emission, path, transition):
+    """Return the score of a labelling."""
+    ends = transition[0, path[0]] + transition[1, path[-1]] if path else 0.0
+    return (
+        ends + emission[range(len(path)), path].sum() + sum(transition[2 + a, b] for a, b in itertools.pairwise(path))
+    )
+
+
 def crf_of_many_rows(emission, label, transition):
     """Return the cost of labels, and its gradients: sums of each row are divided by their own sum."""
     last, follow, weights = len(emission) - 1, np.exp(transition[2:]), np.exp(emission)

@@ -4,11 +4,14 @@ from varlen_rnn.cells.contract import Cell, Phase
 from varlen_rnn.cells.define import cell
 from varlen_rnn.cells.derivation.trace import EquationError, Row, norm
 from varlen_rnn.cells.gru import GRU, gru_cell
+from varlen_rnn.cells.gru_d import GRU_D
 from varlen_rnn.cells.indrnn import INDRNN
 from varlen_rnn.cells.layer_norm import LN_GRU, LN_LSTM
 from varlen_rnn.cells.ligru import LIGRU
 from varlen_rnn.cells.lstm import LSTM, lstm_cell
 from varlen_rnn.cells.mgu import MGU
+from varlen_rnn.cells.min_gru import MIN_GRU
+from varlen_rnn.cells.min_lstm import MIN_LSTM
 from varlen_rnn.cells.registry import find_cell
 from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH, rnn_cell
 from varlen_rnn.cells.slstm import SLSTM
@@ -31,12 +34,15 @@ from varlen_rnn.kernels.activations import (
 __all__ = [
     "CELLS",
     "GRU",
+    "GRU_D",
     "INDRNN",
     "LIGRU",
     "LN_GRU",
     "LN_LSTM",
     "LSTM",
     "MGU",
+    "MIN_GRU",
+    "MIN_LSTM",
     "RNN_RELU",
     "RNN_TANH",
     "SLSTM",

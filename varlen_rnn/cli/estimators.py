@@ -29,11 +29,27 @@ def metrics_of(model, data):
     if not len(data):
         return {}
     y, found = labels_of_data(data, None), model.predict(data)
+    more = _calibration(model, data, y) if hasattr(model, "predict_log_proba") and np.ndim(y) == 1 else {}
     if isinstance(y, list):
         y, found = np.concatenate(y), np.concatenate(found)
         there = np.not_equal(y, None)  # steps without a label do not count
         y, found = y[there].tolist(), found[there]
-    return _scores(y, found, hasattr(model, "classes_"))
+    return _scores(y, found, hasattr(model, "classes_")) | more
+
+
+def _calibration(model, data, y):
+    """Return the log loss, and the expected calibration error, of the probabilities of classes; {} for unknown classes.
+
+    Sequences are sorted into 15 bins of equal width by the probability of the class that is predicted; the error is the
+    mean difference of this probability and the accuracy (Guo et al., 2017, "On calibration of modern neural networks").
+    """
+    names = [str(name) for name in model.classes_]
+    if not all(str(label) in names for label in y):
+        return {}
+    right, log = np.array([names.index(str(label)) for label in y]), model.predict_log_proba(data)
+    best, gaps = np.exp(log.max(axis=1)), np.exp(log.max(axis=1)) - (log.argmax(axis=1) == right)
+    by_bin = np.bincount(np.minimum((best * 15).astype(int), 14), weights=gaps)
+    return {"log loss": -log[np.arange(len(y)), right].mean(), "calibration error": np.abs(by_bin).sum() / len(y)}
 
 
 def baseline_of(model, train, test):

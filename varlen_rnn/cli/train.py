@@ -19,13 +19,21 @@ def add_to(commands):
     """Add the command `train` to the commands of a parser."""
     text = (
         "Train a classifier, a regressor or a tagger on a file of sequences, without padding, and save it. A tenth of "
-        "the sequences is held back to measure it. The same command goes on with a training that was stopped."
+        "the sequences is held back to measure it. With --model recurrent, and for a tagger, the same command goes on "
+        "with a training that was stopped."
     )
     parser = commands.add_parser("train", help="train a model on a file of sequences", description=text)
     parser.add_argument("data", metavar="DATA", help=f"a file in {', '.join(SUFFIXES)}; - is stdin")
     parser.add_argument("--out", metavar="MODEL", required=True, help="the file of the model")
     reading.add_options(parser)
     add = parser.add_argument_group("the model, and its training").add_argument
+    add(
+        "--model",
+        choices=["auto", "recurrent", "convolutions", "ngrams"],
+        default="auto",
+        help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; default auto, what "
+        "predicts best the sequences that were left out; a tagger is always a network",
+    )
     add("--cell", default="lstm", help="lstm, gru, rnn, or the name of another cell; default lstm")
     for name, default in _INTEGERS.items():
         add(
@@ -82,36 +90,52 @@ def _run(arguments):
         forget(folder)
     stop = _Stop(folder)
     model = _estimator(arguments, data.label_kind, folder)
-    model.set_params(callbacks=[_HeldBack(model, test), stop])
+    resumes = model.checkpoints is not None
+    model.set_params(callbacks=[_HeldBack(model, test), *([stop] if resumes else [])])
     try:
         model.fit(train)
     except CheckpointError as error:
         expected, hint = "a stopped training of these options and data", "--restart begins anew"
         raise InputError(str(folder), expected=expected, got=error, hint=hint) from error
     except KeyboardInterrupt:
-        print(f"\nstopped after step {stop.step}: the same command goes on from there")
+        if resumes:
+            print(f"\nstopped after step {stop.step}: the same command goes on from there")
+        elif hasattr(model, "candidates_"):
+            _save(arguments, model, data, options)
+            print("stopped: it is the best model so far")
         raise
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
     if len(test):
         print_metrics(*baseline_of(model, train, test))
+    _save(arguments, model, data, options)
+    if arguments.picture is not None and model.history_:
+        plot_history(model.history_, arguments.picture, Path(arguments.out).stem)
+        print(f"picture: {arguments.picture}")
+    elif arguments.picture is not None:
+        print("picture: none, because no network was trained (--model recurrent trains one)")
+    forget(folder)
+
+
+def _save(arguments, model, data, options):
+    """Write the model, with the options by which other files are read."""
     model.set_params(callbacks=(), checkpoints=None)
     options["label_kind"] = data.label_kind  # saved, because it might be guessed differently from another file
     if data.features and not arguments.wide:  # saved, because other files may have more columns, or steps
         options["features"] = list(data.features)
     model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
     print(f"model: {arguments.out}")
-    if arguments.picture is not None:
-        plot_history(model.history_, arguments.picture, Path(arguments.out).stem)
-        print(f"picture: {arguments.picture}")
-    forget(folder)
 
 
 def _estimator(arguments, label_kind, folder):
     """Return the estimator that the options describe."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
     params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
-    params["checkpoints"] = folder
     kind = KIND_OF[label_kind]
+    if kind != "SequenceTagger":
+        params["model"] = arguments.model
+    elif arguments.model not in ("auto", "recurrent"):
+        raise InputError("train, --model", expected="recurrent for classes of rows", got=arguments.model)
+    params["checkpoints"] = folder if params.get("model", "recurrent") == "recurrent" else None
     if arguments.class_weight is not None:
         if kind == "SequenceRegressor":
             raise InputError("train, --class-weight", expected="labels that are classes", got=label_kind)

@@ -4,8 +4,9 @@ import functools
 
 import numpy as np
 
-from varlen_rnn import data, nn, optim
+from varlen_rnn import data, nn, no_grad, optim
 from varlen_rnn.baselines import Padded
+from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
@@ -19,7 +20,6 @@ from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len
-from varlen_rnn.tape.modes import no_grad
 
 # Units of layers: more than the columns of one panel of packed weights, because a single panel has another layout.
 _SIZE = 200
@@ -37,7 +37,13 @@ _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 def works():
     """Return the parts of the work by name; each part is a function of a data type."""
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
-    layers |= {"attention": _attend, "convolutions": _convolve, "many rows": _sum_many_rows, "dropout": _drop}
+    layers |= {
+        "attention": _attend,
+        "convolutions": _convolve,
+        "many rows": _sum_many_rows,
+        "dropout": _drop,
+        "random convolutions": _describe,
+    }
     return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move}
 
 
@@ -121,6 +127,14 @@ def _drop(dtype):
     for per in ("row", "sequence"):
         F.dropout(_embedded(dtype), 0.5, per=per).sum().backward()
     nn.BatchNorm1d(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _describe(dtype):
+    """Compute the features of random convolutions, as the estimators do."""
+    x, offsets = np.ones((12, 2), dtype), np.array([0, 9, 9, 12])
+    table, channels, out = np.array([[0, 1, 2, 1, 1]]), np.array([[0, 1]]), np.empty((3, 2), dtype)
+    convolve(x, table, channels, 0, np.empty(12, dtype))
+    shares_above(x, offsets, table, channels, np.zeros((1, 2), dtype), out)
 
 
 def _sum_many_rows(dtype):

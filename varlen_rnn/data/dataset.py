@@ -249,7 +249,8 @@ class Dataset:
         if self.labels is None:
             parts.append("no labels")
         else:
-            parts.append(f"{len(self.classes)} classes" if self.classes else "labels that are numbers")
+            kind = f"{len(self.classes)} classes" if self.classes else "labels that are numbers"
+            parts.append(kind + " of rows" * str(self.label_kind).endswith(" of rows"))
         return "; ".join(parts)
 
 

@@ -18,7 +18,7 @@ from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.frames import frame_of, read_entries
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import file_text, read_csv, read_jsonl
-from varlen_rnn.data.tables import FORMS, Table, read_long, read_wide
+from varlen_rnn.data.tables import FORMS, Table, other_delimiter, read_long, read_wide
 from varlen_rnn.errors import InputError, shown
 
 
@@ -60,7 +60,8 @@ def format_of(path: str) -> str:
     """
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(path, expected=f"a suffix of {sorted(SUFFIXES)}, or a format", got=shown(suffix))
+        expected, hint = f"a suffix of {', '.join(sorted(SUFFIXES))}", "`format='csv'` reads any suffix, and so on"
+        raise InputError(path, expected=expected, got=shown(suffix), hint=hint)
     return SUFFIXES[suffix]
 
 
@@ -130,7 +131,8 @@ def _delimiter(path: str, options: Options) -> str:
 def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
     """Return the name of the field of texts, or raise if the file does not look like a file of texts."""
     if sequence is None and "text" not in table.fields:
-        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=FORMS)
+        hint = other_delimiter(table.fields) or FORMS
+        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
     field = sequence or "text"
     texts = table.column(field, "sequence")
     if tokens is None and all(_looks_like_numbers(text) for text in texts):

@@ -262,7 +262,7 @@ def _check_fields(fields: Collection[str], sequence: str, label: str | None, whe
                 or "`sequence` names the field of sequences"
             )
             got = f"only {listed(fields)}" if fields else "no field"
-            raise InputError(f"{where}, field {field!r}", expected="this field", got=got, hint=hint)
+            raise InputError(f"{where}, `{name}`", expected=f"the field {field!r}", got=got, hint=hint)
 
 
 def _record(value: dict[str, Any], sequence: str, label: str | None, where: str) -> Record:

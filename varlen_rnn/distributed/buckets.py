@@ -12,31 +12,41 @@ from typing import TypeAlias
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, Pending
+from varlen_rnn.distributed.rows import row_bytes
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows, append
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.variable import Variable
 
 Gradient: TypeAlias = LoDTensor | SelectedRows
 BUCKET_BYTES = 1 << 20
-DENSE, SPARSE = 1, 2  # bits of a parameter: the gradients that any rank may have
+# Bits of a parameter: the gradients that any rank may have, and whether sparse ones of a rank have half of all rows.
+DENSE, SPARSE, CROWDED = 1, 2, 4
 
 
 class Layout:
     """Which parameters share a bucket: all but those whose gradients are sparse, or that no rank reaches.
 
+    Sparse gradients of a table of which some rank touches half of the rows go into a bucket, too.  All rows have at
+    most twice the bytes of those, and need no exchange of their own.
+
     Attributes
     ----------
     buckets : list of list of Variables
     sparse : list of Variables
+        Of their gradients, only the touched rows travel.
+    crowded : set of Variables
+        Sparse gradients of these are in buckets.
     bucket_of : dict of Variable to int
     """
 
     def __init__(self, parameters: Sequence[Variable], kinds: Sequence[int], itemsize: int = 0) -> None:
         pairs = list(zip(parameters, kinds, strict=True))
         self.sparse = [parameter for parameter, kind in pairs if kind == SPARSE]
+        self.crowded = {parameter for parameter, kind in pairs if kind == SPARSE | CROWDED}
         self.buckets: list[list[Variable]] = []
         size = 0
-        for parameter in (parameter for parameter, kind in reversed(pairs) if kind & DENSE):
+        for parameter in (parameter for parameter, kind in reversed(pairs) if kind & (DENSE | CROWDED)):
             array = parameter.value.data
             added = array.size * (itemsize or array.dtype.itemsize)
             if not self.buckets or size + added > BUCKET_BYTES or array.dtype != self.buckets[-1][0].dtype:
@@ -46,11 +56,28 @@ class Layout:
             size += added
         self.bucket_of = {parameter: n for n, bucket in enumerate(self.buckets) for parameter in bucket}
 
+    def flat(self, number: int) -> np.ndarray:
+        """Return memory for the numbers of a bucket, and the marks of each parameter: see `_write`."""
+        bucket = self.buckets[number]
+        size = sum(p.value.data.size + (len(p.value.data) if p in self.crowded else 1) for p in bucket)
+        return empty((size,), bucket[0].value.data)
+
+    def parts(self, number: int, flat: np.ndarray) -> Iterator[tuple[Variable, np.ndarray, np.ndarray]]:
+        """Yield each parameter of a bucket with its numbers, in the parameter's shape, and its marks."""
+        place = 0
+        for parameter in self.buckets[number]:
+            array = parameter.value.data
+            middle = place + array.size
+            end = middle + (len(array) if parameter in self.crowded else 1)
+            yield parameter, flat[place:middle].reshape(array.shape), flat[middle:end]
+            place = end
+
 
 class EngineSum:
     """The gradients of one pass, summed over ranks in the order that the engine chooses.
 
-    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order.
+    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order, and
+    passes of ranks may sum other things, such as moments, in between.
     """
 
     def __init__(self, comm: Communicator, layout: Layout, must_wait: bool = False) -> None:
@@ -63,22 +90,17 @@ class EngineSum:
         """Take the final gradient of a leaf."""
         self._gradients[leaf] = gradient
         for _, handle in self._begun:
-            handle.test()  # MPI makes progress when it is asked
+            handle.progress()
         if (number := self._layout.bucket_of.get(leaf)) is not None:
             self._missing[number] -= 1
             while not self._must_wait and len(self._begun) < len(self._missing) and not self._missing[len(self._begun)]:
                 self._begin()
 
     def _begin(self) -> None:
-        bucket = self._layout.buckets[len(self._begun)]
-        flat = np.zeros(sum(p.value.data.size for p in bucket) + len(bucket), bucket[0].dtype)
-        place = 0
-        for number, parameter in enumerate(bucket):
-            gradient, size = self._gradients.pop(parameter, None), parameter.value.data.size
-            if gradient is not None:
-                flat[place : place + size] = dense(gradient).reshape(-1)
-                flat[len(flat) - len(bucket) + number] = 1  # the sum tells whether any rank has a gradient
-            place += size
+        number = len(self._begun)
+        flat = self._layout.flat(number)
+        for parameter, numbers, marks in self._layout.parts(number, flat):
+            _write(self._gradients.pop(parameter, None), numbers, marks, parameter in self._layout.crowded)
         self._begun.append((flat, self._comm.start_all_reduce(flat)))
 
     def end_of_pass(self) -> None:
@@ -88,18 +110,37 @@ class EngineSum:
 
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
         """Yield each leaf of which any rank has a gradient, and the sum."""
-        for parameter in self._layout.sparse:
-            rows = as_rows_of(parameter, self._gradients.pop(parameter, None))
-            parts = zip(self._comm.all_gather(rows.rows), self._comm.all_gather(rows.value), strict=True)
-            yield parameter, append([SelectedRows.wrap(r, v, rows.height) for r, v in parts]).merge()
-        for bucket, (flat, handle) in zip(self._layout.buckets, self._begun, strict=True):
+        sparse = self._layout.sparse
+        mine = [as_rows_of(parameter, self._gradients.pop(parameter, None)) for parameter in sparse]
+        every = gather_rows(self._comm, [(of.rows, of.value) for of in mine])
+        for parameter, of, parts in zip(sparse, mine, every, strict=True):
+            yield parameter, append([SelectedRows.wrap(r, v, of.height) for r, v in parts]).merge()
+        for number, (flat, handle) in enumerate(self._begun):
             handle.wait()
-            place = 0
-            for parameter, ranks in zip(bucket, flat[len(flat) - len(bucket) :], strict=True):
-                array = parameter.value.data
-                if ranks:
-                    yield parameter, flat[place : place + array.size].reshape(array.shape).copy()
-                place += array.size
+            for parameter, numbers, marks in self._layout.parts(number, flat):
+                if parameter in self._layout.crowded:
+                    rows = np.flatnonzero(marks)
+                    yield parameter, SelectedRows.wrap(rows, numbers[rows], len(numbers))
+                elif marks[0]:
+                    yield parameter, numbers.copy()
+
+
+def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, has_rows: bool) -> None:
+    """Write a gradient, and marks, whose sum tells whether any rank has a gradient, or with `has_rows`, each row.
+
+    Examples
+    --------
+    >>> numbers, marks = np.empty((3, 1)), np.empty(3)
+    >>> _write(SelectedRows([2], [[0.5]], height=3), numbers, marks, has_rows=True)
+    >>> numbers.ravel(), marks
+    (array([0. , 0. , 0.5]), array([0., 0., 1.]))
+    """
+    numbers[...] = 0 if gradient is None else dense(gradient)
+    if has_rows and isinstance(gradient, SelectedRows):
+        marks[...] = 0
+        marks[gradient.rows] = 1
+    else:
+        marks[...] = gradient is not None
 
 
 def dense(gradient: Gradient) -> np.ndarray:
@@ -115,6 +156,37 @@ def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
     if gradient is None:
         return SelectedRows.wrap(np.zeros(0, np.int64), np.zeros((0, *array.shape[1:]), array.dtype), len(array))
     return SelectedRows.wrap(np.arange(len(array)), gradient.data, len(array))
+
+
+Listed: TypeAlias = tuple[np.ndarray, np.ndarray]  # the numbers of some rows, and their values
+
+
+def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Listed]]:
+    """Return for each table the rows of each rank, all in one exchange.
+
+    Examples
+    --------
+    >>> gather_rows(Communicator(), [(np.array([3]), np.ones((1, 2), np.float32))])
+    [[(array([3]), array([[1., 1.]], dtype=float32))]]
+    """
+    if not tables:
+        return []
+    # Words of 8 bytes, of which engines count no more than 2^31.
+    sent = [np.array([len(rows) for rows, _ in tables])]
+    for rows, values in tables:
+        words = np.zeros(-(-values.nbytes // 8), np.int64)
+        words.view(np.uint8)[: values.nbytes] = values.reshape(-1).view(np.uint8)
+        sent += [rows, words]
+    every: list[list[Listed]] = [[] for _ in tables]
+    for words in comm.all_gather(np.concatenate(sent)):
+        place = len(tables)
+        for found, (_, values), count in zip(every, tables, words[: len(tables)].tolist(), strict=True):
+            size = count * row_bytes(values)
+            begin, end = place + count, place + count - (-size // 8)
+            array = words[begin:end].view(np.uint8)[:size].view(values.dtype)
+            found.append((words[place:begin], array.reshape(count, *values.shape[1:])))
+            place = end
+    return every
 
 
 def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:

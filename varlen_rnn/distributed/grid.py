@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from varlen_rnn.communicator import Communicator
-from varlen_rnn.distributed.buckets import Gradient, Layout, as_rows_of, dense
+from varlen_rnn.distributed.buckets import Gradient, Layout, as_rows_of, dense, gather_rows
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.variable import Variable
 
@@ -42,8 +42,11 @@ class GridSum:
         layout = self._layout
         listed = [*layout.sparse, *(parameter for bucket in layout.buckets for parameter in bucket)]
         exponents = self._exponents(listed)
-        for parameter in layout.sparse:
-            yield parameter, self._sum_of_rows(parameter, exponents[parameter])
+        mine = [self._rows_on_grid(parameter, exponents[parameter]) for parameter in layout.sparse]
+        for parameter, parts in zip(layout.sparse, gather_rows(self._comm, mine), strict=True):
+            rows, sums = _added([rows for rows, _ in parts], [values for _, values in parts])
+            array, exponent = parameter.value.data, exponents[parameter] or 0
+            yield parameter, SelectedRows.wrap(rows, from_grid(sums, exponent, array.dtype), len(array))
         begun = []
         for bucket in layout.buckets:
             flat = np.concatenate([self._on_grid(parameter, exponents[parameter]) for parameter in bucket])
@@ -75,13 +78,10 @@ class GridSum:
             total += to_grid(dense(part).reshape(-1), exponent or 0)
         return total
 
-    def _sum_of_rows(self, parameter: Variable, exponent: int | None) -> SelectedRows:
+    def _rows_on_grid(self, parameter: Variable, exponent: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sums of this rank's rows of a table, as integers."""
         parts = [as_rows_of(parameter, part) for part in self._parts.pop(parameter, [None])]
-        mine = [part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts]
-        rows, values = _added(*mine)
-        rows, values = _added(self._comm.all_gather(rows), self._comm.all_gather(values))
-        array = parameter.value.data
-        return SelectedRows.wrap(rows, from_grid(values, exponent or 0, array.dtype), len(array))
+        return _added([part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts])
 
 
 _NO_GRID = 1 << 20  # the exponent where a gradient is infinite or NaN

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, Operation, Pending
-from varlen_rnn.distributed.rows import check_same_rows, ends_of, row_bytes
+from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
 from varlen_rnn.errors import DTypeError, InputError, check_number
 
 _TEMPFAIL = 75  # of sysexits.h: run it again
@@ -84,12 +84,15 @@ class MpiCommunicator(Communicator):
             kind.Free()
 
     def _all_gather(self, array: np.ndarray) -> list[np.ndarray]:
+        heads = np.empty((self.size, HEAD), np.uint8)
+        with self._watch.waiting():
+            self._comm.Allgather(head_of(array), heads)
+        counts, small = read_heads(heads, array)
+        if small is not None:
+            return small
+        ends = ends_of(counts)
+        out = np.empty((ends[-1], *array.shape[1:]), array.dtype)
         with self._rows(array) as row:
-            table = np.empty((self.size, 2), np.int64)
-            self._comm.Allgather(np.array([len(array), row_bytes(array)]), table)
-            check_same_rows("all_gather", table[:, 1])
-            ends = ends_of(table[:, 0])
-            out = np.empty((ends[-1], *array.shape[1:]), array.dtype)
             self._comm.Allgatherv([array, len(array), row], [out, (np.diff(ends), ends[:-1]), row])
         return np.split(out, ends[1:-1])
 
@@ -127,8 +130,8 @@ class _Request:
     def __init__(self, request: Any, watch: _Watch) -> None:
         self._request, self._watch = request, watch
 
-    def test(self) -> bool:
-        return self._request.Test()
+    def progress(self) -> None:
+        self._request.Test()
 
     def wait(self) -> None:
         with self._watch.waiting():

@@ -12,7 +12,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout, sums_over
+from varlen_rnn.distributed.buckets import CROWDED, DENSE, SPARSE, EngineSum, Layout, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
@@ -74,6 +74,7 @@ class Replica:
         first, end = (rank * size // comm.size for rank in (comm.rank, comm.rank + 1))
         self.shards = [Shard(number, size) for number in range(first, end)]
         self._parameters = [parameter for parameter in parameters if parameter.shard is None]
+        self._numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         self._divided = {parameter for parameter in parameters if parameter.shard is not None}
         if self._divided and size % comm.size:
             expected = f"a multiple of the {comm.size} ranks, since they divide a table"
@@ -125,13 +126,13 @@ class Replica:
         if not self._is_last():
             return
         waiting, self._waiting = self._waiting, []
-        every, kinds = self._meet(waiting)
+        every, kinds, in_one_order = self._meet(waiting)
         layout = self._layout(kinds)
         number = self.shards[0].size
         total = (
             GridSum(self.comm, layout, number)
             if self._is_reproducible
-            else EngineSum(self.comm, layout, bool(self._buffers))
+            else EngineSum(self.comm, layout, bool(self._buffers) and not in_one_order)
         )
         for one in waiting:
             factors = combine(one.terms, one.part, every) if number > 1 else {}
@@ -144,7 +145,8 @@ class Replica:
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(gradient))
-        self._share_buffers()
+        if self._is_reproducible:  # otherwise they are moments over all ranks, and so alike
+            self._share_buffers()
 
     def _keep_buffers(self) -> None:
         """Set buffers to their values after the first shard, whichever shards this rank has."""
@@ -169,13 +171,13 @@ class Replica:
         """Return the number of the first draw of this batch; an optimizer's step ends the step of draws."""
         return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
 
-    def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray]:
-        """Return the sum of all parts of all ranks, and for each parameter, bits for the gradients of any rank."""
+    def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray, bool]:
+        """Return the sum of all parts, bits for the gradients of each parameter, and whether passes have one order."""
         table = []
         for one in waiting:
             numbers = np.concatenate([one.part.numbers, one.part.weights]).view(np.uint8)
             checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
-            table.append(np.concatenate([numbers, checked, self._kinds(one.records)]))
+            table.append(np.concatenate([numbers, checked, self._order(one.records), self._kinds(one.records)]))
         try:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
@@ -183,18 +185,25 @@ class Replica:
             expected = "as many sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
         count, width = len(waiting[0].part.numbers), len(waiting[0].part.numbers) + len(waiting[0].part.weights)
-        numbers, checked, kinds = np.split(every, [8 * width, 8 * width + 9], axis=1)
+        numbers, checked, orders, kinds = np.split(every, 8 * width + np.array([0, 9, 17]), axis=1)
         if len(every) > 1:
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         # Added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
-        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0)
+        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
+
+    def _order(self, records: list[Record]) -> np.ndarray:
+        """Return a digest of the order in which a pass sums moments over ranks and finishes gradients of parameters."""
+        if not self._buffers:  # nothing is summed during the pass
+            return np.zeros(8, np.uint8)
+        told = [(r.op.type, [self._numbers[v] for v in r.inputs if v in self._numbers]) for r in records]
+        return np.frombuffer(hashlib.blake2b(repr(told).encode(), digest_size=8).digest(), np.uint8)
 
     def _kinds(self, records: list[Record]) -> np.ndarray:
         """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
         found: dict[Variable, int] = {}
         for record in records:
-            kind = SPARSE if record.attrs.get("sparse") else DENSE
+            kind = _kind_of(record)
             for variable in record.inputs:
                 if variable is not None and variable.hooks is not None and variable.requires_grad:
                     if variable in self._divided:
@@ -208,8 +217,21 @@ class Replica:
     def _layout(self, kinds: np.ndarray) -> Layout:
         key = kinds.tobytes()
         if key not in self._layouts:
-            self._layouts[key] = Layout(self._parameters, kinds.tolist(), 8 if self._is_reproducible else 0)
+            bits, itemsize = (~CROWDED, 8) if self._is_reproducible else (~0, 0)
+            self._layouts[key] = Layout(self._parameters, [kind & bits for kind in kinds.tolist()], itemsize)
         return self._layouts[key]
+
+
+def _kind_of(record: Record) -> int:
+    """Return bits for the gradients that an operator brings to its parameters."""
+    if not record.attrs.get("sparse"):
+        return DENSE
+    ids, table = (variable.value.data for variable in record.inputs)
+    if 2 * ids.size < len(table) or not ids.size:
+        return SPARSE
+    is_touched = np.zeros(len(table), bool)
+    is_touched.put(ids.astype(np.int64, copy=False), True, mode="clip")
+    return SPARSE | CROWDED if 2 * np.count_nonzero(is_touched) >= len(table) else SPARSE
 
 
 def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
@@ -229,7 +251,7 @@ def replicate(
     the same, to the bit, clips and updates alike, and so all keep the same parameters.  Every rank calls `backward`
     equally often, also with a batch of no sequences.  Parameters that a loss does not reach keep None on all ranks.
 
-    `nn.BatchNorm1d` normalises each part by its own moments; all ranks keep the running moments of the first part.
+    `nn.BatchNorm1d` normalises by the moments of all ranks' rows; with `reproducible`, of each shard's rows.
 
     Sums and means of a loss go over the rows of all ranks: the means of `nn.functional`, with their weights, and sums
     and means of a Variable over its rows, as `((y - x) ** 2).mean()`.  They are divided by the rows, sequences or

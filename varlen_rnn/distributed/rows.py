@@ -1,4 +1,7 @@
-"""Rows on the wire: how many bytes each has, and where the rows of each rank begin."""
+"""Rows on the wire: how many bytes each has, and where the rows of each rank begin.
+
+Ranks that gather arrays tell each other their sizes first.  Few bytes travel along, in that one exchange.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+
+SMALL = 1024  # bytes that travel with their size
+HEAD = 16 + SMALL
 
 
 def row_bytes(array: np.ndarray) -> int:
@@ -41,3 +47,37 @@ def check_same_rows(what: str, bytes_of_ranks: np.ndarray) -> None:
     if (bytes_of_ranks != bytes_of_ranks[0]).any():
         expected, got = "rows of one shape and data type on all ranks", f"rows of {bytes_of_ranks.tolist()} bytes"
         raise ShapeError(what, expected=expected, got=got)
+
+
+def head_of(array: np.ndarray) -> np.ndarray:
+    """Return HEAD bytes: how many rows there are, how many bytes each has, and the rows themselves if they are small.
+
+    Examples
+    --------
+    >>> head_of(np.array([[5, 6]], np.uint8))[[0, 8, 16, 17]]
+    array([1, 2, 5, 6], dtype=uint8)
+    """
+    head = np.zeros(HEAD, np.uint8)
+    head[:16].view(np.int64)[:] = len(array), row_bytes(array)
+    if array.nbytes <= SMALL:
+        head[16 : 16 + array.nbytes] = array.reshape(-1).view(np.uint8)
+    return head
+
+
+def read_heads(heads: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
+    """Return the number of rows of each rank, and the arrays of all ranks if all are small, given the heads of all.
+
+    Examples
+    --------
+    >>> array = np.array([7, 8])
+    >>> read_heads(np.stack([head_of(array), head_of(array[:1])]), array)
+    (array([2, 1]), [array([7, 8]), array([7])])
+    """
+    counts, widths = np.ascontiguousarray(heads[:, :16]).view(np.int64).T
+    check_same_rows("all_gather", widths)
+    ends = 16 + counts * widths
+    if ends.max() > HEAD:
+        return counts, None
+    shapes = [(rows, *array.shape[1:]) for rows in counts.tolist()]
+    parts = [head[16:end].copy() for head, end in zip(heads, ends.tolist(), strict=True)]
+    return counts, [part.view(array.dtype).reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, Generic, Self, TypeVar, overload
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int, check_list, shown
-from varlen_rnn.nn.module import Module, Parameter
+from varlen_rnn.nn.module import Module, Parameter, check_apart
 
 T = TypeVar("T", Module, Parameter)
 
@@ -61,6 +61,8 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
     def _checked(self, entry: Any) -> Any:
         if not isinstance(entry, self._kind):
             raise DTypeError(f"{type(self).__name__}, entry", expected=f"a {self._kind.__name__}", got=shown(entry))
+        if isinstance(entry, Module):
+            check_apart(self, entry, f"{type(self).__name__}, entry")
         return entry
 
     def _entries(self) -> list[tuple[str, object]]:
@@ -206,6 +208,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
             raise DTypeError("ModuleDict, name", expected="a text without dots", got=shown(name))
         if not isinstance(module, Module):
             raise DTypeError(f"ModuleDict, {shown(name)}", expected="a Module", got=shown(module))
+        check_apart(self, module, f"ModuleDict, {shown(name)}")
         self._named[name] = module
 
     def __delitem__(self, name: str) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from varlen_rnn.errors import check_int
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
-from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
+from varlen_rnn.ops.sequence.crf import crf_decoding, crf_marginals, linear_chain_crf
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -53,6 +53,11 @@ class LinearChainCRF(Module):
         """Return the tag of each row in the most probable labelling of its sequence."""
         with no_grad():
             return crf_decoding(emission, self.transition)
+
+    def marginals(self, emission: Rows) -> Variable:
+        """Return the probability of each tag of each row, shape `(rows, tags)`, over all labellings of its sequence."""
+        with no_grad():
+            return crf_marginals(emission, self.transition)
 
     def extra_repr(self) -> str:
         """Return the number of tags as text for `repr`."""

@@ -41,6 +41,7 @@ from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
 from varlen_rnn.typing import Rows
@@ -233,23 +234,39 @@ def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Var
     """
     x, axis = required(x, "normalize, x"), check_int(axis, "normalize, axis")
     p = check_number(p, "normalize, p", "at least 1", lambda p: p >= 1)
-    return x / _norm(x, p, axis, check_number(eps, "normalize, eps", "more than 0", lambda eps: 0 < eps < math.inf))
+    eps = check_number(eps, "normalize, eps", "more than 0", lambda eps: 0 < eps < math.inf)
+    x, is_large = _scaled(x, p, axis, eps)
+    return x / _norm(x, p, axis, eps, is_large)
 
 
-def _norm(x: Variable, p: float, axis: int, eps: float) -> Variable:
+def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Variable | None]:
+    """Return vectors whose powers have a finite sum, and which of them were divided by their largest magnitude."""
+    if x.dtype not in FLOATS:
+        raise DTypeError("vectors that have a norm", expected="float32 or float64", got=x.dtype)
+    if p == math.inf or 0 in x.shape:
+        return x, None
+    limit = (float(np.finfo(x.dtype).max) / 2**24) ** (1 / p)  # the powers of 16 million such numbers are finite
+    largest = x.detach().abs().max(axis, keepdims=True)
+    is_large = (largest > max(limit, eps)) & (largest < math.inf)
+    return x / where(is_large, largest, 1.0), is_large
+
+
+def _norm(x: Variable, p: float, axis: int, eps: float, is_large: Variable | None) -> Variable:
     """Return the p-norms of vectors along an axis, which stays with size 1, or `eps` where a norm is smaller.
 
-    A norm that is smaller gets no gradient: a root has none at 0.
+    A norm that is smaller gets no gradient: a root has none at 0.  Large vectors, which were divided, have no `eps`.
     """
     if p == math.inf:
         return x.abs().max(axis, keepdims=True).clip(eps)
     if p == 1:
-        return x.abs().sum(axis, keepdims=True).clip(eps)
-    powers = x * x if p == 2 else x.abs() ** p
-    total = powers.sum(axis, keepdims=True)
-    tiny = max(eps**p, float(np.finfo(total.dtype).tiny))
-    root = total.clip(tiny).sqrt() if p == 2 else total.clip(tiny) ** (1 / p)
-    return where(total > tiny, root, eps).clip(eps)
+        norm = x.abs().sum(axis, keepdims=True)
+    else:
+        powers = x * x if p == 2 else x.abs() ** p
+        total = powers.sum(axis, keepdims=True)
+        tiny = float(np.finfo(total.dtype).tiny)
+        root = total.clip(tiny).sqrt() if p == 2 else total.clip(tiny) ** (1 / p)
+        norm = where(total <= tiny, 0.0, root)  # NaN stays
+    return norm.clip(eps) if is_large is None else where(is_large, norm, norm.clip(eps))
 
 
 def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> Variable:
@@ -279,7 +296,9 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
         expected = f"an axis of both, of one size, from {-rank} to {rank - 1}"
         got = f"{shown(axis)}, of shapes {a.shape} and {b.shape}"
         raise ShapeError("cosine_similarity, axis", expected=expected, got=got)
-    return (a * b).sum(place) / (_norm(a, 2.0, place, eps) * _norm(b, 2.0, place, eps)).sum(place)
+    (a, large_a), (b, large_b) = _scaled(a, 2.0, place, eps), _scaled(b, 2.0, place, eps)
+    products = a * b
+    return products.sum(place) / (_norm(a, 2.0, place, eps, large_a) * _norm(b, 2.0, place, eps, large_b)).sum(place)
 
 
 def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:

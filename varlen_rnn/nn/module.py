@@ -170,6 +170,8 @@ class Module:
             if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
                 what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
                 raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
+            if isinstance(value, Module):
+                check_apart(self, value, f"{type(self).__name__}.{name}")
             super().__setattr__(name, value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -321,6 +323,19 @@ class Module:
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
         return ""
+
+
+def check_apart(module: Module, inner: Module, what: str) -> None:
+    """Raise if a module is put into itself, or into a module inside it: its parameters would never end."""
+    seen, waiting = set[int](), [inner]
+    while waiting:
+        found = waiting.pop()
+        if found is module:
+            kind = type(module).__name__
+            raise ProgramError(what, expected=f"a Module without this {kind} inside it", got=type(inner).__name__)
+        if id(found) not in seen:
+            seen.add(id(found))
+            waiting += [child for _, child in found.children()]
 
 
 def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:

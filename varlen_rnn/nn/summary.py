@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,7 +120,8 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
     LoDError
         The LoD has no level.
     ProgramError
-        No layer knows its number of columns, or `forward` reads values, which a program does not have.
+        No layer knows its number of columns; or `forward` takes more than one batch, or reads values, which a program
+        does not have.
 
     Examples
     --------
@@ -135,6 +137,7 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
     """
     if not isinstance(model, Module):
         raise DTypeError("summary, model", expected="a Module", got=shown(model))
+    _check_forward(model)
     if recorder() is not None:
         raise ProgramError("summary", expected="eager mode", got="a program being recorded")
     batch = _batch_for(model, lod)
@@ -143,6 +146,17 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
         watch.run(feed_data("rows", (-1, *spec.shape[1:]), batch.dtype, spec.lod_level))
     found = watch.layers(program, batch)
     return ModelSummary(found, len(batch.data), batch.num_elements(batch.num_levels - 1))
+
+
+def _check_forward(model: Module) -> None:
+    """Raise unless `forward` can be called with one batch of rows."""
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        hint = "a Module of your own, whose forward makes the other inputs from one batch"
+        got = f"forward{signature}"
+        raise ProgramError("summary, model", expected="a forward of one batch of rows", got=got, hint=hint) from error
 
 
 def _batch_for(model: Module, lod: Any) -> LoDTensor:

@@ -27,7 +27,7 @@ from varlen_rnn.runtime.device import empty, launch, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
-_ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
+ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
 
 
 class Code(NamedTuple):
@@ -73,15 +73,15 @@ def size_of_piece(count, num_shards, most):
     return -(-max(1, count) // max(1, pieces) // TILE_ROWS) * TILE_ROWS
 
 
-_offsets_on_stack = make_stack_memory(lambda lanes: _ROW_BLOCK)
-_edge_on_stack = make_stack_memory(lambda lanes: _ROW_BLOCK * TILE_VECTORS * lanes)
+_offsets_on_stack = make_stack_memory(lambda lanes: ROW_BLOCK)
+_edge_on_stack = make_stack_memory(lambda lanes: ROW_BLOCK * TILE_VECTORS * lanes)
 
 
 @cpu_inlined
 def _rows_apart(like, step):
     """Return the offsets of rows that are `step` numbers apart."""
     offsets = _offsets_on_stack(like)
-    for r in range(_ROW_BLOCK):
+    for r in range(ROW_BLOCK):
         offsets[r] = r * step
     return offsets
 
@@ -185,7 +185,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     width = panel_width(weight.dtype)
     panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
-    counters, piece = np.zeros(3 * COUNTER, np.int64), size_of_piece(a.shape[0], num_shards, _ROW_BLOCK)
+    counters, piece = np.zeros(3 * COUNTER, np.int64), size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
     parts = _parts_of_piece(a, panels, columns // width, piece, num_shards)
     it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, parts)
     for_each_shard(product_cpu, tuple(code_of(a.dtype)), counters, it, num_shards=num_shards)

@@ -21,7 +21,7 @@ from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
-from varlen_rnn.products.tile import K_PER_LINE, Panels, Rows, Sums, make_tile
+from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     VECTOR_BYTES,
@@ -47,10 +47,13 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 _DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
 _GROUP = 32  # blocks whose sums are added without correction
 MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
-_COLUMN_BLOCK = 384  # the most columns of `a` in a piece of work
+_SLAB = 2  # blocks of a slab, a divisor of `_GROUP`: a piece of work adds them while the sums are in L1
+_COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
+NO_GROUPS = 0, 0  # in place of the addresses of functions that only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
+_K_PER_LINE = 8  # a tile prefetches one cache line every 8 values of k: with float32, somewhat more than 192 columns
 
-_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / K_PER_LINE, adds=True)
+_column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LINE, adds=True)
 
 
 class Factor(NamedTuple):
@@ -80,11 +83,11 @@ class Cut(NamedTuple):
     piece : int
         Columns of `a` in a piece of work, whole tiles.
     depth : int
-        Rows of a block.
+        Rows of a slab, which is `_SLAB` blocks.  A piece of work has all rows of a slab.
     panel_rows : int
         Rows from a panel to the next.  It is no power of two, so that panels do not share one set of a cache.
     whole : int
-        In the first `whole` blocks of rows, a thread takes all pieces of columns of a block at once.
+        In the first `whole` slabs, a thread takes all pieces of columns of a slab at once.
     """
 
     lowest: int
@@ -96,7 +99,7 @@ class Cut(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The rows of `a`, a shard's copy of a block of them, and the sums of their columns.
+    """The rows of `a`, a shard's copy of a slab of them, and the sums of their columns.
 
     Attributes
     ----------
@@ -106,7 +109,7 @@ class _Columns(NamedTuple):
         The copy, with `size` elements for the columns of each tile.  A tile reads `a` column by column; in the copy,
         the columns of a tile are neighbours.
     sums, span : pointer and int
-        The sums of columns in float64, with `span` elements for each tile.
+        The sums of columns in float64, block after block, with `span` elements for each tile.
     """
 
     at: Any
@@ -119,7 +122,7 @@ class _Columns(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """A Factor as addresses, with a shard's packed block of its rows, and the sums of its products.
+    """A Factor as addresses, with a shard's packed slab of its rows, and the sums of its products.
 
     It covers columns `first` to `end` of `a`.  The packed panels are `panel_step` elements apart.  `c` holds totals,
     sums of a group of blocks, and rounding errors, `c_step` elements apart.  `c_rows` has the offset of each row of
@@ -200,20 +203,20 @@ def _zeros_of(numbers, offsets):
 
 
 @cpu_inlined
-def _next_piece(counter, block, number, until, cut, pieces):
-    """Return the next block, the next piece of columns in it, and the end of the pieces that this shard holds there."""
+def _next_piece(counter, slab, number, until, cut, pieces):
+    """Return the next slab, the next piece of columns in it, and the end of the pieces that this shard holds there."""
     if number < until:
-        return block, number, until
+        return slab, number, until
     taken = arrive(counter)
     if taken < cut.whole:
         return taken, 0, pieces
-    block, number = cut.whole + (taken - cut.whole) // pieces, (taken - cut.whole) % pieces
-    return block, number, number + 1
+    slab, number = cut.whole + (taken - cut.whole) // pieces, (taken - cut.whole) % pieces
+    return slab, number, number + 1
 
 
 @cpu_inlined
 def _gather(side, start, count):
-    """Copy a block of rows of a factor into panels [panel][row][width]."""
+    """Copy a slab of rows of a factor into panels [panel][row][width]."""
     width = width_of(side.panels)
     for k in range(count):
         row = side.rows[start + k] if side.num_listed else start + k
@@ -226,12 +229,14 @@ def _gather(side, start, count):
 
 @cpu_inlined
 def _copy_columns(columns, start, count, first, end):
-    """Copy columns `first` to `end` of a block of rows of `a`, and add the columns up."""
+    """Copy columns `first` to `end` of a slab of rows of `a`, and add the columns of each block up."""
     stride, past = columns.stride, columns.num_rows * columns.stride - 1
-    for j in range((end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span):
+    size = (end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span
+    for j in range((count + _DEPTH_BLOCK - 1) // _DEPTH_BLOCK * size):
         columns.sums[j] = 0
     for k in range(count):
-        row, target, sums = (start + k) * stride, offset(columns.tiles, k * TILE_ROWS), columns.sums
+        row, target = (start + k) * stride, offset(columns.tiles, k * TILE_ROWS)
+        sums = offset(columns.sums, k // _DEPTH_BLOCK * size)
         for m in range(first, end, TILE_ROWS):
             prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
             source = offset(columns.at, row + m)
@@ -255,24 +260,27 @@ def _prefetch_sums(side, c, row, end, column):
 
 @cpu_inlined
 def _add_products(columns, side, cut, block, count, first, end, zeros, later, later_step):
-    """Add the products of a block of rows to the sums that belong to columns `first` to `end` of `a`.
+    """Add the products of a slab of rows, from `block` on, to the sums that belong to columns `first` to `end` of `a`.
 
     The blocks of the first group are added to the totals, later blocks to the sums of their group.  The first block of
-    a group starts from zeros.  Each tile prefetches one row that is read later.
+    a group starts from zeros.  The blocks of a slab are added to a tile's sums one after another, while L1 holds them.
+    Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
     c = side.c if block < _GROUP else offset(side.c, side.c_step)
     steps = offset(zeros.offsets, TILE_ROWS)
     for p in range(0, side.columns, width):
-        panel = Panels(offset(side.panels, p // width * side.panel_step), 0, count)
+        panels = offset(side.panels, p // width * side.panel_step)
         for m in range(first, end, TILE_ROWS):
             if m < side.end and m + TILE_ROWS > side.first:
                 _prefetch_sums(side, c, m + TILE_ROWS - cut.lowest, end - cut.lowest, p)
-                a = Rows(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), steps)
+                tile = offset(columns.tiles, (m - first) // TILE_ROWS * columns.size)
                 sums = Sums(offset(c, p), offset(side.c_rows, m - cut.lowest), 0)
-                start = zeros if begins else sums
-                _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
-                number = least(number + 1, cut.depth - 1)
+                for k in range(0, count, _DEPTH_BLOCK):
+                    a, start = Rows(offset(tile, k * TILE_ROWS), steps), zeros if begins and k == 0 else sums
+                    panel = Panels(offset(panels, k * width), 0, least(_DEPTH_BLOCK, count - k))
+                    _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
+                    number = least(number + 1, cut.depth - 1)
 
 
 @cpu_inlined
@@ -291,12 +299,14 @@ def _end_group(code, side, cut, block, is_last, first, end):
 
 
 @cpu_inlined
-def _add_sums(columns, totals, first, end):
-    """Add the sums of the columns from `first` to `end` to the sums of earlier blocks, in float64."""
-    for m in range(first, end, TILE_ROWS):
-        sums = offset(columns.sums, (m - first) // TILE_ROWS * columns.span)
-        for j in range(least(TILE_ROWS, end - m)):
-            totals[m - first + j] += sums[j]
+def _add_sums(columns, totals, count, first, end):
+    """Add the sums of the columns from `first` to `end` to the sums of earlier blocks, in float64, block by block."""
+    sums = columns.sums
+    for _ in range(0, count, _DEPTH_BLOCK):
+        for m in range(first, end, TILE_ROWS):
+            for j in range(least(TILE_ROWS, end - m)):
+                totals[m - first + j] += sums[j]
+            sums = offset(sums, columns.span)
 
 
 @engine_kernel
@@ -308,9 +318,9 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     and for rounding errors.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for
     itself.
 
-    In the first `whole` blocks, a shard takes all pieces of a block, so that it gathers the factors once.  After these,
+    In the first `whole` slabs, a shard takes all pieces of a slab, so that it gathers the factors once.  After these,
     it takes single pieces, so that no shard waits long for a slow core.  The first row of `integers` has the counters:
-    the first counts the work taken, the others the blocks that each piece of columns has added, in order.
+    the first counts the work taken, the others the slabs that each piece of columns has added, in order.
     """
     optimise_for_size()
     cut = Cut(*cut)
@@ -325,30 +335,30 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
         _side_of(Factor(*factors[1]), c[1], cut, more, offset(at, c_rows)),
     )
     pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
-    block, number, until = -1, 0, 0
+    slab, number, until = -1, 0, 0
     # Nothing here may raise, because other shards wait for each piece that was taken.
     while True:
-        block, number, until = _next_piece(pointer(integers, 0), block, number, until, cut, pieces)
-        start, first = block * depth, lowest + number * cut.piece
+        slab, number, until = _next_piece(pointer(integers, 0), slab, number, until, cut, pieces)
+        start, first = slab * depth, lowest + number * cut.piece
         if start >= columns.num_rows:
             return
         count, end = least(depth, columns.num_rows - start), least(first + cut.piece, cut.highest)
         for side in sides:
-            if block != gathered:
+            if slab != gathered:
                 _gather(side, start, count)
-        gathered = block
+        gathered = slab
         _copy_columns(columns, start, count, first, end)
-        # Usually copied next: other columns of this block, or the block after those that other shards take.
-        next_block = start + num_shards * depth
-        next_a = start * columns.stride + end if number + 1 < until else next_block * columns.stride + lowest
-        later, step = offset(sides[0].b, next_block * sides[0].stride), sides[0].stride
+        # Usually copied next: other columns of this slab, or the slab after those that other shards take.
+        next_slab = start + num_shards * depth
+        next_a = start * columns.stride + end if number + 1 < until else next_slab * columns.stride + lowest
+        later, step = offset(sides[0].b, next_slab * sides[0].stride), sides[0].stride
         added = pointer(integers, (1 + number) * COUNTER)
-        wait_until(added, block)
+        wait_until(added, slab)
         for side in sides:
-            _add_products(columns, side, cut, block, count, first, end, zeros, later, step)
+            _add_products(columns, side, cut, slab * _SLAB, count, first, end, zeros, later, step)
             later, step = offset(columns.at, next_a), columns.stride
-        _add_sums(columns, pointer(totals, first - lowest), first, end)
-        is_last = start + depth >= columns.num_rows
+        _add_sums(columns, pointer(totals, first - lowest), count, first, end)
+        block, is_last = (start + count - 1) // _DEPTH_BLOCK, start + depth >= columns.num_rows
         if block >= _GROUP and (is_last or block % _GROUP == _GROUP - 1):
             for side in sides:
                 _end_group(code, side, cut, block, is_last, first, end)
@@ -405,21 +415,31 @@ def row_products(a, one, two, num_columns=0):
 
 def _run(a, one, two, wide, lowest, highest):
     """Compute row products, on several threads if that is faster; return the sums of columns in float64."""
-    columns, width, depth = highest - lowest, panel_width(a.dtype), min(_DEPTH_BLOCK, len(a))
-    panel_rows = depth | 1
+    columns = highest - lowest
     num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-columns // TILE_ROWS))
-    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
-    whole = max(0, -(-len(a) // _DEPTH_BLOCK) - 2 * num_shards)
-    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
-    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(c.shape[2] for c in wide) * panel_rows
-    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + wide[0].shape[1])
-    totals = np.zeros((1 + num_shards, max(columns, num_tiles * span)))
-    memory = empty((num_shards, size), a), totals, np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
-    cut, factors = (lowest, highest, piece, depth, panel_rows, whole), (tuple(one), tuple(two))
+    cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
     has_groups = len(wide[0]) > 1
-    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else (0, 0)
+    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else NO_GROUPS
+    memory, factors = (numbers, totals, integers), (tuple(one), tuple(two))
     for_each_shard(row_products_cpu, code, cut, a, factors, wide, *memory, num_shards=num_shards)
     return totals[0, :columns]
+
+
+def memory_of(num_rows, lowest, highest, padded, like, num_shards):
+    """Return how row products are cut, a Cut as a plain tuple, and the numbers, totals and integers that shards need.
+
+    `padded` are the columns of the products with each factor, whole panels, and `like` is an array of their data type.
+    """
+    columns, width, depth = highest - lowest, panel_width(like.dtype), min(_SLAB * _DEPTH_BLOCK, num_rows)
+    panel_rows, rows = depth | 1, -(-columns // TILE_ROWS) * TILE_ROWS
+    piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
+    whole = max(0, -(-num_rows // (_SLAB * _DEPTH_BLOCK)) - 2 * num_shards)
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
+    size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
+    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)
+    totals = np.zeros((1 + num_shards, max(columns, _SLAB * num_tiles * span)))
+    integers = np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
+    return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):

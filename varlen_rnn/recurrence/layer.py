@@ -12,11 +12,13 @@ from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
+from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Direction, Gradients, Task
 from varlen_rnn.runtime.device import empty, on_device, to_device, to_host, zeros
 
 _REVERSE = False, True
+_STEPS = 32  # shapes of layers whose arguments and memory for single steps are remembered
 
 
 def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
@@ -42,6 +44,8 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     last : as `initial`; the last states of an empty sequence are its initial states
     kept : list of (rows, columns of the cell * hidden or more), one per direction; empty unless `keep`
     """
+    if (step := _one_step(cell, x, directions, plan)) is not None:
+        return step.forward(x, directions[0], initial, keep)
     shape = shape_of(x, directions[0])
     outputs, columns = shape.outputs, _places(cell, shape).kept
     sizes = len(cell.states), plan.num_sequences, shape.hidden
@@ -89,6 +93,8 @@ def backward(
         The gradients of both biases may be views of one memory; empty unless `need_weights`.
     d_initial : (states, directions, sequences, hidden)
     """
+    if d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:
+        return step.backward(x, directions[0], initial, y, kept[0], d_y, d_last, need_x, need_weights)
     shape = shape_of(x, directions[0])
     sizes = len(cell.states), plan.num_sequences, shape.hidden
     places = _places(cell, shape)
@@ -117,6 +123,21 @@ def backward(
             before = y, column, start[0], plan.previous_rows(backwards)
             d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, gradients.d_vectors))
     return d_x, d_directions, _stack_directions(d_initial)
+
+
+def _one_step(cell, x, directions, plan):
+    """Return the OneStep of single rows of few sequences, or None for any other batch."""
+    if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
+        return None
+    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]))
+
+
+@functools.lru_cache(maxsize=_STEPS)
+def _made_once(cell, dtype, shape):
+    """Return a OneStep, or None if there cannot be one."""
+    if not OneStep.fits(cell, shape) or len(_places(cell, shape).x_rows):
+        return None
+    return OneStep(cell, dtype, shape, _places(cell, shape))
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):

@@ -9,7 +9,7 @@ Kernels name this module, as they would name `numba.cuda`:
             out[i] = x[i] + x[i]
 
 `numba.cuda` is imported at the first launch or array, because most programs run on the CPU alone.  The package
-numba-cuda replaces Numba's own `numba.cuda` where it is installed: `pip install varlen-rnn[cuda13]`.
+numba-cuda replaces Numba's own `numba.cuda` where it is installed: `pip install numba-cuda[cu13]`.
 """
 
 import functools
@@ -34,7 +34,7 @@ def numba_cuda() -> Any:
             "CUDA",
             expected="the package numba-cuda",
             got=str(error),
-            hint="pip install varlen-rnn[cuda13], or [cuda12]",
+            hint="pip install numba-cuda[cu13], or numba-cuda[cu12]",
         ) from error
     return cuda
 

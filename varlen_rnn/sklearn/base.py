@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,22 +29,21 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
+from varlen_rnn.sklearn import recipe
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, outputs_of_batches
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
-# max_epochs="auto" trains for about _STEPS steps, between the least and the most epochs.  _ROWS is the number of rows
-# in a batch of predictions.
-_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2000, 6, 200
-_ROWS = 8192
+_ROWS = 8192  # the number of rows in a batch of predictions
 
 
 class SequenceEstimator(BaseEstimator):
     """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
+    _by_spelling = False  # whether words that occur once are told by their spelling
 
     def __init__(
         self,
@@ -171,8 +169,8 @@ class SequenceEstimator(BaseEstimator):
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
         with random.seeded(self._seed()):
             begins = not (self.warm_start and hasattr(self, "module_"))
-            sequences = self._start(X, y, _several_classes(X)) if begins else self._rows(X)
-            self._train(sequences, y, sample_weight)
+            sequences = self._start(X, y, several_classes(X)) if begins else self._rows(X)
+            self._train(sequences, *self._encoded(sequences, y, sample_weight))
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
@@ -188,7 +186,7 @@ class SequenceEstimator(BaseEstimator):
         y = labels_of_data(X, y)
         first = not hasattr(self, "module_")
         with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
-            classes = _several_classes(X) if classes is None else classes
+            classes = several_classes(X) if classes is None else classes
             sequences = self._start(X, y, classes) if first else self._rows(X)
             if not hasattr(self, "_optimizer"):
                 self._optimizer = self._make_optimizer()
@@ -218,18 +216,28 @@ class SequenceEstimator(BaseEstimator):
 
     def _start(self, X: Any, y: Any, classes: Any = None) -> list[np.ndarray]:
         """Learn the kind of inputs and labels, and create the network; return the rows of the sequences."""
+        sequences = self._learn(X, y, classes)
+        self._begin(sequences)
+        return sequences
+
+    def _learn(self, X: Any, y: Any, classes: Any) -> list[np.ndarray]:
+        """Learn the kind of inputs and labels; return the rows of the sequences."""
         self.__dict__.pop("_optimizer", None)
-        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary)
+        inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary, self._by_spelling)
         sequences = self._rows(X, inputs)
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
-        self.module_ = self._network()
-        if self.module_.standardize is not None:
-            self.module_.standardize.fit(sequences)
+        if inputs.kind == "numbers":
             self.n_features_in_ = inputs.size
         self.vocabulary_ = list(inputs.vocabulary)
         self.history_, self.n_iter_ = [], 0
         return sequences
+
+    def _begin(self, sequences: list[np.ndarray]) -> None:
+        """Create the network for sequences on which it will be trained."""
+        self.module_: Any = self._network()
+        if self.module_.standardize is not None:
+            self.module_.standardize.fit(sequences)
 
     def _network(self) -> Network:
         kind = "numbers" if self._inputs.kind == "numbers" else "ids"
@@ -244,19 +252,21 @@ class SequenceEstimator(BaseEstimator):
         labels = self._encode_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)))
         return labels, self._weights(labels, sample_weight)
 
-    def _train(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> None:
-        labels, weights = self._encoded(sequences, y, sample_weight)
+    def _train(self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any = None) -> None:
+        """Train the network, with the constructor's callbacks if `callbacks` is None."""
+        given = self.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))
         train, held = self._parts(len(sequences), labels, seed)
         made = self._batches(sequences, train, seed)
+        self.module_.stretches = recipe.stretches([sequences[k] for k in train], labels, self._convolved())
         loss = self._loss_of(labels, weights)
-        optimizer, epochs = self._make_optimizer(), self._epochs(len(made))
-        callbacks: list[Callback] = []
+        optimizer, epochs = self._make_optimizer(), self._epochs(len(train), len(made))
+        callbacks = []
         if (scheduler := self._scheduler(optimizer, epochs * len(made))) is not None:
             callbacks.append(Schedule(scheduler))
         if held is not None:
             callbacks.append(EarlyStopping("valid_loss", self.n_iter_no_change))
-        callbacks += check_list(self.callbacks, "callbacks", "a list of callbacks")
+        callbacks += check_list(given, "callbacks", "a list of callbacks")
         if self.checkpoints is not None:
             callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
         callbacks += [Progress()] if self.verbose else []
@@ -270,6 +280,15 @@ class SequenceEstimator(BaseEstimator):
             trainer.resume(self.checkpoints)
         trainer.fit(epochs)
         self.history_, self.n_iter_ = trainer.history, trainer.epoch
+        recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
+        self._calibrate(sequences, labels, weights, held)
+
+    def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
+        """Scale the network's outputs so that probabilities are right on sequences that were held back."""
+
+    def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
+        weighing = self._weights_of_losses(labels, weights)
+        return recipe.loss_of_constant(labels, weighing, getattr(self, "_several", False))
 
     def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the indices of the training sequences, and of the validation sequences or None."""
@@ -290,14 +309,15 @@ class SequenceEstimator(BaseEstimator):
     def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
         """Return batches of the training sequences, with the indices of the sequences in place of labels."""
         size = self.batch_size
-        if size == "auto":  # small batches for small data, for about 40 steps per epoch
-            size = min(64, max(8, len(train) // 40))
-        size = check_int(size, "batch_size", 1)
+        size = recipe.batch_size(len(train), self._convolved()) if size == "auto" else check_int(size, "batch_size", 1)
         return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, seed=seed)
 
-    def _epochs(self, steps_per_epoch: int) -> int:
+    def _convolved(self) -> bool:
+        return self.module_.convolutions is not None
+
+    def _epochs(self, count: int, steps_per_epoch: int) -> int:
         if self.max_epochs == "auto":
-            return min(_MOST_EPOCHS, max(_LEAST_EPOCHS, math.ceil(_STEPS / steps_per_epoch)))
+            return recipe.epochs(count, steps_per_epoch, self._convolved())
         return check_int(self.max_epochs, "max_epochs", 1)
 
     def _make_optimizer(self) -> AdamW:
@@ -371,9 +391,13 @@ class SequenceEstimator(BaseEstimator):
     # Predictions.
 
     def _outputs(self, X: Any, executor: Any) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the rows of each sequence, and the network's outputs (per sequence or row) in the order of X."""
+        """Return the rows of each sequence, and the outputs (per sequence or row) in the order of X."""
         check_is_fitted(self, "module_")
         sequences = self._rows(X)
+        return sequences, self._outputs_of(sequences, executor)
+
+    def _outputs_of(self, sequences: list[np.ndarray], executor: Any) -> np.ndarray:
+        """Return the network's outputs, float32."""
         by_row = not self._pool
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if by_row else np.ones(len(sequences), int)
         ends = np.cumsum(lengths)
@@ -386,7 +410,7 @@ class SequenceEstimator(BaseEstimator):
                 outputs[np.concatenate(places)] = found
         finally:
             self.module_.train()
-        return sequences, outputs
+        return outputs
 
     def read_options(self) -> dict[str, Any]:
         """Return options that make `data.read` encode texts as in the training; {} if inputs are numbers."""
@@ -394,6 +418,8 @@ class SequenceEstimator(BaseEstimator):
         if not self.vocabulary_:
             return {}
         tokens = "list" if self._inputs.kind == "tokens" else self._inputs.cut
+        if self._inputs.by_spelling:  # needs unknown tokens themselves
+            return {"tokens": tokens, "min_count": 1, "max_vocabulary": None}
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 
     def __sklearn_tags__(self) -> Any:
@@ -432,22 +458,30 @@ class SequenceEstimator(BaseEstimator):
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
         save(
-            path, module=self.module_.state_dict(copy=False), labels=self._label_state(), params=params, fitted=fitted,
-            estimator=type(self).__name__, inputs=dataclasses.asdict(self._inputs),
-            notes=getattr(self, "notes_", None) if notes is None else notes,
+            path, labels=self._label_state(), params=params, fitted=fitted, estimator=type(self).__name__,
+            inputs=dataclasses.asdict(self._inputs),
+            notes=getattr(self, "notes_", None) if notes is None else notes, **self._model_state(),
         )  # fmt: skip
+
+    def _model_state(self) -> dict[str, Any]:
+        """Return groups of arrays, and values that JSON can hold, by name."""
+        return {"module": self.module_.state_dict(copy=False)}
+
+    def _restore_model(self, saved: dict[str, Any]) -> None:
+        """Restore the result of `_model_state`."""
+        self.module_ = self._network()
+        self.module_.load_state_dict(saved["module"])
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
-        self.module_ = self._network()
-        self.module_.load_state_dict(saved["module"])
         self.vocabulary_ = list(self._inputs.vocabulary)
-        if self.module_.standardize is not None:
+        if self._inputs.kind == "numbers":
             self.n_features_in_ = self._inputs.size
         self._restore_labels(saved["labels"])
+        self._restore_model(saved)
         self.notes_ = saved["notes"]
 
 
@@ -475,7 +509,7 @@ def _names_of(names: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return found
 
 
-def _several_classes(X: Any) -> list[str] | None:
+def several_classes(X: Any) -> list[str] | None:
     """Return the names of the classes if X is a data set with several classes per sequence, otherwise None."""
     return X.classes if isinstance(X, Dataset) and X.label_kind == "several classes" else None
 

@@ -9,20 +9,30 @@ from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from varlen_rnn.data import Batches
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.data.vocabulary import split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_number, shown
-from varlen_rnn.nn import functional
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.nn import LinearChainCRF, functional
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn import recipe
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
+from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
+from varlen_rnn.sklearn.linear import Targets
+from varlen_rnn.sklearn.network import Network
 from varlen_rnn.tape.variable import Variable
+
+# A tagger learns from each step of a sequence.  max_epochs="auto" trains on _ROWS_OF_TAGGERS of them, for at least
+# _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
+_ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
 
 
 def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
@@ -35,9 +45,8 @@ def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
         own, inherited = (
             list(inspect.signature(function).parameters.values()) for function in (init, vars(base)["__init__"])
         )
-        names = {parameter.name for parameter in inherited}
-        more = [parameter for parameter in own[:-1] if parameter.name not in names]
-        init.__signature__ = inspect.Signature([*inherited, *more])
+        named = {parameter.name: parameter for parameter in (*inherited, *own[:-1])}  # a default of its own wins
+        init.__signature__ = inspect.Signature(list(named.values()))
         return init
 
     return give
@@ -102,15 +111,24 @@ def _classes_of_each(y: Any, number: int) -> np.ndarray:
     return labels.astype(np.float32)
 
 
-class SequenceClassifier(ClassifierMixin, SequenceEstimator):
-    """Classify sequences of unequal length with a recurrent network that is trained without padding.
+class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
+    """Classify sequences of unequal length, without padding, by the best of a few models.
 
     `y` has one class per sequence.  If a sequence may have several classes, `y` has a column of 0 and 1 for each class,
     and each class has its own probability.
 
-    Tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps the maximum, the
-    mean and the last row of its outputs for each sequence to the classes.  AdamW trains with a learning rate that rises
-    and falls (one cycle).  No parameter needs to be set.
+    The candidates are a ridge, on random convolutions of numbers (MiniRocket, arXiv 2012.08791) or on n-grams of texts,
+    tokens and ids; a recurrent network; and the product of their probabilities.  The estimator chooses the candidate of
+    the least log loss on sequences that it was not trained on: by leave-one-out for the ridge and five folds for the
+    network, or on a fifth of the sequences if there are more than 1,000.  A network is trained only if there are at
+    least 100 sequences and the ridge makes errors.  The same sequences calibrate the probabilities (a temperature).
+
+    In the network, tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps
+    the maximum, the mean and the last row of its outputs for each sequence to the classes.  For numbers, three
+    convolutions along each sequence, with normalisation over the rows of a batch, run beside the recurrent layer
+    (LSTM-FCN, arXiv 1709.05206).  AdamW trains with a learning rate that rises and falls (one cycle).  Up to 2,000
+    sequences of numbers that are not all whole are stretched and scaled in training by random factors of about 0.9 to
+    1.1, so that they are not learned by heart.  No parameter needs to be set.
 
     Parameters
     ----------
@@ -125,13 +143,20 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         Tokens that occur fewer than `min_count` times, or are not among the `max_vocabulary` most frequent, are treated
         as unknown.
     max_epochs : int or "auto"
-        "auto" trains for about 2,000 steps, but for at least 6 and at most 200 epochs.
+        "auto" trains for about 2,000 steps, but for at least 6 and at most 200 epochs.  With numbers, it trains for 600
+        steps, or for 25 times the root of the number of sequences (at most 2,000), in at most 400 epochs.
     batch_size : int or "auto"
-        Sequences per step; "auto" means a fortieth of all sequences, but at least 8 and at most 64.
+        Sequences per step; "auto" means a fortieth of all sequences, but at least 8 and at most 64.  With numbers, it
+        means at least 16, and all batches have about the same size.
     lr, weight_decay, clip_norm : float
         Learning rate and weight decay of AdamW, and the largest norm of the gradient, above which it is scaled down.
     schedule : {"one_cycle", "cosine", "constant"}
         How the learning rate changes during training.
+    model : {"auto", "recurrent", "convolutions", "ngrams"}
+        "auto" chooses.  "recurrent" always trains the network, on all sequences; its probabilities are calibrated with
+        `early_stopping` only.  "convolutions" is for numbers, "ngrams" for other inputs.  All parameters but `tokens`,
+        `min_count`, `max_vocabulary`, `class_weight`, `random_state` and `verbose` govern the network.  `warm_start`,
+        `checkpoints` and `partial_fit` need "recurrent".
     class_weight : dict, "balanced" or None
         The weight of each class in the loss.
     early_stopping : bool
@@ -142,7 +167,7 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     warm_start : bool
         Whether `fit` starts from the weights of the previous fit.
     verbose : int
-        1 or more shows a progress bar (`training.Progress`); 0 shows nothing.
+        1 or more prints the candidates and shows a progress bar (`training.Progress`); 0 shows nothing.
     checkpoints : path, optional
         A folder for checkpoints.  If a fit is killed, the next call of `fit` continues from the last checkpoint and
         ends with the same bits.  With `checkpoints`, a `random_state` of None means 0.
@@ -151,7 +176,11 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     Attributes
     ----------
     classes_ : array
-    module_ : nn.Module
+    candidates_ : list of dict
+        For each candidate its name ("candidate"), "loss" and "error" on sequences left out, "seconds", and whether it
+        was "chosen"; or the "reason" why it was not trained.
+    module_ : nn.Module or None
+        The network, or None if none was chosen; then `history_` is empty.
     history_ : list of dict
         The records of the epochs, as in `training.Trainer.history`.
     n_iter_ : int
@@ -159,6 +188,12 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     n_features_in_ : int
         Features of a row, if inputs are numbers.
     vocabulary_ : list of str
+
+    Warns
+    -----
+    ConvergenceWarning
+        scikit-learn's, with advice, if after 100 steps or more the training loss is hardly below the loss of a constant
+        prediction, or has risen far above the loss of the best epoch.
 
     Examples
     --------
@@ -169,8 +204,17 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
     """
 
     @also_takes_parameters_of(SequenceEstimator)
-    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        model: str = "auto",
+        class_weight: Any = None,
+        **params: Any,
+    ) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.model = model
         self.class_weight = class_weight
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
@@ -203,6 +247,10 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         by_class = self._class_weights[labels]
         return by_class if weights is None else by_class * weights
 
+    def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
+        own = labels if self._several else labels[:, None] == np.arange(len(self.classes_))
+        return Targets(2.0 * own - 1, "several classes" if self._several else "classes", weights)
+
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         if self._several:
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
@@ -220,6 +268,34 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         """
         outputs = self._outputs(X, executor)[1]
         return np.asarray(functional.sigmoid(outputs)) if self._several else _softmax(outputs)
+
+    def predict_log_proba(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return the logarithms of the probabilities that `predict_proba` returns, which do not become minus infinity.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict_proba`.
+        """
+        outputs = self._outputs(X, executor)[1]
+        return log_expit(outputs) if self._several else log_softmax(outputs, axis=1)
+
+    def decision_function(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+        """Return scores, shape `(sequences, classes)`; for two classes `(sequences,)`, positive for `classes_[1]`.
+
+        The probabilities are their softmax, or sigmoid if there are two classes or a sequence may have several.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict_proba`.
+        """
+        outputs = self._outputs(X, executor)[1]
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 and not self._several else outputs
 
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
         """Return the most probable class of each sequence; for several classes, 0 or 1 for each class.
@@ -251,11 +327,13 @@ class SequenceClassifier(ClassifierMixin, SequenceEstimator):
         self.classes_, self._several = _classes_of(state["classes"]), state["several"]
 
 
-class SequenceRegressor(RegressorMixin, SequenceEstimator):
-    """Predict numbers from sequences of unequal length with a recurrent network that is trained without padding.
+class SequenceRegressor(RegressorMixin, ChoosingEstimator):
+    """Predict numbers from sequences of unequal length, without padding, by the best of a few models.
 
-    The loss is the squared error of standardised targets.  Parameters and attributes are as in `SequenceClassifier`,
-    except for `class_weight` and `classes_`.
+    The loss is the squared error of standardised targets.  In place of the product of probabilities, the mean of both
+    predictions is weighted by their precisions (the inverse squared errors).  The network, parameters and attributes
+    are as in `SequenceClassifier`, except for `class_weight` and `classes_`.  Sequences are never stretched, because a
+    number may depend on their length.
 
     Examples
     --------
@@ -266,8 +344,13 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
     True
     """
 
+    @also_takes_parameters_of(SequenceEstimator)
+    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, model: str = "auto", **params: Any) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+        self.model = model
+
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        targets = self._targets(y, len(lengths))
+        targets = self._numbers(y, len(lengths))
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         if not np.isfinite(self._scale).all():
             raise InputError("y", expected="numbers whose variance float64 holds", got=shown(y))
@@ -275,7 +358,7 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         self._flat = np.asarray(y).ndim == 1
         return targets.shape[1]
 
-    def _targets(self, y: Any, number: int) -> np.ndarray:
+    def _numbers(self, y: Any, number: int) -> np.ndarray:
         """Return float64 targets, shape `(sequences, targets)`."""
         targets = _one_per_sequence(y, number)
         if targets.dtype.kind not in "fiub":
@@ -289,10 +372,13 @@ class SequenceRegressor(RegressorMixin, SequenceEstimator):
         return targets.reshape(number, -1).astype(np.float64)
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
-        targets = self._targets(y, len(lengths))
+        targets = self._numbers(y, len(lengths))
         if targets.shape[1] != len(self._mean):
             raise ShapeError("y", expected=f"{len(self._mean)} targets, as in the first fit", got=targets.shape[1])
         return ((targets - self._mean) / self._scale).astype(np.float32)
+
+    def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
+        return Targets(labels.astype(np.float64), "numbers", weights)
 
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
@@ -331,8 +417,15 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
     `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
-    attributes are as in `SequenceClassifier`.  `class_weight` applies to steps, `sample_weight` to sequences.
-    `tokens="auto"` means characters if each character has a label, otherwise words.
+    attributes are as in `SequenceClassifier`; there are no convolutions.  `class_weight` applies to steps,
+    `sample_weight` to sequences.  `tokens="auto"` means characters if each character has a label, otherwise words.
+    Words and tokens that occur once in the training share an embedding with unknown tokens of the same spelling: how
+    they begin, the last two letters, capitals and digits.  `max_epochs="auto"` trains until about 500,000 steps of sequences have passed.
+
+    With `crf=True`, a conditional random field chooses the classes of all steps of a sequence together (Lafferty,
+    McCallum and Pereira, 2001): each pair of neighbours has a trained score.  `predict` returns the most probable
+    labelling (Viterbi, 1967), `predict_proba` the probability of each class over all labellings.  Each step needs a
+    label, and `class_weight` must be None.
 
     Examples
     --------
@@ -344,11 +437,39 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """
 
     _pool = ()
+    _by_spelling = True
 
     @also_takes_parameters_of(SequenceEstimator)
-    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, class_weight: Any = None, **params: Any) -> None:
-        SequenceEstimator.__init__(self, cell, hidden_size, **params)
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        lr: float = 1e-2,
+        crf: bool = False,
+        class_weight: Any = None,
+        **params: Any,
+    ) -> None:
+        SequenceEstimator.__init__(self, cell, hidden_size, lr=lr, **params)
+        self.crf = crf
         self.class_weight = class_weight
+
+    def _network(self) -> Network:
+        network = super()._network()
+        if check_flag(self.crf, "crf"):
+            network.crf = LinearChainCRF(self._num_outputs)
+        return network
+
+    def _batches(self, sequences: list[np.ndarray], train: np.ndarray, seed: int) -> Batches:
+        self._rows_per_epoch = sum(len(sequences[k]) for k in train)
+        return super()._batches(sequences, train, seed)
+
+    def _epochs(self, count: int, steps_per_epoch: int) -> int:
+        most = super()._epochs(count, steps_per_epoch)
+        if self.max_epochs != "auto":
+            return most
+        least = min(most, max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch)))
+        return min(most, max(least, math.ceil(_ROWS_OF_TAGGERS / max(1, self._rows_per_epoch))))
 
     def _cut(self, X: Any, y: Any) -> str:
         if self.tokens != "auto" or not hasattr(y, "__len__") or as_sequences(X)[0] != "texts":
@@ -371,8 +492,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
         found = []
-        for labels in _one_per_step(y, lengths):
+        for number, labels in enumerate(_one_per_step(y, lengths)):
             there = _have_labels(labels)
+            if self.crf and not there.all():
+                expected, hint = "a label for each step with crf=True", "crf=False ignores steps without a label"
+                raise InputError(f"y, sequence {number}", expected=expected, got="None", hint=hint)
             numbers = np.full(len(labels), IGNORED, np.int64)
             if there.any():
                 numbers[there] = _numbers_of(_of_one_kind(labels[there]), self.classes_)
@@ -380,15 +504,24 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return found
 
     def _weights(self, labels: list[np.ndarray], sample_weight: Any) -> np.ndarray | None:
+        if self.class_weight is not None and self.crf:
+            hint = "a field scores the labels of all steps of a sequence together"
+            raise InputError("class_weight", expected="None with crf=True", got=shown(self.class_weight), hint=hint)
         if self.class_weight is not None:
             known = np.concatenate(labels)
             self._class_weights = _class_weights(self.class_weight, self.classes_, known[known != IGNORED])
         return super()._weights(labels, sample_weight)
 
     def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
-        return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
+        if not self.crf:
+            return functional.cross_entropy(outputs, np.concatenate(labels), reduction="none")
+        steps = np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
+        return self.module_.crf(outputs, np.concatenate(labels)) / steps
 
     def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
+        if self.crf:  # a loss is the mean over the steps of a sequence
+            steps = np.fromiter(map(len, labels), np.float32, len(labels))
+            return steps if weights is None else steps * weights
         by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
         numbers = np.concatenate(labels)
         there = numbers != IGNORED
@@ -401,6 +534,12 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         )
         return by_class if by_row is None else by_class * by_row
 
+    def _loss_of_constant(self, labels: list[np.ndarray], weights: np.ndarray | None) -> float:
+        if not self.crf:
+            return super()._loss_of_constant(labels, weights)
+        rows = None if weights is None else np.repeat(weights, list(map(len, labels)))
+        return recipe.loss_of_constant(labels, rows, several=False)
+
     def predict_proba(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
         """Return a list with the probability of each class at each step, `(steps, classes)`, for each sequence.
 
@@ -412,7 +551,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
         """
         sequences, outputs = self._outputs(X, executor)
-        return np.split(_softmax(outputs), np.cumsum(list(map(len, sequences)))[:-1])
+        lengths = list(map(len, sequences))
+        found = np.asarray(self.module_.crf.marginals(_rows_of(outputs, lengths))) if self.crf else _softmax(outputs)
+        return np.split(found, np.cumsum(lengths)[:-1])
 
     def predict(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
         """Return a list with the most probable class of each step, for each sequence.
@@ -425,7 +566,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
             It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
         """
         sequences, outputs = self._outputs(X, executor)
-        return np.split(self.classes_[outputs.argmax(axis=1)], np.cumsum(list(map(len, sequences)))[:-1])
+        lengths = list(map(len, sequences))
+        best = np.asarray(self.module_.crf.decode(_rows_of(outputs, lengths))) if self.crf else outputs.argmax(axis=1)
+        return np.split(self.classes_[best], np.cumsum(lengths)[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of steps whose class is predicted correctly, among the steps that have a label."""
@@ -442,6 +585,11 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
         self.classes_ = _classes_of(state["classes"])
+
+
+def _rows_of(outputs: np.ndarray, lengths: list[int]) -> LoDTensor:
+    """Return outputs of steps as the rows of sequences."""
+    return LoDTensor(outputs, [np.cumsum([0, *lengths])])
 
 
 def _have_labels(labels: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, chec
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
 from varlen_rnn.tape.variable import Variable
 
 _ONE = "[X] if X is one sequence"
@@ -36,6 +37,8 @@ class Inputs:
         The tokens of a text: "characters" or "words".
     vocabulary : tuple of str
         The token of each id; empty for ids and numbers.
+    by_spelling : bool
+        Whether tokens that are not in the vocabulary have an id of their spelling.
 
     Examples
     --------
@@ -48,14 +51,29 @@ class Inputs:
     size: int
     cut: str = "characters"
     vocabulary: tuple[str, ...] = ()
+    by_spelling: bool = False
 
     @classmethod
-    def learn(cls, X: Any, tokens: str = "auto", min_count: int = 1, max_vocabulary: int | None = None) -> Inputs:
-        """Return the Inputs of the training sequences: their kind, size and vocabulary."""
+    def learn(
+        cls,
+        X: Any,
+        tokens: str = "auto",
+        min_count: int = 1,
+        max_vocabulary: int | None = None,
+        by_spelling: bool = False,
+    ) -> Inputs:
+        """Return the Inputs of the training sequences: their kind, size and vocabulary.
+
+        With `by_spelling`, tokens that occur once have the id of their spelling, unless tokens are characters.
+        """
         if isinstance(X, Dataset) and X.vocabulary:
             kind = "tokens" if X.tokens == "list" else "texts"
             cut = "characters" if X.tokens == "list" else X.tokens
-            return cls(kind, len(X.vocabulary), cut, tuple(X.vocabulary))
+            if not by_spelling or X.tokens == "characters":
+                return cls(kind, len(X.vocabulary), cut, tuple(X.vocabulary))
+            words = [[X.vocabulary[number] for number in ids] for ids in X.sequences]
+            vocabulary = vocabulary_of_forms(words, 1)
+            return cls(kind, len(vocabulary), cut, tuple(vocabulary), True)
         kind, sequences = as_sequences(X)
         check_choice(tokens, "tokens", "auto", "characters", "words")
         if kind == "numbers":
@@ -65,8 +83,9 @@ class Inputs:
         if tokens == "auto":
             tokens = natural_tokens(sequences) if kind == "texts" else "characters"
         cut = [split_text(sequence, tokens) for sequence in sequences] if kind == "texts" else sequences
-        vocabulary = build_vocabulary(cut, min_count, max_vocabulary)
-        return cls(kind, len(vocabulary), tokens, tuple(vocabulary))
+        by_spelling = by_spelling and (kind == "tokens" or tokens == "words")
+        vocabulary = (vocabulary_of_forms if by_spelling else build_vocabulary)(cut, min_count, max_vocabulary)
+        return cls(kind, len(vocabulary), tokens, tuple(vocabulary), by_spelling)
 
     def rows_of(self, X: Any) -> list[np.ndarray]:
         """Return the rows of each sequence: int64 ids `(rows,)`, or float32 numbers `(rows, features)`."""
@@ -91,7 +110,11 @@ class Inputs:
         if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
             return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
         cut = [split_text(sequence, self.cut) for sequence in sequences] if self.kind == "texts" else sequences
-        return encode_all(cut, self.vocabulary)
+        return self._encoded(cut)
+
+    def _encoded(self, cut: Sequence[Any]) -> list[np.ndarray]:
+        """Return the ids of sequences of tokens."""
+        return encode_all(spelled(cut, self.vocabulary) if self.by_spelling else cut, self.vocabulary)
 
     def _encoded_again(self, data: Dataset) -> list[np.ndarray]:
         """Return a data set's sequences, with the ids of its vocabulary replaced by ids of this vocabulary."""
@@ -100,7 +123,7 @@ class Inputs:
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=f"{data}")
         if tuple(data.vocabulary) == self.vocabulary:
             return list(data.sequences)
-        (ids,) = encode_all([data.vocabulary], self.vocabulary)
+        (ids,) = self._encoded([data.vocabulary])
         return [ids[sequence] for sequence in data.sequences]
 
 

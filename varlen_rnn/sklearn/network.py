@@ -7,18 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn import nn
+from varlen_rnn import nn, random
 from varlen_rnn.cells import registry
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn import functional
+from varlen_rnn.sklearn.stretch import stretched
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
 _LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+_FILTERS, _WINDOWS = (32, 64, 32), (9, 5, 3)  # LSTM-FCN's windows are 8, 5 and 3 rows; it has four times the filters
+
+
+class Convolutions(nn.Module):
+    """Convolve along each sequence three times; normalise over the batch's rows and rectify after each convolution.
+
+    The module maps rows `(rows, input_size)` to `(rows, 32)` and keeps the LoD.
+
+    Source: Wang, Yan and Oates (2017), "Time series classification from scratch with deep neural networks".
+    """
+
+    def __init__(self, input_size: int) -> None:
+        sizes = zip((input_size, *_FILTERS), _FILTERS, _WINDOWS, strict=False)
+        self.convolve = nn.ModuleList([nn.SequenceConv(*each, bias=False) for each in sizes])
+        self.normalise = nn.ModuleList([nn.BatchNorm1d(filters) for filters in _FILTERS])
+
+    def forward(self, x: Any) -> Variable:
+        """Return the features of each row."""
+        for convolve, normalise in zip(self.convolve, self.normalise, strict=True):
+            x = functional.relu(normalise(convolve(x)))
+        return x
 
 
 class Network(nn.Module):
     """Embed or standardise rows, then apply a recurrent layer, pooling, dropout and a linear layer.
+
+    If rows are numbers and are pooled, convolutions run beside the recurrent layer, on the same rows.  The maximum and
+    the mean of their outputs are joined to the pooled outputs of the recurrent layer.
 
     Parameters
     ----------
@@ -32,6 +57,14 @@ class Network(nn.Module):
     pool : list of str
         The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
         computed for each row instead.
+
+    Attributes
+    ----------
+    stretches : bool
+        Whether standardised rows are stretched and scaled at random in training (`stretched`).
+
+    Source: Karim, Majumdar, Darabi and Chen (2018), "LSTM fully convolutional networks for time series classification",
+    arXiv 1709.05206.
     """
 
     def __init__(
@@ -54,16 +87,25 @@ class Network(nn.Module):
         options["dropout"] = dropout if num_layers > 1 else 0.0
         self.recurrent = _layer(cell)(size if self.embedding is None else embedding_size, hidden_size, **options)
         self.pool = check_list(pool, "pool", "a list of kinds of pooling")
+        self.stretches = False  # whether sequences are stretched at random in training
+        self.convolutions = Convolutions(size) if kind == "numbers" and self.pool else None
         width = hidden_size * (2 if bidirectional else 1) * max(1, len(self.pool))
+        width += 0 if self.convolutions is None else 2 * _FILTERS[-1]
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, num_outputs)
+        self.crf: Any = None  # a tagger's conditional random field
 
     def forward(self, x: Any) -> Variable:
         """Return the outputs of each sequence, or of each row if `pool` is empty."""
         rows = self.standardize(x) if self.embedding is None else self.embedding(x)
+        if self.stretches and self.training:
+            rows = stretched(rows.value, random.generator())
         y, _ = self.recurrent(rows)
         if self.pool:
             parts = [functional.sequence_pool(y, kind) for kind in self.pool]
+            if self.convolutions is not None:
+                features = self.convolutions(rows)
+                parts += [functional.sequence_pool(features, kind) for kind in ("max", "mean")]
             y = functional.concat(parts) if len(parts) > 1 else parts[0]
         return self.output(self.dropout(y))
 

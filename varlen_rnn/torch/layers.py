@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -15,8 +17,8 @@ from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError
 from varlen_rnn.ops.recurrent.inputs import Form
 from varlen_rnn.torch.eager import eager, is_transformed
-from varlen_rnn.torch.layouts import Batch, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
-from varlen_rnn.torch.recurrence import Step, layer
+from varlen_rnn.torch.layouts import Batch, lod_of_equal, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
+from varlen_rnn.torch.recurrence import Step, directions_of, layer
 
 _CELLS = {  # by `mode`
     "RNN_TANH": CELLS["rnn_tanh"],
@@ -24,7 +26,9 @@ _CELLS = {  # by `mode`
     "LSTM": CELLS["lstm"],
     "GRU": CELLS["gru"],
 }
-_FLOATS = (torch.float32, torch.float64)
+_STEPS = {mode: Step(cell, (False,)) for mode, cell in _CELLS.items()}
+_made: Any = weakref.WeakKeyDictionary()  # of each layer: how its weights were seen, and the Step made of them
+_FLOATS = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 _Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin, followed by torch's layer among the bases
 
 
@@ -56,6 +60,10 @@ class _Unpadded(_Base):
             if self._parameters.get(name) is not weight:  # in half the time of torch's own test
                 self._update_flat_weights()
                 break
+        if lengths is None and offsets is None and (operands := self._operands_of_step(input, hx)) is not None:
+            weights = self._weights(0)
+            output, *last = layer(self._step(weights), *operands, *weights)
+            return output, tuple(last) if self.mode == "LSTM" else last[0]
         if isinstance(input, torch.fx.Proxy):
             return self._traced(input, hx=hx, lengths=lengths, offsets=offsets)
         if not isinstance(input, (Tensor, PackedSequence)):
@@ -80,6 +88,45 @@ class _Unpadded(_Base):
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _operands_of_step(self, input: Any, hx: Any) -> tuple[Any, ...] | None:
+        """Return the LoD, the rows and the states of a single step of one layer if they fit; None for all else.
+
+        Loops that decode call a layer so.  The tests of other inputs would take longer than the step.
+        """
+        if type(input) is not Tensor or input.is_nested or self.num_layers > 1 or self.bidirectional or self.proj_size:
+            return None
+        shape, weight, states = input.shape, self._flat_weights[0], hx if type(hx) is tuple else (hx,)
+        dtype = weight.dtype
+        if len(shape) != 3 or shape[self.batch_first] != 1 or shape[2] != self.input_size or input.dtype is not dtype:
+            return None
+        count = shape[not self.batch_first]
+        for state in states:
+            if type(state) is not Tensor or state.shape != (1, count, self.hidden_size) or state.dtype is not dtype:
+                return None
+        if len(states) != self._num_states or dtype not in _FLOATS or is_transformed() or torch.jit.is_tracing():
+            return None
+        if not all([tensor.is_cpu for tensor in (weight, input, *states)]):
+            return None
+        return lod_of_equal(count, 1), input, *states
+
+    def _step(self, weights: Sequence[Any]) -> Step:
+        """Return the Step of a single layer with arrays of its weights.
+
+        The arrays share the memory of the weights, so they follow any change there.  They are made anew if a weight has
+        other memory, another shape or another data type.
+        """
+        step, seen = _STEPS[self.mode], []
+        for weight in weights:
+            if weight is not None:
+                if not weight.is_contiguous():
+                    return step
+                seen.append((weight.data_ptr(), weight.shape, weight.dtype))
+        found = _made.get(self)
+        if found is None or found[0] != seen:
+            directions = directions_of(step, self.input_size, _FLOATS[weights[0].dtype], weights)
+            found = _made[self] = seen, step._replace(directions=directions)
+        return found[1]
 
     def _traced(self, proxy: Any, **named: Any) -> Any:
         """Return a `torch.fx` node that calls the whole layer, as tracing does for torch's own layers."""

@@ -124,7 +124,7 @@ def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
 def of_equal(padded: Tensor, batch_first: bool) -> Batch:
     """Return a Batch of sequences of equal lengths; rows share the memory of `padded` if that is in their order."""
     num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
-    lod = _lod_of_equal(num_sequences, steps) if steps <= _FEW_STEPS else LoD([np.arange(num_sequences + 1) * steps])
+    lod = lod_of_equal(num_sequences, steps) if steps <= _FEW_STEPS else LoD([np.arange(num_sequences + 1) * steps])
     if batch_first or steps == 1 or num_sequences == 1:  # rows are in their order
         axes, rows = padded.shape[:2], padded.reshape(num_sequences * steps, padded.shape[2])
         return Batch(rows, lod, lambda rows: rows.reshape(*axes, rows.shape[1]))
@@ -136,7 +136,7 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
 
 
 @functools.lru_cache(maxsize=32)
-def _lod_of_equal(num_sequences: int, steps: int) -> LoD:
+def lod_of_equal(num_sequences: int, steps: int) -> LoD:
     """Return the LoD of sequences of `steps` rows each; it is cached, with its plan, for loops of single steps."""
     return LoD([np.arange(num_sequences + 1) * steps])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,19 +23,23 @@ from varlen_rnn.torch.eager import saves_elsewhere
 class Step(NamedTuple):
     """The constants of a layer.
 
-    `reverse` says for each direction whether it runs backward.
+    `reverse` says for each direction whether it runs backward.  `directions` are arrays of the weights if the caller
+    has them; otherwise each call makes them.
     """
 
     cell: Cell
     reverse: tuple[bool, ...]
+    directions: list[Direction] | None = None
 
 
 class _Operands(NamedTuple):
     """The arrays that the engine takes; they share the memory of tensors.
 
+    `axes` are the sizes of the axes before the features of the inputs: one axis of rows, or two of steps and sequences.
     `initial` has the shape (states, directions, sequences, hidden); it is None without initial states.
     """
 
+    axes: tuple[int, ...]
     x: np.ndarray
     directions: list[Direction]
     initial: np.ndarray | None
@@ -76,17 +81,19 @@ class _Recurrence(torch.autograd.Function):
         y, *operands = ctx.saved_tensors  # raises if a tensor was changed or freed meanwhile
         (step, lod), (found, ctx.kept) = (ctx.step, ctx.lod), (ctx.kept, None)
         if found is None:
-            arrays = _arrays(step, operands)
+            arrays = _arrays(step._replace(directions=None), operands)  # hooks may have saved copies
             found = arrays, _forward(step, lod, arrays, keep=True)[1]
         arrays, kept = found
         needs, (d_y, *d_last) = ctx.needs_input_grad[2:], map(_array, gradients)
         d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
-        d_last = _full_states(arrays, len(lod.levels[0]) - 1, d_last)
+        d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
         first = 1 + len(step.cell.states)
+        outputs = _rows(_array(y)), kept, _rows(d_y), d_last
         d_x, d_directions, d_initial = recurrence.backward(
-            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), _array(y), kept, d_y, d_last,
+            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), *outputs,
             need_x=needs[0], need_weights=any(needs[first:]), reverse=step.reverse,
         )  # fmt: skip
+        d_x = None if d_x is None else d_x.reshape(*arrays.axes, d_x.shape[1])
         of_states = _cut(arrays, d_initial)
         of_weights: list[Any] = [array for direction in d_directions for array in _apart(direction)]
         of_weights = of_weights or [None] * len(needs[first:])
@@ -122,45 +129,56 @@ class _Once(torch.autograd.Function):
 
 def _array(tensor: Tensor | None) -> Any:
     """Return a C-contiguous array, of the memory of a tensor if that is contiguous."""
-    return None if tensor is None else tensor.detach().contiguous().numpy()
+    if tensor is None:
+        return None
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    return (plain if plain.is_contiguous() else plain.contiguous()).numpy()
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """Return the rows of an array as a matrix."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def _arrays(step: Step, operands: Sequence[Tensor | None]) -> _Operands:
     """Return the operands as arrays; raise unless the weights fit."""
-    x, *others = map(_array, operands)
-    count = len(step.cell.states)
-    states, weights = others[:count], others[count:]
-    own = len(weights) // len(step.reverse)
-    directions = [_direction(step.cell, x, weights[at : at + own]) for at in range(0, len(weights), own)]
-    arrays = _Operands(x, directions, None)
+    first = 1 + len(step.cell.states)
+    x, *states = map(_array, operands[:first])
+    axes, x = x.shape[:-1], _rows(x)
+    directions = step.directions or directions_of(step, x.shape[1], x.dtype, operands[first:])
     if states[0] is None:
-        return arrays
-    if count == 1 and directions[0].weight_hr is None:
-        return arrays._replace(initial=states[0][None])
-    return arrays._replace(initial=_full_states(arrays, states[0].shape[1], states))
+        return _Operands(axes, x, directions, None)
+    if len(states) == 1 and directions[0].weight_hr is None:
+        return _Operands(axes, x, directions, states[0][None])
+    return _Operands(axes, x, directions, _full_states(directions, states[0].shape[1], states))
 
 
-def _direction(cell: Cell, x: np.ndarray, weights: Sequence[Any]) -> Direction:
+def directions_of(step: Step, features: int, dtype: Any, weights: Sequence[Tensor | None]) -> list[Direction]:
+    """Return arrays of the weights of each direction; raise unless they fit rows of so many features."""
+    arrays, own = list(map(_array, weights)), len(weights) // len(step.reverse)
+    return [_direction(step.cell, features, dtype, arrays[at : at + own]) for at in range(0, len(arrays), own)]
+
+
+def _direction(cell: Cell, features: int, dtype: Any, weights: Sequence[Any]) -> Direction:
     """Return the weights of a direction, with zeros for missing biases; raise unless they fit."""
     weight_hr = weights[4] if len(weights) > 4 else None
     outputs, hidden = weights[1].shape[1], (weights[1] if weight_hr is None else weight_hr).shape[1]
-    shapes = weight_shapes(cell, x.shape[1], hidden, None if weight_hr is None else outputs)
+    shapes = weight_shapes(cell, features, hidden, None if weight_hr is None else outputs)
     found = []
     for weight, (name, shape) in zip(weights, shapes.items(), strict=True):
         if weight is None:
-            weight = np.zeros(shape, x.dtype)
+            weight = np.zeros(shape, dtype)
         elif weight.shape != shape:
             raise ShapeError(name, expected=f"shape {shape}", got=f"shape {weight.shape}")
-        elif weight.dtype != x.dtype:
-            raise DTypeError(name, expected=x.dtype, got=weight.dtype)
+        elif weight.dtype != dtype:
+            raise DTypeError(name, expected=dtype, got=weight.dtype)
         found.append(weight)
     return Direction(*found)
 
 
-def _full_states(arrays: _Operands, count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
+def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
     """Return states, or their gradients, of `count` sequences as one array; a missing state, or unit, is zeros."""
-    hidden = arrays.directions[0].hidden
-    full = np.zeros((len(given), len(arrays.directions), count, hidden), arrays.x.dtype)
+    full = np.zeros((len(given), len(directions), count, directions[0].hidden), directions[0].weight_hh.dtype)
     for number, state in enumerate(given):
         if state is not None:
             full[number, ..., : state.shape[2]] = state
@@ -188,4 +206,4 @@ def _forward(step: Step, lod: LoD, arrays: _Operands, keep: bool) -> tuple[list[
     y, last, kept = recurrence.forward(
         step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), keep, step.reverse
     )
-    return [torch.from_numpy(array) for array in (y, *_cut(arrays, last))], kept
+    return [torch.from_numpy(array) for array in (y.reshape(*arrays.axes, y.shape[1]), *_cut(arrays, last))], kept

@@ -155,3 +155,45 @@ def _examples_decoding(rng):
     yield [rows(rng, 3), rng.standard_normal((5, 3)), None], {}
     for lod in TROUBLES:
         yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2)), rng.integers(0, 2, lod.num_rows)], {}
+
+
+@operator(cost=_cost)
+def crf_marginals(emission, transition):
+    """Return the probability of each tag of each row, over all labellings of its sequence.
+
+    Parameters
+    ----------
+    emission, transition
+        As in `linear_chain_crf`.
+
+    Returns
+    -------
+    Variable of shape `(rows, tags)`, with the LoD of `emission`
+
+    Examples
+    --------
+    >>> emission = LoDTensor(np.log([[3.0, 1.0], [1.0, 1.0]]), [[0, 2]])
+    >>> np.asarray(crf_marginals(emission, np.zeros((4, 2))))
+    array([[0.75, 0.25],
+           [0.5 , 0.5 ]])
+
+    Source: the gradient of the logarithm of the normalising sum (Lafferty, McCallum and Pereira, 2001).
+    """
+    label = LoDTensor.wrap(np.zeros(len(emission.data), np.int64))
+    scales = np.ones(emission.num_elements(-1), emission.dtype)
+    _, gradient, _ = _costs(emission, label, transition, scales, with_gradient=True)
+    gradient[:, 0] += 1  # the gradient of the cost of labels is the probabilities less 1 at the labels, here all 0
+    return emission.like(gradient)
+
+
+@crf_marginals.infer
+def _infer_marginals(emission, transition):
+    _check("crf_marginals", emission, transition)
+    return emission
+
+
+@crf_marginals.examples
+def _examples_marginals(rng):
+    yield [rows(rng, 3), rng.standard_normal((5, 3))], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2))], {}

@@ -1,0 +1,66 @@
+"""The models by kind of set: the estimators with their defaults, and the baselines that a reader would try first."""
+
+import importlib
+import importlib.util
+from typing import NamedTuple
+
+OURS, RECURRENT = "varlen_rnn", "varlen_rnn, recurrent"
+
+
+class Model(NamedTuple):
+    """Where a model is, and how it is run.
+
+    Attributes
+    ----------
+    where : str
+        A function of this package, "module.function", called with training X and y, test X and a seed.  It returns the
+        predictions, or predictions and probabilities, and the seconds of the fit.
+    kinds : tuple of str
+        The kinds of sets that it is for.
+    needs : tuple of str
+        Packages; "aeon" means that it runs in aeon's environment.
+    seeded : bool
+        Whether the seed changes the result; otherwise it is run once.
+    """
+
+    where: str
+    kinds: tuple
+    needs: tuple = ()
+    seeded: bool = True
+
+
+MODELS = {
+    OURS: Model("ours.default", ("series", "texts", "tags", "numbers")),
+    RECURRENT: Model("ours.recurrent", ("series", "texts", "numbers")),
+    "MiniRocket, padded": Model("rocket.padded", ("series", "numbers"), ("aeon",)),
+    "MiniRocket, resized": Model("rocket.resized", ("series", "numbers"), ("aeon",)),
+    "KNN-DTW": Model("rocket.neighbours", ("series", "numbers"), ("aeon",), seeded=False),
+    "n-grams, SVM": Model("ngrams.machine", ("texts",), ("sklearn",), seeded=False),
+    "n-grams, logistic": Model("ngrams.logistic", ("texts",), ("sklearn",), seeded=False),
+    "CRF": Model("crf.field", ("tags",), ("sklearn_crfsuite",), seeded=False),
+    "boosted statistics": Model("boosting.statistics", ("series", "numbers"), ("sklearn",)),
+    "PyTorch LSTM": Model("pytorch.lstm", ("series", "texts", "tags", "numbers"), ("torch",)),
+}
+
+
+def models_of(kind):
+    """Return the names of the models of a kind of sets.
+
+    Examples
+    --------
+    >>> models_of("tags")
+    ['varlen_rnn', 'CRF', 'PyTorch LSTM']
+    """
+    return [name for name, model in MODELS.items() if kind in model.kinds]
+
+
+def function_of(name):
+    """Return the function of a model."""
+    module, _, function = MODELS[name].where.partition(".")
+    return getattr(importlib.import_module(f"benchmarks.quality.{module}"), function)
+
+
+def lacking(name, aeon):
+    """Return the packages that a model needs and that are not installed; `aeon` is whether it has its environment."""
+    there = lambda package: aeon if package == "aeon" else importlib.util.find_spec(package) is not None
+    return [package for package in MODELS[name].needs if not there(package)]

@@ -1,0 +1,155 @@
+"""docs/quality.md, from the lines of results: tables, and sentences that say no more than they do."""
+
+import statistics
+
+from benchmarks import results
+from benchmarks.quality.models import MODELS, OURS, RECURRENT
+from benchmarks.quality.sets import SETS
+from benchmarks.tables import markdown
+
+TITLES = {"series": "Series", "texts": "Texts", "tags": "Tags of steps", "numbers": "Numbers"}
+HEAD = """# How good the defaults are
+
+The estimators without any parameter, beside the baselines that a reader would try first. `python -m benchmarks quality`
+computes the figures and goes on where it stopped. `python -m benchmarks quality page` writes this page. All sets ship
+with packages: aeon, scikit-learn, Python itself.
+
+The **error** of series and texts is the share of wrong classes. The error of tags is the share of steps with a wrong
+tag. The error of numbers is the squared error over the variance of the test targets. The standard error over the seeds
+follows behind ±, and then the seconds of a fit. **Relative** is our error over the error of the best baseline; half a
+sequence is added to both errors, since the best may make none. The defaults were chosen on the sets with a *.
+"""
+
+
+def write_page(path, docs):
+    """Write `quality.md` into `docs`, from the lines in the file `path`."""
+    if not path.exists():
+        raise SystemExit(f"No results in {path}: run `python -m benchmarks quality` first.")
+    machine, lines = results.read(path)
+    (docs / "quality.md").write_text(page(machine, lines))
+
+
+def page(machine, lines):
+    """Return the text of the page."""
+    parts = [HEAD, _about(machine)]
+    found = figures(lines)
+    parts += ["## Beside each baseline\n", _means(found), _behind(found)]
+    for kind, title in TITLES.items():
+        names = [name for name in SETS if SETS[name].kind == kind and any(key[0] == name for key in found)]
+        if names:
+            parts += [f"## {title}\n", _table(kind, names, found)]
+    parts += [_failed(lines)]
+    return "\n".join(part for part in parts if part)
+
+
+def figures(lines):
+    """Return the mean error of each set and model with its standard errors, seconds and calibration error.
+
+    Examples
+    --------
+    >>> line = {"set": "names", "model": "PyTorch LSTM", "test": 50, "of_test": 0.01, "fit": 2.0}
+    >>> its = figures([line | {"error": 0.1}, line | {"error": 0.3}])["names", "PyTorch LSTM"]
+    >>> its["error"], round(its["of_seeds"], 3), its["seeds"], its["fit"]
+    (0.2, 0.1, 2, 2.0)
+    """
+    together = {}
+    for line in lines:
+        if "error" in line:
+            together.setdefault((line["set"], line["model"]), []).append(line)
+    found = {}
+    for key, some in together.items():
+        errors = [line["error"] for line in some]
+        spread = statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else 0.0
+        sure = [line["calibration"] for line in some if "calibration" in line]
+        found[key] = {
+            "error": statistics.mean(errors), "of_seeds": spread, "seeds": len(some), "test": some[0]["test"],
+            "of_test": statistics.mean(line["of_test"] for line in some),
+            "fit": statistics.median(line["fit"] for line in some),
+            "calibration": statistics.mean(sure) if sure else None,
+        }  # fmt: skip
+    return found
+
+
+def best(found, name):
+    """Return the baseline with the least error on a set, or None if it has no baseline."""
+    baselines = [model for model in MODELS if model not in (OURS, RECURRENT) and (name, model) in found]
+    return min(baselines, key=lambda model: found[name, model]["error"], default=None)
+
+
+def relative(found, name, model):
+    """Return the error of a model over the error of the best baseline, or None if either is missing.
+
+    Examples
+    --------
+    >>> its = {"error": 0.0, "test": 50}
+    >>> relative({("names", "CRF"): its, ("names", OURS): its | {"error": 0.01}}, "names", OURS)
+    2.0
+    """
+    other = best(found, name)
+    if other is None or (name, model) not in found:
+        return None
+    half = 0.5 / found[name, model]["test"]
+    return (found[name, model]["error"] + half) / (found[name, other]["error"] + half)
+
+
+def _about(machine):
+    return (
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
+        f"varlen_rnn {machine['varlen_rnn']} ({machine['commit']}).\n"
+    )
+
+
+def _means(found):
+    """Return a table: the mean of relative errors of each model, and ours on the same sets."""
+    rows = []
+    for model in MODELS:
+        names = [name for name in SETS if (name, model) in found and relative(found, name, OURS) is not None]
+        if model == OURS or not names:
+            continue
+        means = [statistics.mean(relative(found, name, which) for name in names) for which in (model, OURS)]
+        rows.append([model, len(names), *means])
+    return markdown(["model", "sets", "its mean of relative errors", "ours on the same sets"], rows) + "\n"
+
+
+def _behind(found):
+    """Return the sets on which the defaults are more than two standard errors behind the best baseline."""
+    rows, count = [], 0
+    for name in SETS:
+        other = best(found, name)
+        if other is None or (name, OURS) not in found:
+            continue
+        ours, theirs, count = found[name, OURS], found[name, other], count + 1
+        spread = sum(each[kind] ** 2 for each in (ours, theirs) for kind in ("of_seeds", "of_test")) ** 0.5
+        if ours["error"] - theirs["error"] > 2 * spread:
+            rows.append(f"{name} ({ours['error']:.3f}, {other} {theirs['error']:.3f})")
+    words = f"{len(rows)} of {count} sets" + (f": {', '.join(rows)}" if rows else "")
+    sure = [its["calibration"] for (_, model), its in found.items() if model == OURS and its["calibration"] is not None]
+    calibrated = f" The mean of expected calibration errors is {statistics.mean(sure):.3f}." if sure else ""
+    return (
+        f"More than two standard errors (of seeds and test sequences together) behind the best baseline: {words}."
+        f"{calibrated}\n"
+    )
+
+
+def _table(kind, names, found):
+    """Return the table of a kind: a set per row, a model per column."""
+    models = [model for model in MODELS if kind in MODELS[model].kinds and any((n, model) in found for n in names)]
+    rows = []
+    for name in names:
+        cells = [_cell(found.get((name, model))) for model in models]
+        mark = "*" if SETS[name].tuned else ""
+        rows.append([f"{name}{mark}: {SETS[name].about}", *cells, relative(found, name, OURS)])
+    return markdown(["set", *models, "relative"], rows) + "\n"
+
+
+def _cell(its):
+    if its is None:
+        return None
+    spread = f" ± {its['of_seeds']:.3f}" if its["seeds"] > 1 else ""
+    return f"{its['error']:.3f}{spread}, {its['fit']:.2g} s"
+
+
+def _failed(lines):
+    some = [line for line in lines if "failed" in line]
+    failed = [f"* {line['set']}, {line['model']}, seed {line['seed']}: {line['failed']}" for line in some]
+    return "## Without figures\n\n" + "\n".join(failed) + "\n" if failed else ""

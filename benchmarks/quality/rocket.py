@@ -1,0 +1,57 @@
+"""aeon's MiniRocket and nearest neighbours under dynamic time warping; in aeon's environment, without varlen_rnn."""
+
+import time
+
+import numpy as np
+
+
+def padded(kind, X, y, X_test, seed):
+    """MiniRocket over series with zeros behind them, as long as the longest; longer test series are cut."""
+    length = max(9, max(map(len, X)))
+
+    def array(some):
+        found = np.zeros((len(some), some[0].shape[1], length), np.float32)
+        for number, x in enumerate(some):
+            found[number, :, : min(length, len(x))] = x[:length].T
+        return found
+
+    return _rocket(kind, array(X), y, array(X_test), seed)
+
+
+def resized(kind, X, y, X_test, seed):
+    """MiniRocket over series that linear interpolation makes as long as the median one."""
+    length = max(9, int(np.median(list(map(len, X)))))
+
+    def array(some):
+        places = [np.linspace(0, len(x) - 1, length) for x in some]
+        rows = zip(some, places, strict=True)
+        return np.array([[np.interp(at, np.arange(len(x)), column) for column in x.T] for x, at in rows], np.float32)
+
+    return _rocket(kind, array(X), y, array(X_test), seed)
+
+
+def _rocket(kind, X, y, X_test, seed):
+    from aeon.classification.convolution_based import MiniRocketClassifier
+    from aeon.regression.convolution_based import MiniRocketRegressor
+
+    estimator = {"series": MiniRocketClassifier, "numbers": MiniRocketRegressor}[kind]
+    return _fitted(estimator(random_state=seed), X, y, X_test)
+
+
+def neighbours(kind, X, y, X_test, seed):
+    """One nearest neighbour under dynamic time warping, of series as they are; the window is a tenth."""
+    from aeon.classification.distance_based import KNeighborsTimeSeriesClassifier
+    from aeon.regression.distance_based import KNeighborsTimeSeriesRegressor
+
+    estimator = {"series": KNeighborsTimeSeriesClassifier, "numbers": KNeighborsTimeSeriesRegressor}[kind]
+    array = lambda some: [np.ascontiguousarray(x.T, np.float64) for x in some]
+    equal = len({len(x) for x in [*X, *X_test]}) == 1
+    given = (np.array(array(X)), np.array(array(X_test))) if equal else (array(X), array(X_test))
+    return _fitted(estimator(distance="dtw", distance_params={"window": 0.1}), given[0], y, given[1])
+
+
+def _fitted(estimator, X, y, X_test):
+    began = time.perf_counter()
+    estimator.fit(X, y)
+    seconds = time.perf_counter() - began
+    return estimator.predict(X_test), None, seconds

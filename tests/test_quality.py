@@ -1,0 +1,77 @@
+"""The quality suite: each kind of set has errors, a run goes on where it stopped, and the page says what lines say."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.quality import page, run, scores, worker
+from benchmarks.quality.models import OURS, lacking
+from benchmarks.quality.sets import SETS, Set, read_ts
+
+pytest.importorskip("sklearn")
+
+
+def test_a_series_ends_where_its_padding_begins(tmp_path):
+    (tmp_path / "X.ts").write_text("#\n@data\n1,2,?:3,4,?:a\n5:6:b\n")
+    X, y = read_ts(tmp_path / "X.ts")
+    assert [x.tolist() for x in X] == [[[1, 3], [2, 4]], [[5, 6]]]
+    assert y.tolist() == ["a", "b"]
+
+
+def test_errors_of_numbers_and_of_tags():
+    assert scores.losses_of("numbers", [1.0, 3.0], np.array([1.0, 5.0])).tolist() == [0, 1]
+    losses = scores.losses_of("tags", [["a"], ["a", "b", "c"]], [["a"], ["a", "a", "a"]])
+    assert losses.mean() == 2 / 4
+
+
+@pytest.mark.parametrize("model", ["boosted statistics", "PyTorch LSTM"])
+def test_a_baseline_beats_chance_on_digits(model):
+    if lacking(model, False):
+        pytest.skip("not installed")
+    found = worker.result("digits", model, 0, ".")
+    assert found["error"] < 0.5
+    assert 0 <= found["calibration"] < 0.5
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    path, asked = tmp_path / "quality.jsonl", []
+
+    def computed(name, model, seeds, folder, given, end):
+        asked.append((name, model, tuple(seeds)))
+        for seed in seeds[:2]:
+            yield {"set": name, "model": model, "seed": seed, "kind": "series", "test": 4, "error": 0.5}
+
+    monkeypatch.setattr(run, "PATH", path)
+    monkeypatch.setattr(run, "computed", computed)
+    arguments = ["--sets", "digits", "--models", "boosted statistics", "--aeon", str(tmp_path)]
+    for _ in range(3):
+        run.main(arguments)
+    assert [seeds for _, _, seeds in asked] == [(0, 1, 2, 3, 4), (2, 3, 4), (4,)]
+    run.main([*arguments, "--minutes", "-1"])
+    assert len(path.read_text().splitlines()) == 1 + 5
+
+
+def test_a_process_that_fails_leaves_a_line_that_says_why(tmp_path):
+    given = run._parser().parse_args(["--threads", "1"])
+    (line,) = run.computed("GunPoint", "boosted statistics", [0, 1], tmp_path, given, run.time.monotonic() + 60)
+    assert "No such file" in line["failed"]
+    assert line["seed"] == 0
+
+
+def test_the_page_says_what_lines_say(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "names", Set("texts", None, False, "names"))
+    line = {"set": "names", "kind": "texts", "test": 100, "of_test": 0.01, "fit": 2.0}
+    lines = [line | {"model": OURS, "seed": seed, "error": 0.3, "calibration": 0.02} for seed in range(2)]
+    lines += [line | {"model": "n-grams, SVM", "seed": 0, "error": 0.2}]
+    lines += [{"set": "names", "model": "PyTorch LSTM", "seed": 0, "failed": "out of memory"}]
+    machine = dict.fromkeys(("date", "processor", "cores", "threads", "varlen_rnn", "commit"), "x")
+    text = page.page(machine, lines)
+    assert "1 of 1 sets: names (0.300, n-grams, SVM 0.200)" in text
+    assert "The mean of expected calibration errors is 0.020." in text
+    assert "| names: names | 0.300 ± 0.000, 2 s | 0.200, 2 s | 1.49 |" in text
+    assert "* names, PyTorch LSTM, seed 0: out of memory" in text
+    path = tmp_path / "quality.jsonl"
+    path.write_text("\n".join(map(json.dumps, [machine, *lines])))
+    page.write_page(path, tmp_path)
+    assert (tmp_path / "quality.md").read_text() == text

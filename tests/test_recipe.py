@@ -1,0 +1,112 @@
+"""How the network of estimators is trained: stretched sequences, sizes of batches, warnings where it failed."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+
+pytest.importorskip("sklearn")
+
+from sklearn.dummy import DummyClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
+
+from varlen_rnn.data.labels import IGNORED
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, recipe
+from varlen_rnn.sklearn.stretch import SPREAD, stretched
+
+LENGTHS = [[], [0, 0], [1], [2], [7, 0, 30, 1, 2], [40] * 5]
+
+
+def stretched_one_by_one(sequences, generator):
+    """Return each sequence at the places of a linear interpolation, times its factor."""
+    of_lengths, of_rows = np.exp(SPREAD * generator.standard_normal((2, len(sequences))))
+    found = []
+    for x, longer, factor in zip(sequences, of_lengths, of_rows, strict=True):
+        count = max(2, round(len(x) * longer)) if len(x) > 1 else len(x)
+        places = np.linspace(0, len(x) - 1, count) if len(x) else np.zeros(0)
+        columns = [np.interp(places, np.arange(len(x)), column) if len(x) else places for column in x.T]
+        found.append(factor * np.stack(columns, axis=1))
+    return found
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_stretched_sequences_are_interpolated(lengths):
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
+    whole = vr.create_lod_tensor(np.concatenate([np.zeros((0, 3), np.float32), *sequences]), [lengths])
+    got = stretched(whole, np.random.default_rng(1)).to_sequences()
+    wanted = stretched_one_by_one(sequences, np.random.default_rng(1))
+    assert [len(x) for x in got] == [len(x) for x in wanted]
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert mine.dtype == np.float32
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_only_few_measured_sequences_with_classes_are_stretched():
+    measured, classes = [np.array([[0.5], [1.0]])] * 3, np.array([0, 1, 0])
+    assert recipe.stretches(measured, classes, True)
+    assert not recipe.stretches(measured, classes, False)
+    assert not recipe.stretches(measured, classes.astype(np.float32), True)
+    assert not recipe.stretches([np.ones((2, 1))] * 3, classes, True)
+    assert not recipe.stretches(measured * 1000, np.tile(classes, 1000), True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 50, 270, 700, 10_000])
+def test_batches_of_normalised_rows_have_no_small_rest(count):
+    size = recipe.batch_size(count, True)
+    assert size <= 70
+    assert min(count, 8) <= (count - 1) % size + 1
+    steps = recipe.epochs(count, -(-count // size), True) * -(-count // size)
+    assert 400 <= steps <= 2100  # 400 epochs are the most
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_of_a_constant_is_that_of_the_best_dummy(weighted):
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 50, p=[0.6, 0.3, 0.1])
+    weights = rng.random(50) if weighted else None
+    dummy = DummyClassifier(strategy="prior").fit(np.zeros(50), labels, weights)
+    wanted = log_loss(labels, dummy.predict_proba(np.zeros(50)), sample_weight=weights)
+    assert recipe.loss_of_constant(labels, weights, False) == pytest.approx(wanted)
+    rows = np.split(labels, [20, 20])  # a tagger's, where a step without a tag does not count
+    own = np.ones(50) if weights is None else weights
+    rows.append(np.full(4, IGNORED))
+    assert recipe.loss_of_constant(rows, np.concatenate([own, np.zeros(4)]), False) == pytest.approx(wanted)
+
+
+def test_the_loss_of_a_constant_for_numbers_and_for_several_classes():
+    targets = np.array([[1.0, 0.0], [-1.0, 4.0]], np.float32)
+    assert recipe.loss_of_constant(targets, None, False) == pytest.approx((1 + 4) / 2)
+    several = np.array([[1, 0], [0, 0]], np.float32)
+    assert recipe.loss_of_constant(several, None, True) == pytest.approx(np.log(2) / 2)
+
+
+def rising(number=60):
+    rng = np.random.default_rng(0)
+    X = [np.cumsum(rng.standard_normal((length, 2)), axis=0) for length in rng.integers(4, 13, size=number)]
+    return X, np.array([x[-1, 0] > 0 for x in X])
+
+
+@pytest.mark.parametrize("estimator", [SequenceClassifier, SequenceRegressor, SequenceTagger])
+def test_a_fit_that_learns_nothing_warns(estimator):
+    X, y = rising()
+    labels = [np.repeat(label, len(x)) for x, label in zip(X, y, strict=True)] if estimator is SequenceTagger else y * 1
+    with pytest.warns(ConvergenceWarning, match="learned nothing from X. Try more epochs"):
+        estimator(hidden_size=4, lr=1e-7, max_epochs=50, batch_size=30, random_state=0).fit(X, labels)
+
+
+def test_a_training_that_became_unstable_warns():
+    epochs = [{"step": 100, "loss": 0.1}, {"step": 200, "loss": 0.5}]
+    with pytest.warns(ConvergenceWarning, match=r"the best epoch had 0.1: training became unstable. Try a lower rate"):
+        recipe.warn_if_failed(epochs, 0.69)
+    recipe.warn_if_failed([{"step": 10, "loss": 0.7}], 0.69)  # too few steps to say anything
+    recipe.warn_if_failed([{"step": 200, "loss": 1e-5}], 0.0)  # one class
+
+
+def test_a_prediction_does_not_depend_on_its_batch():
+    X, y = rising()
+    model = SequenceClassifier("gru", 4, max_epochs=3, random_state=0).fit(X, y)
+    whole = model.predict_proba(X)
+    for number in (0, 7):
+        np.testing.assert_array_equal(model.predict_proba(X[number : number + 1])[0], whole[number])

@@ -1,0 +1,194 @@
+"""A ridge with predictions that no sequence had a part in, and the calibration of such predictions.
+
+The candidates that cost little are linear models of features: `convolutions` and `ngrams`.  Probabilities come from the
+outputs z of a linear model or a network as softmax(factor z), or sigmoid(factor z) if a sequence may have several
+classes.  The factor is chosen where z was predicted without the sequence: by leave-one-out, or on sequences held out.
+
+Source of the leave-one-out residuals: Rifkin and Lippert (2007), "Notes on regularized least squares".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+from scipy.special import log_expit, log_softmax
+from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_limits
+
+from varlen_rnn.products.gemm import product
+
+# With more sequences than this, a decomposition of (sequences, sequences) costs more than two fits.
+MOST_LEFT_OUT = 1000
+# The penalties that are tried, in units of the mean squared norm of a centred sequence's features.
+_PENALTIES = 10.0 ** np.arange(2, -4.1, -0.5)
+_LOG_FACTORS = -4.0, 8.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """What a model shall predict, and how its outputs are scored.
+
+    Attributes
+    ----------
+    values : array, float64, shape `(sequences, outputs)`
+        1 for a class that a sequence has and -1 for the others, or standardised numbers.
+    kind : str
+        "classes", "several classes" or "numbers".
+    weights : array, float64, shape `(sequences,)`
+    """
+
+    values: np.ndarray
+    kind: str
+    weights: np.ndarray
+
+    def take(self, indices: np.ndarray) -> Targets:
+        """Return the targets of some sequences."""
+        return Targets(self.values[indices], self.kind, self.weights[indices])
+
+    def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:
+        """Return the least loss of `factor * outputs`, and this factor; for numbers, the squared error and 1.
+
+        The loss is the cross entropy.  Of n + 2 sequences, one counts as wrong (the rule of succession), because
+        otherwise n that are right have no best factor.
+        """
+        if self.kind == "numbers":
+            return self._mean(((outputs - self.values) ** 2).mean(axis=1)), 1.0
+        doubt = 1 / (len(outputs) + 2)
+        loss = self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy
+        best = minimize_scalar(
+            lambda log: loss(outputs * np.exp(log), doubt),
+            bounds=_LOG_FACTORS,
+            method="bounded",
+            options={"xatol": 1e-2},
+        )
+        return float(best.fun), float(np.exp(best.x))
+
+    def errors(self, outputs: np.ndarray) -> float:
+        """Return the share of wrong predictions, or for numbers the squared error."""
+        if self.kind == "numbers":
+            return self._mean(((outputs - self.values) ** 2).mean(axis=1))
+        if self.kind == "classes":
+            return self._mean((outputs.argmax(axis=1) != self.values.argmax(axis=1)).astype(np.float64))
+        return self._mean(((outputs > 0) != (self.values > 0)).any(axis=1).astype(np.float64))
+
+    def _mean(self, losses: np.ndarray) -> float:
+        return float(np.average(losses, weights=self.weights))
+
+    def _cross_entropy(self, outputs: np.ndarray, doubt: float) -> float:
+        log, right = log_softmax(outputs, axis=1), self.values > 0
+        if outputs.shape[1] == 1:
+            return 0.0
+        of_right = log[right]
+        of_others = (log.sum(axis=1) - of_right) / (outputs.shape[1] - 1)
+        return self._mean(-(1 - doubt) * of_right - doubt * of_others)
+
+    def _binary_cross_entropy(self, outputs: np.ndarray, doubt: float) -> float:
+        signed = outputs * self.values
+        return self._mean((-(1 - doubt) * log_expit(signed) - doubt * log_expit(-signed)).mean(axis=1))
+
+
+class Linear:
+    """A ridge: outputs are `((features - mean) / scale) weight + bias`; sparse features are not scaled.
+
+    Attributes
+    ----------
+    mean, scale, bound : (features,) float32, or empty if features are sparse
+        `scale` is infinite for a constant feature.  Scaled features are clipped to `-bound` and `bound`.
+    weight : (features, outputs) float32
+    bias : (outputs,) float32
+    penalty : float
+    """
+
+    ARRAYS = "mean", "scale", "bound", "weight", "bias"
+
+    def __init__(self) -> None:
+        self.mean = self.scale = self.bound = np.zeros(0, np.float32)
+        self.weight, self.bias = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+
+    def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
+        """Fit on all sequences with the penalty of the least loss; return it, and outputs without each sequence."""
+        scaled = self._learn_scale(features, factors)
+        with threadpool_limits(1, "blas"):  # the number of BLAS's threads would decide the last bits
+            found = _Decomposed(scaled, targets)
+            losses = {penalty: targets.calibrated(found.outputs(penalty))[0] for penalty in found.penalties}
+            self.penalty = min(losses, key=losses.__getitem__)  # of equal losses, the first: the largest penalty
+            weight, bias = found.solution(self.penalty)
+        self.weight, self.bias = np.asarray(weight, np.float32), np.asarray(bias, np.float32)
+        return losses[self.penalty], found.outputs(self.penalty)
+
+    def fit(self, features: Any, factors: np.ndarray | None, targets: Targets) -> None:
+        """Fit on all sequences with the penalty that is known."""
+        scaled = self._learn_scale(features, factors)
+        solver = "sparse_cg" if factors is None else "cholesky"
+        with threadpool_limits(1, "blas"):
+            ridge = Ridge(self.penalty, solver=solver).fit(scaled, targets.values, targets.weights)
+        self.weight = ridge.coef_.reshape(-1, scaled.shape[1]).T.astype(np.float32, order="C")
+        self.bias = np.atleast_1d(ridge.intercept_).astype(np.float32)
+
+    def outputs(self, features: Any) -> np.ndarray:
+        """Return the outputs of sequences, float32; a sequence's outputs do not depend on other sequences."""
+        if not len(self.scale):
+            return features.astype(np.float32) @ self.weight + self.bias
+        out = np.empty((len(features), len(self.bias)), np.float32)
+        product(self._scaled(features), self.weight, out, bias=self.bias)
+        return out
+
+    def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:
+        """Learn mean and scale of dense features, which `factors` multiply; return scaled features."""
+        if factors is None:
+            return features
+        mean, deviation = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+        constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-30)
+        self.mean, self.scale = mean.astype(np.float32), (np.where(constant, np.inf, deviation) / factors).astype("f")
+        # Of n training sequences, none lies farther than sqrt(n) deviations from the mean.
+        self.bound = (np.sqrt(len(features)) * factors).astype(np.float32)
+        return self._scaled(features)
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        return np.clip((features - self.mean) / self.scale, -self.bound, self.bound)
+
+
+class _Decomposed:
+    """The eigenvalues of sequences' inner products, from which solutions for all penalties follow.
+
+    Features and targets are centred and multiplied by the square root of the sequences' weights.  Their inner products
+    have an eigenvector of eigenvalue 0, the roots themselves, which the intercept takes: it is left out.
+    """
+
+    def __init__(self, features: Any, targets: Targets) -> None:
+        self.features, self.targets = features, targets
+        self.root = np.sqrt(targets.weights)[:, None]
+        self.of_mean = targets.weights / targets.weights.sum()
+        self.mean = self.of_mean @ targets.values
+        products = np.asarray((features @ features.T).todense() if hasattr(features, "todense") else
+                              features.astype(np.float64) @ features.T.astype(np.float64), np.float64)  # fmt: skip
+        of_mean = products @ self.of_mean
+        products = products - of_mean[:, None] - of_mean + self.of_mean @ of_mean
+        products *= self.root * self.root.T
+        typical = float(np.trace(products)) / len(products)
+        typical = typical if typical > 1e-20 else 1.0  # otherwise features are constant
+        self.penalties = [float(typical * penalty) for penalty in _PENALTIES]
+        direction = self.root / np.linalg.norm(self.root)
+        values, vectors = eigh(products + 2 * len(products) * typical * direction * direction.T)
+        self.values, self.vectors = np.maximum(values[:-1], 0), vectors[:, :-1]  # `direction` has the largest
+        self.projected = self.vectors.T @ (self.root * (targets.values - self.mean))
+
+    def outputs(self, penalty: float) -> np.ndarray:
+        """Return the output for each sequence of the fit without it."""
+        inverse = 1 / (self.values + penalty)
+        own = (self.vectors**2 @ inverse)[:, None]
+        residuals = self.vectors @ (inverse[:, None] * self.projected)
+        alone = own * penalty <= 1e-12  # nothing is left without such a sequence
+        residuals = np.where(alone, self.root * (self.targets.values - self.mean), residuals / np.where(alone, 1, own))
+        return self.targets.values - residuals / self.root
+
+    def solution(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight and bias."""
+        dual = self.root * (self.vectors @ (self.projected / (self.values + penalty)[:, None]))
+        weight = np.asarray(self.features.T @ (dual - self.of_mean[:, None] * dual.sum(axis=0)))
+        centre = np.asarray(self.of_mean @ self.features).ravel()
+        return weight, self.mean - centre @ weight

@@ -1,0 +1,90 @@
+"""Features of texts, tokens and ids for a linear model: n-grams of words and characters, weighted by tf-idf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from varlen_rnn.sklearn.inputs import Inputs
+
+_MOST = 60_000  # n-grams of each kind
+
+
+def _as_it_is(tokens: list[str]) -> list[str]:
+    return tokens
+
+
+def _vectorizers(kind: str, **options: Any) -> dict[str, TfidfVectorizer]:
+    """Return a vectorizer for each kind of n-grams; words, and characters within words, for texts."""
+    options |= {"sublinear_tf": True, "dtype": np.float32, "max_features": _MOST}
+    if kind != "texts":
+        return {
+            "tokens": TfidfVectorizer(
+                tokenizer=_as_it_is, preprocessor=_as_it_is, token_pattern=None, ngram_range=(1, 3), **options
+            )
+        }
+    return {
+        "words": TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), **options),
+        "characters": TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 5), lowercase=False, **options),
+    }
+
+
+class TextFeatures:
+    """Weights of n-grams of sequences of ids, whose tokens `inputs` knows."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.vectorizers: dict[str, TfidfVectorizer] = {}
+
+    def fit(self, sequences: list[np.ndarray], rng: np.random.Generator) -> None:
+        """Learn the n-grams and their weights."""
+        texts = self._texts(sequences)
+        for name, vectorizer in _vectorizers(self.inputs.kind).items():
+            try:
+                self.vectorizers[name] = vectorizer.fit(texts)
+            except ValueError:  # no text has a token
+                continue
+
+    def choices(self, features: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield the only choice: all features."""
+        yield None, features
+
+    def factors(self, choice: Any) -> None:
+        """Return None, because features are not scaled."""
+
+    def choose(self, choice: Any) -> None:
+        """Choose nothing, because there is only one choice."""
+
+    def transform(self, sequences: list[np.ndarray]) -> Any:
+        """Return the weights of n-grams, a sparse array of shape `(sequences, features)`."""
+        texts = self._texts(sequences)
+        parts = [vectorizer.transform(texts) for vectorizer in self.vectorizers.values()]
+        constant = sparse.csr_array(np.ones((len(texts), 1), np.float32))  # for texts without tokens
+        return sparse.csr_array(sparse.hstack([constant, *parts]))
+
+    def state(self) -> tuple[dict[str, np.ndarray], Any]:
+        """Return the arrays by name, and values for JSON: the n-grams of each kind, in the order of features."""
+        arrays = {name: np.asarray(vectorizer.idf_) for name, vectorizer in self.vectorizers.items()}
+        return arrays, {
+            name: vectorizer.get_feature_names_out().tolist() for name, vectorizer in self.vectorizers.items()
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray], values: Any) -> None:
+        """Restore the result of `state`."""
+        for name, names in values.items():
+            self.vectorizers[name] = _vectorizers(self.inputs.kind, vocabulary=names)[name]
+            self.vectorizers[name].idf_ = arrays[name]
+
+    def _texts(self, sequences: list[np.ndarray]) -> list[Any]:
+        """Return texts, or lists of tokens; tokens that the training did not have are left out."""
+        if self.inputs.kind == "ids":
+            return [[str(number) for number in sequence] for sequence in sequences]
+        vocabulary = ["", *self.inputs.vocabulary[1:]]
+        tokens = [[vocabulary[number] for number in sequence if number] for sequence in sequences]
+        if self.inputs.kind == "tokens":
+            return tokens
+        return [("" if self.inputs.cut == "characters" else " ").join(parts) for parts in tokens]

@@ -1,0 +1,127 @@
+"""How the recurrent network of the estimators is trained, given the size of the data, and whether training succeeded.
+
+Example: 50 series make batches of 17, 17 and 16.  200 epochs of 3 steps are the 600 steps that small data get.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from varlen_rnn.data.labels import IGNORED
+
+# Normalisation over rows needs batches of at least 16 sequences.  The steps grow with the root of their number.
+_LEAST_STEPS, _MOST_STEPS, _STEPS_PER_ROOT = 600, 2000, 25
+_LEAST_EPOCHS, _MOST_EPOCHS = 6, 400
+_FEW_SEQUENCES = 2000  # above it, there is enough to learn without stretching
+# A loss above this share of the loss of a constant means that nothing was learned.  A last epoch whose loss is this
+# multiple of the best epoch's loss means that training diverged.  Fewer steps than these say neither.
+_NOTHING, _WORSE, _FEW = 0.95, 3.0, 100
+
+
+def batch_size(count: int, convolved: bool) -> int:
+    """Return the sequences per step, so that all batches have about the same size.
+
+    Parameters
+    ----------
+    count : int
+        The number of training sequences.
+    convolved : bool
+        Whether the network has convolutions with normalisation over the rows of a batch.
+
+    Examples
+    --------
+    >>> batch_size(50, True), batch_size(50, False), batch_size(30_000, True)
+    (17, 8, 64)
+    """
+    size = min(64, max(16 if convolved else 8, count // 40))
+    return math.ceil(count / max(1, round(count / size))) if convolved else size
+
+
+def epochs(count: int, steps_per_epoch: int, convolved: bool) -> int:
+    """Return the number of epochs of a training.
+
+    Examples
+    --------
+    >>> epochs(50, 3, True), epochs(50, 7, False), epochs(30_000, 469, True)
+    (200, 200, 6)
+    """
+    steps = min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(_STEPS_PER_ROOT * count**0.5))) if convolved else _MOST_STEPS
+    return min(_MOST_EPOCHS if convolved else _MOST_EPOCHS // 2, max(_LEAST_EPOCHS, math.ceil(steps / steps_per_epoch)))
+
+
+def stretches(sequences: list[np.ndarray], labels: Any, convolved: bool) -> bool:
+    """Return whether to stretch the sequences at random in training.
+
+    This is for classes of few sequences of measurements.  A number to predict may depend on the length.  Rows of whole
+    numbers are codes or counts, between which nothing lies.
+    """
+    if not convolved or len(sequences) > _FEW_SEQUENCES or (labels.dtype != np.int64):
+        return False
+    return any((sequence != np.rint(sequence)).any() for sequence in sequences)
+
+
+def loss_of_constant(labels: Any, weights: np.ndarray | None, several: bool) -> float:
+    """Return the least mean loss that outputs reach if they are equal for all sequences.
+
+    Parameters
+    ----------
+    labels : array or list of array
+        Indices of classes, int64, of each sequence or of the rows of each sequence.  Or float32
+        `(sequences, outputs)`: zeros and ones if `several`, otherwise standardised targets.
+    weights : array, optional
+        The weight of each loss.
+
+    Examples
+    --------
+    >>> round(loss_of_constant(np.array([0, 1, 0, 1]), None, False), 4)
+    0.6931
+    """
+    flat = np.concatenate(labels) if isinstance(labels, list) else labels
+    own = np.ones(len(flat)) if weights is None else np.asarray(weights, np.float64)
+    if flat.dtype != np.int64:
+        share = own / own.sum()
+        mean = share @ flat
+        if not several:
+            return float((share @ (flat - mean) ** 2).mean())
+        return float(np.mean([_entropy(np.array([p, 1 - p])) for p in mean]))
+    there = flat != IGNORED
+    mass = np.bincount(flat[there], own[there])
+    return _entropy(mass / max(mass.sum(), np.finfo(float).tiny))
+
+
+def _entropy(shares: np.ndarray) -> float:
+    some = shares[shares > 0]
+    return float(-(some * np.log(some)).sum())
+
+
+def warn_if_failed(history: list[dict[str, float]], constant: float) -> None:
+    """Warn with advice if the mean losses of the epochs show that the training failed.
+
+    Parameters
+    ----------
+    history : list of dict
+        The step and the mean training loss of each epoch, as `training.Trainer.history` has them.
+    constant : float
+        The result of `loss_of_constant`.
+
+    Examples
+    --------
+    >>> warn_if_failed([{"step": 90, "loss": 0.7}, {"step": 180, "loss": 0.1}], 0.69)
+    """
+    if not history or history[-1]["step"] < _FEW or constant <= 1e-3:
+        return
+    last, best = history[-1]["loss"], min(record["loss"] for record in history)
+    found = f"The training loss of the last epoch is {last:.3g}; a constant prediction has {constant:.3g}"
+    if last > _NOTHING * constant:
+        advice = "more epochs (max_epochs) or a higher rate (lr) if the loss was still falling, otherwise a lower rate"
+        message = f"{found}: the network has learned nothing from X. Try {advice}; or X says little about y."
+    elif last > _WORSE * best and last - best > 0.1 * constant:
+        message = f"{found}, and the best epoch had {best:.3g}: training became unstable. Try a lower rate (lr)."
+    else:
+        return
+    warnings.warn(message, ConvergenceWarning, stacklevel=4)

@@ -1,0 +1,45 @@
+"""Sequences stretched and scaled at random, so that small data are not learned by heart.
+
+Example: the rows 0, 10, 20, 30 stretched to five rows are 0, 7.5, 15, 22.5, 30.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from varlen_rnn.rows.lod import LoDTensor
+
+SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of factors
+
+
+def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
+    """Return sequences whose lengths and rows are multiplied by random factors of about 0.9 to 1.1.
+
+    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.
+
+    Parameters
+    ----------
+    x : LoDTensor
+        Rows of shape `(rows, features)`, float32, of one level.
+    generator : numpy.random.Generator
+
+    Examples
+    --------
+    >>> x = LoDTensor.from_sequences([np.zeros((20, 1), np.float32), np.ones((1, 1), np.float32)])
+    >>> stretched(x, np.random.default_rng(0)).lod()
+    [[0, 20, 21]]
+    """
+    (offsets,) = map(np.asarray, x.lod())
+    lengths = np.diff(offsets)
+    factors = np.exp(SPREAD * generator.standard_normal((2, len(lengths))))
+    new = np.where(lengths > 1, np.maximum(2, np.rint(lengths * factors[0]).astype(np.int64)), lengths)
+    ends = np.cumsum(new)
+    steps = np.arange(int(new.sum())) - np.repeat(ends - new, new)
+    places = steps * np.repeat((lengths - 1) / np.maximum(new - 1, 1), new)
+    before = np.minimum(places.astype(np.int64), np.repeat(np.maximum(lengths - 2, 0), new))
+    behind = np.minimum(before + 1, np.repeat(lengths - 1, new))
+    share = (places - before).astype(np.float32)[:, None]
+    begin = np.repeat(offsets[:-1], new)
+    rows = x.data[begin + before] * (1 - share) + x.data[begin + behind] * share
+    rows *= np.repeat(factors[1].astype(np.float32), new)[:, None]
+    return LoDTensor(rows, [np.concatenate([[0], ends])])
