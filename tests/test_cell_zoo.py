@@ -77,7 +77,8 @@ for family, equations, options in (
 
 TROUBLES = [0, 3, 7, 1, 0, 4, 2, 2, 5, 6, 1, 0]
 SIZES = [(3, 10), (5, 70)]
-by_cell = pytest.mark.parametrize("name", ZOO)
+# The scope makes all tests of a cell neighbours, so that one worker compiles it, and not all of them at once.
+by_cell = pytest.mark.parametrize("name", ZOO, scope="module")
 # Where each cell is compiled anew, a few of those that differ in nothing but their activation are enough.
 FEW = [name for name in ZOO if name not in {rnn_cell(**options).name for options in RNNS[:-3]}] + [rnn_cell().name]
 
@@ -204,7 +205,7 @@ def test_directions(device, name, reverse):
 PROJECTED = [name for name in FEW if ZOO[name][0].may_project and ZOO[name][0].h_gates]
 
 
-@pytest.mark.parametrize("name", PROJECTED)
+@pytest.mark.parametrize("name", PROJECTED, scope="module")
 @pytest.mark.parametrize("outputs", [1, 7])
 def test_projections(device, name, outputs):
     check(Case(name, TROUBLES, SIZES[0], outputs=outputs), device)
@@ -222,7 +223,7 @@ def bits(results):
     return y, last, others, d_x, d_initial
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", FEW, scope="module")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_change_no_bit(device, name, dtype):
     """Neither groups that threads take in turns, nor teams that share units; weights' gradients neither."""

@@ -1,12 +1,19 @@
 """The gate over CUDA kernels: one that is never launched, or in one type of float alone, fails a whole run of tests."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.emulated import gate
+from tests.emulated import device, gate
 from tests.emulated.session import Gate
+from tests.waiting import HANGS
 from varlen_rnn.kernels import pool, rows
+
+ROOT = Path(__file__).parent.parent
 
 NAMES = {"a": "add", "b": "count", "c": "sub"}
 BOTH = [["float32"], ["float64"]]
@@ -35,15 +42,15 @@ def test_every_kernel_is_declared():
     assert len(names) - len(steps) > 45
 
 
-def judged(ran, launched):
+def judged(ran, launched, **options):
     """Return the exit status of a run in which two workers hand over their tests and launches."""
-    found = Gate(SimpleNamespace())
+    found = Gate(SimpleNamespace(option=SimpleNamespace(**options)))
     wanted = {f"tests/{name}::test[emulated]" for name in found.files()}
     for part in launched:
         node = SimpleNamespace(workeroutput={"wanted": sorted(wanted), "launched": part})
         found.pytest_testnodedown(node, None)
     for name in sorted(wanted)[: len(wanted) if ran == "all" else -1]:
-        found.pytest_runtest_logreport(SimpleNamespace(when="call", skipped=False, nodeid=name))
+        found.pytest_runtest_logreport(SimpleNamespace(when="call", nodeid=name))
     session = SimpleNamespace(exitstatus=0)
     found.pytest_sessionfinish(session)
     return session.exitstatus, found.faults
@@ -60,5 +67,33 @@ def test_the_launches_of_all_workers_are_judged_together():
     assert len(faults) == len(names) - 9
 
 
-def test_a_part_of_the_tests_is_not_judged():
+def test_a_part_of_the_tests_is_judged_only_if_all_were_asked_for(monkeypatch):
+    assert judged("a part", [{}], keyword="emulated") == (0, None)
+    monkeypatch.setattr(device, "missing", lambda: "no g++")
     assert judged("a part", [{}]) == (0, None)
+    monkeypatch.setattr(device, "missing", lambda: None)
+    status, faults = judged("a part", [{}])
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert [fault.rpartition(": ")[2] for fault in faults] == ["did not run"]
+
+
+RUN = """
+import sys, pytest
+from pathlib import Path
+from tests.emulated.session import Gate
+
+Gate.files = staticmethod(lambda: {"test_philox.py"})
+sys.exit(pytest.main(["-q", "-n", sys.argv[1], "-p", "no:cacheprovider", "-k", "emulated", "tests/test_philox.py"]))
+"""
+
+
+@pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_of_pytest_fails_by_the_gate_alone(workers):
+    command = [sys.executable, "-c", RUN, workers]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, cwd=ROOT)
+    assert re.search(r"^\d+ passed", run.stdout, re.M), run.stdout + run.stderr
+    assert "failed" not in run.stdout
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "varlen_rnn.kernels.pool.pool_sum_cuda: never launched" in run.stdout
+    assert "philox" not in run.stdout.partition("do not prove")[2], "its kernel was launched"

@@ -56,7 +56,7 @@ def test_the_cpu_needs_no_cuda():
     shape, error = run.stdout.splitlines()
     assert shape == "(5, 4)"
     assert error.startswith("CUDA: expected the package numba-cuda, got")
-    assert "pip install varlen-rnn[cuda13]" in error
+    assert "pip install numba-cuda[cu13]" in error
 
 
 def test_a_warm_start_compiles_nothing_and_computes_the_same(tmp_path):

@@ -25,7 +25,7 @@ def missing():
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return "the emulated device needs Linux on x86-64"
     if importlib.util.find_spec("numba_cuda") is None:
-        return "the emulated device needs numba-cuda: pip install varlen-rnn[cuda13]"
+        return "the emulated device needs numba-cuda: pip install numba-cuda[cu13]"
     if find_ptxas() is None:
         return "the emulated device needs ptxas: pip install nvidia-cuda-nvcc"
     return None if shutil.which("g++") else "the emulated device needs g++"

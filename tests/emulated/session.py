@@ -8,6 +8,8 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 PARAMETER = "emulated"  # of the fixture `device`
+# By these options, a command line asks for a part of the tests.
+OPTIONS = "keyword", "markexpr", "file_or_dir", "deselect", "lf", "failedfirst", "stepwise", "collectonly", "ignore"
 
 
 def is_emulated(item):
@@ -20,14 +22,15 @@ class Gate:
 
     def __init__(self, config):
         self.config = config
-        self.wanted, self.ran, self.variants, self.faults = set(), set(), collections.defaultdict(list), None
+        self.wanted, self.ran, self.variants = set(), set(), collections.defaultdict(list)
+        self.faults = None  # a list after the judgement
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
         self.wanted |= {item.nodeid for item in items if is_emulated(item)}  # before options take some away
 
     def pytest_runtest_logreport(self, report):
-        if report.when == "call" and not report.skipped:
+        if report.when == "call":  # a test without a device is skipped before
             self.ran.add(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
@@ -40,10 +43,18 @@ class Gate:
         for digest, variants in launched.items():
             self.variants[digest] += variants
 
-    def is_whole(self):
-        """Return whether all twin tests of all files ran."""
+    def not_run(self):
+        """Return the names of twin tests that did not run, and of files with twin tests that were left out."""
         files = {name.partition("::")[0].rpartition("/")[2] for name in self.wanted}
-        return bool(self.wanted) and self.wanted <= self.ran and self.files() <= files
+        return sorted(self.wanted - self.ran) + sorted(self.files() - files)
+
+    def must_judge(self, session):
+        """Return whether this machine has the device, and the command line asks for all tests, of which none failed."""
+        if any(getattr(self.config.option, name, None) for name in OPTIONS) or session.exitstatus != pytest.ExitCode.OK:
+            return False
+        from tests.emulated.device import missing
+
+        return missing() is None
 
     @staticmethod
     def files():
@@ -57,12 +68,14 @@ class Gate:
             self.config.workeroutput |= {"wanted": sorted(self.wanted), "launched": launched}
             return
         self._add(launched)
-        if self.is_whole():
+        if not (not_run := self.not_run()):
             from tests.emulated import gate
 
             self.faults = gate.faults(gate.declared(), self.variants)
-            if self.faults:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif self.must_judge(session):
+            self.faults = [f"{name}: did not run" for name in not_run]
+        if self.faults:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.faults:
