@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from oracles import cells as oracle
 
+from tests.conftest import Device
 from varlen_rnn import recurrence
 from varlen_rnn.cells import (
     GRU_D,
@@ -216,6 +217,20 @@ def test_projections(device, name, outputs):
 @pytest.mark.parametrize("lengths", [[], [0, 0], [1, 1, 1], [4, 4]], ids=str)
 def test_troubles(device, name, lengths):
     check(Case(name, lengths, SIZES[0]), device)
+
+
+@pytest.mark.parametrize("name", [LN_LSTM.name, "gru(reset_after=False)", "lstm(peepholes=True)"], scope="module")
+def test_float32_is_float64_rounded(device, name):
+    for width in (None, 7) if name in PROJECTED else (None,):
+        case = Case(name, TROUBLES, SIZES[0], outputs=width)
+        outputs, gradients = case.run(device, np.float32)
+        _, right = case.run(Device("cpu"))
+        pairs = [*zip(outputs, case.oracle(), strict=True), (gradients[0], right[0]), (gradients[2], right[2])]
+        pairs += [pair for two in zip(gradients[1], right[1], strict=True) for pair in zip(*two, strict=True)]
+        for got, wide in pairs:
+            if got is not None:
+                assert got.dtype == np.float32
+                np.testing.assert_allclose(got, wide, rtol=0, atol=3e-6 * max(1.0, np.linalg.norm(wide)))
 
 
 def bits(results):

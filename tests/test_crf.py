@@ -167,7 +167,7 @@ def test_on_every_device(device):
     lengths = LENGTHS[0]
     emission, label, transition = case(lengths)
     ends, count, rows = np.array(emission.lod()[0]), len(lengths), np.asarray(emission)
-    costs, paths = wanted(emission, label, transition)
+    costs, _ = wanted(emission, label, transition)
     shapes = rows.shape, (count, TAGS + 4, TAGS), (count,), (count,), rows.shape, (count, TAGS + 2, TAGS)
     alpha, memory, found, scales, d_emission, d_transitions = (device.put(np.ones(shape)) for shape in shapes)
     weights = device.put(transition)
@@ -180,10 +180,18 @@ def test_on_every_device(device):
             sides.append(sum(wanted(vr.create_lod_tensor(rows, [lengths]), label, transition)[0]))
         array[index] += 1e-6
         np.testing.assert_allclose(gradient[index], (sides[0] - sides[1]) / 2e-6, rtol=1e-7, atol=1e-7)
-    path = device.put(np.zeros(len(rows), np.int64))
-    back = device.put(np.zeros(rows.shape, np.int64))
-    viterbi(device.put(rows), ends, weights, alpha, back, path)
-    assert device.get(path).tolist() == paths
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tags_on_every_device(device, dtype):
+    emission, label, transition = case(LENGTHS[0], dtype)
+    rows = np.asarray(emission)
+    best, back, path = (
+        device.put(np.zeros(s, t)) for s, t in ((rows.shape, dtype), (rows.shape, int), (len(rows), int))
+    )
+    viterbi(device.put(rows), np.array(emission.lod()[0]), device.put(transition), best, back, path)
+    assert device.get(path).tolist() == wanted(emission, label, transition)[1]
 
 
 EMISSION, LABEL, TRANSITION = case([2, 3])

@@ -170,16 +170,17 @@ def test_threads_and_batch_mates_change_no_text():
 
 
 @pytest.mark.twins
-def test_prefixes_on_every_device(device):
-    steps, beam = steps_of([4, 0, 3]), 3
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-6), (np.float64, 1e-12)])
+def test_prefixes_on_every_device(device, dtype, rtol):
+    steps, beam = steps_of([4, 0, 3], dtype=dtype), 3
     nodes, kept, counts = (device.put(np.zeros(shape, np.int64)) for shape in ((7 * beam + 3, 6), (9, 4), 3))
-    chances = device.put(np.zeros((9, 5)))
+    chances = device.put(np.zeros((9, 5), dtype))
     search_prefixes(device.put(steps.data), steps.structure.levels[0], 0, beam, nodes, kept, chances, counts)
     for i, rows in enumerate(steps.to_sequences()):
         wanted = oracle.prefix_beam_search(rows, beam, 0)
         assert device.get(counts)[i] == len(wanted)
         found = slice(i * beam, i * beam + len(wanted))
-        np.testing.assert_allclose(np.exp(device.get(chances)[found, TOTAL]), [p for _, p in wanted], rtol=1e-12)
+        np.testing.assert_allclose(np.exp(device.get(chances)[found, TOTAL]), [p for _, p in wanted], rtol=rtol)
         last = device.get(nodes)[device.get(kept)[found, NODE], LABEL]
         assert last.tolist() == [text[-1] if text else -1 for text, _ in wanted]
 
