@@ -92,8 +92,9 @@ def rising(number=60):
 def test_a_fit_that_learns_nothing_warns(estimator):
     X, y = rising()
     labels = [np.repeat(label, len(x)) for x, label in zip(X, y, strict=True)] if estimator is SequenceTagger else y * 1
+    options = {} if estimator is SequenceTagger else {"model": "recurrent"}
     with pytest.warns(ConvergenceWarning, match="learned nothing from X. Try more epochs"):
-        estimator(hidden_size=4, lr=1e-7, max_epochs=50, batch_size=30, random_state=0).fit(X, labels)
+        estimator(hidden_size=4, lr=1e-7, max_epochs=50, batch_size=30, random_state=0, **options).fit(X, labels)
 
 
 def test_a_training_that_became_unstable_warns():

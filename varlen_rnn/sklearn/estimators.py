@@ -419,8 +419,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
     attributes are as in `SequenceClassifier`; there are no convolutions.  `class_weight` applies to steps,
     `sample_weight` to sequences.  `tokens="auto"` means characters if each character has a label, otherwise words.
-    Words and tokens that occur once in the training share an embedding with unknown tokens of the same spelling: how
-    they begin, the last two letters, capitals and digits.  `max_epochs="auto"` trains until about 500,000 steps of sequences have passed.
+    Words and tokens that occur once in the training share an embedding with unknown tokens of the same spelling:
+    how they begin, the last two letters, capitals and digits.  `max_epochs="auto"` trains until about 500,000 steps
+    of sequences have passed.
 
     With `crf=True`, a conditional random field chooses the classes of all steps of a sequence together (Lafferty,
     McCallum and Pereira, 2001): each pair of neighbours has a trained score.  `predict` returns the most probable
