@@ -133,7 +133,7 @@ class Echo(vr.distributed.Communicator):
 
 
 class Worker:
-    """What a process has made, and what it does when it is asked; every reply is of JSON.
+    """A process's models and batches, and its answers to requests, each as JSON.
 
     Of a request to ranks, all get the same, and all reply.
     """

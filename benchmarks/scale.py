@@ -143,7 +143,7 @@ def measured_steps(team, case):
 
 
 def check(engine, case, ranks):
-    """Print what the model says of one process and of real ranks, and how long they took; return what it measured.
+    """Print the model's and the measured seconds of one process and of real ranks; return the measurements.
 
     Every other batch tells the pace of the ranks, which compute at once, and its noise; the others are predicted.
     """

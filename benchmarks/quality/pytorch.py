@@ -32,7 +32,7 @@ class Network(nn.Module):
 
 
 def lstm(kind, X, y, X_test, seed):
-    """Train for at least 40 epochs or 2,000 steps, whatever is less, but for at least 3 epochs."""
+    """Train for 40 epochs or 2,000 steps, the lesser of the two, but for at least 3 epochs."""
     torch.manual_seed(seed)
     train, test, num_tokens = _inputs(kind, X, X_test)
     mean, scale = (np.mean(y), np.std(y)) if kind == "numbers" else (0.0, 1.0)

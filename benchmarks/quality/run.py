@@ -61,7 +61,7 @@ def _parser():
 
 
 def points(names, models):
-    """Return what is compared: the models of each set that are among `models`.
+    """Return the pairs to measure: the models of each set that are among `models`.
 
     Examples
     --------

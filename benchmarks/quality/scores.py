@@ -1,4 +1,4 @@
-"""From predictions to one error: what is compared, for every kind of set less is better."""
+"""Turn predictions into one error.  For every kind of set, less is better."""
 
 import numpy as np
 

@@ -17,7 +17,7 @@ ARCHITECTURES = 75, 80, 90
 
 @functools.cache
 def find_ptxas():
-    """Return the path of ptxas, that of the package nvidia-cuda-nvcc first, or None."""
+    """Return the path of ptxas, or None; the package nvidia-cuda-nvcc comes first."""
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations if spec else ():
         for found in (*Path(root).glob("cu*/bin/ptxas"), *Path(root).glob("cuda_nvcc/bin/ptxas")):

@@ -14,7 +14,7 @@ FLOATS = {"float32", "float64"}
 
 
 def declared():
-    """Return a dict of digest to name, of all kernels that modules hold, and of those of every cell of the house."""
+    """Return the names by digest of the kernels in modules, and of every built-in cell's kernels."""
     found = {
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
         for room in (attention, kernels, products, recurrence)

@@ -56,7 +56,7 @@ def table(name):
 
 
 def register(name):
-    """Return the C++ name of a register; those of inline assembly may have no percent sign."""
+    """Return the C++ name of a register; in inline assembly it may lack the percent sign."""
     return f"R_{identifier(name[1:])}" if name.startswith("%") else f"N_{identifier(name)}"
 
 
