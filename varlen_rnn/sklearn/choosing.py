@@ -23,6 +23,8 @@ MODELS = "auto", "recurrent", "convolutions", "ngrams"
 # Networks trained on fewer sequences are not better than the other candidates by enough to pay for six trainings.
 _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
+# Sequences left out for the temperature of a network, and the share of the loss that is worth its cost.
+_LEAST_HELD, _LEAST_GAIN = 50, 0.05
 
 
 def _trains_a_network_only(estimator: Any) -> bool:
@@ -115,13 +117,11 @@ class ChoosingEstimator(SequenceEstimator):
         found = described.fit(sequences, targets, None if len(kept) <= MOST_LEFT_OUT else held, rng)
         choice = _Choice(targets.take(held), self.verbose)
         choice.add(described.name, found, time.perf_counter() - begun)
+        choice.show()
         self.module_, self._described = None, described
         self._adopt(choice.shares, choice.candidates)
         if self.model == "auto" and choice.asks_for_a_network(len(kept)):
-            begun = time.perf_counter()
-            found = self._outputs_held(sequences, labels, weights, folds, held)
-            choice.add("recurrent", found, time.perf_counter() - begun)
-            choice.add_product()
+            choice = self._with_network(choice, sequences, labels, weights, folds, held)
             if "recurrent" in choice.shares:
                 self._train_network(sequences, labels, weights, None)
             self._adopt(choice.shares, choice.candidates)
@@ -146,17 +146,29 @@ class ChoosingEstimator(SequenceEstimator):
             self._scheduler(self._make_optimizer(), 2)
         del self.module_
 
-    def _outputs_held(
-        self, sequences: list[np.ndarray], labels: Any, weights: Any, folds: list[np.ndarray], held: np.ndarray
-    ) -> np.ndarray:
-        """Return the outputs of networks for the sequences `held`, each by a network that did not see it."""
-        outputs = np.empty((len(sequences), self._num_outputs), np.float32)
+    def _with_network(
+        self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, folds: list[np.ndarray],
+        held: np.ndarray,
+    ) -> _Choice:  # fmt: skip
+        """Return the choice with networks as a candidate, on the sequences of as many folds as it needs.
+
+        Each network predicts the sequences of one fold, and is trained on all other sequences.
+        """
+        outputs = np.zeros((len(held), self._num_outputs), np.float32)
+        seen, begun = np.zeros(len(held), bool), time.perf_counter()
         for fold in folds:
-            rest = np.setdiff1d(np.arange(len(sequences)), fold)
+            rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(held, fold)
             others = [sequences[k] for k in fold]
-            some, of_some, weighing = _take(rest, sequences, labels, weights)
-            outputs[fold] = self._train_network(some, of_some, weighing, (), others)
-        return outputs[held]
+            outputs[places] = self._train_network(*_take(rest, sequences, labels, weights), (), others)
+            seen[places] = True
+            found = choice.among(np.flatnonzero(seen))
+            found.add("recurrent", outputs[seen], time.perf_counter() - begun)
+            found.add_product()
+            if (worth := found.network_is_worth_it()) is not None:
+                break
+        if worth is False:
+            found.keep_first()
+        return found
 
     def _train_network(
         self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any, others: Any = None
@@ -217,19 +229,21 @@ class _Choice:
         self.targets, self.verbose = targets, verbose
         self.candidates: list[dict[str, Any]] = []
         self.outputs: dict[str, np.ndarray] = {}
+        self.losses: dict[str, np.ndarray] = {}  # of each sequence
         self.shares_of: dict[str, dict[str, float]] = {}
+        self._shown = 0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The weights of the candidate of the least loss."""
+        """The weights of the candidate of the least loss, among those that may be chosen."""
         trained = [candidate for candidate in self.candidates if candidate["candidate"] in self.shares_of]
         return self.shares_of[min(trained, key=lambda candidate: candidate["loss"])["candidate"]]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
         """Measure a candidate's outputs."""
-        loss, factor = self.targets.calibrated(outputs)
+        factor = self.targets.calibrated(outputs)[1]
         self.outputs[name] = outputs
-        self._add(name, outputs, loss, {name: factor}, seconds)
+        self._add(name, outputs, {name: factor}, factor, seconds)
 
     def add_product(self) -> None:
         """Measure the product of the probabilities of both candidates; of numbers, the mean by their precisions."""
@@ -240,20 +254,54 @@ class _Choice:
         else:
             shares = {name: self.shares_of[name][name] for name in self.outputs}
         joint = np.sum([share * np.float64(self.outputs[name]) for name, share in shares.items()], axis=0)
-        loss, factor = self.targets.calibrated(joint)
+        factor = self.targets.calibrated(joint)[1]
         shares = {name: share * factor for name, share in shares.items()}
-        self._add(" and ".join(self.outputs), joint, loss, shares, 0.0)
+        self._add(" and ".join(self.outputs), joint, shares, factor, 0.0)
 
-    def _add(self, name: str, outputs: np.ndarray, loss: float, shares: dict[str, float], seconds: float) -> None:
-        self.shares_of[name] = shares
-        record = {"candidate": name, "loss": loss, "error": self.targets.errors(outputs), "seconds": seconds}
+    def among(self, places: np.ndarray) -> _Choice:
+        """Return the choice between the same candidates, with the same shares, measured on some of the sequences."""
+        found = _Choice(self.targets.take(places), self.verbose)
+        for name, outputs in self.outputs.items():
+            found.outputs[name], shares = outputs[places], self.shares_of[name]
+            seconds = self.candidates[len(found.candidates)]["seconds"]
+            found._add(name, found.outputs[name], shares, shares[name], seconds)
+        found._shown = len(found.candidates)
+        return found
+
+    def network_is_worth_it(self) -> bool | None:
+        """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
+
+        It is better if the mean difference of the losses, on sequences enough to calibrate it, is more than two standard
+        errors.  It is not worth its cost if a difference larger by one standard error would be small.
+        """
+        first, *others = (candidate["candidate"] for candidate in self.candidates)
+        best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
+        gains = self.losses[first] - self.losses[best]
+        gain, weights = self.targets.mean(gains), self.targets.weights / self.targets.weights.sum()
+        error = float(np.sqrt((weights**2 * (gains - gain) ** 2).sum()))
+        if gain + error < _LEAST_GAIN * self.targets.mean(self.losses[first]):
+            return False
+        return True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
+
+    def keep_first(self) -> None:
+        """Choose the first candidate, even if the loss of another is less."""
+        first = self.candidates[0]["candidate"]
+        self.shares_of = {first: self.shares_of[first]}
+
+    def show(self) -> None:
+        """Print the candidates that were not printed before."""
+        for candidate in self.candidates[self._shown :] if self.verbose else []:
+            name, loss = candidate["candidate"], candidate["loss"]
+            numbers, where = self.targets.kind == "numbers", count(candidate["sequences"], "sequence")
+            measure = f"squared error {loss:.3f}" if numbers else f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
+            print(f"{name}: {measure}, on {where} left out; {candidate['seconds']:.1f} s")
+        self._shown = len(self.candidates)
+
+    def _add(self, name: str, outputs: np.ndarray, shares: dict[str, float], factor: float, seconds: float) -> None:
+        self.shares_of[name], self.losses[name] = shares, self.targets.losses(factor * outputs)
+        loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
+        record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
         self.candidates.append(record)
-        if self.verbose:
-            measure = "squared error" if self.targets.kind == "numbers" else "log loss"
-            errors = "" if self.targets.kind == "numbers" else f", {record['error']:.1%} wrong"
-            print(
-                f"{name}: {measure} {loss:.3f}{errors}, on {count(len(outputs), 'sequence')} left out; {seconds:.1f} s"
-            )
 
     def asks_for_a_network(self, number: int) -> bool:
         """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""
@@ -264,12 +312,14 @@ class _Choice:
         else:
             return True
         self.candidates.append({"candidate": "recurrent", "loss": None, "reason": f"not trained: {reason}"})
+        self._shown += 1
         if self.verbose:
             print(f"recurrent: not trained: {reason}")
         return False
 
     def close(self) -> None:
         """Mark the candidate that was chosen."""
+        self.show()
         for candidate in self.candidates:
             candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
         if self.verbose:
