@@ -271,3 +271,11 @@ def test_a_data_set_is_predicted_as_its_texts(tmp_path):
     model = SequenceClassifier(random_state=0).fit(data)
     assert model.score(data) == 1.0
     np.testing.assert_array_equal(model.predict_proba(data), model.predict_proba(WORDS))
+
+
+def test_n_grams_see_words_that_the_training_did_not_have():
+    texts = [f"{'sandy' if k % 2 else 'leafy'} {chr(97 + k // 2)}" for k in range(40)]
+    X = [" ".join([text] * 6) for text in texts]
+    model = SequenceClassifier(random_state=0).fit(X, [text[:5] for text in texts])
+    assert model.predict(["sands of the sea", "leaf and tree"]).tolist() == ["sandy", "leafy"]
+    assert not {"sands", "leaf"} & set(model.vocabulary_)

@@ -27,6 +27,7 @@ def test_errors_of_numbers_and_of_tags():
 
 TEXTS = ["the sea and the sand", "a tree and a stream", "sand", "stream of a tree", "and the sea"] * 8
 SMALL = {
+    "series": ([np.arange(n)[:, None] % 3 + 0.1 for n in range(3, 43)], np.arange(3, 43) > 20),
     "texts": (TEXTS, np.array(["sea" if "s" in text.split()[0] else "land" for text in TEXTS])),
     "tags": ([text.split() for text in TEXTS], [["long" if len(w) > 3 else "short" for w in t.split()] for t in TEXTS]),
 }
@@ -34,16 +35,14 @@ SMALL = {
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [("digits", "boosted statistics"), ("digits", "PyTorch LSTM"), ("texts", "n-grams, SVM"),
+    [("series", "boosted statistics"), ("series", "PyTorch LSTM"), ("texts", "n-grams, SVM"),
      ("texts", "n-grams, logistic"), ("tags", "CRF"), ("tags", "PyTorch LSTM"), ("tags", OURS)],
 )  # fmt: skip
 def test_a_model_beats_chance(monkeypatch, name, model):
     if lacking(model, False):
         pytest.skip("not installed")
-    if name in SMALL:
-        X, y = SMALL[name]
-        part = (X[:20], y[:20])
-        monkeypatch.setitem(SETS, name, Set(name, lambda folder: ((X, y), part), False, "words"))
+    X, y = SMALL[name]
+    monkeypatch.setitem(SETS, name, Set(name, lambda folder: ((X, y), (X[5:25], y[5:25])), False, "small"))
     found = worker.result(name, model, 0, ".")
     assert found["error"] < 0.5
     assert 0 <= found.get("calibration", 0) < 0.5

@@ -14,10 +14,13 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from varlen_rnn import random
+from varlen_rnn.data import Dataset
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
+from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
+from varlen_rnn.sklearn.ngrams import Text
 
 MODELS = "auto", "recurrent", "convolutions", "ngrams"
 # Networks trained on fewer sequences are not better than the other candidates by enough to pay for six trainings.
@@ -98,6 +101,14 @@ class ChoosingEstimator(SequenceEstimator):
         self._shares, self.candidates_ = shares, candidates
         if "recurrent" in shares and len(shares) == 1:
             self._described = None
+
+    def _rows(self, X: Any, inputs: Inputs | None = None) -> list[np.ndarray]:
+        """Return the rows of each sequence, and texts together with the ids of their tokens."""
+        rows = super()._rows(X, inputs)
+        if (self._inputs if inputs is None else inputs).kind != "texts" or isinstance(X, Dataset):
+            return rows
+        kind, texts = as_sequences(X)
+        return list(map(Text.of, rows, texts)) if kind == "texts" else rows
 
     # Choosing.
 
