@@ -282,8 +282,8 @@ class _Choice:
     def network_is_worth_it(self) -> bool | None:
         """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
 
-        It is better if the mean difference of the losses, on sequences enough to calibrate it, is more than two standard
-        errors.  It is not worth its cost if a difference larger by one standard error would be small.
+        It is better if the mean difference of the losses, on enough sequences to calibrate it, exceeds two standard
+        errors.  It is not worth its cost if even a difference larger by one standard error would be small.
         """
         first, *others = (candidate["candidate"] for candidate in self.candidates)
         best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
