@@ -99,9 +99,9 @@ def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_pat
     np.testing.assert_allclose(both, 2 * parts[0] + 0.5 * parts[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("answers", "folds"), [("right", 2), ("nothing", 1), ("mostly right", 5)])
+@pytest.mark.parametrize(("answers", "folds"), [("right", 2), ("nothing", 1), ("mostly right", 4)])
 def test_folds_end_when_the_choice_is_clear(monkeypatch, answers, folds):
-    """A fold has 30 sequences: fewer than a temperature needs."""
+    """A fold has 30 sequences: a network needs two to be chosen, and four are enough for any choice."""
     rng = np.random.default_rng(0)
     X, y = [rng.standard_normal((4, 1)).astype(np.float32) for _ in range(150)], rng.integers(0, 2, 150)
     told = {x.tobytes(): 20.0 * label - 10 for x, label in zip(X, y, strict=True)}

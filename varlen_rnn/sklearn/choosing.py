@@ -26,8 +26,9 @@ MODELS = "auto", "recurrent", "convolutions", "ngrams"
 # Networks trained on fewer sequences are not better than the other candidates by enough to pay for six trainings.
 _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
-# Sequences left out for the temperature of a network, and the share of the loss that is worth its cost.
-_LEAST_HELD, _LEAST_GAIN = 50, 0.05
+# With fewer sequences left out, a network is not chosen yet; with enough, the choice is made.
+_LEAST_HELD, _ENOUGH_HELD = 50, 100
+_LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
 
 
 def _trains_a_network_only(estimator: Any) -> bool:
@@ -175,7 +176,7 @@ class ChoosingEstimator(SequenceEstimator):
             found = choice.among(np.flatnonzero(seen))
             found.add("recurrent", outputs[seen], time.perf_counter() - begun)
             found.add_product()
-            if (worth := found.network_is_worth_it()) is not None:
+            if (worth := found.network_is_worth_it()) is not None or seen.sum() >= _ENOUGH_HELD:
                 break
         if worth is False:
             found.keep_first()
