@@ -97,7 +97,7 @@ def relative(found, name, model):
 
 def _about(machine):
     return (
-        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, threads of a fit: {machine['threads']}; "
         f"varlen_rnn {machine['varlen_rnn']} ({machine['commit']}).\n"
     )
 
