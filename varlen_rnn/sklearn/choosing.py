@@ -23,7 +23,7 @@ from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
 from varlen_rnn.sklearn.ngrams import Text
 
 MODELS = "auto", "recurrent", "convolutions", "ngrams"
-# Six trainings take too long for fewer sequences, beside a ridge that takes a second.  On series of known equations,
+# Six trainings take much longer than the ridge, which takes a second with few sequences.  On series of known equations,
 # networks were better with 100 sequences (four sets of five), and also with 50.
 _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
