@@ -205,6 +205,7 @@ class ChoosingEstimator(SequenceEstimator):
         outputs = SequenceEstimator._outputs_of(self, [sequences[k] for k in held], None)
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), self.verbose)
         choice.add("recurrent", outputs, 0.0)
+        choice.show()
         self._adopt(choice.shares, choice.candidates)
 
     # Predictions, and files.
