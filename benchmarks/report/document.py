@@ -93,8 +93,8 @@ def _yardsticks(lines):
     if not old:
         return ""
     return (
-        f"The suites {', '.join(old)} have no shares of the multiply-add rate yet: they were measured beside sgemm alone, "
-        "whose rate depends on the BLAS.\n"
+        f"The suites {', '.join(old)} have no shares of the multiply-add rate yet: they were measured beside sgemm "
+        "alone, whose rate depends on the BLAS.\n"
     )
 
 
