@@ -170,8 +170,10 @@ class Module:
             if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
                 what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
                 raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
-            if isinstance(value, Module):
-                check_apart(self, value, f"{type(self).__name__}.{name}")
+            if isinstance(value, (Module, list, tuple, dict)):
+                for place, inner in _flat({name: value}):
+                    if isinstance(inner, Module):
+                        check_apart(self, inner, f"{type(self).__name__}.{place}")
             super().__setattr__(name, value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -193,7 +195,11 @@ class Module:
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
-        return list(_flat(vars(self)))
+        entries = list(_flat(vars(self)))
+        for name, value in entries:
+            if value is self:  # appended to a list that is an attribute
+                check_apart(self, self, f"{type(self).__name__}.{name}")
+        return entries
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, with dotted names such as `encoder.weight_ih_l0`.
