@@ -607,8 +607,8 @@ def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
 def test_a_file_that_is_read_by_another_delimiter_or_format_is_hinted(tmp_path):
     with pytest.raises(vr.InputError, match=r"define a sequence.*\(`delimiter='\\t'`\)"):
         read(saved(tmp_path, "a\tb\n1\t2\n", "tabs.csv"), label="b")
-    with pytest.raises(vr.InputError, match=r"expected a suffix of .*, got '.ts' \(`format='csv'` reads"):
-        read(saved(tmp_path, "a\n", "series.ts"))
+    with pytest.raises(vr.InputError, match=r"expected a suffix of .*, got '.dat' \(`format='csv'` reads"):
+        read(saved(tmp_path, "a\n", "series.dat"))
 
 
 def test_a_data_set_says_that_its_labels_are_of_rows(tmp_path):
@@ -649,7 +649,7 @@ def test_a_ts_file_has_channels_and_a_class(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (TS, {"label": "class"}, r"d.ts, line 8: expected numbers, got one that is missing"),
+        (TS, {"label": "class"}, r"d.ts, line 8, row 2: expected numbers, got one that is missing"),
         (TS, {"label": "y"}, r"d.ts, `label`: expected 'class', got 'y' \(`label='class'`\)"),
         ("@classLabel false\n@data\n1\n", {"label": "class"}, "expected None, got 'class' .the file has no labels"),
         (TS.replace("timestamps false", "timeStamps true"), {}, "expected series without time stamps"),

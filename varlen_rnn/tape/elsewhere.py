@@ -4,12 +4,12 @@ from typing import Any, NoReturn
 
 
 class Elsewhere:
-    """An attribute that is not there; the error about it says what to write instead.
+    """An attribute that is not there; the error about it names the attribute that is.
 
     Parameters
     ----------
     here : str
-        What to write instead.
+        The code to write instead.
 
     Examples
     --------
