@@ -369,15 +369,24 @@ def assign_rows(variable: Variable, parts: Parts) -> None:
     was_updated(variable)
 
 
-def _flat(
-    container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
-) -> Iterator[tuple[str, object]]:
+def _flat(container: dict | list | tuple) -> Iterator[tuple[str, object]]:
     """Yield (dotted name, value) pairs of the leaves of a dict, list or tuple, nested to any depth."""
-    for name, value in container.items() if isinstance(container, dict) else enumerate(container):
-        if not isinstance(value, (dict, list, tuple)):
-            yield f"{prefix}{name}", value
-        elif not any(value is other for other in outside):  # a container that contains itself would never end
-            yield from _flat(value, f"{prefix}{name}.", (*outside, value))
+    inside, waiting = {id(container)}, [(container, _pairs(container, ""))]
+    while waiting:
+        for name, value in waiting[-1][1]:
+            if not isinstance(value, (dict, list, tuple)):
+                yield name, value
+            elif id(value) not in inside:  # a container that contains itself would never end
+                inside.add(id(value))
+                waiting.append((value, _pairs(value, f"{name}.")))
+                break
+        else:
+            inside.discard(id(waiting.pop()[0]))
+
+
+def _pairs(container: dict | list | tuple, prefix: str) -> Iterator[tuple[str, object]]:
+    entries = container.items() if isinstance(container, dict) else enumerate(container)
+    return ((f"{prefix}{name}", value) for name, value in entries)
 
 
 def check_dtype(dtype: DTypeLike) -> np.dtype:
