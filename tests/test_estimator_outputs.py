@@ -28,7 +28,7 @@ def test_an_embedding_has_what_the_linear_layer_takes(monkeypatch):
     embedding = model.transform(X)
     assert embedding.dtype == np.float32
     assert embedding.shape == (60, len(model.get_feature_names_out())) == (60, 2 * 8 * 3 + 64)
-    outputs = embedding @ np.asarray(model.module_.output.weight) + np.asarray(model.module_.output.bias)
+    outputs = embedding @ np.asarray(model.module_.output.weight).T + np.asarray(model.module_.output.bias)
     np.testing.assert_allclose(outputs * model._shares["recurrent"], model._outputs(X, None)[1], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(np.concatenate([model.transform(X[k : k + 1]) for k in range(60)]), embedding)
 
@@ -54,7 +54,7 @@ def test_an_embedding_of_a_ridge_has_its_features(monkeypatch, X, y):
 
 def test_an_estimator_may_stand_before_another():
     X, y = series(60)
-    for model in (SequenceClassifier(**RECURRENT), SequenceRegressor(**SMALL)):
+    for model in (SequenceClassifier(**RECURRENT), SequenceRegressor(**RECURRENT)):
         assert make_pipeline(model, LogisticRegression(max_iter=1000)).fit(X, y).score(X, y) > 0.7
     assert make_pipeline(SequenceClassifier(**SMALL), LogisticRegression()).fit(TEXTS, PLACES).score(TEXTS, PLACES) == 1
 
@@ -80,24 +80,24 @@ def baselines(model, X):
 
 @pytest.mark.parametrize("gaps", [[], [0], [0, 1]])
 def test_attributions_add_up_to_the_logarithm_of_a_probability(monkeypatch, gaps):
-    monkeypatch.setattr(choosing, "ROWS", 50)
+    monkeypatch.setattr(choosing, "ROWS", 120)
     X, y = series(60)
     X = [*with_gaps(X, gaps), np.zeros((0, 2), np.float32)]
     model = SequenceClassifier(**RECURRENT).fit(X, [*y, 0])
     before = np.array(model.module_.output.weight.grad)
-    found = model.integrated_gradients(X, steps=200)
+    found = model.integrated_gradients(X, steps=64)
     np.testing.assert_array_equal(model.module_.output.weight.grad, before)
     assert [part.shape for part in found] == [x.shape for x in X]
     assert found[0].dtype == np.float32
     best, rows = model.predict(X), np.arange(len(X))
     logs = [model.predict_log_proba(part)[rows, best] for part in (X, baselines(model, X))]
     check_complete(found, logs[0] - logs[1])
-    found = model.integrated_gradients(X, target=1, steps=200)
+    found = model.integrated_gradients(X, target=1, steps=64)
     logs = [model.predict_log_proba(part)[:, 1] for part in (X, baselines(model, X))]
     check_complete(found, logs[0] - logs[1])
     assert model.module_.training
     assert all(parameter.requires_grad for parameter in model.module_.output.parameters())
-    alone = model.integrated_gradients(X[5:6], target=1, steps=200)
+    alone = model.integrated_gradients(X[5:6], target=1, steps=64)
     np.testing.assert_allclose(alone[0], found[5], rtol=1e-3, atol=1e-5)
 
 
@@ -107,22 +107,22 @@ def test_attributions_of_numbers_of_several_classes_and_of_static_features():
     regressor = SequenceRegressor(**RECURRENT).fit(X, targets)
     for target in (0, 1):
         parts = [regressor.predict(part)[:, target] for part in (X, baselines(regressor, X))]
-        check_complete(regressor.integrated_gradients(X, target=target, steps=200), parts[0] - parts[1])
+        check_complete(regressor.integrated_gradients(X, target=target, steps=64), parts[0] - parts[1])
     several = SequenceClassifier(**RECURRENT).fit(X, np.column_stack([y, 1 - y, np.ones(60, int)]))
     parts = [several.predict_log_proba(part)[:, 1] for part in (X, baselines(several, X))]
-    check_complete(several.integrated_gradients(X, target=1, steps=200), parts[0] - parts[1])
+    check_complete(several.integrated_gradients(X, target=1, steps=64), parts[0] - parts[1])
     frame, y = people()
     beside = SequenceClassifier(**RECURRENT).fit(frame, y)
     without = frame.copy()
     for k, rows in enumerate(baselines(beside, frame["series"])):
         without.at[k, "series"] = rows
     parts = [beside.predict_log_proba(part)[:, 1] for part in (frame, without)]
-    check_complete(beside.integrated_gradients(frame, target=1, steps=200), parts[0] - parts[1])
+    check_complete(beside.integrated_gradients(frame, target=1, steps=64), parts[0] - parts[1])
 
 
 def test_attributions_of_tokens_compare_with_embeddings_of_zeros():
     model = SequenceClassifier(**RECURRENT, tokens="words").fit(TEXTS, PLACES)
-    found = model.integrated_gradients(TEXTS, target="beach", steps=200)
+    found = model.integrated_gradients(TEXTS, target="beach", steps=64)
     assert [part.shape for part in found] == [(len(text.split()),) for text in TEXTS]
     logs = model.predict_log_proba(TEXTS)[:, 0]
     model.module_.embedding.weight.assign(np.zeros(model.module_.embedding.weight.shape, np.float32))

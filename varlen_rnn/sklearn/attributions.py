@@ -34,7 +34,7 @@ def integrated(
         It maps rows to one number for each sequence, which depends on the rows of this sequence only.
     rows : LoDTensor
     baseline : array
-        The rows in whose place those of the sequences come; broadcast to their shape.
+        The rows at the beginning of the line; broadcast to the shape of `rows`.
     steps : int
         The number of gradients, at the nodes of Gauss and Legendre.
 

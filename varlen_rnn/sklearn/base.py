@@ -205,11 +205,11 @@ class SequenceEstimator(BaseEstimator):
             yield
         finally:
             if self._comm is not None and getattr(self, "module_", None) is not None:
-                self.module_ = copy.deepcopy(self.module_)  # a copy of its own, whose gradients are those of one rank
+                self.module_ = copy.deepcopy(self.module_)  # a copy asks no other rank for gradients
             del self._comm
 
     def _beside(self, eval_set: Any, sequences: list[np.ndarray], labels: Any, weights: Any) -> tuple[Any, ...]:
-        """Return sequences, labels and weights with those of `eval_set` behind them, and the number of the latter."""
+        """Return sequences, labels and weights with the ones in `eval_set` at the end; and how many these are."""
         X, y = _pair(eval_set)
         others = self._rows(X)
         of_others = self._encode_labels(labels_of_data(X, y), np.fromiter(map(len, others), np.int64, len(others)))
@@ -398,8 +398,11 @@ class SequenceEstimator(BaseEstimator):
 
         def loss(*batch: Any) -> Variable:
             losses, own = self._losses_and_weights(batch, labels, weights)
-            if own is None:
+            if own is None and comm is None:
+                return losses.mean() if len(losses) else losses.sum()  # all sequences of a tagger's batch may be empty
+            if own is None and self._pool:
                 return losses.mean()
+            own = np.ones(len(losses), np.float32) if own is None else own
             (total,) = ranks.summed(comm, float(own.sum()))
             return (losses * own).sum() / total if total else (losses * own).sum()
 

@@ -284,8 +284,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     def transform(self, X: Any) -> Any:
         """Return an embedding of each sequence: the numbers from which the chosen models compute their outputs.
 
-        A network has the pooled outputs of its layers.  A ridge has its features, scaled: those of random convolutions,
-        or weights of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may
+        A network has the pooled outputs of its layers.  A ridge has its features: random convolutions, scaled, or weights
+        of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may
         stand in a pipeline before another.
 
         Parameters
@@ -385,7 +385,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         raise NotImplementedError
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say that embeddings are float32, whatever X is."""
+        """Return scikit-learn's tags, which say that embeddings are float32 for any X."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags
