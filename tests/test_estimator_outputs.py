@@ -8,6 +8,7 @@ import varlen_rnn as vr
 pytest.importorskip("sklearn")
 
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
@@ -56,6 +57,7 @@ def test_an_estimator_may_stand_before_another():
     X, y = series(60)
     for model in (SequenceClassifier(**RECURRENT), SequenceRegressor(**RECURRENT)):
         assert make_pipeline(model, LogisticRegression(max_iter=1000)).fit(X, y).score(X, y) > 0.7
+        np.testing.assert_array_equal(clone(model).fit_transform(X, y), model.transform(X))
     assert make_pipeline(SequenceClassifier(**SMALL), LogisticRegression()).fit(TEXTS, PLACES).score(TEXTS, PLACES) == 1
 
 

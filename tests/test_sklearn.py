@@ -34,6 +34,7 @@ DO_NOT_FIT = {
     "check_n_features_in_after_fitting": _ANY_LENGTH,
     "check_estimators_partial_fit_n_features": _ANY_LENGTH,
     "check_classifiers_train": _ANY_LENGTH + "; the rest of this check is test_what_check_classifiers_train_asks",
+    "check_transformer_general": _ANY_LENGTH + "; the rest of this check is test_an_estimator_may_stand_before_another",
     "check_sample_weight_equivalence_on_dense_data": "one that is repeated is in other batches than one of weight 2",
     "check_array_api_input": "NumPy's arrays alone",
 }

@@ -101,6 +101,7 @@ class SequenceEstimator(BaseEstimator):
         self.checkpoints = checkpoints
         self.callbacks = callbacks
 
+    module_: Any
     n_iter_: int
     history_: list[dict[str, float]]
 
@@ -194,7 +195,8 @@ class SequenceEstimator(BaseEstimator):
             if eval_set is None:
                 self._train(sequences, labels, weights)
             else:
-                self._train(*self._beside(eval_set, sequences, labels, weights))
+                every = self._with(eval_set, sequences, labels, weights)
+                self._train(*every, num_held=len(every[0]) - len(sequences))
         return self
 
     @contextlib.contextmanager
@@ -208,14 +210,14 @@ class SequenceEstimator(BaseEstimator):
                 self.module_ = copy.deepcopy(self.module_)  # a copy asks no other rank for gradients
             del self._comm
 
-    def _beside(self, eval_set: Any, sequences: list[np.ndarray], labels: Any, weights: Any) -> tuple[Any, ...]:
-        """Return sequences, labels and weights with the ones in `eval_set` at the end; and how many these are."""
+    def _with(self, eval_set: Any, sequences: list[np.ndarray], labels: Any, weights: Any) -> tuple[Any, Any, Any]:
+        """Return sequences, labels and weights with the ones in `eval_set` at the end."""
         X, y = _pair(eval_set)
         others = self._rows(X)
         of_others = self._encode_labels(labels_of_data(X, y), np.fromiter(map(len, others), np.int64, len(others)))
         every = labels + of_others if isinstance(labels, list) else np.concatenate([labels, of_others])
         weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
-        return joined(sequences, others), every, weights, None, len(others)
+        return joined(sequences, others), every, weights
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one epoch on these sequences, at a constant learning rate; return the estimator.
@@ -281,7 +283,7 @@ class SequenceEstimator(BaseEstimator):
 
     def _begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
-        self.module_: Any = self._network()
+        self.module_ = self._network()
         if self.module_.standardize is not None:
             self.module_.standardize.fit(sequences)
 

@@ -100,7 +100,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             if eval_set is None:
                 self._choose(sequences, labels, weights)
             else:
-                self._choose(*self._beside(eval_set, sequences, labels, weights)[:3], len(sequences))
+                self._choose(*self._with(eval_set, sequences, labels, weights), number=len(sequences))
         return self
 
     @available_if(_trains_a_network_only)
@@ -284,9 +284,9 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     def transform(self, X: Any) -> Any:
         """Return an embedding of each sequence: the numbers from which the chosen models compute their outputs.
 
-        A network has the pooled outputs of its layers.  A ridge has its features: random convolutions, scaled, or weights
-        of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may
-        stand in a pipeline before another.
+        A network has the pooled outputs of its layers.  A ridge has its features: random convolutions, scaled, or
+        weights of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may stand
+        in a pipeline before another.
 
         Parameters
         ----------

@@ -59,7 +59,8 @@ class Network(nn.Module):
         The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
         computed for each row instead.
     num_static : int
-        The number of static features.  They are joined to each row before the recurrent layer, and to the results of pooling.
+        The number of static features.  They are joined to each row before the recurrent layer, and to the results of
+        pooling.
 
     Attributes
     ----------

@@ -49,9 +49,8 @@ def take(sequences: list[np.ndarray], indices: Iterable[int]) -> Sequences:
 
 def joined(first: list[np.ndarray], second: list[np.ndarray]) -> Sequences:
     """Return two lists of sequences as one."""
-    parts = [static_of(first), static_of(second)]
-    static = None if any(part is None for part in parts) else np.concatenate(parts)  # type: ignore[arg-type]
-    return Sequences([*first, *second], static)
+    above, below = static_of(first), static_of(second)
+    return Sequences([*first, *second], None if above is None or below is None else np.concatenate([above, below]))
 
 
 def static_of(sequences: list[np.ndarray]) -> np.ndarray | None:
