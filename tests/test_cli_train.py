@@ -135,6 +135,21 @@ def test_the_default_chooses_a_model(tmp_path, capsys, case):
     assert main(["predict", model, path]) == 0
 
 
+def test_missing_numbers_may_be_left_to_the_model(tmp_path, capsys):
+    path, model = series_file(tmp_path), str(tmp_path / "model")
+    head, *lines = path.read_text().splitlines()
+    lines = [re.sub(r"^(s\d+,[02],)[^,]*", r"\1", line) for line in lines]
+    path.write_text("\n".join([head, *lines]) + "\n")
+    options = ["--id", "id", "--time", "t", "--label", "y", "--out", model, *SMALL]
+    assert main(["train", str(path), *options]) == 2
+    assert "--missing drop leaves such rows out, 'zero' and 'forward' fill them, 'keep'" in capsys.readouterr().err
+    assert main(["train", str(path), *options, "--missing", "keep"]) == 0
+    assert load(model)._inputs.filling.indicated == (0,)
+    capsys.readouterr()
+    assert main(["predict", model, str(path)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 80
+
+
 def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):
     from varlen_rnn.sklearn.base import SequenceEstimator
 

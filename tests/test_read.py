@@ -103,11 +103,12 @@ def test_fields_that_are_ignored_may_be_missing(tmp_path):
         ("drop", [[4, 40], [5, 50]]),
         ("zero", [[0, 10], [1, 0], [4, 40], [5, 50]]),
         ("forward", [[0, 10], [1, 10], [4, 40], [5, 50]]),
+        ("keep", [[np.nan, 10], [1, np.nan], [4, 40], [5, 50]]),
     ],
 )
 def test_numbers_that_are_missing(tmp_path, missing, expected):
     text = "id,f1,f2\na,NA,10\na,1,\na,4,40\na,5,50\n"
-    assert read(saved(tmp_path, text), id="id", missing=missing).sequences[0].tolist() == expected
+    np.testing.assert_array_equal(read(saved(tmp_path, text), id="id", missing=missing).sequences[0], expected)
     with pytest.raises(vr.InputError, match="line 2: expected numbers, got one that is missing"):
         read(saved(tmp_path, text), id="id")
     labelled = "id,x,y\na,1,u\na,,v\na,3,w\n"
@@ -175,10 +176,11 @@ def gaps(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", ["jsonl", "arrow", "npz"])
 def test_numbers_that_are_missing_in_lists(tmp_path, suffix):
     path = gaps(tmp_path, suffix)
-    expected = {"drop": [1, 3], "zero": [1, 0, 3], "forward": [1, 1, 3]}
+    expected = {"drop": [1, 3], "zero": [1, 0, 3], "forward": [1, 1, 3], "keep": [1, np.nan, 3]}
     for missing, first in expected.items():
         data = read(path, sequence="x", label=None if suffix == "npz" else "y", missing=missing)
-        assert [rows.ravel().tolist() for rows in data.sequences] == [first, [4], []]
+        for rows, wanted in zip(data.sequences, [first, [4], []], strict=True):
+            np.testing.assert_array_equal(rows.ravel(), wanted)
         if suffix != "npz":
             assert data.labels[0].tolist() == ([0, 0] if missing == "drop" else [0, 1, 0])
     if suffix == "jsonl":

@@ -34,6 +34,7 @@ DO_NOT_FIT = {
     "check_n_features_in": _ANY_LENGTH,
     "check_n_features_in_after_fitting": _ANY_LENGTH,
     "check_classifiers_train": _ANY_LENGTH + "; the rest of this check is test_what_check_classifiers_train_asks",
+    "check_transformer_general": _ANY_LENGTH + "; the rest of this check is test_an_estimator_may_stand_before_another",
     "check_sample_weight_equivalence_on_dense_data": "one that is repeated is in other batches than one of weight 2",
 }
 SMALL = {"hidden_size": 8, "random_state": 0}
@@ -200,10 +201,8 @@ def test_columns_of_texts():
         ([[1.5], [2]], "X, sequence 1: expected numbers, as before, got ids"),
         ([np.zeros((2, 3)), np.zeros((2, 4))], "X, sequence 1: expected 3 features, as in sequence 0, got 4"),
         ([np.zeros((2, 3, 4))], "X, sequence 0: expected numbers of shape"),
-        ([[1.0, float("nan")]], "X, sequence 0: expected finite numbers, got NaN"),
-        ([[1.0, float("inf")]], "X, sequence 0: expected finite numbers, got infinity"),
+        ([[1.0, float("inf")]], "X, sequence 0: expected finite numbers that fit float32, got infinity"),
         ([[-1, 2]], "X, sequence 0: expected ids of at least 0.*integers are ids"),
-        ([[None, 2]], "X, sequence 0: expected finite numbers, got NaN"),
         ([[[1.0], [1.0, 2.0]]], "X, sequence 0: expected rows of one width"),
         (np.zeros((2, 0)), r"0 feature\(s\)"),
         ([], "X: expected at least one sequence"),
@@ -583,7 +582,7 @@ def executors():
 
 
 def test_executors_predict_the_same(monkeypatch):
-    monkeypatch.setattr(base, "_ROWS", 40)
+    monkeypatch.setattr(base, "ROWS", 40)
     X = [*series()[0], np.zeros((0, series()[0][0].shape[1]))]
     models = {name: FITTED[name]() for name in ("regressor", "tagger")}
     several = SequenceClassifier(**RECURRENT, max_epochs=1).fit(series()[0], np.eye(3)[np.arange(60) % 3])
@@ -608,7 +607,7 @@ def test_an_error_of_an_executor_comes_out_and_ends_the_work(monkeypatch):
         time.sleep(0.01)
         raise MemoryError("in a worker")
 
-    monkeypatch.setattr(base, "_ROWS", 1)
+    monkeypatch.setattr(base, "ROWS", 1)
     monkeypatch.setattr(network, "outputs_of", fail)
     X = series(500)[0]
     with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError, match="in a worker"):

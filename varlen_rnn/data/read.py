@@ -67,10 +67,10 @@ def read(
         into characters.
     delimiter : str, optional
         The character between fields; by default a comma, or a tab in a .tsv file.
-    missing : {"error", "drop", "zero", "forward"}
-        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, or use the previous
-        number.  In Arrow and NumPy files, "error" does not check for NaN.  The other choices also drop sequences
-        without a label, and give rows without a label the class -100.
+    missing : {"error", "drop", "zero", "forward", "keep"}
+        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, use the previous number,
+        or keep NaN, which estimators fill.  In Arrow and NumPy files, "error" does not check for NaN.  The other
+        choices also drop sequences without a label, and give rows without a label the class -100.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
     vocabulary, classes, min_count, max_vocabulary
