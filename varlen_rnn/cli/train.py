@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def _train(arguments, comm):
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
     print(data, flush=True)
+    if arguments.id is not None and 1 < len(data) == data.lengths.sum():
+        print("each id has one row, so sequences have one step: is --id right?", file=sys.stderr)
     if data.label_kind not in KIND_OF:
         expected = "labels that are classes, numbers, several classes, or classes of rows"
         hint = "labels that differ within an id are labels of rows" if data.label_kind == "numbers of rows" else None

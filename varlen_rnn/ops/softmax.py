@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import ShapeError, hinting
 from varlen_rnn.kernels.pool import sum_over
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.traits import of_vectors
@@ -32,6 +32,9 @@ def _log_softmax_grad(x, y, d_y):
 @log_softmax.examples
 def _examples(rng):
     yield [rows(rng, 3)], {}
+
+
+log_softmax = hinting(dim="leave it out: it is over the last axis")(log_softmax)
 
 
 def log_softmax_of(x):
