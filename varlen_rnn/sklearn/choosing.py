@@ -18,13 +18,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator
-from varlen_rnn.data import batches
+from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
 from varlen_rnn.sklearn.attributions import attributions
 from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
+from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
+from varlen_rnn.sklearn.ngrams import Text
 from varlen_rnn.sklearn.static import static_of, take
 from varlen_rnn.tape.variable import Variable
 
@@ -32,6 +34,9 @@ MODELS = "auto", "recurrent", "convolutions", "ngrams"
 # Networks trained on fewer sequences are not better than the other candidates by enough to pay for six trainings.
 _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
+# With fewer sequences left out, a network is not chosen yet; with enough, the choice is made.
+_LEAST_HELD, _ENOUGH_HELD = 50, 100
+_LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
 
 
 def _trains_a_network_only(estimator: Any) -> bool:
@@ -125,6 +130,14 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         if "recurrent" in shares and len(shares) == 1:
             self._described = None
 
+    def _rows(self, X: Any, inputs: Inputs | None = None) -> list[np.ndarray]:
+        """Return the rows of each sequence, and texts together with the ids of their tokens."""
+        rows = super()._rows(X, inputs)
+        if (self._inputs if inputs is None else inputs).kind != "texts" or isinstance(X, Dataset):
+            return rows
+        kind, texts = as_sequences(X)
+        return list(map(Text.of, rows, texts)) if kind == "texts" else rows
+
     # Choosing.
 
     def _choose(
@@ -148,14 +161,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice = _Choice(targets.take(parts.held), self.verbose and ranks.is_first(self._comm))
         choice.add(described.name, found, time.perf_counter() - begun)
         choice.agree(self._comm)
+        choice.show()
         self.module_, self._described = None, described
         self._adopt(choice.shares, choice.candidates)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
-            begun = time.perf_counter()
-            found = self._outputs_held(sequences, labels, weights, parts)
-            choice.add("recurrent", found, time.perf_counter() - begun)
-            choice.add_product()
-            choice.agree(self._comm)
+            choice = self._with_network(choice, sequences, labels, weights, parts)
             if "recurrent" in choice.shares and self.module_ is None:
                 self._train_network(sequences, labels, weights, None)
             elif "recurrent" not in choice.shares:
@@ -207,21 +217,42 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             self._scheduler(self._make_optimizer(), 2)
         del self.module_
 
-    def _outputs_held(self, sequences: list[np.ndarray], labels: Any, weights: Any, parts: _Parts) -> np.ndarray:
-        """Return the outputs of networks for the sequences held, each by a network that did not see it.
+    def _with_network(
+        self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, parts: _Parts
+    ) -> _Choice:
+        """Return the choice with networks as a candidate, each measured on sequences that it was not trained on.
 
-        If these sequences never train, there is one network, which stays.
+        If the sequences held never train, there is one network, which stays.  Otherwise each network predicts the
+        sequences of one fold, and is trained on all others; as many folds are tried as the choice needs.
         """
+        begun = time.perf_counter()
         if parts.apart:
             self._train_network(sequences, labels, weights, None, num_held=len(parts.held))
             some = take(sequences, parts.held)
-            return ranks.array_of_first(self._comm, lambda: SequenceEstimator._outputs_of(self, some, None))
-        outputs = np.empty((len(sequences), self._num_outputs), np.float32)
+            outputs = ranks.array_of_first(self._comm, lambda: SequenceEstimator._outputs_of(self, some, None))
+            self._measure(choice, outputs, begun)
+            return choice
+        outputs, seen = np.zeros((len(parts.held), self._num_outputs), np.float32), np.zeros(len(parts.held), bool)
         for fold in parts.folds:
-            rest = np.setdiff1d(np.arange(len(sequences)), fold)
+            rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(parts.held, fold)
             some, of_some, weighing = _take(rest, sequences, labels, weights)
-            outputs[fold] = self._train_network(some, of_some, weighing, (), take(sequences, fold))
-        return ranks.array_of_first(self._comm, lambda: outputs[parts.held])
+            predicted = self._train_network(some, of_some, weighing, (), take(sequences, fold))
+            outputs[places] = ranks.array_of_first(self._comm, lambda predicted=predicted: predicted)
+            seen[places] = True
+            found = choice.among(np.flatnonzero(seen))
+            self._measure(found, outputs[seen], begun)
+            _, worth = ranks.from_first(self._comm, lambda found=found: ({}, found.network_is_worth_it()))
+            if worth is not None or seen.sum() >= _ENOUGH_HELD:
+                break
+        if worth is False:
+            found.keep_first()
+        return found
+
+    def _measure(self, choice: _Choice, outputs: np.ndarray, begun: float) -> None:
+        """Add a network, and the product with it, to the candidates of a choice."""
+        choice.add("recurrent", outputs, time.perf_counter() - begun)
+        choice.add_product()
+        choice.agree(self._comm)
 
     def _train_network(
         self,
@@ -447,19 +478,21 @@ class _Choice:
         self.targets, self.verbose = targets, verbose
         self.candidates: list[dict[str, Any]] = []
         self.outputs: dict[str, np.ndarray] = {}
+        self.losses: dict[str, np.ndarray] = {}  # of each sequence
         self.shares_of: dict[str, dict[str, float]] = {}
+        self._shown = 0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The weights of the candidate of the least loss."""
+        """The weights of the candidate of the least loss, among those that may be chosen."""
         trained = [candidate for candidate in self.candidates if candidate["candidate"] in self.shares_of]
         return self.shares_of[min(trained, key=lambda candidate: candidate["loss"])["candidate"]]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
         """Measure a candidate's outputs."""
-        loss, factor = self.targets.calibrated(outputs)
+        factor = self.targets.calibrated(outputs)[1]
         self.outputs[name] = outputs
-        self._add(name, outputs, loss, {name: factor}, seconds)
+        self._add(name, outputs, {name: factor}, factor, seconds)
 
     def add_product(self) -> None:
         """Measure the product of the probabilities of both candidates; of numbers, the mean by their precisions."""
@@ -470,20 +503,54 @@ class _Choice:
         else:
             shares = {name: self.shares_of[name][name] for name in self.outputs}
         joint = np.sum([share * np.float64(self.outputs[name]) for name, share in shares.items()], axis=0)
-        loss, factor = self.targets.calibrated(joint)
+        factor = self.targets.calibrated(joint)[1]
         shares = {name: share * factor for name, share in shares.items()}
-        self._add(" and ".join(self.outputs), joint, loss, shares, 0.0)
+        self._add(" and ".join(self.outputs), joint, shares, factor, 0.0)
 
-    def _add(self, name: str, outputs: np.ndarray, loss: float, shares: dict[str, float], seconds: float) -> None:
-        self.shares_of[name] = shares
-        record = {"candidate": name, "loss": loss, "error": self.targets.errors(outputs), "seconds": seconds}
+    def among(self, places: np.ndarray) -> _Choice:
+        """Return the choice between the same candidates, with the same shares, measured on some of the sequences."""
+        found = _Choice(self.targets.take(places), self.verbose)
+        for name, outputs in self.outputs.items():
+            found.outputs[name], shares = outputs[places], self.shares_of[name]
+            seconds = self.candidates[len(found.candidates)]["seconds"]
+            found._add(name, found.outputs[name], shares, shares[name], seconds)
+        found._shown = len(found.candidates)
+        return found
+
+    def network_is_worth_it(self) -> bool | None:
+        """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
+
+        It is better if the mean difference of the losses, on enough sequences to calibrate it, exceeds two standard
+        errors.  It is not worth its cost if even a difference larger by one standard error would be small.
+        """
+        first, *others = (candidate["candidate"] for candidate in self.candidates)
+        best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
+        gains = self.losses[first] - self.losses[best]
+        gain, weights = self.targets.mean(gains), self.targets.weights / self.targets.weights.sum()
+        error = float(np.sqrt((weights**2 * (gains - gain) ** 2).sum()))
+        if gain + error < _LEAST_GAIN * self.targets.mean(self.losses[first]):
+            return False
+        return True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
+
+    def keep_first(self) -> None:
+        """Choose the first candidate, even if the loss of another is less."""
+        first = self.candidates[0]["candidate"]
+        self.shares_of = {first: self.shares_of[first]}
+
+    def show(self) -> None:
+        """Print the candidates that were not printed before."""
+        for candidate in self.candidates[self._shown :] if self.verbose else []:
+            name, loss = candidate["candidate"], candidate["loss"]
+            numbers, where = self.targets.kind == "numbers", count(candidate["sequences"], "sequence")
+            measure = f"squared error {loss:.3f}" if numbers else f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
+            print(f"{name}: {measure}, on {where} left out; {candidate['seconds']:.1f} s")
+        self._shown = len(self.candidates)
+
+    def _add(self, name: str, outputs: np.ndarray, shares: dict[str, float], factor: float, seconds: float) -> None:
+        self.shares_of[name], self.losses[name] = shares, self.targets.losses(factor * outputs)
+        loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
+        record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
         self.candidates.append(record)
-        if self.verbose:
-            measure = "squared error" if self.targets.kind == "numbers" else "log loss"
-            errors = "" if self.targets.kind == "numbers" else f", {record['error']:.1%} wrong"
-            print(
-                f"{name}: {measure} {loss:.3f}{errors}, on {count(len(outputs), 'sequence')} left out; {seconds:.1f} s"
-            )
 
     def agree(self, comm: Communicator | None) -> None:
         """Take the losses and shares of rank 0, so that all ranks choose alike."""
@@ -498,12 +565,14 @@ class _Choice:
         else:
             return True
         self.candidates.append({"candidate": "recurrent", "loss": None, "reason": f"not trained: {reason}"})
+        self._shown += 1
         if self.verbose:
             print(f"recurrent: not trained: {reason}")
         return False
 
     def close(self) -> None:
         """Mark the candidate that was chosen."""
+        self.show()
         for candidate in self.candidates:
             candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
         if self.verbose:

@@ -131,9 +131,10 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
 
     The candidates are a ridge, on random convolutions of numbers (MiniRocket, arXiv 2012.08791) or on n-grams of texts,
     tokens and ids; a recurrent network; and the product of their probabilities.  The estimator chooses the candidate of
-    the least log loss on sequences that it was not trained on: by leave-one-out for the ridge and five folds for the
-    network, or on a fifth of the sequences if there are more than 1,000.  A network is trained only if there are at
-    least 100 sequences and the ridge makes errors.  The same sequences calibrate the probabilities (a temperature).
+    the least log loss on sequences that it was not trained on: by leave-one-out for the ridge and up to five folds for
+    the network, as many as the choice needs; or on a fifth of the sequences if there are more than 1,000.  A network is
+    trained only if there are at least 100 sequences and the ridge makes errors.  The same sequences calibrate the
+    probabilities (a temperature).
 
     In the network, tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps
     the maximum, the mean and the last row of its outputs for each sequence to the classes.  For numbers, three
@@ -191,8 +192,8 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     ----------
     classes_ : array
     candidates_ : list of dict
-        For each candidate its name ("candidate"), "loss" and "error" on sequences left out, "seconds", and whether it
-        was "chosen"; or the "reason" why it was not trained.
+        For each candidate its name ("candidate"), "loss" and "error" on sequences left out, the number of these
+        "sequences", "seconds", and whether it was "chosen"; or the "reason" why it was not trained.
     module_ : nn.Module or None
         The network, or None if none was chosen; then `history_` is empty.
     history_ : list of dict
