@@ -18,12 +18,17 @@ def on_device(array):
 
 def to_device(array):
     """Copy a NumPy array to the current CUDA device."""
-    return cuda.driver.to_device(np.ascontiguousarray(array))
+    return cuda.driver.to_device(np.asarray(array, order="C"))
 
 
 def to_host(array):
     """Return a NumPy array unchanged, or a host copy of a device array."""
     return array.copy_to_host() if on_device(array) else array
+
+
+def host_numbers(array):
+    """Return integers or bools as an array of NumPy, without a copy from a device."""
+    return to_host(array)
 
 
 def beside(index, array):
@@ -40,22 +45,22 @@ def as_operand(array):
     return array if array.flags.carray else np.array(array, order="C")
 
 
-def empty(shape, like):
-    """Return an uninitialised array of `shape`, a tuple, with the data type of `like` and on the same device.
+def empty(shape, like, dtype=None):
+    """Return an uninitialised array of `shape`, a tuple, on the device of `like`, and of its data type unless given.
 
     On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16 float32, or of a
     multiple, never share a cache line.
     """
-    dtype = like.dtype
+    dtype = like.dtype if dtype is None else dtype
     if not isinstance(like, np.ndarray):
         return cuda.driver.empty(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
 
 
-def zeros(shape, like):
-    """Return zeros of `shape`, with the data type of `like` and on the same device."""
-    array = np.zeros(shape, like.dtype)
+def zeros(shape, like, dtype=None):
+    """Return zeros of `shape`, on the device of `like`, and of its data type unless given."""
+    array = np.zeros(shape, like.dtype if dtype is None else dtype)
     return array if isinstance(like, np.ndarray) else to_device(array)
 
 
