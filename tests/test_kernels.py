@@ -9,6 +9,7 @@ from varlen_rnn.kernels import clip, largest, losses, matrices, moves, pool, row
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.runtime import threads
+from varlen_rnn.runtime.device import as_operand
 
 NUMBERS = [np.float64, np.float32]
 ANY = [np.float64, np.float32, np.int64, np.int32]
@@ -550,3 +551,12 @@ def test_a_front_that_knows_its_work_runs_in_shards(work, most, shards):
     front(out)
     assert sorted(shard for shard, _, _ in calls) == list(range(shards))
     assert all(number == shards and given is out for _, number, given in calls)
+
+
+@by_any
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 0, 3), (2, 3, 1, 4)])
+def test_a_transposed_array_becomes_contiguous(device, dtype, shape):
+    x = values(shape, dtype)
+    found = as_operand(device.put(x).T)
+    assert found.flags.carray
+    np.testing.assert_array_equal(device.get(found), x.T)

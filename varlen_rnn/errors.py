@@ -117,6 +117,10 @@ class OutOfRangeError(InputError, IndexError):
     """An index or id is out of range."""
 
 
+class PlaceError(InputError, TypeError):
+    """Values are in different places, or an operator has no kernel where its values are; nothing is copied unasked."""
+
+
 class ProgramError(InputError):
     """A recorded computation cannot be described, run or differentiated."""
 
