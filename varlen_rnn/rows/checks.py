@@ -105,7 +105,7 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     """
     if type(data) is not np.ndarray:
         check_unmasked(data, name)
-        found = device_rows(data)
+        found: Any = device_rows(data)
         if found is not None:
             return found
     try:

@@ -348,7 +348,8 @@ class LoDTensor:
     def wrap(cls, data: np.ndarray | DeviceArray, lod: LoD = NO_LOD) -> LoDTensor:
         """Return a tensor of rows without a check or copy; the rows must fit `lod`."""
         tensor = _new(cls)
-        tensor._data = data.view()  # a view cannot be resized, unlike an array that owns its memory
+        view: Any = data.view()
+        tensor._data = view  # it cannot be resized, unlike an array that owns its memory
         tensor._lod = lod
         return tensor
 

@@ -57,8 +57,8 @@ class Kernel:
         The code of a thread.
     """
 
-    def __init__(self, py_func: FunctionType):
-        self.py_func = py_func
+    def __init__(self, py_func: Any):
+        self.py_func: FunctionType = py_func
         self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
     def __getitem__(self, configuration: tuple[int, ...]) -> Any:
@@ -116,7 +116,11 @@ class Driver:
 
     def clear(self, address: int, size: int) -> None:
         """Set memory on the device to zeros."""
-        numba_cuda().cudadrv.driver.device_memset(_bytes_at(address, size), 0, size)
+        from cuda.bindings import driver as bindings  # numba-cuda needs this package, and has no call for it
+
+        (error,) = bindings.cuMemsetD8(address, 0, size)
+        if int(error):
+            raise InputError("CUDA", expected="memory that can be cleared", got=str(error))
 
     def synchronize(self) -> None:
         """Wait for all launches and copies."""

@@ -1,5 +1,7 @@
 """Values as users get them: plain arrays if there is no LoD, in memory that nothing else changes."""
 
+from typing import Any
+
 import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
@@ -21,7 +23,7 @@ def memory_of(value):
     """Return what owns the memory of a value, an array or a Memory; None if the memory cannot be changed."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
-    array = value.value if isinstance(value, SelectedRows) else value.data
+    array: Any = value.value if isinstance(value, SelectedRows) else value.data
     if on_device(array):
         return array.memory
     while isinstance(array.base, np.ndarray):
