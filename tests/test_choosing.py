@@ -69,6 +69,7 @@ def test_small_data_is_learned_without_a_network_and_saved(tmp_path, case):
 def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_path, case, most):
     """With `most` = 30, a fifth of the sequences is held out; otherwise each is left out."""
     monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choosing, "_LEAST_GAIN", -1.0)
     for module in (choosing, described):
         monkeypatch.setattr(module, "MOST_LEFT_OUT", most)
     kind, X, y = CASES[case]()
@@ -96,6 +97,33 @@ def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_pat
     both = model._outputs(X, None)[1]
     parts = [model._described.outputs(model._rows(X)), base.SequenceEstimator._outputs_of(model, model._rows(X), None)]
     np.testing.assert_allclose(both, 2 * parts[0] + 0.5 * parts[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("answers", "folds"), [("right", 2), ("nothing", 1), ("mostly right", 4)])
+def test_folds_end_when_the_choice_is_clear(monkeypatch, answers, folds):
+    """A fold has 30 sequences: a network needs two to be chosen, and four are enough for any choice."""
+    rng = np.random.default_rng(0)
+    X, y = [rng.standard_normal((4, 1)).astype(np.float32) for _ in range(150)], rng.integers(0, 2, 150)
+    told = {x.tobytes(): 20.0 * label - 10 for x, label in zip(X, y, strict=True)}
+    trained = []
+
+    def train(self, sequences, labels, weights, callbacks, others=None):
+        trained.append(len(sequences))
+        if others is None:
+            self._begin(sequences)
+            return None
+        assert not {x.tobytes() for x in others} & {x.tobytes() for x in sequences}
+        found = np.array([told[x.tobytes()] for x in others])
+        found *= {"right": 1, "nothing": 0, "mostly right": np.where(rng.uniform(size=30) < 0.7, 1, -1)}[answers]
+        return np.column_stack([-found, found])
+
+    monkeypatch.setattr(choosing.ChoosingEstimator, "_train_network", train)
+    model = SequenceClassifier(random_state=0).fit(X, y)
+    assert trained[:folds] == [120] * folds
+    assert trained[folds:] == ([150] if "recurrent" in model._shares else [])
+    assert model.candidates_[-1]["sequences"] == 30 * folds
+    if answers != "mostly right":
+        assert ("recurrent" in model._shares) == (answers == "right")
 
 
 def test_probabilities_are_calibrated():
@@ -207,6 +235,7 @@ def test_what_a_network_alone_can_do_says_so(tmp_path):
 def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
     """In the first fold, or a later one."""
     monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choosing._Choice, "network_is_worth_it", lambda self: None)
     X, y = waves(30)
     y[:4] = 1 - y[:4]
     trained, train = [], base.SequenceEstimator._train
@@ -242,3 +271,11 @@ def test_a_data_set_is_predicted_as_its_texts(tmp_path):
     model = SequenceClassifier(random_state=0).fit(data)
     assert model.score(data) == 1.0
     np.testing.assert_array_equal(model.predict_proba(data), model.predict_proba(WORDS))
+
+
+def test_n_grams_see_words_that_the_training_did_not_have():
+    texts = [f"{'sandy' if k % 2 else 'leafy'} {chr(97 + k // 2)}" for k in range(40)]
+    X = [" ".join([text] * 6) for text in texts]
+    model = SequenceClassifier(random_state=0).fit(X, [text[:5] for text in texts])
+    assert model.predict(["sands of the sea", "leaf and tree"]).tolist() == ["sandy", "leafy"]
+    assert not {"sands", "leaf"} & set(model.vocabulary_)

@@ -25,13 +25,27 @@ def test_errors_of_numbers_and_of_tags():
     assert losses.mean() == 2 / 4
 
 
-@pytest.mark.parametrize("model", ["boosted statistics", "PyTorch LSTM"])
-def test_a_baseline_beats_chance_on_digits(model):
+TEXTS = ["the sea and the sand", "a tree and a stream", "sand", "stream of a tree", "and the sea"] * 8
+SMALL = {
+    "series": ([np.arange(n)[:, None] % 3 + 0.1 for n in range(3, 43)], np.arange(3, 43) > 20),
+    "texts": (TEXTS, np.array(["sea" if "s" in text.split()[0] else "land" for text in TEXTS])),
+    "tags": ([text.split() for text in TEXTS], [["long" if len(w) > 3 else "short" for w in t.split()] for t in TEXTS]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("series", "boosted statistics"), ("series", "PyTorch LSTM"), ("texts", "n-grams, SVM"),
+     ("texts", "n-grams, logistic"), ("tags", "CRF"), ("tags", "PyTorch LSTM"), ("tags", OURS)],
+)  # fmt: skip
+def test_a_model_beats_chance(monkeypatch, name, model):
     if lacking(model, False):
         pytest.skip("not installed")
-    found = worker.result("digits", model, 0, ".")
+    X, y = SMALL[name]
+    monkeypatch.setitem(SETS, name, Set(name, lambda folder: ((X, y), (X[5:25], y[5:25])), False, "small"))
+    found = worker.result(name, model, 0, ".")
     assert found["error"] < 0.5
-    assert 0 <= found["calibration"] < 0.5
+    assert 0 <= found.get("calibration", 0) < 0.5
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -44,7 +58,8 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "PATH", path)
     monkeypatch.setattr(run, "computed", computed)
-    arguments = ["--sets", "digits", "--models", "boosted statistics", "--aeon", str(tmp_path)]
+    arguments = ["--sets", "digits", "--models", "PyTorch LSTM", "--aeon", str(tmp_path)]
+    monkeypatch.setattr(run, "lacking", lambda model, aeon: [])
     for _ in range(3):
         run.main(arguments)
     assert [seeds for _, _, seeds in asked] == [(0, 1, 2, 3, 4), (2, 3, 4), (4,)]
@@ -71,6 +86,7 @@ def test_the_page_says_what_lines_say(tmp_path, monkeypatch):
     assert "The mean of expected calibration errors is 0.020." in text
     assert "| names: names | 0.300 ± 0.000, 2 s | 0.200, 2 s | 1.49 |" in text
     assert "* names, PyTorch LSTM, seed 0: out of memory" in text
+    assert "* names: varlen_rnn (2 of 5), varlen_rnn, recurrent (0 of 5), n-grams, logistic (0 of 1), P" in text
     path = tmp_path / "quality.jsonl"
     path.write_text("\n".join(map(json.dumps, [machine, *lines])))
     page.write_page(path, tmp_path)

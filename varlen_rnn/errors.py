@@ -7,13 +7,15 @@ that callers can catch them without importing them.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 2000  # characters of each part of a message
 
 
@@ -99,6 +101,57 @@ def alike(name: object, names: Iterable[object]) -> str | None:
     texts = [text for text in names if isinstance(text, str)]
     found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
     return f"is it {shown(found[0])}?" if found else None
+
+
+def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
+    """Return the error for a keyword argument that a function does not have.
+
+    Examples
+    --------
+    >>> unexpected("LSTM", "batch_first", NO_BATCH_AXIS)
+    TypeError("LSTM() got an unexpected keyword argument 'batch_first' (leave it out: rows have no batch axis)")
+    """
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}" + (f" ({hint})" if hint else ""))
+
+
+def hinting(**hints: str) -> Callable[[F], F]:
+    """Return a decorator: a function raises an error with a hint if it gets a keyword that another library has.
+
+    Parameters
+    ----------
+    **hints : str
+        The hint for each keyword.
+
+    Examples
+    --------
+    >>> @hinting(dim="its name is axis, as in NumPy")
+    ... def total(x, axis=0):
+    ...     return x
+    >>> total([1], dim=1)
+    Traceback (most recent call last):
+    TypeError: total() got an unexpected keyword argument 'dim' (its name is axis, as in NumPy)
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*inputs: Any, **named: Any) -> Any:
+            if named and (wrong := hints.keys() & named.keys()):
+                name = min(wrong)
+                raise unexpected(function.__qualname__.removesuffix(".__init__"), name, hints[name])
+            return function(*inputs, **named)
+
+        return cast(F, call)
+
+    return decorate
+
+
+NO_BATCH_AXIS = "leave it out: rows have no batch axis"
+numpy_names = hinting(
+    dim="its name is axis, as in NumPy",
+    keepdim="its name is keepdims, as in NumPy",
+    dim0="its name is axis0",
+    dim1="its name is axis1",
+)
 
 
 class LoDError(InputError):

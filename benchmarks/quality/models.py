@@ -5,6 +5,7 @@ import importlib.util
 from typing import NamedTuple
 
 OURS, RECURRENT = "varlen_rnn", "varlen_rnn, recurrent"
+SEEDS = 5
 
 
 class Model(NamedTuple):
@@ -14,7 +15,7 @@ class Model(NamedTuple):
     ----------
     where : str
         A function of this package, "module.function", called with training X and y, test X and a seed.  It returns the
-        predictions, or predictions and probabilities, and the seconds of the fit.
+        predictions, probabilities or None, and the seconds of processor time of the fit.
     kinds : tuple of str
         The kinds of sets that it is for.
     needs : tuple of str
@@ -38,7 +39,7 @@ MODELS = {
     "n-grams, SVM": Model("ngrams.machine", ("texts",), ("sklearn",), seeded=False),
     "n-grams, logistic": Model("ngrams.logistic", ("texts",), ("sklearn",), seeded=False),
     "CRF": Model("crf.field", ("tags",), ("sklearn_crfsuite",), seeded=False),
-    "boosted statistics": Model("boosting.statistics", ("series", "numbers"), ("sklearn",)),
+    "boosted statistics": Model("boosting.statistics", ("series", "numbers"), ("sklearn",), seeded=False),
     "PyTorch LSTM": Model("pytorch.lstm", ("series", "texts", "tags", "numbers"), ("torch",)),
 }
 
@@ -52,6 +53,17 @@ def models_of(kind):
     ['varlen_rnn', 'CRF', 'PyTorch LSTM']
     """
     return [name for name, model in MODELS.items() if kind in model.kinds]
+
+
+def seeds_of(name):
+    """Return how many seeds a model is run with.
+
+    Examples
+    --------
+    >>> seeds_of("CRF"), seeds_of("PyTorch LSTM")
+    (1, 5)
+    """
+    return SEEDS if MODELS[name].seeded else 1
 
 
 def function_of(name):

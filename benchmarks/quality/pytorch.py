@@ -40,9 +40,9 @@ def lstm(kind, X, y, X_test, seed):
     labels = _labels(kind, y, classes, mean, scale)
     width = train[0].shape[1] if num_tokens == 0 else 0
     network = Network(num_tokens, width, 1 if classes is None else len(classes), kind == "tags")
-    began = time.perf_counter()
+    began = time.process_time()
     _train(network, train, labels, nn.MSELoss() if classes is None else nn.CrossEntropyLoss(), seed)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     network.eval()
     with torch.no_grad():
         outputs = [network(test[at : at + SIZE]) for at in range(0, len(test), SIZE)]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks import machine, results
 from benchmarks.processes import ROOT, environment
-from benchmarks.quality.models import MODELS, OURS, RECURRENT, lacking, models_of
+from benchmarks.quality.models import MODELS, OURS, RECURRENT, lacking, models_of, seeds_of
 from benchmarks.quality.page import write_page
 from benchmarks.quality.sets import SETS
 
-SEEDS, LONGEST = 5, 900  # seconds of one fit and its predictions
+LONGEST = 900  # seconds of one fit and its predictions
 PATH = ROOT / "benchmarks" / "results" / "quality.jsonl"
 
 
@@ -35,7 +35,7 @@ def main(arguments):
     done = {(line["set"], line["model"], line["seed"]) for line in known if "set" in line}
     end = time.monotonic() + 60 * given.minutes
     for name, model in points(given.sets, given.models):
-        seeds = [seed for seed in range(SEEDS if MODELS[model].seeded else 1) if (name, model, seed) not in done]
+        seeds = [seed for seed in range(seeds_of(model)) if (name, model, seed) not in done]
         lacks = lacking(model, folder is not None) or (SETS[name].of_aeon and folder is None)
         if not seeds or lacks:
             continue

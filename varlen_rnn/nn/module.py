@@ -176,8 +176,10 @@ class Module:
             if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
                 what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
                 raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
-            if isinstance(value, Module):
-                check_apart(self, value, f"{type(self).__name__}.{name}")
+            if isinstance(value, (Module, list, tuple, dict)):
+                for place, inner in _flat({name: value}):
+                    if isinstance(inner, Module):
+                        check_apart(self, inner, f"{type(self).__name__}.{place}")
             super().__setattr__(name, value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -199,7 +201,11 @@ class Module:
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
-        return list(_flat(vars(self)))
+        entries = list(_flat(vars(self)))
+        for name, value in entries:
+            if value is self:  # appended to a list that is an attribute
+                check_apart(self, self, f"{type(self).__name__}.{name}")
+        return entries
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, with dotted names such as `encoder.weight_ih_l0`.
@@ -409,15 +415,24 @@ def assign_rows(variable: Variable, parts: Parts) -> None:
     was_updated(variable)
 
 
-def _flat(
-    container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
-) -> Iterator[tuple[str, object]]:
+def _flat(container: dict | list | tuple) -> Iterator[tuple[str, object]]:
     """Yield (dotted name, value) pairs of the leaves of a dict, list or tuple, nested to any depth."""
-    for name, value in container.items() if isinstance(container, dict) else enumerate(container):
-        if not isinstance(value, (dict, list, tuple)):
-            yield f"{prefix}{name}", value
-        elif not any(value is other for other in outside):  # a container that contains itself would never end
-            yield from _flat(value, f"{prefix}{name}.", (*outside, value))
+    inside, waiting = {id(container)}, [(container, _pairs(container, ""))]
+    while waiting:
+        for name, value in waiting[-1][1]:
+            if not isinstance(value, (dict, list, tuple)):
+                yield name, value
+            elif id(value) not in inside:  # a container that contains itself would never end
+                inside.add(id(value))
+                waiting.append((value, _pairs(value, f"{name}.")))
+                break
+        else:
+            inside.discard(id(waiting.pop()[0]))
+
+
+def _pairs(container: dict | list | tuple, prefix: str) -> Iterator[tuple[str, object]]:
+    entries = container.items() if isinstance(container, dict) else enumerate(container)
+    return ((f"{prefix}{name}", value) for name, value in entries)
 
 
 def check_dtype(dtype: DTypeLike) -> np.dtype:

@@ -1,6 +1,6 @@
 """The logarithm of the softmax; the softmax and losses over classes are computed from it."""
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import ShapeError, hinting
 from varlen_rnn.kernels import softmax
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.examples import rows
@@ -32,3 +32,6 @@ def _log_softmax_grad(x, y, d_y):
 @log_softmax.examples
 def _examples(rng):
     yield [rows(rng, 3)], {}
+
+
+log_softmax = hinting(dim="leave it out: it is over the last axis")(log_softmax)

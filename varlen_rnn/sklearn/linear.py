@@ -50,45 +50,51 @@ class Targets:
         return Targets(self.values[indices], self.kind, self.weights[indices])
 
     def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:
-        """Return the least loss of `factor * outputs`, and this factor; for numbers, the squared error and 1.
-
-        The loss is the cross entropy.  Of n + 2 sequences, one counts as wrong (the rule of succession), because
-        otherwise n that are right have no best factor.
-        """
+        """Return the least mean loss of `factor * outputs`, and this factor; for numbers, the squared error and 1."""
         if self.kind == "numbers":
-            return self._mean(((outputs - self.values) ** 2).mean(axis=1)), 1.0
-        doubt = 1 / (len(outputs) + 2)
-        loss = self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy
+            return self.mean(self.losses(outputs)), 1.0
         best = minimize_scalar(
-            lambda log: loss(outputs * np.exp(log), doubt),
+            lambda log: self.mean(self.losses(outputs * np.exp(log))),
             bounds=_LOG_FACTORS,
             method="bounded",
             options={"xatol": 1e-2},
         )
         return float(best.fun), float(np.exp(best.x))
 
+    def losses(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the cross entropy of each sequence, or for numbers the squared error.
+
+        Of n + 2 sequences, one counts as wrong (the rule of succession), because otherwise n that are right have no
+        best factor.
+        """
+        if self.kind == "numbers":
+            return ((outputs - self.values) ** 2).mean(axis=1)
+        doubt = 1 / (len(outputs) + 2)
+        return (self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy)(outputs, doubt)
+
     def errors(self, outputs: np.ndarray) -> float:
         """Return the share of wrong predictions, or for numbers the squared error."""
         if self.kind == "numbers":
-            return self._mean(((outputs - self.values) ** 2).mean(axis=1))
+            return self.mean(self.losses(outputs))
         if self.kind == "classes":
-            return self._mean((outputs.argmax(axis=1) != self.values.argmax(axis=1)).astype(np.float64))
-        return self._mean(((outputs > 0) != (self.values > 0)).any(axis=1).astype(np.float64))
+            return self.mean((outputs.argmax(axis=1) != self.values.argmax(axis=1)).astype(np.float64))
+        return self.mean(((outputs > 0) != (self.values > 0)).any(axis=1).astype(np.float64))
 
-    def _mean(self, losses: np.ndarray) -> float:
+    def mean(self, losses: np.ndarray) -> float:
+        """Return the weighted mean of numbers of each sequence."""
         return float(np.average(losses, weights=self.weights))
 
-    def _cross_entropy(self, outputs: np.ndarray, doubt: float) -> float:
+    def _cross_entropy(self, outputs: np.ndarray, doubt: float) -> np.ndarray:
         log, right = log_softmax(outputs, axis=1), self.values > 0
         if outputs.shape[1] == 1:
-            return 0.0
+            return np.zeros(len(outputs))
         of_right = log[right]
         of_others = (log.sum(axis=1) - of_right) / (outputs.shape[1] - 1)
-        return self._mean(-(1 - doubt) * of_right - doubt * of_others)
+        return -(1 - doubt) * of_right - doubt * of_others
 
-    def _binary_cross_entropy(self, outputs: np.ndarray, doubt: float) -> float:
+    def _binary_cross_entropy(self, outputs: np.ndarray, doubt: float) -> np.ndarray:
         signed = outputs * self.values
-        return self._mean((-(1 - doubt) * log_expit(signed) - doubt * log_expit(-signed)).mean(axis=1))
+        return (-(1 - doubt) * log_expit(signed) - doubt * log_expit(-signed)).mean(axis=1)
 
 
 class Linear:
@@ -134,7 +140,7 @@ class Linear:
         if not len(self.scale):
             return features.astype(np.float32) @ self.weight + self.bias
         out = np.empty((len(features), len(self.bias)), np.float32)
-        product(self._scaled(features), self.weight, out, bias=self.bias)
+        product(self.scaled(features), self.weight, out, bias=self.bias)
         return out
 
     def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:
@@ -146,9 +152,12 @@ class Linear:
         self.mean, self.scale = mean.astype(np.float32), (np.where(constant, np.inf, deviation) / factors).astype("f")
         # Of n training sequences, none lies farther than sqrt(n) deviations from the mean.
         self.bound = (np.sqrt(len(features)) * factors).astype(np.float32)
-        return self._scaled(features)
+        return self.scaled(features)
 
-    def _scaled(self, features: np.ndarray) -> np.ndarray:
+    def scaled(self, features: Any) -> Any:
+        """Return dense features as the weights take them; sparse ones stay as they are."""
+        if not len(self.scale):
+            return features
         return np.clip((features - self.mean) / self.scale, -self.bound, self.bound)
 
 

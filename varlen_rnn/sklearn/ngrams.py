@@ -29,8 +29,27 @@ def _vectorizers(kind: str, **options: Any) -> dict[str, TfidfVectorizer]:
         }
     return {
         "words": TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, 2), **options),
-        "characters": TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 5), lowercase=False, **options),
+        "characters": TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **options | {"min_df": 2}),
     }
+
+
+class Text(np.ndarray):
+    """The ids of a text's tokens, with the text: n-grams see more than ids, as words that the training did not have.
+
+    Attributes
+    ----------
+    text : str or None
+        None in a part of the ids.
+    """
+
+    text: str | None = None
+
+    @classmethod
+    def of(cls, ids: np.ndarray, text: str) -> Text:
+        """Return ids with the text that they come from."""
+        found = ids.view(cls)
+        found.text = text
+        return found
 
 
 class TextFeatures:
@@ -84,7 +103,12 @@ class TextFeatures:
         if self.inputs.kind == "ids":
             return [[str(number) for number in sequence] for sequence in sequences]
         vocabulary = ["", *self.inputs.vocabulary[1:]]
-        tokens = [[vocabulary[number] for number in sequence if number] for sequence in sequences]
-        if self.inputs.kind == "tokens":
-            return tokens
-        return [("" if self.inputs.cut == "characters" else " ").join(parts) for parts in tokens]
+        between = "" if self.inputs.cut == "characters" else " "
+
+        def text_of(sequence: np.ndarray) -> Any:
+            if (text := getattr(sequence, "text", None)) is not None:
+                return text
+            tokens = [vocabulary[number] for number in sequence if number]
+            return tokens if self.inputs.kind == "tokens" else between.join(tokens)
+
+        return list(map(text_of, sequences))

@@ -19,6 +19,7 @@ from varlen_rnn.errors import (
     check_int,
     check_none,
     check_number,
+    numpy_names,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
@@ -28,6 +29,7 @@ from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import beside, on_device
 from varlen_rnn.runtime.place import CUDA, HOST, Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -88,6 +90,9 @@ class Variable:
     __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
+    view, flatten, ravel = Elsewhere("reshape(...)"), Elsewhere("reshape(-1)"), Elsewhere("reshape(-1)")
+    permute, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("ndim")
+    clamp, masked_fill = Elsewhere("clip(min, max)"), Elsewhere("functional.where(mask, value, x)")
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
@@ -415,11 +420,13 @@ class Variable:
             hint = "give requires_grad=True to the leaves; under no_grad nothing is remembered"
             raise ProgramError(name, expected="a Variable that requires a gradient", hint=hint)
 
+    @numpy_names
     def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> Variable:
         """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
         check_none("sum", dtype=dtype, out=out)
         return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def mean(
         self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -427,6 +434,7 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def var(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -464,6 +472,7 @@ class Variable:
             raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
 
+    @numpy_names
     def std(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -479,6 +488,7 @@ class Variable:
         positive, one = variance > 0.0, operand(1.0, variance)
         return apply("where", positive, apply("where", positive, variance, one).sqrt(), variance)
 
+    @numpy_names
     def max(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the largest of all elements, or of those along an axis; NaN is larger than all numbers.
 
@@ -500,6 +510,7 @@ class Variable:
         axis = axis if axis is None else check_int(axis, "max, axis")
         return apply("reduce_max", self, axis=axis, keepdims=check_flag(keepdims, "max, keepdims"))
 
+    @numpy_names
     def min(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the smallest of all elements, or of those along an axis; all else is as in `max`, NaN too.
 
@@ -541,6 +552,7 @@ class Variable:
                     found = apply("where", is_number, found, limit)
         return found
 
+    @numpy_names
     def squeeze(self, axis: int | None = None) -> Variable:
         """Return the elements without an axis of size 1, or without any such axis; rows with a LoD stay.
 
@@ -566,6 +578,7 @@ class Variable:
         axis %= self.ndim
         return self.reshape(shape[:axis] + shape[axis + 1 :])
 
+    @numpy_names
     def unsqueeze(self, axis: int) -> Variable:
         """Return the elements with a new axis of size 1; the LoD is kept unless the axis is the first.
 
@@ -587,6 +600,7 @@ class Variable:
         axis %= self.ndim + 1
         return self.reshape((*shape[:axis], 1, *shape[axis:]))
 
+    @numpy_names
     def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
 
@@ -596,6 +610,7 @@ class Variable:
         axis = axis if axis is None else check_int(axis, "argmax, axis")
         return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
 
+    @numpy_names
     def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
         """Return cumulative sums along an axis; rows with a LoD cannot be summed so."""
         check_none("cumsum", dtype=dtype, out=out)
@@ -629,6 +644,7 @@ class Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
+    @numpy_names
     def transpose(self, axis0: int, axis1: int) -> Variable:
         """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
         axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
@@ -955,6 +971,11 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     rows = as_rows(_no_variables(value), "an operand")
     is_mask = rows.dtype.kind == "b" and not on_device(rows)
     return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
+
+
+def constant(array: np.ndarray, like: Variable) -> Variable:
+    """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
+    return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
