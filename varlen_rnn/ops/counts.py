@@ -6,14 +6,16 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.arithmetic import absolute, divide, equal, multiply, subtract, where
-from varlen_rnn.kernels.copies import astype, joined
+from varlen_rnn.kernels.copies import astype, full, joined
 from varlen_rnn.kernels.largest import top
 from varlen_rnn.kernels.reductions import argmax_over, max_over, sum_over
+from varlen_rnn.kernels.rows import mark
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.indices import indices
+from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.products.row_sums import row_product
 from varlen_rnn.rows.lod import levels_of
-from varlen_rnn.runtime.device import beside, host_numbers, on_device, to_host
+from varlen_rnn.runtime.device import beside, empty, host_numbers, on_device, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape, check_tensor, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -146,12 +148,22 @@ def confusion_counts(predictions, targets, sample_weight=None, *, num_classes: i
     classes, counted = _classes_and_counted(op, targets, num_classes, ignore_index)
     weights = _weights(op, predictions, targets, sample_weight, counted, False)
     if predictions.data.ndim == 1:
-        kept = predictions.like(np.where(counted, predictions.data, predictions.dtype.type(0)))
+        kept = predictions.like(np.where(counted, host_numbers(predictions.data), predictions.dtype.type(0)))
         found = indices(f"{op}, predictions", kept, num_classes, "class")
     else:
-        found = np.argmax(predictions.data, axis=1)
+        found = argmax_over(predictions.data, 1)
+    if on_device(predictions.data):
+        return _confusion_on_device(classes, found, weights, num_classes, predictions.data)
     matrix = np.bincount(classes * num_classes + found, weights, num_classes**2).reshape(num_classes, num_classes)
     return matrix.astype(_FLOAT64, copy=False)  # NumPy returns integers if there are no rows
+
+
+def _confusion_on_device(classes, found, weights, num_classes, like):
+    """Return the confusion matrix, as a product of one-hot rows."""
+    given, taken = (empty((len(classes), num_classes), like, _FLOAT64) for _ in range(2))
+    mark(classes, given)
+    mark(found, taken)
+    return row_product(multiply(given, beside(weights[:, None], like)), taken)
 
 
 @confusion_counts.infer
@@ -237,11 +249,24 @@ def variance_counts(predictions, targets, sample_weight=None):
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("variance_counts", predictions, targets, sample_weight, counted, False)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
+    if on_device(x):
+        return _variance_on_device(x, y, weights)
     weights, x, y = _that_weigh(weights, x, y)
     total = weights.sum()
     mean = weights @ y / total if total else np.zeros(y.shape[1])
     deviation, error = y - mean, x.astype(_FLOAT64) - y
     return np.stack([np.full(y.shape[1], total), mean, weights @ deviation**2, weights @ error**2])
+
+
+def _variance_on_device(x, y, weights):
+    """Return what `variance_counts` does; rows without weight count as 0, because they may hold NaN."""
+    total, of_rows, counts = np.array(weights.sum()), beside(weights[:, None], x), beside(weights[:, None] != 0, x)
+    x, y = (where(counts, astype(rows, _FLOAT64), np.array(0.0)) for rows in (x, y))
+    mean = divide(sum_over(multiply(of_rows, y), 0), np.maximum(total, np.finfo(_FLOAT64).tiny))
+    deviation, error = subtract(y, mean), subtract(x, y)
+    squares = [sum_over(multiply(of_rows, multiply(each, each)), 0) for each in (deviation, error)]
+    parts = full(mean.shape, float(total), mean), mean, *squares
+    return joined([part.reshape((1, *mean.shape)) for part in parts], 0)
 
 
 @variance_counts.infer
@@ -264,9 +289,18 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
     """Return three rows: the scores, the labels (0 or 1), and the weights of all rows whose weight is not 0."""
     labels, counted = _classes_and_counted("score_counts", targets, 2, ignore_index)
     weights = _weights("score_counts", predictions, targets, sample_weight, counted, False)
-    weights, scores, labels = _that_weigh(weights, predictions.data, labels)
-    if np.isnan(scores).any():
+    if on_device(predictions.data):  # positions of rows whose weight is not 0, because scores are not on the host
+        kept = np.flatnonzero(weights)
+        weights, scores, labels = weights[kept], rows_at(predictions.data, kept), labels[kept]
+        has_nan = len(kept) > 0 and np.isnan(to_host(max_over(scores, None)))
+    else:
+        weights, scores, labels = _that_weigh(weights, predictions.data, labels)
+        has_nan = np.isnan(scores).any()
+    if has_nan:
         raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
+    if on_device(scores):
+        columns = astype(scores, _FLOAT64), beside(labels.astype(_FLOAT64), scores), beside(weights, scores)
+        return joined([column.reshape((1, len(labels))) for column in columns], 0)
     return np.stack([scores.astype(_FLOAT64), labels, weights])
 
 
