@@ -15,7 +15,7 @@ import time
 from benchmarks.processes import ROOT, EngineError
 from benchmarks.quiet import wait_for_quiet
 from benchmarks.ranks import WAYS
-from benchmarks.survival import command
+from benchmarks.survival import command, end_session
 
 COMING_UP = 300.0  # seconds
 ONE = ("one thread", "threads")  # ways of the one process
@@ -63,7 +63,9 @@ def started(engine, ranks):
         words = ["-m", "benchmarks.ranks", str(server.getsockname()[1])]
         processes, links = [], {}
         for each in ([sys.executable, *words], command(engine, ranks, *words)):
-            processes.append(subprocess.Popen(each, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL))
+            processes.append(
+                subprocess.Popen(each, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+            )
         try:
             end = time.monotonic() + COMING_UP
             while len(links) <= ranks:
@@ -83,7 +85,7 @@ def started(engine, ranks):
                 process.wait(COMING_UP)
         finally:
             for process in processes:
-                process.kill()
+                end_session(process.pid)
                 process.wait()
 
 

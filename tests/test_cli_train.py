@@ -92,6 +92,31 @@ def test_a_file_becomes_a_model_and_predictions(tmp_path, capsys, case):
         assert [len(line["prediction"]) for line in lines] == data.lengths.tolist()
 
 
+def test_ids_with_one_row_each_are_questioned(tmp_path, capsys):
+    path, model = series_file(tmp_path), str(tmp_path / "my.model")
+    command = ["train", str(path), "--label", "y", "--out", model, *SMALL]
+    assert main([*command, "--id", "id", "--ignore", "t"]) == 0
+    assert "is --id right?" not in capsys.readouterr().err
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"row,{head}", *(f"{number},{line}" for number, line in enumerate(lines))]))
+    assert main([*command, "--id", "row", "--ignore", "id"]) == 0
+    assert "each id has one row, so sequences have one step: is --id right?" in capsys.readouterr().err
+
+
+def test_a_ts_file_trains_and_is_predicted(tmp_path, capsys):
+    rng, path = np.random.default_rng(0), tmp_path / "waves.ts"
+    rows = [rng.standard_normal(rng.integers(3, 9)) + 2 * (number % 2) for number in range(60)]
+    lines = [",".join(map(str, numbers)) + f":{'low high'.split()[number % 2]}" for number, numbers in enumerate(rows)]
+    path.write_text("\n".join(["@classLabel true low high", "@data", *lines]))
+    model = str(tmp_path / "my.model")
+    assert main(["train", str(path), "--out", model]) == 2
+    assert "expected --label COLUMN, got none (the columns are 'class')" in capsys.readouterr().err
+    assert main(["train", str(path), "--label", "class", "--out", model, *SMALL]) == 0
+    assert main(["predict", model, str(path)]) == 0
+    found = [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert np.mean([text == line.rpartition(":")[2] for text, line in zip(found, lines, strict=True)]) > 0.7
+
+
 @pytest.mark.parametrize("case", ["texts", "series"])
 def test_the_default_chooses_a_model(tmp_path, capsys, case):
     write, options, metric = CASES[case]
@@ -108,6 +133,21 @@ def test_the_default_chooses_a_model(tmp_path, capsys, case):
     printed = capsys.readouterr().out
     assert ("calibration error 0." in printed) == ("log loss" in printed) == (case == "texts")
     assert main(["predict", model, path]) == 0
+
+
+def test_missing_numbers_may_be_left_to_the_model(tmp_path, capsys):
+    path, model = series_file(tmp_path), str(tmp_path / "model")
+    head, *lines = path.read_text().splitlines()
+    lines = [re.sub(r"^(s\d+,[02],)[^,]*", r"\1", line) for line in lines]
+    path.write_text("\n".join([head, *lines]) + "\n")
+    options = ["--id", "id", "--time", "t", "--label", "y", "--out", model, *SMALL]
+    assert main(["train", str(path), *options]) == 2
+    assert "--missing drop leaves such rows out, 'zero' and 'forward' fill them, 'keep'" in capsys.readouterr().err
+    assert main(["train", str(path), *options, "--missing", "keep"]) == 0
+    assert load(model)._inputs.filling.indicated == (0,)
+    capsys.readouterr()
+    assert main(["predict", model, str(path)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 80
 
 
 def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):

@@ -207,7 +207,13 @@ def test_a_module_is_not_put_into_itself():
         lambda: named.__setitem__("a", named),
         lambda: named.__setitem__("a", nn.ModuleList([named])),
         lambda: setattr(outer, "again", nn.Sequential(outer)),
+        lambda: setattr(outer, "layers", [outer]),
+        lambda: setattr(outer, "layers", {"a": (nn.Linear(2, 2), [nn.Sequential(outer)])}),
     ):
         with pytest.raises(vr.ProgramError, match=r"expected a Module without this \w+ inside it, got"):
             put()
     assert (len(listed), len(inner), len(named), len(outer.children())) == (1, 0, 0, 1)
+    outer.layers = []
+    outer.layers.append(outer)
+    with pytest.raises(vr.ProgramError, match=r"layers\.0: expected a Module without this Sequential inside it"):
+        outer.parameters()

@@ -103,11 +103,12 @@ def test_fields_that_are_ignored_may_be_missing(tmp_path):
         ("drop", [[4, 40], [5, 50]]),
         ("zero", [[0, 10], [1, 0], [4, 40], [5, 50]]),
         ("forward", [[0, 10], [1, 10], [4, 40], [5, 50]]),
+        ("keep", [[np.nan, 10], [1, np.nan], [4, 40], [5, 50]]),
     ],
 )
 def test_numbers_that_are_missing(tmp_path, missing, expected):
     text = "id,f1,f2\na,NA,10\na,1,\na,4,40\na,5,50\n"
-    assert read(saved(tmp_path, text), id="id", missing=missing).sequences[0].tolist() == expected
+    np.testing.assert_array_equal(read(saved(tmp_path, text), id="id", missing=missing).sequences[0], expected)
     with pytest.raises(vr.InputError, match="line 2: expected numbers, got one that is missing"):
         read(saved(tmp_path, text), id="id")
     labelled = "id,x,y\na,1,u\na,,v\na,3,w\n"
@@ -175,10 +176,11 @@ def gaps(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", ["jsonl", "arrow", "npz"])
 def test_numbers_that_are_missing_in_lists(tmp_path, suffix):
     path = gaps(tmp_path, suffix)
-    expected = {"drop": [1, 3], "zero": [1, 0, 3], "forward": [1, 1, 3]}
+    expected = {"drop": [1, 3], "zero": [1, 0, 3], "forward": [1, 1, 3], "keep": [1, np.nan, 3]}
     for missing, first in expected.items():
         data = read(path, sequence="x", label=None if suffix == "npz" else "y", missing=missing)
-        assert [rows.ravel().tolist() for rows in data.sequences] == [first, [4], []]
+        for rows, wanted in zip(data.sequences, [first, [4], []], strict=True):
+            np.testing.assert_array_equal(rows.ravel(), wanted)
         if suffix != "npz":
             assert data.labels[0].tolist() == ([0, 0] if missing == "drop" else [0, 1, 0])
     if suffix == "jsonl":
@@ -607,10 +609,61 @@ def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
 def test_a_file_that_is_read_by_another_delimiter_or_format_is_hinted(tmp_path):
     with pytest.raises(vr.InputError, match=r"define a sequence.*\(`delimiter='\\t'`\)"):
         read(saved(tmp_path, "a\tb\n1\t2\n", "tabs.csv"), label="b")
-    with pytest.raises(vr.InputError, match=r"expected a suffix of .*, got '.ts' \(`format='csv'` reads"):
-        read(saved(tmp_path, "a\n", "series.ts"))
+    with pytest.raises(vr.InputError, match=r"expected a suffix of .*, got '.dat' \(`format='csv'` reads"):
+        read(saved(tmp_path, "a\n", "series.dat"))
 
 
 def test_a_data_set_says_that_its_labels_are_of_rows(tmp_path):
     data = read(saved(tmp_path, "id,x,y\na,1,0.5\na,2,1.5\n"), id="id", label="y")
     assert repr(data).endswith("labels that are numbers of rows")
+
+
+TS = """# two channels
+@problemName Walks
+@timestamps false
+@classLabel true up down
+@data
+1.5,2:0.1,0.2:up
+# a remark
+3,4,5:6,7,?:down
+"""
+
+
+def test_a_ts_file_has_channels_and_a_class(tmp_path):
+    path = saved(tmp_path, TS, "walks.ts")
+    data = read(path, label="class", missing="zero")
+    assert [rows.tolist() for rows in data.sequences] == [
+        [[1.5, np.float32(0.1)], [2, np.float32(0.2)]],
+        [[3, 6], [4, 7], [5, 0]],
+    ]
+    assert (data.classes, data.labels.tolist(), data.name) == (["down", "up"], [1, 0], "walks.ts")
+    assert read(path, missing="drop").labels is None
+    assert list(read(path, missing="drop").lengths) == [2, 2]
+    of_numbers = (
+        TS.replace("@classLabel true up down", "@targetLabel true").replace(":up", ":1.5").replace(":down", ":?")
+    )
+    data = read(saved(tmp_path, of_numbers, "n.ts"), label="target", missing="drop")
+    assert (data.label_kind, data.labels.tolist(), len(data)) == ("numbers", [1.5], 1)
+    without = read(saved(tmp_path, "@classLabel false\n@DATA\n1,2\n\n3\n", "w.ts"))
+    assert [rows.ravel().tolist() for rows in without.sequences] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (TS, {"label": "class"}, r"d.ts, line 8, row 2: expected numbers, got one that is missing"),
+        (TS, {"label": "y"}, r"d.ts, `label`: expected 'class', got 'y' \(`label='class'`\)"),
+        ("@classLabel false\n@data\n1\n", {"label": "class"}, "expected None, got 'class' .the file has no labels"),
+        (TS.replace("timestamps false", "timeStamps true"), {}, "expected series without time stamps"),
+        (TS.replace("0.1,0.2", "0.1"), {}, r"line 6: expected channels of equal lengths, got \[2, 1\]"),
+        (TS.replace("1.5,2:", "a,2:"), {}, "line 6: expected numbers, got 'a,2'"),
+        (TS.replace("1.5,2:0.1,0.2:up", "up"), {}, "line 6: expected numbers, and the class, got 'up'"),
+        (TS.partition("1.5")[0], {}, "expected at least one record, got none"),
+        ("1,2,3\n", {}, "expected a line '@data', got none"),
+        ("", {}, "expected a line '@data', got none"),
+        (TS, {"id": "a"}, "read, id: expected none of a .ts file"),
+    ],
+)
+def test_what_is_wrong_in_a_ts_file_is_named(tmp_path, text, options, message):
+    with pytest.raises(vr.InputError, match=message):
+        read(saved(tmp_path, text, "d.ts"), **options)

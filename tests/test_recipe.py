@@ -43,6 +43,26 @@ def test_stretched_sequences_are_interpolated(lengths):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_parts_of_a_batch_are_stretched_as_the_whole_batch_is():
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((length, 2)).astype(np.float32) for length in (7, 0, 30, 1, 12)]
+    whole = vr.data.batches(sequences, batch_size=5)
+
+    def by_position(rank, size):
+        x, generator = whole.part(rank, size)[0], np.random.default_rng(1)
+        got = stretched(x, generator)
+        np.testing.assert_array_equal(got.structure.positions, x.structure.positions)
+        drawn.append(generator.random())
+        return dict(zip(x.structure.positions.tolist(), got.to_sequences(), strict=True))
+
+    drawn = []
+    alone, parts = by_position(0, 1), by_position(0, 3) | by_position(1, 3) | by_position(2, 3)
+    assert len(set(drawn)) == 1
+    for position in range(5):
+        np.testing.assert_array_equal(parts[position], alone[position])
+    assert len(alone[2]) != 30
+
+
 def test_only_few_measured_sequences_with_classes_are_stretched():
     measured, classes = [np.array([[0.5], [1.0]])] * 3, np.array([0, 1, 0])
     assert recipe.stretches(measured, classes, True)

@@ -341,6 +341,12 @@ def test_signatures_show_each_option_of_a_cell_with_its_default(kind):
     [
         (lambda: vr.nn.GRU(3, 4, peepholes=True), r"GRU\(\) got an unexpected keyword argument 'peepholes'"),
         (lambda: vr.nn.RNN(3, 4, activation="relu"), r"RNN\(\) got an unexpected keyword argument 'activation'"),
+        (
+            lambda: vr.nn.LSTM(3, 4, batch_first=True),
+            r"LSTM\(\) got .* 'batch_first' \(leave it out: rows have no batch",
+        ),
+        (lambda: vr.nn.Recurrent(vr.cells.GRU, 3, 4, batch_first=True), r"^Recurrent\(\) got .* 'batch_first' \(leave"),
+        (lambda: vr.nn.MultiheadAttention(4, 2, batch_first=True), r"MultiheadAttention\(\) got .*leave it out"),
         (lambda: vr.nn.LSTM(3, 4, cell=None), r"LSTM\(\) got an unexpected keyword argument 'cell'"),
         (lambda: vr.cells.lstm_cell(peephole=True), r"lstm_cell\(\) got an unexpected keyword argument 'peephole'"),
     ],

@@ -22,7 +22,6 @@ WITHOUT_CUDA = """
 import sys
 sys.modules |= dict.fromkeys(("numba.cuda", "numba_cuda", "cuda"))
 import numpy as np, varlen_rnn as vr
-from varlen_rnn.runtime import cuda
 model = vr.nn.LSTM(3, 4)
 optimizer = vr.optim.Adam(model.parameters())
 y, _ = model(vr.create_lod_tensor(np.ones((5, 3), np.float32), [[2, 3]]))
@@ -30,7 +29,7 @@ y.sum().backward()
 optimizer.step()
 print(y.shape)
 try:
-    cuda.driver.to_device(np.ones(3))
+    vr.Variable(np.ones(3)).to("cuda")
 except vr.InputError as error:
     print(error)
 """

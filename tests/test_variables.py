@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.nn import functional as F
 
 
 def rows():
@@ -280,3 +281,56 @@ def test_labels_of_floats_are_told_to_be_integers():
     message = r"labels: expected integers, the classes of the rows, or probabilities of shape \(3, 2\), got float64 of"
     with pytest.raises(vr.DTypeError, match=message):
         vr.nn.functional.cross_entropy(np.zeros((3, 2)), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("view", r"reshape\(\.\.\.\)"), ("flatten", r"reshape\(-1\)"), ("permute", "transpose"), ("clamp", "clip")],
+)
+def test_a_method_of_pytorch_alone_is_answered_with_the_one_here(name, here):
+    x = vr.Variable(np.ones((2, 3)))
+    with pytest.raises(AttributeError, match=rf"'Variable' object has no attribute '{name}' \(write {here}"):
+        getattr(x, name)
+    assert not hasattr(x, name)
+    assert getattr(vr.nn.Parameter([1.0]), name, None) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        (vr.nn, "CrossEntropyLoss", r"'varlen_rnn.nn' has no attribute .* \(write functional.cross_entropy\("),
+        (F, "cat", r"'varlen_rnn.nn.functional' has no attribute 'cat' \(write concat\("),
+        (F, "dog", "has no attribute 'dog'$"),
+    ],
+)
+def test_a_function_of_pytorch_alone_is_answered_with_the_one_here(module, name, message):
+    with pytest.raises(AttributeError, match=message):
+        getattr(module, name)
+    for name, here in module._HERE.items():
+        assert not hasattr(module, name)
+        words = here.partition("(")[0].split(".")
+        assert words[-1] in {*vr.nn.__all__, *F.__all__} or "@" in here, here
+
+
+def test_bools_and_integers_are_converted_to_be_summed():
+    hits = vr.Variable(np.array([1, 2])) > 1
+    with pytest.raises(vr.DTypeError, match=r"got bool \(x.astype\(np.float32\) converts\)"):
+        hits.sum()
+    assert hits.astype(np.float32).sum().item() == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.sum(dim=1), r"Variable\.sum\(\) got an unexpected keyword argument 'dim' \(its name is axis"),
+        (lambda x: x.max(1, keepdim=True), "'keepdim' .its name is keepdims, as in NumPy"),
+        (lambda x: x.transpose(dim0=0, dim1=1), "'dim0' .its name is axis0"),
+        (lambda x: F.concat([x, x], dim=0), r"^concat\(\) got an unexpected keyword argument 'dim' \(its name is axis"),
+        (lambda x: F.softmax(x, dim=-1), "leave it out: it is over the last axis"),
+        (lambda x: F.log_softmax(x, dim=-1), "leave it out: it is over the last axis"),
+        (lambda x: x.sum(along=1), r"unexpected keyword argument 'along'$"),
+    ],
+)
+def test_an_argument_of_pytorch_is_answered_with_its_name_here(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(vr.Variable(np.ones((2, 3))))

@@ -362,6 +362,11 @@ CALLS = {
     "save": (lambda path, group: vr.save(path, group=group), lambda: Path(tempfile.mkdtemp(), "a"), dict),
     "load": (vr.load, lambda: saved(1, lambda path, value: vr.save(path, value=value)), bool),
     "manual_seed": (vr.manual_seed, int),
+    "device": (vr.device, lambda: "cpu"),
+    "to": (lambda place: vr.Variable(X).to(place), lambda: "cpu"),
+    "LoDTensor.to": (rows().to, lambda: "cpu"),
+    "SelectedRows.to": (vr.SelectedRows([1], X[:1], 5).to, lambda: "cpu"),
+    "Module.to": (vr.nn.Linear(2, 3).to, lambda: "cpu"),
     "TensorSpec": (
         lambda *spec: doubled(infer=lambda x, times: vr.TensorSpec(*spec))(X), lambda: (-1, 3), lambda: X.dtype,
     ),

@@ -9,6 +9,7 @@ from varlen_rnn.errors import (
     InputError,
     LoDError,
     OutOfRangeError,
+    PlaceError,
     ProgramError,
     ShapeError,
 )
@@ -50,6 +51,7 @@ from varlen_rnn.rows.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.rows.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.memory import release_memory
+from varlen_rnn.runtime.place import device
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape.declare import operator
@@ -72,6 +74,7 @@ __all__ = [
     "OpDesc",
     "OutOfRangeError",
     "PaddingReport",
+    "PlaceError",
     "Program",
     "ProgramDesc",
     "ProgramError",
@@ -97,6 +100,7 @@ __all__ = [
     "ctc_beam_search_decoder",
     "ctc_greedy_decoder",
     "data",
+    "device",
     "distributed",
     "edit_distance",
     "feed_data",

@@ -7,13 +7,15 @@ that callers can catch them without importing them.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 2000  # characters of each part of a message
 
 
@@ -101,6 +103,57 @@ def alike(name: object, names: Iterable[object]) -> str | None:
     return f"is it {shown(found[0])}?" if found else None
 
 
+def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
+    """Return the error for a keyword argument that a function does not have.
+
+    Examples
+    --------
+    >>> unexpected("LSTM", "batch_first", NO_BATCH_AXIS)
+    TypeError("LSTM() got an unexpected keyword argument 'batch_first' (leave it out: rows have no batch axis)")
+    """
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}" + (f" ({hint})" if hint else ""))
+
+
+def hinting(**hints: str) -> Callable[[F], F]:
+    """Return a decorator: a function raises an error with a hint if it gets a keyword that another library has.
+
+    Parameters
+    ----------
+    **hints : str
+        The hint for each keyword.
+
+    Examples
+    --------
+    >>> @hinting(dim="its name is axis, as in NumPy")
+    ... def total(x, axis=0):
+    ...     return x
+    >>> total([1], dim=1)
+    Traceback (most recent call last):
+    TypeError: total() got an unexpected keyword argument 'dim' (its name is axis, as in NumPy)
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*inputs: Any, **named: Any) -> Any:
+            if named and (wrong := hints.keys() & named.keys()):
+                name = min(wrong)
+                raise unexpected(function.__qualname__.removesuffix(".__init__"), name, hints[name])
+            return function(*inputs, **named)
+
+        return cast(F, call)
+
+    return decorate
+
+
+NO_BATCH_AXIS = "leave it out: rows have no batch axis"
+numpy_names = hinting(
+    dim="its name is axis, as in NumPy",
+    keepdim="its name is keepdims, as in NumPy",
+    dim0="its name is axis0",
+    dim1="its name is axis1",
+)
+
+
 class LoDError(InputError):
     """A LoD (level of detail: how rows form sequences) is invalid, or two LoDs that must be equal differ."""
 
@@ -115,6 +168,10 @@ class DTypeError(InputError, TypeError):
 
 class OutOfRangeError(InputError, IndexError):
     """An index or id is out of range."""
+
+
+class PlaceError(InputError, TypeError):
+    """Values are in different places, or an operator has no kernel where its values are; nothing is copied unasked."""
 
 
 class ProgramError(InputError):

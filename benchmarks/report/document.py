@@ -69,8 +69,8 @@ def _quality(lines):
     return (
         f"{_rates('Multiply-adds', figures, 'multiply_add_rates')}{_rates('sgemm', figures, 'sgemm_rates')}"
         f"The slowest of a figure's rounds took {spread:.2f} times its fastest, in the median. "
-        f"In {disturbed} of {len(figures)} figures, others used the machine in every round. "
-        f"Lines without figures, for results differ: {failed}.\n"
+        f"In {disturbed} of {len(figures)} figures, other processes used the machine in every round. "
+        f"Lines without figures, because results differ: {failed}.\n"
     )
 
 
@@ -93,7 +93,7 @@ def _yardsticks(lines):
     if not old:
         return ""
     return (
-        f"Of {', '.join(old)} there are no shares of the multiply-add rate yet: their lines were measured beside sgemm "
+        f"The suites {', '.join(old)} have no shares of the multiply-add rate yet: they were measured beside sgemm "
         "alone, whose rate depends on the BLAS.\n"
     )
 

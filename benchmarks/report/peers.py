@@ -10,8 +10,8 @@ TIMED = ("recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end",
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 
-A bar names those that it compares with: bars over PyTorch say nothing of onnxruntime. Here is every line of every suite
-in which a peer takes less time than `varlen_rnn`, where it wins most first.
+A bar compares with the peers that it names, so a bar over PyTorch does not cover onnxruntime. This table lists every
+line of every suite in which a peer takes less time than `varlen_rnn`, the largest advantage first.
 """
 START_UP = {"first training step": lambda line: line["first_step"], "imports and first training step": in_all}
 

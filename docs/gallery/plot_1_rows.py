@@ -1,8 +1,8 @@
 """Rows instead of padding
 =======================
 
-The same batch twice: padded to its longest sequence, and as varlen_rnn holds it, the rows of all sequences
-one after another. The plan says how many sequences each step of a recurrence still has.
+This page shows one batch in two forms: padded to its longest sequence, and as varlen_rnn stores it, the rows of all
+sequences one after another. The plan says how many sequences each step of a recurrence still has.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ print("alive ", plan.batch_sizes)
 print(plan.padding(bucket_size=4))
 
 # %%
-# Grey is padding: a recurrence over the padded batch computes it, one over rows does not. On the right, what is
-# left of the batch at each step: that many rows are multiplied with the recurrent weights.
+# Grey is padding, which a recurrence over the padded batch computes and a recurrence over rows does not. The curve on
+# the right is the number of sequences that still have a row: so many rows are multiplied by the recurrent weights.
 padded = np.where(np.arange(lengths.max()) < lengths[:, None], np.arange(len(lengths))[:, None] + 1.0, 0.0)
 colours = plt.get_cmap("viridis").with_extremes(under="0.85")
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")

@@ -1,8 +1,8 @@
 """A label for every step
 ======================
 
-A signal switches between slow and fast oscillation, at moments that nobody knows. A recurrent layer tells
-which it is at each step; one that also runs backward sees what comes, and is surer right after a switch.
+A signal switches between slow and fast oscillation at random moments. A recurrent layer predicts at each step
+which of both it is. A layer that also runs backward knows the steps that follow, so it is surer right after a switch.
 """
 
 import matplotlib.pyplot as plt
@@ -58,7 +58,7 @@ models = {direction: Tagger(direction) for direction in ("forward", "both")}
 losses = {direction: train(model) for direction, model in models.items()}
 
 # %%
-# Held-out signals: the share of steps that are told right.
+# The share of steps of held-out signals that are predicted correctly.
 held_out, wanted = vr.LoDTensor.from_sequences(signals[250:]), np.concatenate(labels[250:])
 for direction, model in models.items():
     with vr.no_grad():
@@ -66,7 +66,7 @@ for direction, model in models.items():
     print(f"{direction}: {np.mean(found == wanted):.3f} of {len(wanted)} steps")
 
 # %%
-# The losses while they learn, and the longest of the held-out signals.
+# The training losses, and the predictions for the longest held-out signal.
 number = 250 + int(np.argmax([len(one) for one in signals[250:]]))
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 5), layout="constrained")
 for direction, model in models.items():

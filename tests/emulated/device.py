@@ -9,7 +9,7 @@ import shutil
 
 from numba import types
 
-from tests.emulated import arrays
+from tests.emulated.arrays import MemoryOfHost
 from tests.emulated.figures import faults_of, find_ptxas
 from tests.emulated.kernels import Kernel, LaunchError, Schedule
 from tests.emulated.ledger import LAUNCH, count
@@ -51,7 +51,7 @@ def _compiled(kernel, signature):
     return Kernel(ptx)
 
 
-class Driver:
+class Driver(MemoryOfHost):
     """Stands in the place of `varlen_rnn.runtime.cuda.driver`.
 
     Parameters
@@ -60,10 +60,8 @@ class Driver:
         How the threads of all launches take turns; if not given, in order, and races are errors.
     """
 
-    to_device = staticmethod(arrays.to_device)
-    empty = staticmethod(arrays.empty)
-
     def __init__(self, schedule=None):
+        super().__init__()
         self.schedule = schedule or Schedule()
 
     def launch(self, kernel, configuration, *arguments):

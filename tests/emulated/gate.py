@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 
 from tests.emulated.device import digest_of, float_types
-from varlen_rnn import attention, kernels, products, recurrence
+from varlen_rnn import attention, kernels, products, recurrence, runtime
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
 from varlen_rnn.recurrence import cuda as steps
 from varlen_rnn.runtime.cuda import Kernel
@@ -17,9 +17,10 @@ def declared():
     """Return the names by digest of the kernels in modules, and of every built-in cell's kernels."""
     found = {
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
-        for room in (attention, kernels, products, recurrence)
+        for room in (attention, kernels, products, recurrence, runtime)
         for _, name, _ in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
-        for value in vars(importlib.import_module(name)).values()
+        for made in vars(importlib.import_module(name)).values()
+        for value in (made, getattr(made, "cuda", None), twin_of(made))  # fronts have their kernel as an attribute
         if isinstance(value, Kernel)
     }
     for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
@@ -28,6 +29,12 @@ def declared():
                 kernel = make(cell, number)
                 found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}
+
+
+def twin_of(front):
+    """Return the kernel of an elementwise function, which is made when it is asked for; None for anything else."""
+    make = getattr(front, "twin", None)
+    return make() if callable(make) else None
 
 
 def launched(counts):

@@ -15,6 +15,7 @@ import numpy as np
 from tests.emulated.folder import kept
 from tests.emulated.ptx import Source
 from tests.emulated.translation import translate
+from varlen_rnn.runtime.device_array import DeviceArray
 
 _HERE = Path(__file__).parent
 _RUNTIME = ("runtime.h", "threads.h", "scheduler.cpp", "races.cpp", "meetings.cpp")
@@ -151,11 +152,11 @@ def _cell(kind, value):
 
 def _parameters(argument, ranges):
     """Return the parameters of PTX for an argument; add the memory that an array spans to the ranges."""
-    interface = getattr(argument, "__cuda_array_interface__", None) or getattr(argument, "__array_interface__", None)
-    if interface is None or isinstance(argument, np.generic):
+    if isinstance(argument, np.generic) or not isinstance(argument, np.ndarray | DeviceArray):
         return [argument]
+    interface = argument.interface() if isinstance(argument, DeviceArray) else argument.__array_interface__
     shape, at, itemsize = interface["shape"], interface["data"][0], int(interface["typestr"][2:])
     size, strides = int(np.prod(shape)), argument.strides
-    end = at + itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if size else at
-    ranges += [at, end]
+    reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)] if size else []
+    ranges += [at + sum(min(0, r) for r in reach), at + sum(max(0, r) for r in reach) + itemsize * bool(size)]
     return [0, 0, size, itemsize, at, *shape, *strides]

@@ -14,7 +14,8 @@ import varlen_rnn
 LAUNCH, TO_DEVICE, TO_HOST, ON_DEVICE, ALLOCATION = "launch", "copy to device", "copy to host", "copy", "allocation"
 COUNTS = collections.Counter()  # of (kind, line), such as ("copy to device", "recurrence/cuda.py:237")
 _PACKAGE = str(Path(varlen_rnn.__file__).parent)
-_THROUGH = ("runtime/device.py", "runtime/cuda.py")  # lines that only pass on the wish of their callers
+# Files whose lines only pass on the wish of their callers.
+_THROUGH = ("runtime/device.py", "runtime/device_array.py", "runtime/device_memory.py", "runtime/cuda.py")
 _forbidden = set()
 
 

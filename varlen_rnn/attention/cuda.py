@@ -3,8 +3,9 @@
 import numpy as np
 
 from varlen_rnn.kernels.activations import exp, tanh
+from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import empty, launch, to_device, to_host
+from varlen_rnn.runtime.device import beside, empty, launch
 from varlen_rnn.runtime.jit import body, cuda_kernel
 
 
@@ -111,24 +112,37 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
                 d_k[key, j] += d * slope(q, row, k, key, j, weight)
 
 
-def _seen(offsets, others, left, right):
+@cuda_kernel
+def dot_heads(a, b, dots):
+    """`dots[h, r]` = dot product of the columns of head `h` in row `r` of `a` and `b`; one thread per head and row."""
+    i = cuda.grid(1)
+    heads, rows = dots.shape
+    if i < heads * rows:
+        head, row = i // rows, i % rows
+        depth, total = a.shape[1] // heads, dots.dtype.type(0)
+        for j in range(head * depth, (head + 1) * depth):
+            total += a[row, j] * b[row, j]
+        dots[head, row] = total
+
+
+def _seen(offsets, others, left, right, like):
     """Return, for each row, the range of rows of the other side that it sees."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]
     first = np.clip(at - left, 0, count)
-    return to_device(begin + first), to_device(begin + np.clip(at + right + 1, first, count))
+    return beside(begin + first, like), beside(begin + np.clip(at + right + 1, first, count), like)
 
 
 def _weight_of(weight, like):
     """Return the weight of features, or an empty array for dot products."""
-    return to_device(np.empty(0, like.dtype)) if weight is None else weight
+    return empty((0,), like) if weight is None else weight
 
 
 def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.forward`."""
     out, sums = empty((q.shape[0], v.shape[1]), q), empty((2, heads, q.shape[0]), q)
-    keys, number = _seen(q_offsets, k_offsets, left, right), q.dtype.type(scale)
+    keys, number = _seen(q_offsets, k_offsets, left, right, q), q.dtype.type(scale)
     launch(attend, heads * q.shape[0], q, k, v, *keys, _weight_of(weight, q), number, out, sums)
     return out, sums
 
@@ -138,11 +152,14 @@ def backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
     of_weight = _weight_of(weight, q)
     d_weight = empty((q.shape[0], of_weight.shape[0]), q)
-    dots = (to_host(out) * to_host(d_out)).reshape(len(out), heads, v.shape[1] // heads).sum(axis=2).T
-    given = of_weight, q.dtype.type(scale), sums, to_device(np.ascontiguousarray(dots))
-    keys, queries = _seen(q_offsets, k_offsets, left, right), _seen(k_offsets, q_offsets, right, left)
+    dots = empty((heads, q.shape[0]), q)
+    launch(dot_heads, dots.size, out, d_out, dots)
+    given = of_weight, q.dtype.type(scale), sums, dots
+    keys, queries = _seen(q_offsets, k_offsets, left, right, q), _seen(k_offsets, q_offsets, right, left, q)
     launch(attend_grad_of_queries, heads * q.shape[0], q, k, v, d_out, *keys, *given, d_q, d_weight)
     launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
     if weight is None:
         return d_q, d_k, d_v
-    return d_q, d_k, d_v, to_device(to_host(d_weight).sum(axis=0, dtype=np.float64).astype(q.dtype))
+    total = empty((1, d_weight.shape[1]), q)
+    pool_sum(d_weight, np.array([0, len(d_weight)]), np.ones(1, q.dtype), total)
+    return d_q, d_k, d_v, total.reshape(-1)

@@ -10,7 +10,7 @@ from varlen_rnn.cells.contract import Cell
 from varlen_rnn.cells.define import cell
 from varlen_rnn.cells.options import Option
 from varlen_rnn.cells.registry import register_family
-from varlen_rnn.errors import ProgramError, shown
+from varlen_rnn.errors import ProgramError, shown, unexpected
 
 _LONGEST_NAME = 1000  # characters, because a file from elsewhere may hold a name of any length
 
@@ -52,7 +52,7 @@ class Family:
             If the family does not have an option of this name.
         """
         if unknown := given.keys() - self.options.keys():
-            raise TypeError(f"{self.name}_cell() got an unexpected keyword argument {min(unknown)!r}")
+            raise unexpected(f"{self.name}_cell", min(unknown))
         return {name: option.check(given.get(name, option.default), name) for name, option in self.options.items()}
 
     def __call__(self, **options: Any) -> Cell:

@@ -29,24 +29,28 @@ def metrics_of(model, data):
     if not len(data):
         return {}
     y, found = labels_of_data(data, None), model.predict(data)
-    more = _calibration(model, data, y) if hasattr(model, "predict_log_proba") and np.ndim(y) == 1 else {}
-    if isinstance(y, list):
+    of_steps = isinstance(y, list)
+    log = model.predict_log_proba(data) if hasattr(model, "predict_log_proba") and (of_steps or y.ndim == 1) else None
+    if of_steps:
         y, found = np.concatenate(y), np.concatenate(found)
         there = np.not_equal(y, None)  # steps without a label do not count
-        y, found = y[there].tolist(), found[there]
+        y, found, log = y[there].tolist(), found[there], None if log is None else np.concatenate(log)[there]
+    more = {} if log is None else _calibration(model, log, y)
     return _scores(y, found, hasattr(model, "classes_")) | more
 
 
-def _calibration(model, data, y):
+def _calibration(model, log, y):
     """Return the log loss, and the expected calibration error, of the probabilities of classes; {} for unknown classes.
 
-    Sequences are sorted into 15 bins of equal width by the probability of the class that is predicted; the error is the
-    mean difference of this probability and the accuracy (Guo et al., 2017, "On calibration of modern neural networks").
+    Sequences, or steps, are sorted into 15 bins of equal width by the probability of the class that is predicted.  The
+    error is the mean difference of this probability and the accuracy (Guo et al., 2017, "On calibration of modern
+    neural networks").
     """
     names = [str(name) for name in model.classes_]
-    if not all(str(label) in names for label in y):
+    if not all(label in names for label in set(map(str, y))):
         return {}
-    right, log = np.array([names.index(str(label)) for label in y]), model.predict_log_proba(data)
+    places = {name: place for place, name in enumerate(names)}
+    right = np.array([places[str(label)] for label in y])
     best, gaps = np.exp(log.max(axis=1)), np.exp(log.max(axis=1)) - (log.argmax(axis=1) == right)
     by_bin = np.bincount(np.minimum((best * 15).astype(int), 14), weights=gaps)
     return {"log loss": -log[np.arange(len(y)), right].mean(), "calibration error": np.abs(by_bin).sum() / len(y)}

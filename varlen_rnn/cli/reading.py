@@ -39,7 +39,7 @@ def add_options(parser):
     add("--wide", action="store_true", default=None, help="a row is a series whose steps are its columns")
     add("--tokens", choices=["characters", "words", "list"], help="what texts are cut into; default by their length")
     add("--delimiter", metavar="CHARACTER", help="between columns; default a comma")
-    add("--missing", choices=MISSING, help="what becomes of missing numbers; default error")
+    add("--missing", choices=MISSING, help="of missing numbers; keep lets the model fill them; default error")
     add("--label-kind", choices=KINDS, help="default what labels look like")
 
 

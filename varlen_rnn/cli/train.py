@@ -1,12 +1,16 @@
 """The command `train DATA --label COLUMN --out MODEL`: train a model on a file, or resume a training."""
 
+import contextlib
+import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
 from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import KIND_OF, baseline_of, estimators, metrics_of, print_metrics
 from varlen_rnn.data.formats import SUFFIXES
+from varlen_rnn.distributed import connect
 from varlen_rnn.errors import CheckpointError, InputError, shown
 from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, forget
@@ -20,7 +24,8 @@ def add_to(commands):
     text = (
         "Train a classifier, a regressor or a tagger on a file of sequences, without padding, and save it. A tenth of "
         "the sequences is held back to measure it. With --model recurrent, and for a tagger, the same command goes on "
-        "with a training that was stopped."
+        "with a training that was stopped. Under torchrun and mpiexec, all processes train the network together; only "
+        "the first prints, and writes files."
     )
     parser = commands.add_parser("train", help="train a model on a file of sequences", description=text)
     parser.add_argument("data", metavar="DATA", help=f"a file in {', '.join(SUFFIXES)}; - is stdin")
@@ -70,12 +75,31 @@ def _run(arguments):
         figure_for(arguments.picture, "train, --picture")
     if not 0 <= arguments.seed < 2**32:  # the range of scikit-learn's seeds
         raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
+    comm = connect()
+    if comm.size > 1 and arguments.data == "-":
+        raise InputError("train, DATA", expected="a file, which all ranks read", got="standard input")
+    with _silence() if comm.rank else contextlib.nullcontext():
+        _train(arguments, comm)
+    comm.close()
+
+
+@contextlib.contextmanager
+def _silence():
+    """Print nothing inside of a `with` block."""
+    with open(os.devnull, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
+
+
+def _train(arguments, comm):
+    """Read the data, train, and on rank 0 report and save."""
     options = reading.options_of(arguments)
     if arguments.wide and arguments.features is not None:  # other files may have other steps
         expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
     print(data, flush=True)
+    if arguments.id is not None and 1 < len(data) == data.lengths.sum():
+        print("each id has one row, so sequences have one step: is --id right?", file=sys.stderr)
     if data.label_kind not in KIND_OF:
         expected = "labels that are classes, numbers, several classes, or classes of rows"
         hint = "labels that differ within an id are labels of rows" if data.label_kind == "numbers of rows" else None
@@ -86,24 +110,39 @@ def _run(arguments):
         print(f"{len(data.classes)} classes of whole numbers; --label-kind numbers trains a regressor")
     train, test = data.split(arguments.test_fraction, seed=arguments.seed, stratify=data.label_kind == "classes")
     folder = Path(arguments.out + ".run")
-    if arguments.restart:
+    if arguments.restart and comm.rank == 0:
         forget(folder)
+    comm.barrier()
     stop = _Stop(folder)
     model = _estimator(arguments, data.label_kind, folder)
     resumes = model.checkpoints is not None
-    model.set_params(callbacks=[_HeldBack(model, test), *([stop] if resumes else [])])
+    # On several ranks, an interrupt does not come between the same two steps of all.
+    model.set_params(callbacks=[_HeldBack(model, test), *([stop] if resumes and comm.size == 1 else [])])
     try:
-        model.fit(train)
+        model.fit(train, comm=comm)
     except CheckpointError as error:
         expected, hint = "a stopped training of these options and data", "--restart begins anew"
         raise InputError(str(folder), expected=expected, got=error, hint=hint) from error
     except KeyboardInterrupt:
-        if resumes:
+        if resumes and comm.size > 1:
+            print("\nstopped: the same command goes on from the last checkpoint")
+        elif resumes:
             print(f"\nstopped after step {stop.step}: the same command goes on from there")
-        elif hasattr(model, "candidates_"):
+        elif hasattr(model, "candidates_") and comm.rank == 0:
             _save(arguments, model, data, options)
             print("stopped: it is the best model so far")
         raise
+    from varlen_rnn.sklearn import ranks
+
+    finish = lambda: _finish(arguments, model, (data, train, test), options)
+    ranks.from_first(ranks.several(comm), lambda: ({}, finish()))
+    if comm.rank == 0:
+        forget(folder)
+
+
+def _finish(arguments, model, sets, options):
+    """Print the scores, save the model, and draw the picture."""
+    data, train, test = sets
     print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
     if len(test):
         print_metrics(*baseline_of(model, train, test))
@@ -113,7 +152,6 @@ def _run(arguments):
         print(f"picture: {arguments.picture}")
     elif arguments.picture is not None:
         print("picture: none, because no network was trained (--model recurrent trains one)")
-    forget(folder)
 
 
 def _save(arguments, model, data, options):

@@ -10,7 +10,7 @@ from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
-from varlen_rnn.ops.sequence.expand import sequence_expand
+from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.init_memories import init_memories
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.reverse import sequence_reverse
@@ -166,3 +166,4 @@ def _move(dtype):
     sequence_reverse(_embedded(dtype)).sum().backward()
     sequence_slice(_embedded(dtype), np.array([0, 0, 0]), np.array([1, 0, 1])).sum().backward()
     sequence_expand(_embedded(dtype)[:3], create_lod_tensor(np.zeros(3, dtype), [[1, 1, 1]])).sum().backward()
+    sequence_expand_as(np.ones((3, 2), dtype), _embedded(dtype))  # static features

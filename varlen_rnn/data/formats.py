@@ -19,6 +19,7 @@ from varlen_rnn.data.frames import frame_of, read_entries
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import file_text, read_csv, read_jsonl
 from varlen_rnn.data.tables import FORMS, Table, other_delimiter, read_long, read_wide
+from varlen_rnn.data.ts import label_fields, read_ts
 from varlen_rnn.errors import InputError, shown
 
 
@@ -83,6 +84,8 @@ def fields_of(path: str, format: str, options: Options) -> list[str]:
             return _table(path, options).fields
         if format == "jsonl":
             return list(json.loads(next(line for line in file_text(path).split("\n") if line.strip())))
+        if format == "ts":
+            return label_fields(path)
         if format != "npz":
             return arrow_table(path, format).column_names
         with np.load(path) as arrays:
@@ -185,6 +188,7 @@ FORMATS = {
         (".arrow", ".feather"),
         _forms("an .arrow file", partial(read_columns, "arrow"), partial(partial, _read_frame, "arrow")),
     ),
+    "ts": Format((".ts",), (Form("a .ts file", read_ts, (*_OF_TABLES, "sequence", "tokens")),)),
     "npz": Format((".npz",), (Form("an .npz file", read_npz, (*_OF_TABLES, "tokens")),)),
 }
 FRAME = Format((), _forms("a frame", read_entries, lambda read: read))

@@ -1,4 +1,4 @@
-"""Treat missing numbers and labels: raise an error, leave them out, or fill them."""
+"""Treat missing numbers and labels: raise an error, leave them out, fill them, or keep them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from varlen_rnn.errors import InputError
 
-Missing: TypeAlias = Literal["error", "drop", "zero", "forward"]
-MISSING = ("error", "drop", "zero", "forward")
+Missing: TypeAlias = Literal["error", "drop", "zero", "forward", "keep"]
+MISSING = ("error", "drop", "zero", "forward", "keep")
 EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # texts that mean a missing number
 
 Where = Callable[[int], str]
@@ -28,20 +28,30 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
     """
     everyone = np.arange(len(rows))
     gaps = np.isnan(rows)
-    if not gaps.any():
+    if not gaps.any() or missing == "keep":
         return rows, everyone
     if missing == "error":
         wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them"
+        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them, 'keep' leaves that to estimators"
         raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
     if missing == "drop":
         kept = np.flatnonzero(~gaps.any(axis=1))
         return rows[kept], kept
-    filled = rows.copy()
-    if missing == "forward":  # the index of the last row with a number in this column, or -1
-        last = np.maximum.accumulate(np.where(gaps, -1, everyone[:, None]), axis=0)
-        filled = np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), np.nan)
-    return np.nan_to_num(filled, nan=0.0), everyone
+    return np.nan_to_num(carried_forward(rows) if missing == "forward" else rows, nan=0.0), everyone
+
+
+def carried_forward(rows: np.ndarray) -> np.ndarray:
+    """Return rows with the last number of a column in place of each NaN; NaNs before the first number stay.
+
+    Examples
+    --------
+    >>> carried_forward(np.array([[np.nan, 1.0], [2.0, np.nan]]))
+    array([[nan,  1.],
+           [ 2.,  1.]])
+    """
+    # The index of the last row with a number in this column, or -1.
+    last = np.maximum.accumulate(np.where(np.isnan(rows), -1, np.arange(len(rows))[:, None]), axis=0)
+    return np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), rows.dtype.type(np.nan))
 
 
 def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[Any]:

@@ -22,7 +22,7 @@ class Options:
     'y'
     >>> Options(missing="ignore")
     Traceback (most recent call last):
-    varlen_rnn.errors.ShapeError: missing: expected one of 'error', 'drop', 'zero' or 'forward', got 'ignore'
+    varlen_rnn.errors.ShapeError: missing: expected one of 'error', 'drop', 'zero', 'forward' or 'keep', got 'ignore'
     """
 
     sequence: str | None = None

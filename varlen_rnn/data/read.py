@@ -19,7 +19,7 @@ from varlen_rnn.errors import DTypeError, InputError, check_choice, check_path, 
 def read(
     source: Any,
     *,
-    format: Literal["csv", "jsonl", "parquet", "arrow", "npz"] | None = None,
+    format: Literal["csv", "jsonl", "parquet", "arrow", "npz", "ts"] | None = None,
     sequence: str | None = None,
     label: str | None = None,
     id: str | None = None,
@@ -44,7 +44,7 @@ def read(
         For an open file, such as standard input, `format` is required.  A frame is a DataFrame of pandas or polars, a
         table of pyarrow, or any object that has columns by the Arrow PyCapsule interface.
     format : str, optional
-        By default it follows from the suffix: .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather or .npz.
+        By default it follows from the suffix: .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather, .npz or .ts.
     sequence : str, optional
         The field that holds the sequence; by default "text", if the file has this field.  In a .npz file, the array
         that holds the rows of all sequences, by default "rows"; the array "offsets" divides it into sequences.
@@ -67,10 +67,10 @@ def read(
         into characters.
     delimiter : str, optional
         The character between fields; by default a comma, or a tab in a .tsv file.
-    missing : {"error", "drop", "zero", "forward"}
-        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, or use the previous
-        number.  In Arrow and NumPy files, "error" does not check for NaN.  The other choices also drop sequences
-        without a label, and give rows without a label the class -100.
+    missing : {"error", "drop", "zero", "forward", "keep"}
+        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, use the previous number,
+        or keep NaN, which estimators fill.  In Arrow and NumPy files, "error" does not check for NaN.  The other
+        choices also drop sequences without a label, and give rows without a label the class -100.
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
     vocabulary, classes, min_count, max_vocabulary

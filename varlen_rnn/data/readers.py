@@ -61,7 +61,7 @@ def from_texts(
         entries, including "<unk>".
     label_kind : str, optional
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
-    missing : "error", "drop", "zero" or "forward"
+    missing : "error", "drop", "zero", "forward" or "keep"
         How to treat missing labels (None, NaN, blank): "error" raises an error; the other choices drop sequences
         without a label, and give rows without a label the class -100.  Missing numbers in rows are treated as in
         `read`.

@@ -5,14 +5,15 @@
         '''What it computes, its parameters, and an example.'''
 
 The last argument of a kernel is an array that it writes.  The kernel runs where this array lives: its CPU loop on the
-host, its twin on a CUDA device, to which arrays that are still on the host, mostly indices and offsets, are copied.
+host, its twin on a CUDA device.  Arrays that are still on the host, mostly indices and offsets, are copied there, once
+for each content (`device.beside`).
 """
 
 import functools
 
 import numpy as np
 
-from varlen_rnn.runtime.device import launch, on_device, to_device
+from varlen_rnn.runtime.device import beside, launch, on_device
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
@@ -46,11 +47,12 @@ def launch_beside(kernel, num_threads, *arguments):
 
     Python's floats take the data type of the last argument, because float64 is slow on a GPU.
     """
-    dtype = arguments[-1].dtype
+    out = arguments[-1]
+    dtype = out.dtype
 
     def moved(argument):
         if isinstance(argument, np.ndarray):
-            return to_device(argument)
+            return beside(argument, out)
         return dtype.type(argument) if isinstance(argument, float) and dtype.kind == "f" else argument
 
     launch(kernel, num_threads, *map(moved, arguments))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import ShapeError, check_flag, check_int, shown
+from varlen_rnn.errors import NO_BATCH_AXIS, ShapeError, check_flag, check_int, hinting, shown
 from varlen_rnn.nn.functional import additive_attention, limits, scaled_dot_product_attention
 from varlen_rnn.nn.layers import Linear, drawn, uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
@@ -56,6 +56,7 @@ class MultiheadAttention(Module):
     Source: Vaswani et al. (2017), "Attention is all you need"; names and shapes of `torch.nn.MultiheadAttention`.
     """
 
+    @hinting(batch_first=NO_BATCH_AXIS)
     def __init__(
         self,
         embed_dim: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from varlen_rnn.errors import (
     check_int,
     check_list,
     check_number,
+    hinting,
+    numpy_names,
     shown,
 )
 from varlen_rnn.nn.losses import (
@@ -41,7 +44,9 @@ from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.elsewhere import missing_name
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
 from varlen_rnn.typing import Rows
@@ -105,6 +110,17 @@ def scaled_dot_product_attention(
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
+_HERE = {
+    "cat": "concat(variables, axis)",
+    "linear": "x @ weight.T + bias",
+    "nll_loss": "cross_entropy(logits, labels)",
+}
+if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise missing_name(__name__, name, _HERE)
+
+
 def __dir__() -> list[str]:
     return __all__
 
@@ -165,6 +181,7 @@ def additive_attention(
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
+@hinting(dim="leave it out: it is over the last axis")
 def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive numbers whose sum is 1.
 
@@ -211,6 +228,7 @@ def log_sigmoid(x: Rows) -> Variable:
     return -softplus(-required(x, "log_sigmoid, x"), threshold=math.inf)
 
 
+@numpy_names
 def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Variable:
     """Return vectors along an axis, each divided by its p-norm, or by `eps` if the norm is smaller.
 
@@ -269,6 +287,7 @@ def _norm(x: Variable, p: float, axis: int, eps: float, is_large: Variable | Non
     return norm.clip(eps) if is_large is None else where(is_large, norm, norm.clip(eps))
 
 
+@numpy_names
 def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> Variable:
     """Return the cosine of the angle between vectors along an axis, which the result lacks.
 
@@ -330,7 +349,7 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
     """
     ids = required(ids, "one_hot, ids")
     if num_classes is None:
-        given = np.asarray(ids.value)
+        given = host_numbers(ids.value.data)
         num_classes = max(0, int(given.max()) + 1) if given.size and given.dtype.kind in "iu" else 0
     return apply("one_hot", ids, num_classes=check_int(num_classes, "one_hot, num_classes", 0))
 
@@ -426,6 +445,7 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
     return apply("where", condition, *_beside("where", x, y))
 
 
+@numpy_names
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     """Return Variables joined along an axis; unless this is the first axis, the result has their LoD.
 
@@ -448,6 +468,7 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
 
 
+@numpy_names
 def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
     """Return Variables of one shape joined along a new axis; unless it is the first, the result has their LoD.
 
@@ -475,6 +496,7 @@ def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
     return concat([variable[new] for variable in given], axis)
 
 
+@numpy_names
 def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]:
     """Split `x` into pieces along an axis; unless this is the axis of rows, the pieces have the LoD of `x`.
 
@@ -508,6 +530,7 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     return apply_list("split", x, sizes=pieces, axis=axis)
 
 
+@numpy_names
 def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
     """Return the `k` largest elements along an axis, largest first, and their indices.
 

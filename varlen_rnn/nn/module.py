@@ -11,14 +11,18 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_flag, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, PlaceError, ProgramError, ShapeError, check_flag, shown
 from varlen_rnn.nn.functional import weight_norm
 from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.runtime.device import moved, on_device, overwrite
 from varlen_rnn.runtime.maps import map_of
+from varlen_rnn.runtime.place import HOST, Place
+from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
+from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
@@ -66,7 +70,7 @@ class Parameter(Variable):
     def __init__(self, array: ArrayLike, requires_grad: bool = True, *, copy: bool = True) -> None:
         rows, requires_grad = as_rows(array, "Parameter"), check_flag(requires_grad, "Parameter, requires_grad")
         if check_flag(copy, "Parameter, copy"):
-            rows = np.array(rows, order="C")
+            rows = rows.copy() if on_device(rows) else np.array(rows, order="C")
         else:
             _check_shareable(array, requires_grad)
         if not requires_grad and rows.dtype not in FLOATS and rows.dtype != np.float16:
@@ -83,7 +87,7 @@ class Parameter(Variable):
 
     @property
     def data(self) -> np.ndarray:
-        """The array that optimizers update in place.
+        """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
 
         A later `backward` cannot see that the array was changed directly; it does see changes by `assign`.
         """
@@ -96,7 +100,9 @@ class Parameter(Variable):
         """
         array = as_rows(array, "assign")
         try:
-            self.value.data[...] = array
+            overwrite(self.value.data, ..., array)
+        except (PlaceError, DTypeError):
+            raise
         except ValueError as error:
             raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
         was_updated(self)
@@ -128,7 +134,7 @@ class Buffer(Variable):
     __slots__ = ()
 
     def __init__(self, array: np.ndarray) -> None:
-        super().__init__(np.array(array, order="C"), persistable=True)
+        super().__init__(array.copy() if on_device(array) else np.array(array, order="C"), persistable=True)
 
 
 class _Runs(Protocol[P, R]):
@@ -170,8 +176,10 @@ class Module:
             if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
                 what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
                 raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
-            if isinstance(value, Module):
-                check_apart(self, value, f"{type(self).__name__}.{name}")
+            if isinstance(value, (Module, list, tuple, dict)):
+                for place, inner in _flat({name: value}):
+                    if isinstance(inner, Module):
+                        check_apart(self, inner, f"{type(self).__name__}.{place}")
             super().__setattr__(name, value)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -193,7 +201,11 @@ class Module:
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
-        return list(_flat(vars(self)))
+        entries = list(_flat(vars(self)))
+        for name, value in entries:
+            if value is self:  # appended to a list that is an attribute
+                check_apart(self, self, f"{type(self).__name__}.{name}")
+        return entries
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, with dotted names such as `encoder.weight_ih_l0`.
@@ -241,6 +253,40 @@ class Module:
             child.train(mode)
         return self
 
+    def to(self, device: str | Place) -> Self:
+        """Move all parameters and buffers, and gradients that they have, to a device; return the module.
+
+        The Parameters stay the same objects, so an optimizer that has them updates them there, and moves its states
+        with them.  Records from before the move cannot be passed: call `backward` first.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda"} or the result of `vr.device`
+
+        Raises
+        ------
+        PlaceError
+            If there is no such device.
+        InputError
+            If numba-cuda is not installed, or finds no GPU.
+
+        Examples
+        --------
+        >>> from varlen_rnn.nn import Linear
+        >>> Linear(3, 2).to("cpu").weight.device
+        device('cpu')
+
+        Source: `torch.nn.Module.to`.
+        """
+        place = as_place(device)
+        # All copies are made before any is used, so that an error leaves the module where it is.
+        kept = [variable for _, variable in self._kept() if variable.device != place]
+        values = [(variable.value.to(place), moved_value(variable.grad, place)) for variable in kept]
+        for variable, (value, gradient) in zip(kept, values, strict=True):
+            variable.value, variable.grad = value, gradient
+            was_updated(variable)
+        return self
+
     def eval(self) -> Self:
         """Set evaluation mode in this module and its children; return the module."""
         return self.train(False)
@@ -258,7 +304,8 @@ class Module:
         >>> run(np.ones((1, 3), np.float32)).requires_grad
         False
         """
-        mapped = {id(parameter): parameter for parameter in self.parameters() if map_of(parameter.data) is not None}
+        here = [parameter for parameter in self.parameters() if parameter.device == HOST]
+        mapped = {id(parameter): parameter for parameter in here if map_of(parameter.data) is not None}
         frozen = copy.deepcopy(self, mapped).eval()
         frozen._freeze()
 
@@ -276,6 +323,8 @@ class Module:
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
         """Return the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them.
 
+        Those on a CUDA device are copied to the host.
+
         Parameters
         ----------
         copy : bool
@@ -284,7 +333,10 @@ class Module:
         """
         copied = check_flag(copy, "state_dict, copy")
         arrays = {shard_name(name, v.shard): v.value.data for name, v in self._kept()}
-        return {name: array.copy() for name, array in arrays.items()} if copied else arrays
+        return {
+            name: array.copy() if copied and not on_device(array) else moved(array, HOST)
+            for name, array in arrays.items()
+        }
 
     def _kept(self) -> list[tuple[str, Variable]]:
         """Return the (name, variable) pairs of the state: parameters and buffers."""
@@ -359,19 +411,28 @@ def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True)
 def assign_rows(variable: Variable, parts: Parts) -> None:
     """Overwrite rows of a variable in place; `matched` has checked them."""
     for rows, array in parts:
-        variable.value.data[rows if array.ndim else ...] = array
+        overwrite(variable.value.data, rows if array.ndim else ..., array)
     was_updated(variable)
 
 
-def _flat(
-    container: dict | list | tuple, prefix: str = "", outside: tuple[object, ...] = ()
-) -> Iterator[tuple[str, object]]:
+def _flat(container: dict | list | tuple) -> Iterator[tuple[str, object]]:
     """Yield (dotted name, value) pairs of the leaves of a dict, list or tuple, nested to any depth."""
-    for name, value in container.items() if isinstance(container, dict) else enumerate(container):
-        if not isinstance(value, (dict, list, tuple)):
-            yield f"{prefix}{name}", value
-        elif not any(value is other for other in outside):  # a container that contains itself would never end
-            yield from _flat(value, f"{prefix}{name}.", (*outside, value))
+    inside, waiting = {id(container)}, [(container, _pairs(container, ""))]
+    while waiting:
+        for name, value in waiting[-1][1]:
+            if not isinstance(value, (dict, list, tuple)):
+                yield name, value
+            elif id(value) not in inside:  # a container that contains itself would never end
+                inside.add(id(value))
+                waiting.append((value, _pairs(value, f"{name}.")))
+                break
+        else:
+            inside.discard(id(waiting.pop()[0]))
+
+
+def _pairs(container: dict | list | tuple, prefix: str) -> Iterator[tuple[str, object]]:
+    entries = container.items() if isinstance(container, dict) else enumerate(container)
+    return ((f"{prefix}{name}", value) for name, value in entries)
 
 
 def check_dtype(dtype: DTypeLike) -> np.dtype:

@@ -12,7 +12,10 @@ from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options, settle
 from varlen_rnn.random import next_step
+from varlen_rnn.runtime import device_array
+from varlen_rnn.runtime.device import moved, on_device, overwrite, zeros
 from varlen_rnn.runtime.maps import zeros_beside
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import find_rows, names_of, shard_name
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
@@ -139,6 +142,8 @@ class Optimizer:
                 states = all_states[number]
                 if states is None or len(states) != len(names):
                     states = all_states[number] = self._initial_states(parameter, names)
+                if device_array.in_use:
+                    _follow(parameter, names, states)
                 if target is not parameter:  # in a program, states need names
                     for name, state in zip(names, states, strict=True):
                         state.name = f"{target.name}.{name}"
@@ -160,15 +165,18 @@ class Optimizer:
         return [Variable(self._initial(name, parameter), persistable=True) for name in names]
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        """Return the initial value of a state: zeros, or the number 0 for "step"."""
-        return np.zeros((), np.int64) if name == "step" else zeros_beside(parameter.value.data)
+        """Return the initial value of a state: zeros beside the parameter, or the number 0 for "step", on the host."""
+        if name == "step":
+            return np.zeros((), np.int64)
+        data = parameter.value.data
+        return zeros(data.shape, data) if on_device(data) else zeros_beside(data)
 
     def _names(self) -> list[tuple[str, ...]]:
         """Return the names of the states of each parameter."""
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
-        """Return learning rates and states, by the parameter's number and the state's name.
+        """Return learning rates and states, by the parameter's number and the state's name, as arrays on the host.
 
         The rate of the first group is named "lr", the next "lr.1", and so on.
 
@@ -186,7 +194,8 @@ class Optimizer:
             for name, value in zip(names, states, strict=True):
                 shard = None if name == "step" else self.parameters[number].shard
                 own = value.value.data
-                state[shard_name(f"{number}.{name}", shard)] = own.copy() if copied else own
+                here = own.copy() if copied and not on_device(own) else moved(own, HOST)
+                state[shard_name(f"{number}.{name}", shard)] = here
         return state
 
     def _rates(self) -> list[tuple[str, ParamGroup]]:
@@ -215,8 +224,10 @@ class Optimizer:
                 continue
             # In place, because a recorded program holds the states themselves.
             fresh = values or self._initial_states(self.parameters[number], names[number])
+            if device_array.in_use:
+                _follow(self.parameters[number], names[number], states)
             for state, value in zip(states, fresh, strict=True):
-                state.value.data[...] = value.value.data
+                overwrite(state.value.data, ..., value.value.data)
 
     def _load(
         self, number: int, parameter: Variable, names: tuple[str, ...], rest: dict[str, np.ndarray]
@@ -230,7 +241,7 @@ class Optimizer:
             if parts is None:
                 raise CheckpointError(f"state {key!r}", expected=f"{state.shape} {state.dtype}", got=None)
             for rows, array in parts:
-                state.value.data[rows if array.ndim else ...] = array
+                overwrite(state.value.data, rows if array.ndim else ..., array)
             if name == "step" and not 0 <= state.item() < np.iinfo(np.int64).max:
                 expected = "at least 0, and less than 2**63 - 1"
                 raise CheckpointError(f"state {key!r}", expected=expected, got=state.item())
@@ -347,9 +358,9 @@ class Adagrad(Optimizer):
         super().__init__(parameters, lr=lr, eps=eps, weight_decay=weight_decay, epsilon=epsilon)
 
     def _initial(self, name: str, parameter: Variable) -> np.ndarray:
-        state = zeros_beside(parameter.value.data)
+        state = super()._initial(name, parameter)
         if self._start:
-            state[...] = self._start
+            overwrite(state, ..., np.asarray(self._start))
         return state
 
 
@@ -496,6 +507,13 @@ def _check_parameter(parameter: object, where: str) -> None:
     if parameter.requires_grad and not (flags.c_contiguous and flags.writeable):
         expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
         raise ShapeError(where, expected=expected, got="one that is read-only, or not C-contiguous", hint=hint)
+
+
+def _follow(parameter: Variable, names: tuple[str, ...], states: list[Variable]) -> None:
+    """Move states to the place of their parameter; the number of steps stays on the host, as in PyTorch."""
+    for name, state in zip(names, states, strict=True):
+        if name != "step" and state.device != parameter.device:
+            state.value = state.value.to(parameter.device)
 
 
 def _is_leaf(parameter: Variable) -> bool:

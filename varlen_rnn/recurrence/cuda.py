@@ -5,12 +5,14 @@ the plan's `batch_sizes`.
 """
 
 import functools
+import itertools
 import math
 
 import numpy as np
 
 from varlen_rnn.kernels.sums import add_block, settled
 from varlen_rnn.products.gemm import product
+from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import (
@@ -25,8 +27,9 @@ from varlen_rnn.recurrence.phases import (
     norms_of,
 )
 from varlen_rnn.recurrence.tuples import add, put, take
+from varlen_rnn.rows.plan import ranks_of, step_rows
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import empty, launch, to_device, zeros
+from varlen_rnn.runtime.device import beside, empty, launch, zeros
 from varlen_rnn.runtime.jit import cuda_kernel
 
 
@@ -238,10 +241,10 @@ def backward_step_of(cell, number):
     return backward_step
 
 
-def _rows_of_step(plan, t, reverse):
-    alive = plan.batch_sizes[t]
-    starts, steps = plan.starts[:alive], plan.seq_lens[:alive] - 1 - t if reverse else t
-    return to_device(starts + steps)
+def _rows_by_step(plan, reverse, like):
+    """Return, for each step, the rows of the sequences that have not ended, as views of one array on the device."""
+    rows, ends = beside(step_rows(plan, reverse), like), np.cumsum(plan.batch_sizes).tolist()
+    return [rows[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 def _phases(cell, shape, table_of, kind):
@@ -271,7 +274,7 @@ def kept_of_rows(x, columns):
 def forward(cell, task, shape, last, plan, reverse, keep):
     """Twin of `recurrence.cpu.forward`; it saves columns for the gradient even without `keep`."""
     x, weights, y, kept = task.x, task.weights, task.y, task.kept
-    count, order = plan.num_sequences, to_device(plan.sorted_indices)
+    count, order = plan.num_sequences, beside(ranks_of(plan)[2], y)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
     projected = empty((x.shape[0], weights.weight_ih.shape[0]), y)
     product(x, weights.weight_ih, projected, transposed=True, bias=weights.bias_ih)
@@ -283,8 +286,8 @@ def forward(cell, task, shape, last, plan, reverse, keep):
     carried = zeros((num_states + sum(p.passes for p in cell.phases), count, hidden), y)
     state = carried[:num_states]
     launch(permute_states, state.size, task.initial, order, False, state)
-    for t, alive in enumerate(plan.batch_sizes):
-        rows, operand = _rows_of_step(plan, t, reverse), state[0]
+    for rows in _rows_by_step(plan, reverse, y):
+        alive, operand = len(rows), state[0]
         for number, (phase, of_phase) in enumerate(zip(phases, products, strict=True)):
             weight, bias = weights.weight_hh, weights.bias_hh
             if not phase.equations:
@@ -310,9 +313,9 @@ def forward(cell, task, shape, last, plan, reverse, keep):
 def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
     """Twin of `recurrence.cpu.backward`."""
     y, weights, kept, (d_y, d_others, d_last, d_initial, d_vectors) = task.y, task.weights, task.kept, gradients
-    order = to_device(plan.sorted_indices)
+    order = beside(ranks_of(plan)[2], y)
     hidden, (vectors, of_rows) = shape.hidden, _given(weights, y, shape.hidden)
-    weight_rows, none = to_device(weight_rows), to_device(np.empty(0, np.int64))
+    weight_rows, none = beside(weight_rows, y), beside(ALL_ROWS, y)
     nothing = zeros((0, 0), y)
     carried = zeros((carried_by(cell), plan.num_sequences, hidden), y)
     previous, num_states = zeros(task.initial.shape, y), len(cell.states)
@@ -320,10 +323,10 @@ def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
     carried[:num_states].copy_to_device(previous)
     phases = _phases(cell, shape, backward_table, BackwardPhase)
     sums, total, lost = (zeros(d_vectors.shape, y) for _ in range(3))
-    for t in reversed(range(plan.max_seq_len)):
-        alive = plan.batch_sizes[t]
-        rows = _rows_of_step(plan, t, reverse)
-        before = _rows_of_step(plan, t - 1, reverse)[:alive] if t else rows
+    by_step = _rows_by_step(plan, reverse, y)
+    for t, rows in reversed(list(enumerate(by_step))):
+        alive = len(rows)
+        before = by_step[t - 1][:alive] if t else rows
         states = task.initial, order, y, task.column, shape.outputs, kept, len(cell.slots)
         launch(load_states, alive * hidden, *states, before, t == 0, previous)
         for number, phase in reversed(list(enumerate(phases))):

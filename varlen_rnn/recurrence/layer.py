@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from varlen_rnn.kernels.pool import pool_sum
+from varlen_rnn.kernels.rows import gather_rows
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
@@ -15,7 +17,7 @@ from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Direction, Gradients, Task
-from varlen_rnn.runtime.device import empty, on_device, to_device, to_host, zeros
+from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, stacked, zeros
 
 _REVERSE = False, True
 _STEPS = 32  # shapes of layers whose arguments and memory for single steps are remembered
@@ -116,7 +118,7 @@ def backward(
         if need_x:
             weight = direction.weight_ih
             if len(places.x_rows):
-                weight = _like(to_host(weight)[places.x_rows], weight)
+                weight = _rows_in_order(weight, places.x_rows)
             product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
         d_initial.append(gradients.d_initial)
         if need_weights:
@@ -148,7 +150,7 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
     """
     (y, column, first, previous), hidden, windows = before, shape.hidden, places.of_phases
     if shape.projects:
-        first = _like(np.ascontiguousarray(to_host(first)[:, : shape.outputs]), first)
+        first = contiguous(first[:, : shape.outputs])
     of_x = Factor(
         first=places.of_x[0], end=places.of_x[1], b=x, column=0, columns=x.shape[1], initial=x[:0], rows=ALL_ROWS,
         targets=places.x_rows,
@@ -190,18 +192,20 @@ def _sum_of_sequences(cell, d_vectors):
 
     `d_vectors` has the shape (vectors, sequences, hidden), and the order in which phases use the vectors.
     """
-    host = to_host(d_vectors)
-    total = np.empty((len(host), host.shape[2]), host.dtype)
-    total[list(cell.vector_order)] = host.sum(axis=1, dtype=np.float64)
-    return _like(total, d_vectors)
+    if on_device(d_vectors):
+        count, sequences, hidden = d_vectors.shape
+        total, ones = empty((count, hidden), d_vectors), np.ones(count, d_vectors.dtype)
+        pool_sum(d_vectors.reshape(-1, hidden), np.arange(count + 1) * sequences, ones, total)
+        return _rows_in_order(total, np.argsort(cell.vector_order))
+    total = np.empty((len(d_vectors), d_vectors.shape[2]), d_vectors.dtype)
+    total[list(cell.vector_order)] = d_vectors.sum(axis=1, dtype=np.float64)
+    return total
 
 
 def _columns(slots, columns, hidden):
     """Return the listed columns side by side.  Column -1 is zeros: no gradient reaches that row input."""
-    host = to_host(slots)
-    none = np.zeros((len(host), hidden), host.dtype)
-    parts = [none if k < 0 else host[:, k * hidden : (k + 1) * hidden] for k in columns]
-    return _like(np.concatenate(parts, axis=1), slots)
+    none = zeros((len(slots), hidden), slots)
+    return joined([none if k < 0 else slots[:, k * hidden : (k + 1) * hidden] for k in columns], axis=1)
 
 
 def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
@@ -213,12 +217,16 @@ def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
 
 def _joined(parts):
     """Concatenate arrays; a single array is returned as it is."""
-    return parts[0] if len(parts) == 1 else _like(np.concatenate([to_host(part) for part in parts]), parts[0])
+    return parts[0] if len(parts) == 1 else joined(parts)
 
 
-def _like(array, other):
-    """Copy a host array to the device of `other`; if that is the host, return the array as it is."""
-    return to_device(array) if on_device(other) else array
+def _rows_in_order(array, rows):
+    """Return rows of a matrix, on its device."""
+    if not on_device(array):
+        return array[rows]
+    out = empty((len(rows), array.shape[1]), array)
+    gather_rows(array, rows, out)
+    return out
 
 
 def _engine_of(x):
@@ -228,16 +236,12 @@ def _engine_of(x):
 
 def _of_direction(states, number):
     """Return the states of one direction, (states, sequences, hidden), C-contiguous."""
-    if on_device(states):
-        return to_device(states.copy_to_host()[:, number])
-    return np.ascontiguousarray(states[:, number])
+    return contiguous(states[:, number])
 
 
 def _stack_directions(states):
     """Stack one array per direction into (states, directions, sequences, hidden)."""
-    if on_device(states[0]):
-        return to_device(np.stack([part.copy_to_host() for part in states], axis=1))
-    return np.stack(states, axis=1) if len(states) > 1 else states[0][:, None]
+    return stacked(states, axis=1) if len(states) > 1 else states[0][:, None]
 
 
 @functools.lru_cache
@@ -294,7 +298,8 @@ def _scatter(values, places):
     """Return a vector whose entry `places[k]` is `values[k]`; `values` itself if `places` is empty."""
     if not len(places):
         return values
-    host = to_host(values)
-    scattered = np.empty_like(host)
-    scattered[places] = host
-    return _like(scattered, values)
+    if on_device(values):
+        return _rows_in_order(values.reshape(-1, 1), np.argsort(places)).reshape(-1)
+    scattered = np.empty_like(values)
+    scattered[places] = values
+    return scattered

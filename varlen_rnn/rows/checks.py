@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError, count, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ShapeError, count, shown
+from varlen_rnn.runtime.device_array import DeviceArray, shared
 from varlen_rnn.typing import Offsets
 
 _MOST_DEPTH = 64  # NumPy's limit on nested lists
@@ -100,9 +101,13 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
     The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
+    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.
     """
     if type(data) is not np.ndarray:
         check_unmasked(data, name)
+        found: Any = device_rows(data)
+        if found is not None:
+            return found
     try:
         array = np.asarray(data)
         if array.dtype.kind == "O" and hasattr(data, "__dlpack__"):  # `np.asarray` could not read the object
@@ -117,6 +122,20 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
+
+
+def device_rows(data: Any) -> DeviceArray | None:
+    """Return a DeviceArray over the memory of an object that is on a CUDA device, or None if it is not."""
+    if isinstance(data, (list, tuple, int, float, np.ndarray, np.generic)):
+        return None
+    try:
+        inner = getattr(data, "value", data)  # of a Variable
+        inner = getattr(inner, "data", inner)  # of a LoDTensor
+        return shared(inner if isinstance(inner, DeviceArray) else data)
+    except PlaceError:
+        raise
+    except Exception:  # code of the object may raise anything; NumPy then reads it, or says why not
+        return None
 
 
 def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:

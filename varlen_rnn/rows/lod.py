@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_int, count, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.rows.checks import (
     as_indices,
@@ -34,6 +34,10 @@ from varlen_rnn.rows.checks import (
     offsets_of,
     read_only,
 )
+from varlen_rnn.runtime.device import moved, on_device, place_of
+from varlen_rnn.runtime.device_array import DeviceArray
+from varlen_rnn.runtime.place import Place
+from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.typing import Lengths, Offsets, Rows
 
 T = TypeVar("T")
@@ -311,7 +315,8 @@ class LoDTensor:
     Parameters
     ----------
     data : array_like
-        Shape `(rows, ...)`, of any numeric data type.  The tensor shares its memory if it is an array.
+        Shape `(rows, ...)`, of any numeric data type.  The tensor shares its memory if it is an array, of the host or,
+        as a tensor of PyTorch may be, of a CUDA device.
     lod : LoD or sequence of offset lists
         The offsets of each level; `create_lod_tensor` takes lengths instead.
 
@@ -340,10 +345,11 @@ class LoDTensor:
         self._data, self._lod = data, lod
 
     @classmethod
-    def wrap(cls, data: np.ndarray, lod: LoD = NO_LOD) -> LoDTensor:
+    def wrap(cls, data: np.ndarray | DeviceArray, lod: LoD = NO_LOD) -> LoDTensor:
         """Return a tensor of rows without a check or copy; the rows must fit `lod`."""
         tensor = _new(cls)
-        tensor._data = data.view()  # a view cannot be resized, unlike an array that owns its memory
+        view: Any = data.view()
+        tensor._data = view  # it cannot be resized, unlike an array that owns its memory
         tensor._lod = lod
         return tensor
 
@@ -405,6 +411,36 @@ class LoDTensor:
     def num_levels(self) -> int:
         """The number of levels; 0 for an ordinary tensor."""
         return self._lod.num_levels
+
+    @property
+    def device(self) -> Place:
+        """Where the rows are: `device('cpu')` or `device('cuda:0')`; the LoD is on the host."""
+        return place_of(self._data)
+
+    def to(self, device: str | Place) -> LoDTensor:
+        """Return the same rows and LoD with the rows on a device; this tensor itself if they are there.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda"} or the result of `vr.device`
+
+        Raises
+        ------
+        PlaceError
+            If there is no such device.
+        InputError
+            If numba-cuda is not installed, or finds no GPU.
+
+        Examples
+        --------
+        >>> x = LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])
+        >>> x.to("cpu") is x, x.device
+        (True, device('cpu'))
+
+        Source: `Tensor.to` of PyTorch.
+        """
+        place = as_place(device)
+        return self if place == self.device else LoDTensor.wrap(moved(self._data, place), self._lod)
 
     def lod(self) -> list[list[int]]:
         """Return a list of offsets for each level."""
@@ -506,6 +542,9 @@ class LoDTensor:
         return self.slice(len(branch) - 1, entry, entry + 1)
 
     def _take(self, indices: ArrayLike) -> LoDTensor:
+        if on_device(self._data):
+            what, hint = "indices of a LoDTensor", "x.to('cpu') copies it"
+            raise PlaceError(what, expected="rows on cpu", got=f"rows on {self.device}", hint=hint)
         if not self.num_levels:
             raise LoDError("indices", expected="at least one level", got=f"a tensor of shape {self.shape}")
         lod, rows = take_sequences(self._lod, as_indices(indices, len(self), "indices"))
@@ -528,12 +567,25 @@ class LoDTensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.data.__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory of the rows for another library; rows on the host have no such attribute."""
+        return interface_of(self._data)
+
     def __repr__(self) -> str:
         # A tensor of rank 0, such as a loss, is a single number without rows.
         if self.data.ndim == 0:
             return f"LoDTensor: {self.data!r}"
-        head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}"
+        where = f" on {self.device}" if on_device(self._data) else ""
+        head = f"LoDTensor: {count(len(self.data), 'row')} of {self.shape[1:]} {self.dtype}{where}"
         return "\n".join([f"{head}, {count(self.num_levels, 'level')}", *lines_of_levels(self._lod)])
+
+
+def interface_of(data: Any) -> dict[str, Any]:
+    """Return the interface of an array on a CUDA device; on the host it is an AttributeError, as in PyTorch."""
+    if on_device(data):
+        return data.__cuda_array_interface__
+    raise AttributeError("__cuda_array_interface__: the numbers are on the host")
 
 
 def lines_of_levels(lod: LoD) -> list[str]:

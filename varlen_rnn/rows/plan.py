@@ -230,6 +230,26 @@ class SortedSeqs(Frozen):
         return f"SortedSeqs({self.num_sequences} sequences, {self.max_seq_len} steps, {self.total_len} rows)"
 
 
+def step_rows(plan: SortedSeqs, reverse: bool) -> np.ndarray:
+    """Return the rows of the first step, in the order of ranks, then those of the second step, and so on, read-only.
+
+    The rows of step t are the `batch_sizes[t]` numbers after those of the steps before.
+
+    Examples
+    --------
+    >>> step_rows(sort_by_seq_len([0, 1, 4, 6]), False)
+    array([1, 4, 0, 2, 5, 3])
+    """
+    found = plan._made.get(("step_rows", reverse))  # cached, because layers share a plan
+    if found is None:
+        sizes = plan.batch_sizes
+        steps = np.repeat(np.arange(len(sizes)), sizes)
+        ranks = np.arange(len(steps)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        steps = plan._seq_lens[ranks] - 1 - steps if reverse else steps
+        found = plan._made.setdefault(("step_rows", reverse), read_only(plan._starts[ranks] + steps))
+    return found
+
+
 class Holder(Protocol):
     """An object whose `value` has rows or a LoD, such as a Variable."""
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_int
-from varlen_rnn.kernels.rows import scatter_add_rows
-from varlen_rnn.rows.checks import check_unmasked, read_only
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.errors import DTypeError, OutOfRangeError, PlaceError, ShapeError, check_int
+from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.rows.checks import check_unmasked, device_rows, read_only
+from varlen_rnn.runtime.device import as_operand, empty, host_numbers, joined, moved, on_device, place_of, zeros
+from varlen_rnn.runtime.device_array import DeviceArray
+from varlen_rnn.runtime.place import Place
+from varlen_rnn.runtime.place import device as as_place
 
 
 class SelectedRows:
@@ -100,6 +103,22 @@ class SelectedRows:
         return self
 
     @property
+    def device(self) -> Place:
+        """Where the values are: `device('cpu')` or `device('cuda:0')`; the listed rows are on the host."""
+        return place_of(self._value)
+
+    def to(self, device: str | Place) -> SelectedRows:
+        """Return the same rows with the values on a device, "cpu" or "cuda"; this object itself if they are there.
+
+        Examples
+        --------
+        >>> SelectedRows([1], [[2.0]], height=3).to("cpu").device
+        device('cpu')
+        """
+        place = as_place(device)
+        return self if place == self.device else SelectedRows.wrap(self._rows, moved(self._value, place), self._height)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the dense array."""
         return (self._height, *self._value.shape[1:])
@@ -129,7 +148,7 @@ class SelectedRows:
             return self
         rows, position = np.unique(self.rows, return_inverse=True)
         if len(rows) == len(self.rows):  # no row repeats, so sorting is enough
-            return SelectedRows.wrap(rows, self.value[np.argsort(self.rows)], self.height)
+            return SelectedRows.wrap(rows, _taken(self.value, np.argsort(self.rows)), self.height)
         return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
 
     def to_dense(self) -> np.ndarray:
@@ -164,13 +183,16 @@ class SelectedRows:
         >>> (s + s).rows, (s + np.ones((3, 1))).ravel()
         (array([1, 1]), array([1., 3., 1.]))
         """
-        if not isinstance(other, (SelectedRows, np.ndarray)):
+        if not isinstance(other, (SelectedRows, np.ndarray, DeviceArray)):
             return NotImplemented
         if isinstance(other, SelectedRows):
             return append([self, other])
         self._check_fits(other)
         merged, dense = self.merge(), other.copy()
-        dense[merged.rows] += merged.value
+        if on_device(dense):
+            _add_rows(merged._value, merged._rows, dense)
+        else:
+            dense[merged.rows] += merged.value
         return dense
 
     def _check_fits(self, other: SelectedRows | np.ndarray) -> None:
@@ -178,6 +200,9 @@ class SelectedRows:
             raise ShapeError("SelectedRows, sum", expected=f"shape {self.shape}", got=other.shape)
         if other.dtype != self.dtype:
             raise DTypeError("SelectedRows, sum", expected=self.dtype, got=other.dtype)
+        place = other.device if isinstance(other, SelectedRows) else place_of(other)
+        if place != self.device:
+            raise PlaceError("SelectedRows, sum", expected=f"values on {self.device}", got=f"values on {place}")
 
     __radd__ = __add__  # addition is commutative
     __array_ufunc__ = None  # makes NumPy call `__radd__` for `array + selected`
@@ -204,22 +229,38 @@ def append(parts: Sequence[SelectedRows]) -> SelectedRows:
     first = parts[0]
     for other in parts[1:]:
         first._check_fits(other)
-    rows, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("_rows", "_value"))
-    return SelectedRows.wrap(rows, value, first.height)
+    rows = np.concatenate([part._rows for part in parts])
+    return SelectedRows.wrap(rows, joined([part._value for part in parts]), first.height)
 
 
-def _sum_rows(value: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+def _taken(value: Any, order: np.ndarray) -> Any:
+    """Return the rows of an array in an order."""
+    if not on_device(value):
+        return value[order]
+    value, width = as_operand(value), math.prod(value.shape[1:])
+    out = empty(value.shape, value)
+    gather_rows(value.reshape(len(value), width), order, out.reshape(len(value), width))
+    return out
+
+
+def _sum_rows(value: Any, rows: np.ndarray, count: int) -> Any:
     """Return an array of `count` rows; row k is the sum, in order, of `value[i]` for all i with `rows[i] == k`."""
+    out = zeros((count, *value.shape[1:]), value)
+    _add_rows(value, rows, out)
+    return out
+
+
+def _add_rows(value: Any, rows: np.ndarray, out: Any) -> None:
+    """Add rows to listed rows of an array, which is C-contiguous."""
     width = math.prod(value.shape[1:])
-    out = np.zeros((count, width), value.dtype)
-    scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out)
-    return out.reshape(count, *value.shape[1:])
+    scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out.reshape(len(out), width))
 
 
 def _as_value(value: ArrayLike) -> np.ndarray:
     check_unmasked(value, "value")
     try:
-        array = np.asarray(value)
+        array: Any = device_rows(value)
+        array = np.asarray(value) if array is None else array
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("value", expected="rows of one shape", got=type(value).__name__) from error
     if array.dtype not in (np.float32, np.float64):
@@ -232,7 +273,8 @@ def _as_value(value: ArrayLike) -> np.ndarray:
 def _as_rows(rows: ArrayLike) -> np.ndarray:
     check_unmasked(rows, "rows")
     try:
-        array = np.asarray(rows)
+        found = device_rows(rows)
+        array = np.asarray(rows) if found is None else host_numbers(found)
     except (ValueError, TypeError, OverflowError) as error:
         raise ShapeError("rows", expected="a flat list of integers", got=type(rows).__name__) from error
     if array.ndim != 1:

@@ -1,4 +1,4 @@
-"""All that this package asks of CUDA: declare kernels, launch them, make arrays on a device.
+"""All that this package asks of CUDA: declare kernels, launch them, allocate and copy memory of a device.
 
 Kernels name this module, as they would name `numba.cuda`:
 
@@ -8,16 +8,20 @@ Kernels name this module, as they would name `numba.cuda`:
         if i < out.size:
             out[i] = x[i] + x[i]
 
-`numba.cuda` is imported at the first launch or array, because most programs run on the CPU alone.  The package
+`numba.cuda` is imported at the first launch or allocation, because most programs run on the CPU alone.  The package
 numba-cuda replaces Numba's own `numba.cuda` where it is installed: `pip install numba-cuda[cu13]`.
 """
 
 import functools
+import importlib.util
 import sys
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from varlen_rnn.errors import InputError
+from varlen_rnn.runtime.device_memory import Block, Memory, Pool
 
 
 def grid(ndim: int) -> int:
@@ -25,18 +29,23 @@ def grid(ndim: int) -> int:
     raise InputError("grid", expected="a call inside a CUDA kernel", got="a call from Python")
 
 
+@functools.cache
 def numba_cuda() -> Any:
-    """Return the module `numba.cuda`."""
-    try:
-        from numba import cuda
-    except ImportError as error:
-        raise InputError(
-            "CUDA",
-            expected="the package numba-cuda",
-            got=str(error),
-            hint="pip install numba-cuda[cu13], or numba-cuda[cu12]",
-        ) from error
+    """Return the module `numba.cuda` of numba-cuda; Numba's own knows no CUDA of today."""
+    if importlib.util.find_spec("numba_cuda") is None:
+        hint = "pip install numba-cuda[cu13], or numba-cuda[cu12]"
+        raise InputError("CUDA", expected="the package numba-cuda", got="an installation without it", hint=hint)
+    from numba import cuda
+
     return cuda
+
+
+@functools.cache
+def _check_gpu() -> None:
+    """Raise unless numba-cuda finds a GPU."""
+    if not numba_cuda().is_available():
+        got, hint = numba_cuda().cuda_error() or "none", "nvidia-smi lists the GPUs of a machine"
+        raise InputError("CUDA", expected="a GPU that numba-cuda finds", got=got, hint=hint)
 
 
 class Kernel:
@@ -48,8 +57,8 @@ class Kernel:
         The code of a thread.
     """
 
-    def __init__(self, py_func: FunctionType):
-        self.py_func = py_func
+    def __init__(self, py_func: Any):
+        self.py_func: FunctionType = py_func
         self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
     def __getitem__(self, configuration: tuple[int, ...]) -> Any:
@@ -69,24 +78,77 @@ class Kernel:
 
 
 class Driver:
-    """The arrays and launches of numba-cuda, on the GPU that it chooses; tests put another driver in its place."""
+    """The memory and launches of numba-cuda, on the GPU that it chooses; tests put another driver in its place.
 
-    def to_device(self, array: Any) -> Any:
-        """Return a copy of a NumPy array on the device."""
-        return numba_cuda().to_device(array)
+    Addresses are of memory on the device, sizes are in bytes, and arrays are of NumPy, C-contiguous.
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return an uninitialised array on the device."""
-        return numba_cuda().device_array(shape, dtype)
+    Attributes
+    ----------
+    uploads : dict
+        Copies of small arrays of the host, as `device.beside` remembers them.
+    """
+
+    def __init__(self) -> None:
+        self._pool = Pool(self.allocate)
+        self.uploads: dict[Any, Any] = {}
+
+    def memory(self, size: int) -> Memory:
+        """Return uninitialised memory, new or used before."""
+        return self._pool.lend(size)
+
+    def allocate(self, size: int) -> Block:
+        """Return new memory."""
+        _check_gpu()
+        owner = numba_cuda().device_array(size, np.uint8)
+        return Block(owner.__cuda_array_interface__["data"][0], size, owner)
+
+    def copy_to_device(self, address: int, array: np.ndarray) -> None:
+        """Copy an array to the device."""
+        _bytes_at(address, array.nbytes).copy_to_device(array.reshape(-1).view(np.uint8))
+
+    def copy_to_host(self, array: np.ndarray, address: int) -> None:
+        """Overwrite an array by memory of the device, after all launches."""
+        _bytes_at(address, array.nbytes).copy_to_host(array.reshape(-1).view(np.uint8))
+
+    def copy(self, address: int, source: int, size: int) -> None:
+        """Copy memory on the device; the two may not overlap."""
+        _bytes_at(address, size).copy_to_device(_bytes_at(source, size))
+
+    def clear(self, address: int, size: int) -> None:
+        """Set memory on the device to zeros."""
+        from cuda.bindings import driver as bindings  # numba-cuda needs this package, and has no call for it
+
+        (error,) = bindings.cuMemsetD8(address, 0, size)
+        if int(error):
+            raise InputError("CUDA", expected="memory that can be cleared", got=str(error))
+
+    def synchronize(self) -> None:
+        """Wait for all launches and copies."""
+        numba_cuda().synchronize()
 
     def launch(self, kernel: Kernel, configuration: tuple[int, ...], *arguments: Any) -> None:
         """Run a kernel on `configuration`: the number of blocks, and of threads in a block."""
-        kernel.dispatcher[configuration](*arguments)
+        kernel.dispatcher[configuration](*map(_argument, arguments))
 
 
 driver = Driver()
 
 
+def _bytes_at(address: int, size: int) -> Any:
+    """Return numba-cuda's array over memory of the device."""
+    about = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+    return numba_cuda().from_cuda_array_interface(about, sync=False)
+
+
+def _argument(argument: Any) -> Any:
+    """Return an argument as numba-cuda takes it: an array of ours becomes one of its own, which is kept."""
+    if not hasattr(argument, "interface"):
+        return argument
+    if argument.launched is None:
+        argument.launched = numba_cuda().from_cuda_array_interface(argument.interface(), sync=False)
+    return argument.launched
+
+
 def is_device_array(array: Any) -> bool:
-    """Return whether an array of Numba, or one that stands for it, lives on a device."""
+    """Return whether an array lives on a device."""
     return getattr(array, "__cuda_ndarray__", False)

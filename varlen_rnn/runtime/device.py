@@ -1,14 +1,19 @@
-"""Create and move arrays: NumPy arrays on the host, Numba's device arrays on a GPU."""
+"""Create and move arrays: NumPy arrays on the host, DeviceArrays on a CUDA device."""
 
 import math
 
 import numpy as np
 
+from varlen_rnn.errors import PlaceError
 from varlen_rnn.runtime import cuda, memory
-from varlen_rnn.runtime.cuda import is_device_array
+from varlen_rnn.runtime.cuda import Kernel, is_device_array
+from varlen_rnn.runtime.device_array import DeviceArray, size_of
+from varlen_rnn.runtime.place import HOST
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes
+_MOST_OF_ONE, _MOST_OF_ALL, _MOST_COPIES = 2**24, 2**28, 1024  # copies to remember: bytes of one and of all, number
+_MOST_AXES = 4  # of a strided array that `as_operand` copies
 
 
 def on_device(array):
@@ -16,50 +21,199 @@ def on_device(array):
     return not isinstance(array, np.ndarray) and is_device_array(array)
 
 
+def place_of(array):
+    """Return the place of an array."""
+    return HOST if isinstance(array, np.ndarray) else array.device
+
+
+def moved(array, place):
+    """Return an array at a place: itself if it is there, otherwise a copy."""
+    if place_of(array) == place:
+        return array
+    return array.copy_to_host() if place == HOST else to_device(array)
+
+
 def to_device(array):
-    """Copy a NumPy array to the current CUDA device."""
-    return cuda.driver.to_device(np.ascontiguousarray(array))
+    """Copy a NumPy array to the CUDA device; of integers and bools, the copy also keeps the numbers on the host."""
+    array = np.asarray(array, order="C")
+    made = _new(array.shape, array.dtype)
+    made.copy_to_device(array)
+    if array.dtype.kind != "f":
+        made.memory.host = _bytes_of(array)
+    return made
 
 
 def to_host(array):
-    """Return a NumPy array unchanged, or a host copy of a device array."""
-    return array.copy_to_host() if on_device(array) else array
+    """Return a NumPy array unchanged, or a device array's numbers: a copy, unless the host has them already."""
+    if not on_device(array):
+        return array
+    found = getattr(array, "host", None)  # arrays of Numba have none
+    return array.copy_to_host() if found is None else found
+
+
+def host_numbers(array):
+    """Return integers or bools as an array of NumPy, without a copy from a device.
+
+    Raises
+    ------
+    PlaceError
+        If they were computed on the device.
+    """
+    found = array if isinstance(array, np.ndarray) else array.host
+    if found is None:
+        expected, hint = "integers that came from the host", "x.to('cpu') copies them"
+        raise PlaceError("integers", expected=expected, got="integers that were computed on the device", hint=hint)
+    return found
 
 
 def beside(index, array):
-    """Return `index`, copied to the device if `array` is on the device and `index` is not."""
-    return to_device(index) if on_device(array) and not on_device(index) else index
+    """Return `index`, or its copy on the device if `array` is there and `index` is not.
+
+    Copies are remembered by their content.  So the offsets of a LoD, a plan, or the ids of a batch are copied once,
+    however often kernels get them.  Nobody may write to such a copy.
+    """
+    if not on_device(array) or on_device(index):
+        return index
+    if index.nbytes > _MOST_OF_ONE:
+        return to_device(index)
+    copies, key = cuda.driver.uploads, (index.dtype, index.shape, _bytes_of(index))
+    found = copies.get(key)
+    if found is None:
+        found = to_device(index)
+        _remember(copies, key, found)
+    return found
+
+
+def _remember(copies, key, found):
+    """Add a copy to those remembered; if they become too many or too large, forget the oldest."""
+    copies[key] = found
+    held, total = list(copies.items()), 0
+    for number, (key, copy) in enumerate(reversed(held)):
+        total += copy.nbytes
+        if total > _MOST_OF_ALL or number >= _MOST_COPIES:
+            copies.pop(key, None)
+
+
+def _bytes_of(array):
+    """Return the bytes of an array; those of a LoD or a plan are bytes already, whose hash is computed once."""
+    base = array.base
+    is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous
+    return base if is_whole else array.tobytes()
 
 
 def as_operand(array):
-    """Return a host array unchanged if it is C-contiguous and writeable, otherwise a copy that is.
+    """Return an array unchanged if it is C-contiguous and writeable, otherwise a copy that is, in the same place.
 
     Kernels are compiled for such arrays.  For a read-only array, such as a memory map, Numba would compile the kernel
     again, which takes seconds.
     """
-    return array if array.flags.carray else np.array(array, order="C")
+    if array.flags.carray:
+        return array
+    return np.array(array, order="C") if isinstance(array, np.ndarray) else _copied(array)
 
 
-def empty(shape, like):
-    """Return an uninitialised array of `shape`, a tuple, with the data type of `like` and on the same device.
+def empty(shape, like, dtype=None):
+    """Return an uninitialised array of `shape`, a tuple, on the device of `like`, and of its data type unless given.
 
     On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16 float32, or of a
     multiple, never share a cache line.
     """
-    dtype = like.dtype
+    dtype = like.dtype if dtype is None else dtype
     if not isinstance(like, np.ndarray):
-        return cuda.driver.empty(shape, dtype)
+        return _new(shape, np.dtype(dtype))
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
 
 
-def zeros(shape, like):
-    """Return zeros of `shape`, with the data type of `like` and on the same device."""
-    array = np.zeros(shape, like.dtype)
-    return array if isinstance(like, np.ndarray) else to_device(array)
+def zeros(shape, like, dtype=None):
+    """Return zeros of `shape`, on the device of `like`, and of its data type unless given."""
+    dtype = like.dtype if dtype is None else dtype
+    if isinstance(like, np.ndarray):
+        return np.zeros(shape, dtype)
+    array = _new(shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype))
+    array.clear()
+    return array
+
+
+def _new(shape, dtype):
+    return DeviceArray(cuda.driver.memory(size_of(shape, dtype)), shape, dtype)
+
+
+def overwrite(array, rows, source):
+    """Overwrite `array[rows]`, a slice or `...`, by an array that broadcasts to it, of the host or of its device."""
+    if isinstance(array, np.ndarray):
+        array[rows] = source
+        return
+    target = array[rows]
+    if isinstance(source, np.ndarray):
+        source = np.broadcast_to(source, target.shape).astype(target.dtype, copy=False)
+    target.copy_to_device(source)
+
+
+def copy_into(target, source):
+    """Overwrite an array, or a view of one, by another array of the same shape in the same place."""
+    if isinstance(target, np.ndarray):
+        target[...] = source
+    elif target.flags.c_contiguous and source.flags.c_contiguous:
+        target.copy_to_device(source)
+    else:
+        of_four = [array[(None,) * (_MOST_AXES - _checked_rank(array))] for array in (source, target)]
+        launch(copy_strided_cuda, target.size, *of_four)
 
 
 def launch(kernel, num_threads, *arguments):
     """Run a CUDA kernel on at least `num_threads` threads, in blocks of `THREADS_PER_BLOCK`; do nothing for 0."""
     if num_threads:
         kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)
+
+
+@Kernel
+def copy_strided_cuda(x, out):
+    """Copy an array of four axes to another one, both with any strides; one thread per element."""
+    i = cuda.grid(1)
+    if i < out.size:
+        n1, n2, n3 = x.shape[1], x.shape[2], x.shape[3]
+        a, b, c, d = i // (n1 * n2 * n3), i // (n2 * n3) % n1, i // n3 % n2, i % n3
+        out[a, b, c, d] = x[a, b, c, d]
+
+
+def _copied(array):
+    """Return a C-contiguous copy of a DeviceArray, made there."""
+    out = empty(array.shape, array)
+    copy_into(out, array)
+    return out
+
+
+def contiguous(array):
+    """Return an array unchanged if it is C-contiguous, otherwise a copy that is."""
+    if array.flags.c_contiguous:
+        return array
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else _copied(array)
+
+
+def joined(parts, axis=0):
+    """Return arrays of one place joined along an axis."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts, axis=axis)
+    shape, before, end = list(parts[0].shape), (slice(None),) * axis, 0
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    out = empty(tuple(shape), parts[0])
+    for part in parts:
+        copy_into(out[(*before, slice(end, end + part.shape[axis]))], part)
+        end += part.shape[axis]
+    return out
+
+
+def stacked(parts, axis=0):
+    """Return arrays of one place and shape, stacked along a new axis."""
+    if isinstance(parts[0], np.ndarray):
+        return np.stack(parts, axis=axis)
+    before = (slice(None),) * axis
+    return joined([part[(*before, None)] for part in parts], axis)
+
+
+def _checked_rank(array):
+    if array.ndim > _MOST_AXES:
+        expected, hint = f"at most {_MOST_AXES} axes of a strided array", "x.to('cpu') copies it"
+        raise PlaceError("an array on the device", expected=expected, got=f"shape {array.shape}", hint=hint)
+    return array.ndim

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -18,6 +19,7 @@ CACHE_LINE = 64  # bytes
 MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, in use and idle together; each array counts as at least 4 MiB
 _owned: set[_Lender] = set()  # lenders whose memory is in use or idle
 _waiting: list[_Lender] = []  # lenders with idle memory, in the order of their release
+on_release: list[Callable[[], None]] = []  # what else `release_memory` calls, such as the pools of CUDA devices
 
 
 class _Memory:
@@ -61,7 +63,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
     (0, True)
     """
-    roomy = _with_room_to_grow(size)
+    roomy = with_room_to_grow(size)
     memory = _waiting_memory(size, roomy) or _Memory(roomy)
     loan = np.ndarray(shape, dtype, memory.buffer, memory.start)
     if _make_room(memory):
@@ -99,7 +101,7 @@ def _take_back(lender: _Lender) -> bool:
     return True
 
 
-def _with_room_to_grow(size: int) -> int:
+def with_room_to_grow(size: int) -> int:
     """Round `size` up by at most a quarter, so that a slightly larger batch fits into the same memory."""
     step = 1 << (size.bit_length() - 3)
     return -(-size // step) * step
@@ -121,7 +123,7 @@ def _make_room(memory: _Memory) -> bool:
 
 
 def release_memory() -> None:
-    """Return to the operating system the memory of freed large arrays, at most 1 GiB.
+    """Return to the operating system the memory of freed large arrays, at most 1 GiB, and to CUDA all idle memory.
 
     Without this call, a process reuses it for its next large arrays, because fresh memory would cost a tenth of a
     training step's time.
@@ -132,6 +134,8 @@ def release_memory() -> None:
     """
     for lender in list(_waiting):
         _take_back(lender)
+    for release in on_release:
+        release()
 
 
 def _forget() -> None:

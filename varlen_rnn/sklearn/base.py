@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
+from varlen_rnn.communicator import Communicator
 from varlen_rnn.data import Batches, Dataset, batches
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.errors import (
@@ -29,14 +32,15 @@ from varlen_rnn.errors import (
     shown,
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
-from varlen_rnn.sklearn import recipe
+from varlen_rnn.sklearn import network, ranks, recipe
 from varlen_rnn.sklearn.inputs import Inputs
-from varlen_rnn.sklearn.network import Network, outputs_of_batches
+from varlen_rnn.sklearn.network import Network, of_batches
+from varlen_rnn.sklearn.static import joined, static_of, take
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
-_ROWS = 8192  # the number of rows in a batch of predictions
+ROWS = 8192  # the number of rows in a batch of predictions
 
 
 class SequenceEstimator(BaseEstimator):
@@ -44,6 +48,7 @@ class SequenceEstimator(BaseEstimator):
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
     _by_spelling = False  # whether words that occur once are told by their spelling
+    _comm: Communicator | None = None  # the ranks of the fit that goes on, if there are several
 
     def __init__(
         self,
@@ -96,6 +101,7 @@ class SequenceEstimator(BaseEstimator):
         self.checkpoints = checkpoints
         self.callbacks = callbacks
 
+    module_: Any
     n_iter_: int
     history_: list[dict[str, float]]
 
@@ -147,7 +153,15 @@ class SequenceEstimator(BaseEstimator):
 
     # Fitting.
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Any = None,
+        comm: Communicator | None = None,
+    ) -> Any:
         """Train the network on sequences and their labels; return the estimator.
 
         Parameters
@@ -155,23 +169,55 @@ class SequenceEstimator(BaseEstimator):
         X : sequences
             A list of arrays of shape `(steps, features)` or `(steps,)`, where floating-point numbers are measurements
             and integers are token ids.  Or a list of texts or of lists of tokens, an Arrow or Awkward column, a
-            LoDTensor, or a `data.Dataset`.  Sequences of equal length may be one array, `(sequences, steps)` or
-            `(sequences, steps, features)`.
+            LoDTensor, or a `data.Dataset`.  Sequences of one array, `(sequences, steps)` or
+            `(sequences, steps, features)`, may end with steps of NaN, which are padding; other NaNs are missing
+            numbers.  A frame with a column of lists or arrays and columns of numbers has static features.
         y : labels
             One label per sequence, or for a tagger one per step.  If `X` is a `data.Dataset`, its labels are the
             default.
         sample_weight : array, shape `(sequences,)`, optional
             The weight of each sequence in the loss.
+        eval_set : pair of sequences and labels, or a list of one pair, optional
+            Sequences that are not trained on: the records of epochs have their loss ("valid_loss"), `early_stopping`
+            stops by it, and probabilities are calibrated with them.
+        comm : Communicator, optional
+            The ranks of `distributed.connect()`, which train together.  All call `fit` with the same arguments, and end
+            with the same estimator; only rank 0 prints.
         """
         y = labels_of_data(X, y)
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
-        with random.seeded(self._seed()):
+        with self._on(comm), random.seeded(self._seed()):
             begins = not (self.warm_start and hasattr(self, "module_"))
             sequences = self._start(X, y, several_classes(X)) if begins else self._rows(X)
-            self._train(sequences, *self._encoded(sequences, y, sample_weight))
+            labels, weights = self._encoded(sequences, y, sample_weight)
+            if eval_set is None:
+                self._train(sequences, labels, weights)
+            else:
+                every = self._with(eval_set, sequences, labels, weights)
+                self._train(*every, num_held=len(every[0]) - len(sequences))
         return self
+
+    @contextlib.contextmanager
+    def _on(self, comm: Communicator | None) -> Iterator[None]:
+        """Fit on ranks inside of a `with` block."""
+        self._comm = ranks.several(comm)
+        try:
+            yield
+        finally:
+            if self._comm is not None and getattr(self, "module_", None) is not None:
+                self.module_ = copy.deepcopy(self.module_)  # a copy asks no other rank for gradients
+            del self._comm
+
+    def _with(self, eval_set: Any, sequences: list[np.ndarray], labels: Any, weights: Any) -> tuple[Any, Any, Any]:
+        """Return sequences, labels and weights with the ones in `eval_set` at the end."""
+        X, y = _pair(eval_set)
+        others = self._rows(X)
+        of_others = self._encode_labels(labels_of_data(X, y), np.fromiter(map(len, others), np.int64, len(others)))
+        every = labels + of_others if isinstance(labels, list) else np.concatenate([labels, of_others])
+        weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
+        return joined(sequences, others), every, weights
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one epoch on these sequences, at a constant learning rate; return the estimator.
@@ -196,6 +242,7 @@ class SequenceEstimator(BaseEstimator):
                 self.module_, self._optimizer, self._loss_of(labels, weights), made, clip_norm=self.clip_norm
             )
             trainer.fit(epochs=1)
+        self._calibrate(sequences, labels, weights, None)
         self.n_iter_ += 1
         self.history_ = [*self.history_, trainer.history[0] | {"epoch": self.n_iter_}]
         return self
@@ -205,7 +252,8 @@ class SequenceEstimator(BaseEstimator):
         state = self.random_state
         if state is None and self.checkpoints is not None:  # a resumed fit must draw the same random numbers
             state = 0
-        return int(check_random_state(state).randint(2**31 - 1))
+        seed = lambda: np.array([check_random_state(state).randint(2**31 - 1)])
+        return int(ranks.array_of_first(self._comm, seed)[0])
 
     def _rows(self, X: Any, inputs: Inputs | None = None) -> list[np.ndarray]:
         """Return the rows of each sequence, or raise if there are no sequences."""
@@ -228,14 +276,14 @@ class SequenceEstimator(BaseEstimator):
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
         if inputs.kind == "numbers":
-            self.n_features_in_ = inputs.size
+            self.n_features_in_ = inputs.features
         self.vocabulary_ = list(inputs.vocabulary)
         self.history_, self.n_iter_ = [], 0
         return sequences
 
     def _begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
-        self.module_: Any = self._network()
+        self.module_ = self._network()
         if self.module_.standardize is not None:
             self.module_.standardize.fit(sequences)
 
@@ -245,6 +293,7 @@ class SequenceEstimator(BaseEstimator):
             kind, self._inputs.size, self._num_outputs, cell=self.cell, embedding_size=self.embedding_size,
             hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional,
             dropout=self.dropout, pool=self._pool,
+            num_static=0 if self._inputs.static is None else self._inputs.static.width,
         )  # fmt: skip
 
     def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
@@ -252,11 +301,16 @@ class SequenceEstimator(BaseEstimator):
         labels = self._encode_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)))
         return labels, self._weights(labels, sample_weight)
 
-    def _train(self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any = None) -> None:
-        """Train the network, with the constructor's callbacks if `callbacks` is None."""
+    def _train(
+        self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any = None, num_held: int = 0
+    ) -> None:
+        """Train the network, with the constructor's callbacks if `callbacks` is None.
+
+        The last `num_held` sequences are not trained on.  If it is 0, early stopping holds some back.
+        """
         given = self.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))
-        train, held = self._parts(len(sequences), labels, seed)
+        train, held = self._parts(len(sequences), labels, seed, num_held)
         made = self._batches(sequences, train, seed)
         self.module_.stretches = recipe.stretches([sequences[k] for k in train], labels, self._convolved())
         loss = self._loss_of(labels, weights)
@@ -264,23 +318,24 @@ class SequenceEstimator(BaseEstimator):
         callbacks = []
         if (scheduler := self._scheduler(optimizer, epochs * len(made))) is not None:
             callbacks.append(Schedule(scheduler))
-        if held is not None:
+        if held is not None and self.early_stopping:
             callbacks.append(EarlyStopping("valid_loss", self.n_iter_no_change))
         callbacks += check_list(given, "callbacks", "a list of callbacks")
         if self.checkpoints is not None:
             callbacks.append(Checkpoints(self.checkpoints, every=min(len(made), 200)))
         callbacks += [Progress()] if self.verbose else []
         validate = None if held is None else lambda: self._validate(sequences, labels, weights, held)
-        identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights, seed)
+        identity = "" if self.checkpoints is None else self._identity(sequences, labels, weights, f"{seed} {num_held}")
         trainer = Trainer(
             self.module_, optimizer, loss, made, validate=validate, clip_norm=self.clip_norm, callbacks=callbacks,
-            identity=identity,
+            identity=identity, comm=self._comm,
         )  # fmt: skip
         if self.checkpoints is not None:
             trainer.resume(self.checkpoints)
         trainer.fit(epochs)
         self.history_, self.n_iter_ = trainer.history, trainer.epoch
-        recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
+        if ranks.is_first(self._comm):
+            recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
         self._calibrate(sequences, labels, weights, held)
 
     def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
@@ -290,8 +345,10 @@ class SequenceEstimator(BaseEstimator):
         weighing = self._weights_of_losses(labels, weights)
         return recipe.loss_of_constant(labels, weighing, getattr(self, "_several", False))
 
-    def _parts(self, count: int, labels: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    def _parts(self, count: int, labels: Any, seed: int, num_held: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the indices of the training sequences, and of the validation sequences or None."""
+        if num_held:
+            return np.arange(count - num_held), np.arange(count - num_held, count)
         if not self.early_stopping:
             return np.arange(count), None
         share = check_number(self.validation_fraction, "validation_fraction", "0 to 1", lambda share: 0 < share < 1)
@@ -310,7 +367,8 @@ class SequenceEstimator(BaseEstimator):
         """Return batches of the training sequences, with the indices of the sequences in place of labels."""
         size = self.batch_size
         size = recipe.batch_size(len(train), self._convolved()) if size == "auto" else check_int(size, "batch_size", 1)
-        return batches([sequences[k] for k in train], train, batch_size=size, shuffle=True, seed=seed)
+        some = take(sequences, train)
+        return batches(some, train, static=some.static, batch_size=size, shuffle=True, seed=seed)
 
     def _convolved(self) -> bool:
         return self.module_.convolutions is not None
@@ -337,30 +395,37 @@ class SequenceEstimator(BaseEstimator):
         return None
 
     def _loss_of(self, labels: Any, weights: np.ndarray | None) -> Callable[..., Variable]:
-        """Return a function that computes the loss of a batch from its sequences and their indices."""
+        """Return a function that computes the loss of a batch: its sequences, static features and indices."""
+        comm = self._comm
 
-        def loss(x: Any, numbers: np.ndarray) -> Variable:
-            losses, own = self._losses_and_weights(x, numbers, labels, weights)
-            if own is None:
+        def loss(*batch: Any) -> Variable:
+            losses, own = self._losses_and_weights(batch, labels, weights)
+            if own is None and comm is None:
+                return losses.mean() if len(losses) else losses.sum()  # all sequences of a tagger's batch may be empty
+            if own is None and self._pool:
                 return losses.mean()
-            total = float(own.sum())
+            own = np.ones(len(losses), np.float32) if own is None else own
+            (total,) = ranks.summed(comm, float(own.sum()))
             return (losses * own).sum() / total if total else (losses * own).sum()
 
         return loss
 
-    def _losses_and_weights(self, x: Any, numbers: np.ndarray, labels: Any, weights: Any) -> tuple[Variable, Any]:
+    def _losses_and_weights(self, batch: tuple[Any, ...], labels: Any, weights: Any) -> tuple[Variable, Any]:
+        *inputs, numbers = batch
         chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
         own = self._weights_of_losses(chosen, None if weights is None else weights[numbers])
-        return self._losses(self.module_(x), chosen), own
+        return self._losses(self.module_(*inputs), chosen), own
 
     def _validate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray) -> dict[str, float]:
-        """Return the weighted mean loss of the validation sequences `held`."""
+        """Return the weighted mean loss of the validation sequences `held`; each rank computes a part."""
         total = mass = 0.0
-        for x, numbers in batches([sequences[k] for k in held], held, max_tokens=_ROWS, bucket=True):
-            losses, own = self._losses_and_weights(x, numbers, labels, weights)
+        some = take(sequences, held)
+        for batch in batches(some, held, static=some.static, max_tokens=ROWS, bucket=True, part=self._comm):
+            losses, own = self._losses_and_weights(batch, labels, weights)
             found = np.asarray(losses, np.float64)
             own = np.ones(len(found)) if own is None else own.astype(np.float64)
             total, mass = total + float(found @ own), mass + float(own.sum())
+        total, mass = ranks.summed(self._comm, total, mass)
         return {"valid_loss": total / mass if mass else 0.0}
 
     def _loss_on(self, X: Any, y: Any) -> float:
@@ -375,15 +440,15 @@ class SequenceEstimator(BaseEstimator):
         finally:
             self.module_.train()
 
-    def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: int) -> str:
+    def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: str) -> str:
         """Return a digest of the settings and data, by which a resumed fit recognises its own checkpoints."""
         digest = hashlib.sha256()
         settings = {name: repr(value) for name, value in self.get_params().items()}
         for name in ("checkpoints", "callbacks", "verbose", "random_state"):
             del settings[name]
-        settings["seed"] = str(seed)
+        settings["seed"] = seed
         digest.update(json.dumps(settings, sort_keys=True).encode())
-        for part in [*sequences, *(labels if isinstance(labels, list) else [labels]), weights]:
+        for part in [*sequences, static_of(sequences), *(labels if isinstance(labels, list) else [labels]), weights]:
             array = np.ascontiguousarray(part if part is not None else [])
             digest.update(f"{array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
@@ -398,14 +463,20 @@ class SequenceEstimator(BaseEstimator):
 
     def _outputs_of(self, sequences: list[np.ndarray], executor: Any) -> np.ndarray:
         """Return the network's outputs, float32."""
+        return self._computed(sequences, self._num_outputs, network.outputs_of, executor)
+
+    def _computed(
+        self, sequences: list[np.ndarray], width: int, function: Callable[..., np.ndarray], executor: Any
+    ) -> np.ndarray:
+        """Return the results of a function of the network and batches, in the order of the sequences or rows."""
         by_row = not self._pool
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if by_row else np.ones(len(sequences), int)
         ends = np.cumsum(lengths)
-        outputs = np.empty((int(ends[-1]), self._num_outputs), np.float32)
+        outputs = np.empty((int(ends[-1]), width), np.float32)
         self.module_.eval()
         try:
-            made = batches(sequences, max_tokens=_ROWS, bucket=True)
-            for number, found in enumerate(outputs_of_batches(self.module_, made, executor)):
+            made = batches(sequences, static=static_of(sequences), max_tokens=ROWS, bucket=True)
+            for number, found in enumerate(of_batches(function, self.module_, made, executor)):
                 places = [np.arange(ends[k] - lengths[k], ends[k]) for k in made.indices(number)]
                 outputs[np.concatenate(places)] = found
         finally:
@@ -426,6 +497,7 @@ class SequenceEstimator(BaseEstimator):
         """Return scikit-learn's tags, which say which forms of X are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = tags.input_tags.string = True
+        tags.input_tags.allow_nan = True
         tags.non_deterministic = self.random_state is None
         return tags
 
@@ -474,15 +546,27 @@ class SequenceEstimator(BaseEstimator):
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Restore the fitted attributes from the arrays and settings that `save` wrote."""
-        self._inputs = Inputs(**saved["inputs"] | {"vocabulary": tuple(saved["inputs"]["vocabulary"])})
+        self._inputs = Inputs.restored(saved["inputs"])
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
         self.vocabulary_ = list(self._inputs.vocabulary)
         if self._inputs.kind == "numbers":
-            self.n_features_in_ = self._inputs.size
+            self.n_features_in_ = self._inputs.features
         self._restore_labels(saved["labels"])
         self._restore_model(saved)
         self.notes_ = saved["notes"]
+
+
+def _pair(eval_set: Any) -> tuple[Any, Any]:
+    """Return the sequences and the labels of an `eval_set`: a pair, a list of one pair, or a data set with labels."""
+    if isinstance(eval_set, list) and len(eval_set) == 1:
+        (eval_set,) = eval_set
+    if isinstance(eval_set, Dataset):
+        return eval_set, None
+    if not isinstance(eval_set, tuple) or len(eval_set) != 2:
+        expected = "a pair of sequences and labels, or a list of one pair"
+        raise DTypeError("fit, eval_set", expected=expected, got=shown(eval_set))
+    return eval_set
 
 
 def labels_of_data(X: Any, y: Any) -> Any:

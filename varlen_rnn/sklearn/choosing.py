@@ -7,20 +7,29 @@ that it was not trained on, times the temperature of the product.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
-from varlen_rnn.data import Dataset
+from varlen_rnn.communicator import Communicator
+from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
-from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, several_classes
+from varlen_rnn.sklearn import network, ranks
+from varlen_rnn.sklearn.attributions import attributions
+from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
 from varlen_rnn.sklearn.ngrams import Text
+from varlen_rnn.sklearn.static import static_of, take
+from varlen_rnn.tape.variable import Variable
 
 MODELS = "auto", "recurrent", "convolutions", "ngrams"
 # Six trainings take much longer than the ridge, which takes a second with few sequences.  On series of known equations,
@@ -36,7 +45,7 @@ def _trains_a_network_only(estimator: Any) -> bool:
     return estimator.model == "recurrent"
 
 
-class ChoosingEstimator(SequenceEstimator):
+class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SequenceEstimator):
     """An estimator of one label or number per sequence, with the parameter `model`."""
 
     model: str
@@ -48,7 +57,15 @@ class ChoosingEstimator(SequenceEstimator):
         """Return encoded labels as targets of a linear model."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        eval_set: Any = None,
+        comm: Communicator | None = None,
+    ) -> Any:
         """Fit the candidates on sequences and their labels, and choose between them; return the estimator.
 
         Parameters
@@ -56,12 +73,20 @@ class ChoosingEstimator(SequenceEstimator):
         X : sequences
             A list of arrays of shape `(steps, features)` or `(steps,)`, where floating-point numbers are measurements
             and integers are token ids.  Or a list of texts or of lists of tokens, an Arrow or Awkward column, a
-            LoDTensor, or a `data.Dataset`.  Sequences of equal length may be one array, `(sequences, steps)` or
-            `(sequences, steps, features)`.
+            LoDTensor, or a `data.Dataset`.  Sequences of one array, `(sequences, steps)` or
+            `(sequences, steps, features)`, may end with steps of NaN, which are padding; other NaNs are missing
+            numbers.  A frame with a column of lists or arrays and columns of numbers has static features.
         y : labels
             One label per sequence.  If `X` is a `data.Dataset`, its labels are the default.
         sample_weight : array, shape `(sequences,)`, optional
             The weight of each sequence in the loss.
+        eval_set : pair of sequences and labels, or a list of one pair, optional
+            Sequences that are not trained on.  They choose between the candidates, and calibrate them, in place of
+            sequences of X that are left out.  The records of epochs have their loss ("valid_loss"), and
+            `early_stopping` stops by it.
+        comm : Communicator, optional
+            The ranks of `distributed.connect()`.  All call `fit` with the same arguments, train the network together,
+            and end with the same estimator; rank 0 fits the other candidates, and only rank 0 prints.
 
         Notes
         -----
@@ -70,16 +95,19 @@ class ChoosingEstimator(SequenceEstimator):
         """
         if check_choice(self.model, "model", *MODELS) == "recurrent":
             self._adopt({"recurrent": 1.0}, [])
-            return super().fit(X, y, sample_weight)
+            return super().fit(X, y, sample_weight, eval_set=eval_set, comm=comm)
         for name, neutral in (("warm_start", False), ("checkpoints", None)):
             if (value := getattr(self, name)) not in (neutral, False):
                 expected, hint = f"{neutral} with model={self.model!r}", "model='recurrent' takes it"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
         y = labels_of_data(X, y)
-        with random.seeded(self._seed()):
+        with self._on(comm), random.seeded(self._seed()):
             sequences = self._learn(X, y, several_classes(X))
             labels, weights = self._encoded(sequences, y, sample_weight)
-            self._choose(sequences, labels, weights)
+            if eval_set is None:
+                self._choose(sequences, labels, weights)
+            else:
+                self._choose(*self._with(eval_set, sequences, labels, weights), number=len(sequences))
         return self
 
     @available_if(_trains_a_network_only)
@@ -114,8 +142,13 @@ class ChoosingEstimator(SequenceEstimator):
 
     # Choosing.
 
-    def _choose(self, sequences: list[np.ndarray], labels: np.ndarray, weights: np.ndarray | None) -> None:
-        """Fit the candidates that `model` names, and choose shares by the loss on sequences left out."""
+    def _choose(
+        self, sequences: list[np.ndarray], labels: np.ndarray, weights: np.ndarray | None, number: int | None = None
+    ) -> None:
+        """Fit the candidates that `model` names, and choose shares by the loss on sequences left out.
+
+        If `number` is given, the candidates are fitted on as many sequences, and the others choose.
+        """
         self._check_network()
         described = self._candidate()
         weights_of_losses = self._weights_of_losses(labels, weights)
@@ -124,21 +157,48 @@ class ChoosingEstimator(SequenceEstimator):
         sequences, labels, weights = _take(kept, sequences, labels, weights)
         targets = self._targets(labels, counted[kept] if counted.any() else np.ones(len(kept)))
         rng = np.random.default_rng(int(random.generator().integers(2**31)))
-        folds = _folds(labels, rng)
-        held = np.arange(len(kept)) if len(kept) <= MOST_LEFT_OUT else folds[0]
+        parts = _Parts(labels, rng, len(kept) if number is None else int(np.searchsorted(kept, number)))
         begun = time.perf_counter()
-        found = described.fit(sequences, targets, None if len(kept) <= MOST_LEFT_OUT else held, rng)
-        choice = _Choice(targets.take(held), self.verbose)
+        found = self._describe(described, sequences, targets, parts, rng)
+        choice = _Choice(targets.take(parts.held), self.verbose and ranks.is_first(self._comm))
         choice.add(described.name, found, time.perf_counter() - begun)
+        choice.agree(self._comm)
         choice.show()
         self.module_, self._described = None, described
         self._adopt(choice.shares, choice.candidates)
-        if self.model == "auto" and choice.asks_for_a_network(len(kept)):
-            choice = self._with_network(choice, sequences, labels, weights, folds, held)
-            if "recurrent" in choice.shares:
+        if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
+            choice = self._with_network(choice, sequences, labels, weights, parts)
+            if "recurrent" in choice.shares and self.module_ is None:
                 self._train_network(sequences, labels, weights, None)
+            elif "recurrent" not in choice.shares:
+                self._forget_network()
             self._adopt(choice.shares, choice.candidates)
         choice.close()
+
+    def _describe(
+        self, described: Described, sequences: list[np.ndarray], targets: Targets, parts: _Parts, rng: Any
+    ) -> np.ndarray:
+        """Fit the candidate that costs little, on rank 0; return its outputs for the sequences held, on every rank."""
+
+        def fit() -> np.ndarray:
+            found = described.fit(take(sequences, parts.train), targets.take(parts.train), parts.left_out, rng)
+            return described.outputs(take(sequences, parts.held)) if parts.apart else found
+
+        if self._comm is None:
+            return fit()
+        found = np.zeros(0)
+
+        def state() -> ranks.State:
+            nonlocal found
+            found = fit()
+            arrays, values = described.state()
+            return arrays | {"": found}, values
+
+        arrays, values = ranks.from_first(self._comm, state)
+        found = arrays.pop("")
+        if not ranks.is_first(self._comm):
+            described.restore(arrays, values)
+        return found
 
     def _candidate(self) -> Described:
         """Return the candidate that costs little, or raise unless it is the one that `model` names."""
@@ -160,51 +220,74 @@ class ChoosingEstimator(SequenceEstimator):
         del self.module_
 
     def _with_network(
-        self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, folds: list[np.ndarray],
-        held: np.ndarray,
-    ) -> _Choice:  # fmt: skip
-        """Return the choice with networks as a candidate, on the sequences of as many folds as it needs.
+        self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, parts: _Parts
+    ) -> _Choice:
+        """Return the choice with networks as a candidate, each measured on sequences that it was not trained on.
 
-        Each network predicts the sequences of one fold, and is trained on all other sequences.
+        If the sequences held never train, there is one network, which stays.  Otherwise each network predicts the
+        sequences of one fold, and is trained on all others; as many folds are tried as the choice needs.
         """
-        outputs = np.zeros((len(held), self._num_outputs), np.float32)
-        seen, begun = np.zeros(len(held), bool), time.perf_counter()
-        for fold in folds:
-            rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(held, fold)
+        begun = time.perf_counter()
+        if parts.apart:
+            self._train_network(sequences, labels, weights, None, num_held=len(parts.held))
+            some = take(sequences, parts.held)
+            outputs = ranks.array_of_first(self._comm, lambda: SequenceEstimator._outputs_of(self, some, None))
+            self._measure(choice, outputs, begun)
+            return choice
+        outputs, seen = np.zeros((len(parts.held), self._num_outputs), np.float32), np.zeros(len(parts.held), bool)
+        for fold in parts.folds:
+            rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(parts.held, fold)
             some, of_some, weighing = _take(rest, sequences, labels, weights)
-            others = [sequences[k] for k in fold]
-            outputs[places] = self._train_network(some, of_some, weighing, (), others)
+            predicted = self._train_network(some, of_some, weighing, (), take(sequences, fold))
+            outputs[places] = ranks.array_of_first(self._comm, functools.partial(np.asarray, predicted))
             seen[places] = True
             found = choice.among(np.flatnonzero(seen))
-            found.add("recurrent", outputs[seen], time.perf_counter() - begun)
-            found.add_product()
-            if (worth := found.network_is_worth_it()) is not None or seen.sum() >= _ENOUGH_HELD:
+            self._measure(found, outputs[seen], begun)
+            worth = found.network_is_worth_it(self._comm)
+            if worth is not None or seen.sum() >= _ENOUGH_HELD:
                 break
         if worth is False:
             found.keep_first()
         return found
 
+    def _measure(self, choice: _Choice, outputs: np.ndarray, begun: float) -> None:
+        """Add a network, and the product with it, to the candidates of a choice."""
+        choice.add("recurrent", outputs, time.perf_counter() - begun)
+        choice.add_product()
+        choice.agree(self._comm)
+
     def _train_network(
-        self, sequences: list[np.ndarray], labels: Any, weights: Any, callbacks: Any, others: Any = None
+        self,
+        sequences: list[np.ndarray],
+        labels: Any,
+        weights: Any,
+        callbacks: Any,
+        others: Any = None,
+        num_held: int = 0,
     ) -> Any:
         """Train a network, and keep it; or, if other sequences are given, return its outputs for them instead."""
         kept = False
         try:
-            self._begin(sequences)
-            self._train(sequences, labels, weights, callbacks)
+            self._begin(sequences[: len(sequences) - num_held])
+            self._train(sequences, labels, weights, callbacks, num_held)
             found = None if others is None else SequenceEstimator._outputs_of(self, others, None)
             kept = others is None
         finally:
             if not kept:
-                self.module_, self.history_, self.n_iter_ = None, [], 0
+                self._forget_network()
         return found
+
+    def _forget_network(self) -> None:
+        self.module_, self.history_, self.n_iter_ = None, [], 0
 
     def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
         if self.model != "recurrent" or held is None:
             return
-        outputs = SequenceEstimator._outputs_of(self, [sequences[k] for k in held], None)
-        choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), self.verbose)
+        outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
+        verbose = self.verbose and ranks.is_first(self._comm)
+        choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
         choice.add("recurrent", outputs, 0.0)
+        choice.agree(self._comm)
         choice.show()
         self._adopt(choice.shares, choice.candidates)
 
@@ -214,11 +297,132 @@ class ChoosingEstimator(SequenceEstimator):
         """Return the weighted sum of the candidates' outputs, float32."""
         outputs = np.zeros((len(sequences), self._num_outputs), np.float32)
         for name, share in self._shares.items():
+            self._check_has(name)
             if name == "recurrent":
                 outputs += np.float32(share) * super()._outputs_of(sequences, executor)
-            elif self._described is not None:
-                outputs += np.float32(share) * self._described.outputs(sequences)
+            else:
+                outputs += np.float32(share) * self._described.outputs(sequences)  # type: ignore[union-attr]
         return outputs
+
+    def _check_has(self, name: str) -> None:
+        """Raise unless the candidate that the shares name is there, because outputs without it would be zeros."""
+        if (self.module_ if name == "recurrent" else self._described) is None:
+            raise RuntimeError(f"the estimator predicts by {name!r}, which it has not: please report this error")
+
+    @property
+    def _n_features_out(self) -> int:
+        """The number of columns of the result of `transform`."""
+        of_network = self.module_.output.in_features if "recurrent" in self._shares else 0
+        return of_network + (0 if self._described is None else len(self._described.linear.weight))
+
+    def transform(self, X: Any) -> Any:
+        """Return an embedding of each sequence: the numbers from which the chosen models compute their outputs.
+
+        A network has the pooled outputs of its layers.  A ridge has its features: random convolutions, scaled, or
+        weights of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may stand
+        in a pipeline before another.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+
+        Returns
+        -------
+        array or sparse array, float32, shape `(sequences, features)`
+
+        Examples
+        --------
+        >>> from varlen_rnn.sklearn import SequenceClassifier
+        >>> X, y = [[0.5, 1.0], [2.5]] * 4, [0, 1] * 4
+        >>> model = SequenceClassifier("gru", 4, model="recurrent", max_epochs=1).fit(X, y)
+        >>> model.transform([[1.0, 2.0, 3.0]]).shape
+        (1, 88)
+        """
+        check_is_fitted(self, "module_")
+        sequences, parts = self._rows(X), []
+        for name in self._shares:
+            self._check_has(name)
+            if name == "recurrent":
+                parts.append(self._computed(sequences, self.module_.output.in_features, network.features_of, None))
+            else:
+                parts.append(self._described.scaled(sequences))  # type: ignore[union-attr]
+        return _side_by_side(parts)
+
+    def integrated_gradients(self, X: Any, target: Any = None, steps: int = 50) -> list[np.ndarray]:
+        """Return how much each row and feature of a sequence adds to its prediction, compared with a baseline.
+
+        The attributions of a sequence add up to the difference of the prediction and the prediction for the baseline
+        (completeness), but for the error of integration, which falls with `steps`.  A prediction is the logarithm of
+        the probability of a class, as in `predict_log_proba`, or a number, as in `predict`.  The baseline of numbers is
+        a sequence of as many rows that have each feature's mean over the training, without missing numbers.  The
+        baseline of tokens is an embedding of zeros.  Static features stay as they are.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        target : class or int, optional
+            The class, or the number of the target, from 0.  By default the most probable class of each sequence, or
+            the first target.
+        steps : int
+            The number of gradients that are averaged, at least 1.
+
+        Returns
+        -------
+        list of array, float32
+            For each sequence an array of shape `(steps, features)`, or `(steps,)` for tokens.
+
+        Raises
+        ------
+        InputError
+            If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.
+
+        Examples
+        --------
+        >>> from varlen_rnn.sklearn import SequenceRegressor
+        >>> X = [[0.5, 1.0], [2.5]] * 4
+        >>> model = SequenceRegressor("gru", 4, model="recurrent", max_epochs=1).fit(X, [0.5, 2.5] * 4)
+        >>> [found.shape for found in model.integrated_gradients(X[:2])]
+        [(2, 1), (1, 1)]
+
+        Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep networks", arXiv 1703.01365.
+        """
+        check_is_fitted(self, "module_")
+        steps = check_int(steps, "integrated_gradients, steps", 1)
+        if list(self._shares) != ["recurrent"]:
+            expected, got = "an estimator that predicts by a network alone", " and ".join(self._shares)
+            raise InputError("integrated_gradients", expected=expected, got=got, hint="model='recurrent'")
+        sequences = self._rows(X)
+        numbers = self._numbers_of_targets(target, sequences)
+        factor = np.float32(self._shares["recurrent"])
+        score = lambda outputs, chosen: self._scores(outputs * factor, chosen)
+        found: list[Any] = [None] * len(sequences)
+        made = batches(sequences, numbers, static=static_of(sequences), max_tokens=ROWS, bucket=True)
+        self.module_.eval()
+        try:
+            for number, batch in enumerate(made):
+                rows = attributions(self.module_, batch, score, self._inputs.filling, steps)
+                parts = np.split(rows, batch[0].structure.levels[0][1:-1])
+                for k, part in zip(made.indices(number), parts, strict=True):
+                    found[k] = part
+        finally:
+            self.module_.train()
+        return found
+
+    def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
+        """Return the number of the output that each sequence's attributions are about, int64."""
+        raise NotImplementedError
+
+    def _scores(self, outputs: Variable, numbers: np.ndarray) -> Variable:
+        """Return the prediction of one output for each sequence, given the number of this output."""
+        raise NotImplementedError
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags, which say that embeddings are float32 for any X."""
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def _model_state(self) -> dict[str, Any]:
         state = super()._model_state() if self.module_ is not None else {}
@@ -235,6 +439,39 @@ class ChoosingEstimator(SequenceEstimator):
             self._described = Described(self._inputs)
             self._described.restore(saved["described"], chosen["values"])
         self._shares, self.candidates_ = chosen["shares"], chosen["candidates"]
+
+
+class _Parts:
+    """Which sequences train, and which choose between the candidates.
+
+    Parameters
+    ----------
+    labels : array
+    rng : Generator
+    number : int
+        The sequences that may train are the first `number`.
+
+    Attributes
+    ----------
+    train : array of int
+        The sequences that train in the end.
+    apart : bool
+        Whether the sequences that choose never train.
+    folds : list of array
+        Parts of the sequences that train: each part is left out of one training.
+    left_out : array of int, or None
+        The only part, or None if there are few sequences, of which each is left out.
+    held : array of int
+        The sequences that choose.
+    """
+
+    def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:
+        self.train, self.apart = np.arange(number), number < len(labels)
+        self.folds = _folds(labels[:number], rng)
+        self.left_out = None if number <= MOST_LEFT_OUT else self.folds[0]
+        self.held = self.train if self.left_out is None else self.left_out
+        if self.apart:
+            self.held = np.arange(number, len(labels))
 
 
 class _Choice:
@@ -283,20 +520,22 @@ class _Choice:
         found._shown = len(found.candidates)
         return found
 
-    def network_is_worth_it(self) -> bool | None:
+    def network_is_worth_it(self, comm: Communicator | None) -> bool | None:
         """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
 
         It is better if the mean difference of the losses, on enough sequences to calibrate it, exceeds two standard
-        errors.  It is not worth its cost if even a difference larger by one standard error would be small.
+        errors.  It is not worth its cost if even a difference larger by one standard error would be small.  Rank
+        0 decides.
         """
         first, *others = (candidate["candidate"] for candidate in self.candidates)
         best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
         gains = self.losses[first] - self.losses[best]
         gain, weights = self.targets.mean(gains), self.targets.weights / self.targets.weights.sum()
         error = float(np.sqrt((weights**2 * (gains - gain) ** 2).sum()))
+        worth = True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
         if gain + error < _LEAST_GAIN * self.targets.mean(self.losses[first]):
-            return False
-        return True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
+            worth = False
+        return ranks.from_first(comm, lambda: ({}, worth))[1]
 
     def keep_first(self) -> None:
         """Choose the first candidate, even if the loss of another is less."""
@@ -317,6 +556,10 @@ class _Choice:
         loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
         record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
         self.candidates.append(record)
+
+    def agree(self, comm: Communicator | None) -> None:
+        """Take the losses and shares of rank 0, so that all ranks choose alike."""
+        _, (self.candidates, self.shares_of) = ranks.from_first(comm, lambda: ({}, [self.candidates, self.shares_of]))
 
     def asks_for_a_network(self, number: int) -> bool:
         """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""
@@ -343,7 +586,7 @@ class _Choice:
 
 def _take(indices: np.ndarray, sequences: list[np.ndarray], labels: np.ndarray, weights: Any) -> tuple[Any, ...]:
     """Return some of the sequences, their labels and weights."""
-    return [sequences[k] for k in indices], labels[indices], None if weights is None else weights[indices]
+    return take(sequences, indices), labels[indices], None if weights is None else weights[indices]
 
 
 def _folds(labels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
@@ -355,3 +598,10 @@ def _folds(labels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         return [np.sort(order[k::_FOLDS]) for k in range(min(_FOLDS, len(labels)))]
     held = min(len(labels) // _FOLDS, _MOST_HELD)
     return [np.sort(order[np.linspace(0, len(labels) - 1, held).round().astype(int)])]
+
+
+def _side_by_side(parts: list[Any]) -> Any:
+    """Return arrays as one, with the columns of all; it is sparse if one of them is."""
+    if any(map(sparse.issparse, parts)):
+        return sparse.csr_array(sparse.hstack(parts))
+    return np.concatenate(parts, axis=1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from varlen_rnn.sklearn.convolutions import SeriesFeatures
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Linear, Targets
 from varlen_rnn.sklearn.ngrams import TextFeatures
+from varlen_rnn.sklearn.static import Sequences, static_of, take
 
 _AT_ONCE = 1024  # sequences whose features are in memory at the same time
 
@@ -37,7 +41,7 @@ class Described:
         Parameters
         ----------
         sequences : list of arrays
-            Rows as `inputs` has them.
+            Rows as `inputs` has them, perhaps with static features.
         targets : Targets
         held : array of int, optional
             None for all sequences, each by a fit without this sequence.
@@ -48,8 +52,8 @@ class Described:
             return self._choose(sequences, targets)
         rest = np.setdiff1d(np.arange(len(sequences)), held)
         few = rng.choice(rest, min(len(rest), MOST_LEFT_OUT), replace=False)
-        self._choose([sequences[k] for k in few], targets.take(few))
-        features, factors = self.features.transform(sequences), self.features.factors(self.choice)
+        self._choose(take(sequences, few), targets.take(few))
+        features, factors = self.transform(sequences), self._factors(self.choice, static_of(sequences))
         self.linear.fit(features[rest], factors, targets.take(rest))
         found = self.linear.outputs(features[held])
         self.linear.fit(features, factors, targets)
@@ -57,11 +61,11 @@ class Described:
 
     def _choose(self, sequences: list[np.ndarray], targets: Targets) -> np.ndarray:
         """Choose the features and the penalty of the least loss; return outputs without each sequence."""
-        features, least = self.features.transform(sequences), np.inf
+        features, static, least = self.features.transform(sequences), static_of(sequences), np.inf
         outputs = np.zeros(0)
         for choice, chosen in self.features.choices(features):
             linear = Linear()
-            loss, found = linear.fit_left_out(chosen, self.features.factors(choice), targets)
+            loss, found = linear.fit_left_out(_beside(chosen, static), self._factors(choice, static), targets)
             if loss < least:
                 least, outputs, self.linear, self.choice = loss, found, linear, choice
         self.features.choose(self.choice)
@@ -69,8 +73,21 @@ class Described:
 
     def outputs(self, sequences: list[np.ndarray]) -> np.ndarray:
         """Return the outputs for each sequence, float32, shape `(sequences, outputs)`."""
-        parts = [sequences[k : k + _AT_ONCE] for k in range(0, len(sequences), _AT_ONCE)]
-        return np.concatenate([self.linear.outputs(self.features.transform(part)) for part in parts])
+        return np.concatenate([self.linear.outputs(self.transform(part)) for part in _in_parts(sequences)])
+
+    def scaled(self, sequences: list[np.ndarray]) -> Any:
+        """Return the features that the ridge multiplies by its weights, float32, shape `(sequences, features)`."""
+        parts = [self.linear.scaled(self.transform(part)) for part in _in_parts(sequences)]
+        return sparse.csr_array(sparse.vstack(parts)) if sparse.issparse(parts[0]) else np.concatenate(parts)
+
+    def transform(self, sequences: list[np.ndarray]) -> Any:
+        """Return the chosen features of each sequence, and its static features, shape `(sequences, features)`."""
+        return _beside(self.features.transform(sequences), static_of(sequences))
+
+    def _factors(self, choice: Any, static: np.ndarray | None) -> Any:
+        """Return the factors of a choice's features; static features have the largest, as the summary has."""
+        factors = self.features.factors(choice)
+        return factors if factors is None or static is None else np.append(factors, [factors.max()] * static.shape[1])
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
         """Return the arrays by name, and values for JSON."""
@@ -84,3 +101,17 @@ class Described:
             setattr(self.linear, name, arrays[f"linear.{name}"])
         of_features = {name.removeprefix("features."): array for name, array in arrays.items()}
         self.features.restore(of_features, values)
+
+
+def _in_parts(sequences: list[np.ndarray]) -> Iterator[Sequences]:
+    ends = [*range(0, len(sequences), _AT_ONCE), len(sequences)]
+    return (take(sequences, range(*pair)) for pair in itertools.pairwise(ends))
+
+
+def _beside(features: Any, static: np.ndarray | None) -> Any:
+    """Return features with static features as further columns, sparse if they are."""
+    if static is None:
+        return features
+    if sparse.issparse(features):  # without a scale of their own: no sequence is far from the others
+        return sparse.csr_array(sparse.hstack([features, sparse.csr_array(np.clip(static, -5, 5))]))
+    return np.concatenate([features, static], axis=1)

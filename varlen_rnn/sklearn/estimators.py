@@ -19,20 +19,32 @@ from varlen_rnn.data import Batches
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.data.vocabulary import split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    OutOfRangeError,
+    ShapeError,
+    check_flag,
+    check_int,
+    check_number,
+    listed,
+    shown,
+)
 from varlen_rnn.nn import LinearChainCRF, functional
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.sklearn import recipe
+from varlen_rnn.sklearn import ranks, recipe
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
+from varlen_rnn.sklearn.static import take
 from varlen_rnn.tape.variable import Variable
 
 # A tagger learns from each step of a sequence.  max_epochs="auto" trains on _ROWS_OF_TAGGERS of them, for at least
 # _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
 _ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
+_MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for one number
 
 
 def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
@@ -154,15 +166,17 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     schedule : {"one_cycle", "cosine", "constant"}
         How the learning rate changes during training.
     model : {"auto", "recurrent", "convolutions", "ngrams"}
-        "auto" chooses.  "recurrent" always trains the network, on all sequences; its probabilities are calibrated with
-        `early_stopping` only.  "convolutions" is for numbers, "ngrams" for other inputs.  All parameters but `tokens`,
-        `min_count`, `max_vocabulary`, `class_weight`, `random_state` and `verbose` govern the network.  `warm_start`,
-        `checkpoints` and `partial_fit` need "recurrent".
+        "auto" chooses.  "recurrent" always trains the network, on all sequences.  Its probabilities are calibrated with
+        `early_stopping` or `eval_set` only, which leave sequences out of the training.  "convolutions" is for numbers,
+        "ngrams" for other inputs.  All parameters but `tokens`, `min_count`, `max_vocabulary`, `class_weight`,
+        `random_state` and `verbose` govern the network.  `warm_start`, `checkpoints` and `partial_fit` need
+        "recurrent".
     class_weight : dict, "balanced" or None
         The weight of each class in the loss.
     early_stopping : bool
         Whether to stop when the loss on a validation set has not fallen for `n_iter_no_change` epochs, and to use the
-        weights of the best epoch.  The validation set is the share `validation_fraction` of the sequences.
+        weights of the best epoch.  The validation set is the `eval_set` of `fit`, or otherwise the share
+        `validation_fraction` of the sequences.
     random_state : int, RandomState or None
         With an int, every fit gives the same result, bit for bit.
     warm_start : bool
@@ -256,6 +270,20 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
         if self._several:
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
         return functional.cross_entropy(outputs, labels, reduction="none")
+
+    def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
+        if target is None:
+            return self._outputs_of(sequences, None).argmax(axis=1)
+        numbers = [k for k, name in enumerate(self.classes_.tolist()) if np.isscalar(target) and name == target]
+        if not numbers:
+            expected = f"one of the classes, {listed(self.classes_.tolist())}"
+            raise InputError("integrated_gradients, target", expected=expected, got=shown(target))
+        return np.full(len(sequences), numbers[0])
+
+    def _scores(self, outputs: Variable, numbers: np.ndarray) -> Variable:
+        if self._several:
+            return functional.log_sigmoid(_chosen(outputs, numbers))
+        return -functional.cross_entropy(outputs, numbers, reduction="none")
 
     def predict_proba(self, X: Any, executor: Executor | None = None) -> np.ndarray:
         """Return the probability of each class, shape `(sequences, classes)`, in the order of `classes_`.
@@ -384,6 +412,16 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
         return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
 
+    def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
+        number = 0 if target is None else check_int(target, "integrated_gradients, target", 0)
+        if number >= self._num_outputs:
+            expected = f"less than {self._num_outputs}, the number of targets"
+            raise OutOfRangeError("integrated_gradients, target", expected=expected, got=number)
+        return np.full(len(sequences), number)
+
+    def _scores(self, outputs: Variable, numbers: np.ndarray) -> Variable:
+        return _chosen(outputs, numbers) * self._scale[numbers].astype(np.float32)
+
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
         """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`.
 
@@ -429,6 +467,9 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
     labelling (Viterbi, 1967), `predict_proba` the probability of each class over all labellings.  Each step needs a
     label, and `class_weight` must be None.
 
+    Probabilities are calibrated (a temperature) if sequences are held back, by `early_stopping` or `eval_set`, and if
+    there is no field.
+
     Examples
     --------
     >>> X = [list("abba"), list("b"), list("aab")] * 8
@@ -440,6 +481,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     _pool = ()
     _by_spelling = True
+    _factor = 1.0  # of the network's outputs
 
     @also_takes_parameters_of(SequenceEstimator)
     def __init__(
@@ -554,8 +596,29 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         """
         sequences, outputs = self._outputs(X, executor)
         lengths = list(map(len, sequences))
-        found = np.asarray(self.module_.crf.marginals(_rows_of(outputs, lengths))) if self.crf else _softmax(outputs)
+        found = self._marginals(outputs, lengths) if self.crf else _softmax(outputs)
         return np.split(found, np.cumsum(lengths)[:-1])
+
+    def predict_log_proba(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
+        """Return the logarithms of the probabilities that `predict_proba` returns, which do not become minus infinity.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict_proba`.
+        """
+        sequences, outputs = self._outputs(X, executor)
+        lengths = list(map(len, sequences))
+        if self.crf:
+            found = np.log(np.maximum(self._marginals(outputs, lengths), np.finfo(np.float32).tiny))
+        else:
+            found = log_softmax(outputs, axis=1)
+        return np.split(found, np.cumsum(lengths)[:-1])
+
+    def _marginals(self, outputs: np.ndarray, lengths: list[int]) -> np.ndarray:
+        return np.asarray(self.module_.crf.marginals(_rows_of(outputs, lengths)))
 
     def predict(self, X: Any, executor: Executor | None = None) -> list[np.ndarray]:
         """Return a list with the most probable class of each step, for each sequence.
@@ -582,11 +645,29 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         right = np.concatenate(found)[there] == _of_one_kind(labels[there])
         return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)[there]))
 
+    def _outputs_of(self, sequences: list[np.ndarray], executor: Executor | None) -> np.ndarray:
+        """Return the calibrated outputs of the network for each step, float32."""
+        return super()._outputs_of(sequences, executor) * np.float32(self._factor)
+
+    def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
+        """Choose the factor of outputs (an inverse temperature) of the least log loss on the sequences held back."""
+        self._factor = 1.0
+        if held is None or self.crf:
+            return
+        outputs = self._outputs_of(take(sequences, held), None)
+        numbers = np.concatenate([labels[k] for k in held])
+        there = np.flatnonzero(numbers != IGNORED)
+        there = there[:: len(there) // _MOST_CALIBRATING + 1]
+        if len(there):
+            values = 2.0 * (numbers[there, None] == np.arange(len(self.classes_))) - 1
+            found = lambda: Targets(values, "classes", np.ones(len(there))).calibrated(outputs[there])[1]
+            self._factor = float(ranks.array_of_first(self._comm, lambda: np.array([found()]))[0])
+
     def _label_state(self) -> dict[str, Any]:
-        return {"classes": _saved_classes(self.classes_)}
+        return {"classes": _saved_classes(self.classes_), "factor": self._factor}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        self.classes_ = _classes_of(state["classes"])
+        self.classes_, self._factor = _classes_of(state["classes"]), state["factor"]
 
 
 def _rows_of(outputs: np.ndarray, lengths: list[int]) -> LoDTensor:
@@ -679,6 +760,11 @@ def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -
     weights = np.ones(len(classes), np.float32)
     weights[there] = compute_class_weight(class_weight, classes=there, y=labels)
     return weights
+
+
+def _chosen(outputs: Variable, numbers: np.ndarray) -> Variable:
+    """Return one output of each row, given the numbers of these outputs."""
+    return (outputs * np.eye(outputs.shape[1], dtype=np.float32)[numbers]).sum(axis=1)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,9 @@ from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, chec
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
+from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
 from varlen_rnn.tape.variable import Variable
 
 _ONE = "[X] if X is one sequence"
@@ -32,13 +34,17 @@ class Inputs:
     kind : str
         "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features).
     size : int
-        The number of different tokens or ids, or the features of a row of numbers.
+        The number of different tokens or ids, or the columns of a row of numbers: features, then indicators.
     cut : str
         The tokens of a text: "characters" or "words".
     vocabulary : tuple of str
         The token of each id; empty for ids and numbers.
     by_spelling : bool
         Whether tokens that are not in the vocabulary have an id of their spelling.
+    filling : Filling or None
+        How missing numbers of rows are filled; None for other kinds.
+    static : Static or None
+        The numbers beside each sequence; None if there are none.
 
     Examples
     --------
@@ -52,6 +58,22 @@ class Inputs:
     cut: str = "characters"
     vocabulary: tuple[str, ...] = ()
     by_spelling: bool = False
+    filling: Filling | None = None
+    static: Static | None = None
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Inputs:
+        """Return Inputs, given the result of `dataclasses.asdict`, also after JSON."""
+        filling, static = state["filling"], state["static"]
+        return cls(
+            state["kind"], state["size"], state["cut"], tuple(state["vocabulary"]), state["by_spelling"],
+            None if filling is None else Filling.restored(filling), None if static is None else Static.restored(static),
+        )  # fmt: skip
+
+    @property
+    def features(self) -> int | None:
+        """The features of a row of numbers as they come in; None for other kinds."""
+        return None if self.filling is None else len(self.filling.means)
 
     @classmethod
     def learn(
@@ -66,6 +88,14 @@ class Inputs:
 
         With `by_spelling`, tokens that occur once have the id of their spelling, unless tokens are characters.
         """
+        X, names, table = divided(X)
+        found = cls._of_sequences(X, tokens, min_count, max_vocabulary, by_spelling)
+        return found if table is None else dataclasses.replace(found, static=Static.learn(names, table))
+
+    @classmethod
+    def _of_sequences(
+        cls, X: Any, tokens: str, min_count: int, max_vocabulary: int | None, by_spelling: bool
+    ) -> Inputs:
         if isinstance(X, Dataset) and X.vocabulary:
             kind = "tokens" if X.tokens == "list" else "texts"
             cut = "characters" if X.tokens == "list" else X.tokens
@@ -77,7 +107,8 @@ class Inputs:
         kind, sequences = as_sequences(X)
         check_choice(tokens, "tokens", "auto", "characters", "words")
         if kind == "numbers":
-            return cls(kind, sequences[0].shape[1] if len(sequences) else 1)
+            filling = Filling.learn(sequences, sequences[0].shape[1] if len(sequences) else 1)
+            return cls(kind, filling.width, filling=filling)
         if kind == "ids":
             return cls(kind, 1 + max((int(sequence.max()) for sequence in sequences if len(sequence)), default=0))
         if tokens == "auto":
@@ -87,8 +118,13 @@ class Inputs:
         vocabulary = (vocabulary_of_forms if by_spelling else build_vocabulary)(cut, min_count, max_vocabulary)
         return cls(kind, len(vocabulary), tokens, tuple(vocabulary), by_spelling)
 
-    def rows_of(self, X: Any) -> list[np.ndarray]:
+    def rows_of(self, X: Any) -> Sequences:
         """Return the rows of each sequence: int64 ids `(rows,)`, or float32 numbers `(rows, features)`."""
+        X, names, table = divided(X)
+        static = static_like(self.static, names, table)
+        return Sequences(self._rows_of(X), static)
+
+    def _rows_of(self, X: Any) -> list[np.ndarray]:
         if isinstance(X, Dataset) and X.vocabulary:
             return self._encoded_again(X)
         kind, sequences = as_sequences(X)
@@ -99,14 +135,14 @@ class Inputs:
         if not any(map(len, sequences)):  # empty sequences fit every kind
             empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
             return [empty] * len(sequences)
-        if self.kind == "numbers":
-            if sequences[0].shape[1] != self.size:
+        if self.filling is not None:
+            if sequences[0].shape[1] != self.features:
                 got, hint = f"{sequences[0].shape[1]} features", None
-                if all(sequence.shape == (self.size, 1) for sequence in sequences):
+                if all(sequence.shape == (self.features, 1) for sequence in sequences):
                     hint = _ONE
-                expected = f"rows of {self.size} features, as in the training"
+                expected = f"rows of {self.features} features, as in the training"
                 raise ShapeError("X", expected=expected, got=got, hint=hint)
-            return sequences
+            return [self.filling.fill(sequence) for sequence in sequences]
         if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
             return [np.where(sequence < self.size, sequence, 0) for sequence in sequences]
         cut = [split_text(sequence, self.cut) for sequence in sequences] if self.kind == "texts" else sequences
@@ -130,10 +166,12 @@ class Inputs:
 def as_sequences(X: Any) -> tuple[str, list[Any]]:
     """Return the kind of sequences, and a list of them: texts, lists of tokens, int64 ids or float32 rows.
 
+    Missing numbers are NaN.  Static features of a frame are left out.
+
     Raises
     ------
     DTypeError, ShapeError, InputError
-        If X does not contain sequences, or they are of different kinds, or a number is not finite.
+        If X does not contain sequences, or they are of different kinds, or a number is infinite.
 
     Examples
     --------
@@ -147,7 +185,7 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=_HINT)
     if hasattr(X, "toarray"):
         raise DTypeError("X", expected="dense numbers", got=f"a sparse {type(X).__name__}", hint=_HINT)
-    X = X.sequences if isinstance(X, Dataset) else _opened(X)
+    X = X.sequences if isinstance(X, Dataset) else _opened(divided(X)[0])
     if isinstance(X, LoDTensor):
         if X.num_levels > 1:
             raise LoDError("X", expected="sequences of one level", got=f"a LoDTensor of {X.num_levels}")
@@ -162,7 +200,8 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
             expected = "numbers of shape (sequences, steps) or (sequences, steps, features)"
             what = "Complex data not supported: " if X.dtype.kind == "c" else ""
             raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
-        return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(rows)]
+        unpadded = map(without_padding, rows)
+        return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(unpadded)]
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
         hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
@@ -195,14 +234,10 @@ def _opened(X: Any) -> Any:
 
 
 def _of_frame(frame: Frame) -> Any:
-    """Return the sequences in the only column of a frame, or each row of a frame of numbers as a sequence."""
+    """Return the sequences in the only column of a frame, or each row of a frame of numbers as a padded sequence."""
     columns = [frame.foreign(field) for field in frame.fields]
     if all(map(holds_numbers, columns)):
-        rows = np.stack([frame.numbers(field) for field in frame.fields], axis=1)
-        if not np.isnan(rows).any():
-            return rows
-        steps = [np.flatnonzero(~np.isnan(row)) for row in rows]  # blanks at the end are no steps
-        return [row[: there[-1] + 1 if len(there) else 0] for row, there in zip(rows, steps, strict=True)]
+        return np.stack([frame.numbers(field) for field in frame.fields], axis=1)
     if len(columns) > 1:
         expected, got = "one column of sequences, or columns of numbers", f"a frame of {listed(frame.fields)}"
         hint = 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
@@ -272,8 +307,7 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
 
 
 def _float32(rows: np.ndarray, where: str) -> np.ndarray:
-    if not np.isfinite(rows).all() or np.abs(rows).max(initial=0) > np.finfo(np.float32).max:
-        got = "NaN" if np.isnan(rows).any() else "infinity, or a number too large for float32"
-        hint = "`missing` of data.read treats missing numbers"
-        raise InputError(where, expected="finite numbers", got=got, hint=hint)
+    if (np.abs(rows) > np.finfo(np.float32).max).any():  # NaNs are missing numbers
+        expected, hint = "finite numbers that fit float32", "NaN is a missing number"
+        raise InputError(where, expected=expected, got="infinity or a larger number", hint=hint)
     return np.ascontiguousarray(rows, np.float32)

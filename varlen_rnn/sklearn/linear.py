@@ -140,7 +140,7 @@ class Linear:
         if not len(self.scale):
             return features.astype(np.float32) @ self.weight + self.bias
         out = np.empty((len(features), len(self.bias)), np.float32)
-        product(self._scaled(features), self.weight, out, bias=self.bias)
+        product(self.scaled(features), self.weight, out, bias=self.bias)
         return out
 
     def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:
@@ -152,9 +152,12 @@ class Linear:
         self.mean, self.scale = mean.astype(np.float32), (np.where(constant, np.inf, deviation) / factors).astype("f")
         # Of n training sequences, none lies farther than sqrt(n) deviations from the mean.
         self.bound = (np.sqrt(len(features)) * factors).astype(np.float32)
-        return self._scaled(features)
+        return self.scaled(features)
 
-    def _scaled(self, features: np.ndarray) -> np.ndarray:
+    def scaled(self, features: Any) -> Any:
+        """Return dense features as the weights take them; sparse ones stay as they are."""
+        if not len(self.scale):
+            return features
         return np.clip((features - self.mean) / self.scale, -self.bound, self.bound)
 
 

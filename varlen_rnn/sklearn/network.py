@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from varlen_rnn import nn, random
 from varlen_rnn.cells import registry
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn import functional
+from varlen_rnn.ops.sequence.expand import sequence_expand_as
 from varlen_rnn.sklearn.stretch import stretched
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
@@ -57,6 +58,9 @@ class Network(nn.Module):
     pool : list of str
         The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
         computed for each row instead.
+    num_static : int
+        The number of static features.  They are joined to each row before the recurrent layer, and to the results of
+        pooling.
 
     Attributes
     ----------
@@ -80,34 +84,44 @@ class Network(nn.Module):
         bidirectional: bool,
         dropout: float,
         pool: Sequence[str],
+        num_static: int = 0,
     ) -> None:
         self.standardize: Any = nn.Standardize(size) if kind == "numbers" else None
         self.embedding = nn.Embedding(size, embedding_size, sparse=True) if kind == "ids" else None
         options: dict[str, Any] = {"num_layers": num_layers, "bidirectional": bidirectional}
         options["dropout"] = dropout if num_layers > 1 else 0.0
-        self.recurrent = _layer(cell)(size if self.embedding is None else embedding_size, hidden_size, **options)
+        columns = (size if self.embedding is None else embedding_size) + num_static
+        self.recurrent = _layer(cell)(columns, hidden_size, **options)
         self.pool = check_list(pool, "pool", "a list of kinds of pooling")
         self.stretches = False  # whether sequences are stretched at random in training
         self.convolutions = Convolutions(size) if kind == "numbers" and self.pool else None
         width = hidden_size * (2 if bidirectional else 1) * max(1, len(self.pool))
-        width += 0 if self.convolutions is None else 2 * _FILTERS[-1]
+        width += (0 if self.convolutions is None else 2 * _FILTERS[-1]) + (num_static if self.pool else 0)
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, num_outputs)
         self.crf: Any = None  # a tagger's conditional random field
 
-    def forward(self, x: Any) -> Variable:
-        """Return the outputs of each sequence, or of each row if `pool` is empty."""
+    def forward(self, x: Any, static: Any = None) -> Variable:
+        """Return the outputs of each sequence, or of each row if `pool` is empty, given the static features."""
+        return self.output(self.dropout(self.features(self.rows(x), static)))
+
+    def rows(self, x: Any) -> Any:
+        """Return standardised or embedded rows; in training, they may be stretched."""
         rows = self.standardize(x) if self.embedding is None else self.embedding(x)
-        if self.stretches and self.training:
-            rows = stretched(rows.value, random.generator())
-        y, _ = self.recurrent(rows)
-        if self.pool:
-            parts = [functional.sequence_pool(y, kind) for kind in self.pool]
-            if self.convolutions is not None:
-                features = self.convolutions(rows)
-                parts += [functional.sequence_pool(features, kind) for kind in ("max", "mean")]
-            y = functional.concat(parts) if len(parts) > 1 else parts[0]
-        return self.output(self.dropout(y))
+        return stretched(rows.value, random.generator()) if self.stretches and self.training else rows
+
+    def features(self, rows: Any, static: Any = None) -> Variable:
+        """Return the features of each sequence, or of each row if `pool` is empty, for the linear layer."""
+        beside = rows if static is None else functional.concat([rows, sequence_expand_as(static, rows)])
+        y, _ = self.recurrent(beside)
+        if not self.pool:
+            return y
+        parts = [functional.sequence_pool(y, kind) for kind in self.pool]
+        if self.convolutions is not None:
+            features = self.convolutions(rows)
+            parts += [functional.sequence_pool(features, kind) for kind in ("max", "mean")]
+        parts += [] if static is None else [static]
+        return functional.concat(parts) if len(parts) > 1 else parts[0]
 
 
 def _layer(cell: str) -> Any:
@@ -124,20 +138,23 @@ def _layer(cell: str) -> Any:
     return lambda *sizes, **options: nn.Recurrent(found, *sizes, **options)
 
 
-def outputs_of_batches(network: Network, batches: Iterable[Any], executor: Any) -> Iterator[np.ndarray]:
-    """Yield the outputs of a network in evaluation mode for each batch, in order.
+def of_batches(
+    function: Callable[[Network, Any], np.ndarray], network: Network, batches: Iterable[Any], executor: Any
+) -> Iterator[np.ndarray]:
+    """Yield the results of a function of a network and a batch for each batch, in order.
 
     Parameters
     ----------
+    function : `outputs_of` or `features_of`
     executor : Executor, optional
         It computes the batches at the same time, in processes or threads; they get copies or the network itself.
     """
     if executor is None:
-        yield from (outputs_of(network, batch) for batch in batches)
+        yield from (function(network, batch) for batch in batches)
         return
     if not callable(getattr(executor, "submit", None)):
         raise DTypeError("executor", expected="a concurrent.futures.Executor or None", got=shown(executor))
-    futures = [executor.submit(outputs_of, network, batch) for batch in batches]
+    futures = [executor.submit(function, network, batch) for batch in batches]
     try:
         for future in futures:
             yield future.result()
@@ -149,4 +166,11 @@ def outputs_of_batches(network: Network, batches: Iterable[Any], executor: Any) 
 def outputs_of(network: Network, batch: Any) -> np.ndarray:
     """Return the outputs of a network for a batch, without a tape; worker processes import this function."""
     with no_grad():
-        return np.asarray(network(batch))
+        return np.asarray(network(*batch) if isinstance(batch, tuple) else network(batch))
+
+
+def features_of(network: Network, batch: Any) -> np.ndarray:
+    """Return the features of a batch for the linear layer, as `Network.features` does, without a tape."""
+    x, static = batch if isinstance(batch, tuple) else (batch, None)
+    with no_grad():
+        return np.asarray(network.features(network.rows(x), static))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.lod import LoD, LoDTensor
 
 SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of factors
 
@@ -15,7 +15,8 @@ SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of facto
 def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     """Return sequences whose lengths and rows are multiplied by random factors of about 0.9 to 1.1.
 
-    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.
+    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A part of
+    a batch, whose sequences have positions, is stretched as the whole batch is.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     """
     (offsets,) = map(np.asarray, x.lod())
     lengths = np.diff(offsets)
-    factors = np.exp(SPREAD * generator.standard_normal((2, len(lengths))))
+    factors = np.exp(SPREAD * _normal(x.structure.positions, len(lengths), generator))
     new = np.where(lengths > 1, np.maximum(2, np.rint(lengths * factors[0]).astype(np.int64)), lengths)
     ends = np.cumsum(new)
     steps = np.arange(int(new.sum())) - np.repeat(ends - new, new)
@@ -42,4 +43,12 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     begin = np.repeat(offsets[:-1], new)
     rows = x.data[begin + before] * (1 - share) + x.data[begin + behind] * share
     rows *= np.repeat(factors[1].astype(np.float32), new)[:, None]
-    return LoDTensor(rows, [np.concatenate([[0], ends])])
+    return LoDTensor(rows, LoD([np.concatenate([[0], ends])]).at(x.structure.positions))
+
+
+def _normal(positions: np.ndarray | None, number: int, generator: np.random.Generator) -> np.ndarray:
+    """Return normal numbers, shape `(2, number)`; those at the same position of a batch are equal on all ranks."""
+    if positions is None:
+        return generator.standard_normal((2, number))
+    drawn = np.random.default_rng(generator.integers(2**63))  # `generator` goes on alike on all ranks
+    return drawn.standard_normal((positions.max(initial=0) + 1, 2))[positions].T

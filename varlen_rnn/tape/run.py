@@ -5,9 +5,12 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime import device_array
+from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.tape.checks import shared_lod
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON
+from varlen_rnn.tape.places import check_places, check_results, without_kernel
 from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
 
 _FINISHED = frozenset(VALUES)
@@ -39,9 +42,20 @@ def run(op, values, attrs):
     ------
     InputError
         If the inputs do not fit.
+    PlaceError
+        If they are in different places, or the operator has no kernel there.
     ProgramError
         If a function of the operator raises any other error; the message has the operator's name.
     """
+    if not device_array.in_use:
+        return _run(op, values, attrs)
+    check_places(op, values)
+    results = _run(op, values, attrs)
+    check_results(op, values, results)
+    return results
+
+
+def _run(op, values, attrs):
     try:
         if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
             return outputs
@@ -64,10 +78,17 @@ def run(op, values, attrs):
             value if type(value) in _FINISHED else _tensor(op, value, spec, values, known)
             for value, spec in zip(given, promised, strict=True)
         ]
-    except PASSED_ON:
-        raise
     except Exception as error:
-        raise op.failed(error) from error
+        raise_from(op, values, error)
+
+
+def raise_from(op, values, error):
+    """Raise the error of an operator's function again, as an error that names the operator if it does not."""
+    if device_array.in_use and (found := without_kernel(op, values, error)) is not None:
+        raise found from error
+    if isinstance(error, PASSED_ON):
+        raise error
+    raise op.failed(error) from error
 
 
 def _aligned(op, given, promised):
@@ -83,7 +104,7 @@ def _aligned(op, given, promised):
 def _tensor(op, value, spec, values, known):
     """Return the array of a result as a LoDTensor, after checking it against the spec that `infer` promised."""
     try:
-        array = value if type(value) is np.ndarray else as_rows(value)
+        array = value if type(value) is np.ndarray or type(value) is DeviceArray else as_rows(value)
     except InputError as error:
         what, got = f"operator {op.type!r}, result", type(value).__name__
         raise ProgramError(what, expected=f"{spec}, as infer says", got=got) from error

@@ -1,9 +1,12 @@
 """Values as users get them: plain arrays if there is no LoD, in memory that nothing else changes."""
 
+from typing import Any
+
 import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import moved, on_device
 
 
 def plain(value):
@@ -11,11 +14,18 @@ def plain(value):
     return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 
+def moved_value(value, place):
+    """Return a value, as users get it, at a place; None stays None."""
+    return value if value is None else moved(value, place) if not hasattr(value, "to") else value.to(place)
+
+
 def memory_of(value):
-    """Return the array that owns the memory of a value, or None if the memory cannot be changed."""
+    """Return what owns the memory of a value, an array or a Memory; None if the memory cannot be changed."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
-    array = value.value if isinstance(value, SelectedRows) else value.data
+    array: Any = value.value if isinstance(value, SelectedRows) else value.data
+    if on_device(array):
+        return array.memory
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

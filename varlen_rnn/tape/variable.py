@@ -12,23 +12,31 @@ from numpy.typing import DTypeLike
 from varlen_rnn.errors import (
     DTypeError,
     InputError,
+    PlaceError,
     ProgramError,
     ShapeError,
     check_flag,
     check_int,
     check_none,
     check_number,
+    numpy_names,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
-from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, lines_of_levels
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, interface_of, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime import device_array
+from varlen_rnn.runtime.device import beside, on_device
+from varlen_rnn.runtime.place import CUDA, HOST, Place
+from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
-from varlen_rnn.tape.operator import PASSED_ON, Op, find
-from varlen_rnn.tape.run import check_in_place, run
+from varlen_rnn.tape.operator import Op, find
+from varlen_rnn.tape.places import check_places
+from varlen_rnn.tape.run import check_in_place, raise_from, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
 from varlen_rnn.tape.ufuncs import operator_of
 from varlen_rnn.typing import Offsets, Rows
@@ -82,6 +90,10 @@ class Variable:
     __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
+    view, flatten, ravel = Elsewhere("reshape(...)"), Elsewhere("reshape(-1)"), Elsewhere("reshape(-1)")
+    permute, t, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("T"), Elsewhere("ndim")
+    pow, tolist = Elsewhere("x ** exponent"), Elsewhere("numpy().tolist()")
+    clamp, masked_fill = Elsewhere("clip(min, max)"), Elsewhere("functional.where(mask, value, x)")
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
@@ -155,6 +167,47 @@ class Variable:
             raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
         return math.prod(self.value.shape)
 
+    @property
+    def device(self) -> Place:
+        """Where the value is: `device('cpu')` or `device('cuda:0')`."""
+        if isinstance(self.value, Symbol):
+            got = "a variable of a program, which runs where its operands are"
+            raise ProgramError(f"device of {self.name!r}", expected="a value", got=got)
+        return self.value.device if isinstance(self.value, (LoDTensor, SelectedRows)) else HOST
+
+    def to(self, device: str | Place) -> Variable:
+        """Return this value on a device; this Variable itself if it is there.  A gradient passes back to this one's.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda"} or the result of `vr.device`
+
+        Raises
+        ------
+        PlaceError
+            If there is no such device.
+        InputError
+            If numba-cuda is not installed, or finds no GPU.
+        ProgramError
+            In a program, which runs where its operands are.
+
+        Examples
+        --------
+        >>> x = Variable([1.0, 2.0])
+        >>> x.to("cpu") is x, x.device
+        (True, device('cpu'))
+
+        Source: `Tensor.to` of PyTorch.
+        """
+        place = as_place(device)
+        if RECORDER.get() is not None:
+            raise ProgramError("to", expected="eager mode", got="a program, which runs where its operands are")
+        return self if place == self.device else apply_op(_TO, (self,), {"device": place})
+
+    def cpu(self) -> Variable:
+        """Return this value on the host, as `to("cpu")` does."""
+        return self.to(HOST)
+
     def numel(self) -> int:
         """Return the number of elements."""
         return self.size
@@ -164,6 +217,8 @@ class Variable:
 
         Raises
         ------
+        PlaceError
+            The value is on a CUDA device: `x.cpu().numpy()` copies it.
         ProgramError
             A variable of a program, which has no values.
         DTypeError
@@ -210,7 +265,7 @@ class Variable:
         return self.value.lod()
 
     def item(self) -> float:
-        """Return the value of a single number as a Python number."""
+        """Return the value of a single number as a Python number; from a CUDA device, this waits and copies it."""
         self._check_single("item of a Variable")
         return self.value.data.item()
 
@@ -225,7 +280,8 @@ class Variable:
         return bool(self.item())
 
     def _check_single(self, what: str, hint: str | None = None) -> None:
-        if np.asarray(self.value).size != 1:
+        value = self.value.data if isinstance(self.value, LoDTensor) else np.asarray(self.value)
+        if value.size != 1:
             raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
 
     def __format__(self, spec: str) -> str:
@@ -365,11 +421,13 @@ class Variable:
             hint = "give requires_grad=True to the leaves; under no_grad nothing is remembered"
             raise ProgramError(name, expected="a Variable that requires a gradient", hint=hint)
 
+    @numpy_names
     def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> Variable:
         """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
         check_none("sum", dtype=dtype, out=out)
         return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def mean(
         self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -377,6 +435,7 @@ class Variable:
         check_none("mean", dtype=dtype, out=out)
         return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
 
+    @numpy_names
     def var(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -414,6 +473,7 @@ class Variable:
             raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
 
+    @numpy_names
     def std(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> Variable:
@@ -429,6 +489,7 @@ class Variable:
         positive, one = variance > 0.0, operand(1.0, variance)
         return apply("where", positive, apply("where", positive, variance, one).sqrt(), variance)
 
+    @numpy_names
     def max(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the largest of all elements, or of those along an axis; NaN is larger than all numbers.
 
@@ -450,6 +511,7 @@ class Variable:
         axis = axis if axis is None else check_int(axis, "max, axis")
         return apply("reduce_max", self, axis=axis, keepdims=check_flag(keepdims, "max, keepdims"))
 
+    @numpy_names
     def min(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the smallest of all elements, or of those along an axis; all else is as in `max`, NaN too.
 
@@ -491,6 +553,7 @@ class Variable:
                     found = apply("where", is_number, found, limit)
         return found
 
+    @numpy_names
     def squeeze(self, axis: int | None = None) -> Variable:
         """Return the elements without an axis of size 1, or without any such axis; rows with a LoD stay.
 
@@ -516,6 +579,7 @@ class Variable:
         axis %= self.ndim
         return self.reshape(shape[:axis] + shape[axis + 1 :])
 
+    @numpy_names
     def unsqueeze(self, axis: int) -> Variable:
         """Return the elements with a new axis of size 1; the LoD is kept unless the axis is the first.
 
@@ -537,6 +601,7 @@ class Variable:
         axis %= self.ndim + 1
         return self.reshape((*shape[:axis], 1, *shape[axis:]))
 
+    @numpy_names
     def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
         """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
 
@@ -546,6 +611,7 @@ class Variable:
         axis = axis if axis is None else check_int(axis, "argmax, axis")
         return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
 
+    @numpy_names
     def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
         """Return cumulative sums along an axis; rows with a LoD cannot be summed so."""
         check_none("cumsum", dtype=dtype, out=out)
@@ -579,6 +645,7 @@ class Variable:
         """Return the elements in another shape; the LoD is kept if the number of rows is."""
         return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
 
+    @numpy_names
     def transpose(self, axis0: int, axis1: int) -> Variable:
         """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
         axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
@@ -680,6 +747,13 @@ class Variable:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.value.data.__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The memory of the value for another library; a value on the host has no such attribute."""
+        if self.requires_grad:
+            raise AttributeError("this Variable requires a gradient, which another library would lose: use detach()")
+        return interface_of(getattr(self.value, "_data", None))
+
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
@@ -698,9 +772,7 @@ class Variable:
             return True
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor, Variable)):
             hint = "functional.equal(x, y) compares values, `is` asks whether it is the same Variable"
-            raise DTypeError(
-                "== of a Variable", expected="the same Variable", got=f"a {type(other).__name__}", hint=hint
-            )
+            raise DTypeError("== of a Variable", expected="the same Variable", got=type(other).__name__, hint=hint)
         return NotImplemented
 
     __hash__ = object.__hash__
@@ -709,7 +781,9 @@ class Variable:
         kind, name = type(self).__name__, f" {self.name!r}" if self.name else ""
         if not isinstance(self.value, LoDTensor):
             return f"{kind}{name} of {self.value!r}"
-        numbers = np.array2string(self.value.data, separator=", ", prefix=f"{kind}(")
+        data = self.value.data
+        is_here = not on_device(data)  # numbers on a device are not copied to be shown
+        numbers = np.array2string(data, separator=", ", prefix=f"{kind}(") if is_here else f"on {self.device}"
         about = [f"shape={self.shape}", f"dtype={self.dtype}"]
         about += [f"name={self.name!r}"] if self.name else []
         about += ["requires_grad=True"] if self.requires_grad else []
@@ -725,6 +799,16 @@ def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **o
     values = [operand(value, self) for value in inputs]
     found = _product(*values) if op is None else apply(op, *values)
     return found.detach() if found.dtype.kind == "b" else found  # so that the operands of a comparison can be freed
+
+
+def _of_to(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], d_outputs: Sequence[Variable], device: Place
+) -> list[Variable]:
+    return [d_outputs[0].to(inputs[0].device)]
+
+
+# It is in no table of operators, because programs do not have it.
+_TO = Op("to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, grad=_of_to)
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
@@ -835,6 +919,8 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
             variables = [as_variable(value) for value in given]
             values = [variable.value for variable in variables]
             op.specs([describe(value) for value in values], attrs)
+            if device_array.in_use:
+                check_places(op, values)
             check_in_place(op, values)
             if not is_recording and any(isinstance(value, Symbol) for value in values):
                 raise ProgramError(op_type, expected="values", got="a variable of a program")
@@ -849,10 +935,8 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
                 continue
             try:
                 op.forward(*values, **attrs)
-            except PASSED_ON:
-                raise
             except Exception as error:
-                raise op.failed(error) from error
+                raise_from(op, values, error)
             finally:  # even after an interrupt
                 for position in op.in_place:
                     was_updated(variables[position])
@@ -884,7 +968,13 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return LoDTensor.wrap(_number(value, like.dtype))
     rows = as_rows(_no_variables(value), "an operand")
-    return LoDTensor.wrap(rows.astype(like.dtype) if rows.dtype.kind == "b" else rows)
+    is_mask = rows.dtype.kind == "b" and not on_device(rows)
+    return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
+
+
+def constant(array: np.ndarray, like: Variable) -> Variable:
+    """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
+    return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
@@ -981,7 +1071,8 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
             raise ShapeError(function, expected="a single number", got=f"shape {loss.shape}", hint=hint)
         if RECORDER.get() is not None:
             return apply("fill_constant", shape=loss.shape, value=1.0, dtype=str(loss.dtype))
-        return Variable(LoDTensor.wrap(np.ones(loss.shape, loss.dtype), loss.value.structure))
+        one = beside(np.ones((), loss.dtype), loss.value.data).reshape(loss.shape)
+        return Variable(LoDTensor.wrap(one, loss.value.structure))
     if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
         return gradient
     if isinstance(gradient, SelectedRows):
@@ -1005,4 +1096,8 @@ def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
         raise ShapeError(name, expected=f"shape {like.shape}", got=f"shape {value.shape}")
     if isinstance(value, SelectedRows):
         return Variable(value)
+    if on_device(value) != (like.device == CUDA):
+        if value.ndim or on_device(value):
+            raise PlaceError(name, expected=f"a gradient on {like.device}", got="one in another place")
+        value = beside(value, like.value.data)  # a number
     return Variable(LoDTensor.wrap(value, NO_LOD if isinstance(like.value, SelectedRows) else like.value.structure))

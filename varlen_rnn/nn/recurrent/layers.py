@@ -11,7 +11,18 @@ from numpy.typing import DTypeLike
 
 from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.cells.family import Family
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.errors import (
+    NO_BATCH_AXIS,
+    DTypeError,
+    ProgramError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    hinting,
+    shown,
+    unexpected,
+)
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.losses import Per
@@ -120,6 +131,7 @@ class Recurrent(Module):
     (5, 4)
     """
 
+    @hinting(batch_first=NO_BATCH_AXIS)
     def __init__(
         self,
         cell: Cell,
@@ -417,7 +429,8 @@ class _OfFamily(Recurrent):
 
     def __init__(self, options: Mapping[str, Any], *sizes: Any, **of_cell: Any) -> None:
         if unknown := options.keys() - self._options.__annotations__.keys():
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}")
+            name = min(unknown)
+            raise unexpected(type(self).__name__, name, NO_BATCH_AXIS if name == "batch_first" else None)
         rest, states = dict(options), 2 if self._family is lstm_cell else 1
         self.zoneout = _probabilities(rest.pop("zoneout", 0.0), "zoneout", states)
         self.recurrent_dropout = _probability(rest.pop("recurrent_dropout", 0.0), "recurrent_dropout")

@@ -8,11 +8,9 @@ import functools
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
-
 from varlen_rnn import recurrence
 from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, joined, stacked, zeros
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import Symbol, sizes_fit
@@ -62,6 +60,7 @@ class Form(NamedTuple):
 
         Examples
         --------
+        >>> import numpy as np
         >>> Form(np.dtype("f4"), 3, (("h_0", 4), ("c_0", 4))).each("LSTM", "states", None)
         (None, None)
         """
@@ -317,10 +316,10 @@ def _direction(cell, layer, weights):
     if None in weights.values():
         shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
         pairs = zip(arrays, shapes.values(), strict=True)
-        arrays = [np.zeros(shape, layer.x.dtype) if array is None else array for array, shape in pairs]
+        arrays = [zeros(shape, layer.x.data) if array is None else array for array, shape in pairs]
     projection = arrays[4] if layer.projects else None
-    vectors = np.stack(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
-    return recurrence.Direction(*arrays[:4], projection, vectors, np.concatenate(of_rows, 1) if of_rows else None)
+    vectors = stacked(arrays[len(arrays) - len(cell.vectors) :]) if cell.vectors else None
+    return recurrence.Direction(*arrays[:4], projection, vectors, joined(of_rows, 1) if of_rows else None)
 
 
 def flat(directions):
@@ -330,8 +329,8 @@ def flat(directions):
         *four, projection, vectors, of_rows = direction
         arrays += [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
         if of_rows is not None:
-            parts = np.split(of_rows, of_rows.shape[1] // direction.hidden, axis=1)
-            arrays += map(np.ascontiguousarray, parts)
+            columns = range(0, of_rows.shape[1], direction.hidden)
+            arrays += [contiguous(of_rows[:, first : first + direction.hidden]) for first in columns]
     return arrays
 
 
@@ -340,16 +339,16 @@ def full_states(op, name, cell, layer, plan, given):
 
     Errors call a state by its name in the format `name`, such as "d_{}_n".
     """
-    full = np.zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.dtype)
+    full = zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.data)
     for number, state in enumerate(given):
         if state is not None:
             part = full[number, ..., : layer.units(number)]
             check_shape(op, name.format(cell.states[number]), state, part.shape, "one row for each sequence")
-            part[...] = state.data
+            copy_into(part, state.data)
     return full
 
 
 def of_outputs(layer, states):
     """Return the engine's states, or their gradients, as a list; a projected first state is cut to its own units."""
-    first = np.ascontiguousarray(states[0][..., : layer.outputs]) if layer.projects else states[0]
+    first = contiguous(states[0][..., : layer.outputs]) if layer.projects else states[0]
     return [first, *(states[number] for number in range(1, len(layer.states)))]

@@ -24,7 +24,7 @@ from varlen_rnn.ops.recurrent.inputs import (
 from varlen_rnn.recurrence.phases import kept_by, kept_numbers
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor, rows_of
 from varlen_rnn.rows.plan import plan_of_rows
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, copy_into, joined, zeros
 from varlen_rnn.tape.checks import FLOATS, check_kind, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR
@@ -103,7 +103,7 @@ def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
 def _other_states(cell, hidden, kept):
     """Return all states except the first at every row, `(rows, directions * hidden)` each, from the saved columns."""
     firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
-    return [np.concatenate([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
+    return [joined([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
 
 
 def _wrapped(cell, lod, y, last, plan, kept):
@@ -217,11 +217,12 @@ def _d_others(layer, given):
     if all(d is None for d in given):
         return None
     hidden = layer.hidden
-    d_others = [np.zeros((layer.x.shape[0], len(given) * hidden), layer.x.dtype) for _ in layer.directions]
+    d_others = [zeros((layer.x.shape[0], len(given) * hidden), layer.x.data) for _ in layer.directions]
     for way, rows_of_way in enumerate(d_others):
         for number, d in enumerate(given):
             if d is not None:
-                rows_of_way[:, number * hidden : (number + 1) * hidden] = d.data[:, way * hidden : (way + 1) * hidden]
+                columns = slice(number * hidden, (number + 1) * hidden)
+                copy_into(rows_of_way[:, columns], d.data[:, way * hidden : (way + 1) * hidden])
     return d_others
 
 
@@ -370,7 +371,7 @@ def recurrent_grad(
     _check_plan(x, plan)
     operands, weights, initial = operands_of(cell, layer, plan)
     shape = x.shape[0], len(directions) * layer.outputs
-    d_y = np.zeros(shape, x.dtype) if d_y is None else as_operand(d_y.data)
+    d_y = zeros(shape, x.data) if d_y is None else as_operand(d_y.data)
     slots = [tensor.data for tensor in kept]
     d_last = full_states("recurrent_grad", "d_{}_n", cell, layer, plan, d_last)
     wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}

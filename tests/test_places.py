@@ -1,0 +1,673 @@
+"""Places: values move when they are told to, never by themselves; what a device array is, and what it refuses.
+
+The device is the emulated one; `python -m pytest -m gpu` runs the tests of kernels on a GPU.
+"""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.emulated.device import Driver, missing
+from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from tests.waiting import HANGS
+from varlen_rnn.kernels import pool
+from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import (
+    as_operand,
+    beside,
+    copy_into,
+    empty,
+    host_numbers,
+    joined,
+    stacked,
+    to_device,
+    zeros,
+)
+from varlen_rnn.runtime.device_array import DeviceArray, shared
+from varlen_rnn.tape import operator
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch):
+    monkeypatch.setattr(cuda, "driver", Driver())
+
+
+def counted(*kinds):
+    """Return the numbers of events of these kinds so far."""
+    found = totals()
+    return [found.get(kind, 0) for kind in kinds]
+
+
+def rows_of(*lengths, features=3):
+    data = np.random.default_rng(0).standard_normal((sum(lengths), features)).astype(np.float32)
+    return vr.create_lod_tensor(data, [lengths])
+
+
+# Places of values.
+
+
+def test_the_names_of_places():
+    assert vr.device("cuda") == vr.device("cuda:0") == vr.device(vr.device("cuda")) != vr.device("cpu")
+    assert [str(vr.device(name)) for name in ("cpu", "cuda")] == ["cpu", "cuda:0"]
+    for name in ("cuda:1", "gpu", 3, None, ["cpu"]):
+        with pytest.raises(vr.PlaceError, match="device: expected 'cpu', 'cuda' or 'cuda:0'"):
+            vr.device(name)
+
+
+def test_a_tensor_moves_with_its_lod():
+    x = rows_of(2, 0, 3)
+    assert x.device == vr.device("cpu")
+    assert x.to("cpu") is x
+    y = x.to("cuda")
+    assert y.device == vr.device("cuda")
+    assert y.to("cuda:0") is y
+    assert y.structure is x.structure
+    assert (y.shape, y.dtype, y.lod()) == (x.shape, x.dtype, x.lod())
+    back = y.to("cpu")
+    np.testing.assert_array_equal(back.data, x.data)
+    back.data[...] = 0
+    assert x.data.any(), "the host's array is not shared"
+
+
+def test_parts_and_copies_of_a_tensor_on_the_device():
+    x = rows_of(2, 0, 3)
+    y = x.to("cuda")
+    with steady():
+        parts = y[2], y.slice(0, 0, 1), y.to_sequences()
+    np.testing.assert_array_equal(parts[0].to("cpu").data, x[2].data)
+    np.testing.assert_array_equal(parts[1].to("cpu").data, x.data[:2])
+    assert [len(part) for part in parts[2]] == [2, 0, 3]
+    np.testing.assert_array_equal(y.copy().to("cpu").data, x.data)
+    assert "5 rows of (3,) float32" in repr(y)
+    with pytest.raises(vr.PlaceError, match="rows on cpu"):
+        y[[0, 2]]
+
+
+def test_a_variable_moves_and_its_gradient_comes_back():
+    x = vr.Variable(np.arange(6, dtype=np.float32).reshape(3, 2), requires_grad=True)
+    assert x.to("cpu") is x
+    y = x.to("cuda")
+    assert (x.device, y.device) == (vr.device("cpu"), vr.device("cuda"))
+    y.backward(gradient=to_device(np.full((3, 2), 2, np.float32)))
+    assert type(x.grad) is np.ndarray
+    np.testing.assert_array_equal(x.grad, 2)
+    leaf = vr.Variable(y.detach(), requires_grad=True)
+    leaf.cpu().backward(gradient=np.ones((3, 2), np.float32))
+    assert isinstance(leaf.grad, DeviceArray)
+    np.testing.assert_array_equal(leaf.grad.copy_to_host(), 1)
+
+
+def test_a_program_has_no_place():
+    with vr.program_guard(vr.Program()), pytest.raises(vr.ProgramError, match="runs where its operands are"):
+        vr.Variable([1.0]).to("cuda")
+
+
+def test_numbers_come_to_the_host_only_when_asked_for():
+    x = vr.Variable(np.array([[2.5]], np.float32)).to("cuda")
+    with steady():
+        for use in (np.asarray, lambda x: x.numpy(), np.array, lambda x: np.asarray(x.value)):
+            with pytest.raises(vr.PlaceError, match=r"on cuda:0.*x\.to\('cpu'\)"):
+                use(x)
+        assert repr(x) == "Variable(on cuda:0, shape=(1, 1), dtype=float32)"
+        assert "cuda:0" in str(x.value)
+        assert (len(x), x.shape, x.ndim, x.size) == (1, (1, 1), 2, 1)
+    for use in (float, lambda x: x.item(), lambda x: float(format(x, ".1f"))):
+        (before,) = counted(TO_HOST)
+        assert use(x) == 2.5
+        assert counted(TO_HOST) == [before + 1]
+    assert bool(x)
+    assert x.cpu().numpy().item() == 2.5
+    with pytest.raises(vr.ShapeError, match="a single number"):
+        vr.Variable(np.zeros(2)).to("cuda").item()
+
+
+def test_mixed_places_are_an_error_that_names_both():
+    x = rows_of(2, 3).to("cuda")
+    for y in (np.ones((5, 3), np.float32), rows_of(2, 3)):
+        with pytest.raises(vr.PlaceError, match=r"add, y: expected values on cuda:0, where x is, got values on cpu"):
+            vr.Variable(x) + y
+    with pytest.raises(vr.PlaceError, match=r"matmul, weight: .* on cpu, where x is, got values on cuda:0"):
+        vr.Variable(rows_of(2, 3)) @ to_device(np.ones((3, 2), np.float32))
+    parameter = vr.nn.Parameter(np.ones(3, np.float32))
+    parameter.grad = to_device(np.ones(3, np.float32))
+    with pytest.raises(vr.PlaceError, match="gradient: expected values on cpu, where parameter is"):
+        vr.optim.SGD([parameter], lr=0.1).step()
+    np.testing.assert_array_equal(parameter.data, 1)
+    with pytest.raises(vr.PlaceError, match="a gradient on cuda:0"):
+        (vr.Variable(x, requires_grad=True)).backward(gradient=np.ones((5, 3), np.float32))
+
+
+def test_an_operator_without_a_kernel_says_so_and_copies_nothing(monkeypatch):
+    monkeypatch.setattr(operator, "OPERATORS", operator.OPERATORS.copy())
+
+    @vr.operator
+    def doubled_by_numpy(x):
+        """Return twice `x`."""
+        return x.data * 2
+
+    doubled_by_numpy.infer(lambda x: x)
+    x = vr.Variable(rows_of(2, 3)).to("cuda")
+    message = r"doubled_by_numpy: .*no CUDA kernel yet \(x\.to\('cpu'\)"
+    with steady(), pytest.raises(vr.PlaceError, match=message) as raised:
+        doubled_by_numpy(x)
+    assert isinstance(raised.value.__cause__, TypeError)
+    np.testing.assert_array_equal(doubled_by_numpy(x.cpu()).numpy(), 2 * x.cpu().numpy())
+
+
+WITHOUT_NUMBA_CUDA = """
+import sys
+sys.modules |= dict.fromkeys(("numba.cuda", "numba_cuda", "cuda"))
+import numpy as np, varlen_rnn as vr
+for x in (vr.LoDTensor(np.ones(3)), vr.Variable(np.ones(3)), vr.nn.Linear(2, 3), vr.SelectedRows([0], [1.0], 2)):
+    try:
+        x.to("cuda")
+    except vr.InputError as error:
+        print(error)
+    x.to("cpu")
+"""
+
+
+def test_without_numba_cuda_the_error_says_what_to_install():
+    command = [sys.executable, "-c", WITHOUT_NUMBA_CUDA]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=True)
+    lines = run.stdout.splitlines()
+    assert len(lines) == 4
+    assert all("pip install numba-cuda[cu13]" in line for line in lines)
+
+
+def test_without_a_gpu_the_error_says_so(monkeypatch):
+    gpu = SimpleNamespace(is_available=lambda: False, cuda_error=lambda: "no driver")
+    monkeypatch.setattr(cuda, "driver", cuda.Driver())
+    monkeypatch.setattr(cuda, "numba_cuda", lambda: gpu)
+    with pytest.raises(vr.InputError, match="CUDA: expected a GPU that numba-cuda finds, got no driver"):
+        vr.Variable([1.0]).to("cuda")
+
+
+# SelectedRows.
+
+
+def test_sparse_rows_on_the_device():
+    rng = np.random.default_rng(0)
+    one = vr.SelectedRows([4, 0, 4], rng.standard_normal((3, 2)), 5)
+    two = vr.SelectedRows([3, 1], rng.standard_normal((2, 2)), 5)
+    dense = rng.standard_normal((5, 2))
+    on = [value.to("cuda") for value in (one, two)]
+    assert on[0].device == vr.device("cuda")
+    assert on[0].to("cuda") is on[0]
+    (before,) = counted(TO_HOST)
+    found = [
+        on[0].merge().value, on[1].merge().value, on[0].to_dense(), (on[0] + on[1]).value, on[0] + to_device(dense),
+        on[0].copy().value,
+    ]  # fmt: skip
+    assert counted(TO_HOST) == [before], "the listed rows are on the host"
+    wanted = [
+        one.merge().value, two.merge().value, one.to_dense(), (one + two).value, one + dense, one.value,
+    ]  # fmt: skip
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a.copy_to_host(), b)
+    np.testing.assert_array_equal(on[0].merge().rows, [0, 4])
+    np.testing.assert_array_equal(on[0].to("cpu").to_dense(), one.to_dense())
+    assert "value (3, 2) float64" in repr(on[0])
+    for other in (two, dense):
+        with pytest.raises(vr.PlaceError, match="values on cuda:0, got values on cpu"):
+            on[0] + other
+
+
+# Modules and optimizers.
+
+
+def test_a_module_moves_in_place():
+    linear = vr.nn.Linear(3, 2)
+    model, weight = vr.nn.Sequential(linear, vr.nn.BatchNorm1d(2)), linear.weight
+    weight.grad = np.ones(weight.shape, weight.dtype)
+    before = model.state_dict()
+    assert model.to("cuda") is model
+    assert linear.weight is weight
+    assert {p.device for p in model.parameters()} == {vr.device("cuda")} == {b.device for _, b in model.named_buffers()}
+    assert isinstance(weight.grad, DeviceArray)
+    after = model.state_dict()
+    assert all(type(array) is np.ndarray for array in after.values())
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+    model.load_state_dict({name: np.ones_like(array) for name, array in before.items()})
+    np.testing.assert_array_equal(weight.cpu().numpy(), 1)
+    weight.assign(2.0)
+    assert weight.device == vr.device("cuda")
+    assert type(copy.deepcopy(linear).weight.data) is DeviceArray
+    model.to("cpu")
+    np.testing.assert_array_equal(weight.numpy(), 2)
+    assert type(weight.grad) is np.ndarray
+
+
+def test_a_record_from_before_the_move_is_refused():
+    model = vr.nn.Linear(3, 2)
+    loss = model(np.ones((1, 3), np.float32)).sum()
+    model.to("cuda")
+    with pytest.raises(vr.ProgramError, match="updated since"):
+        loss.backward()
+
+
+def test_a_module_that_cannot_move_stays(monkeypatch):
+    model = vr.nn.Linear(3, 2)
+
+    def allocate(size):
+        raise MemoryError
+
+    monkeypatch.setattr(cuda.driver, "memory", allocate)
+    with pytest.raises(MemoryError):
+        model.to("cuda")
+    assert {p.device for p in model.parameters()} == {vr.device("cpu")}
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: vr.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: vr.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda p: vr.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
+    "adam": lambda p: vr.optim.Adam(p, lr=0.1),
+    "lazy adam": lambda p: vr.optim.Adam(p, lr=0.1, lazy=True),
+    "rmsprop": lambda p: vr.optim.RMSprop(p, lr=0.1, momentum=0.5),
+    "adadelta": lambda p: vr.optim.Adadelta(p),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_states_follow_their_parameters(name, sparse):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
+
+    def gradient(step, place):
+        listed = vr.SelectedRows([2, 0, 2, 1], gradients[step], 4)
+        return listed.to(place) if sparse else gradients[step] if place == "cpu" else to_device(gradients[step])
+
+    on_host, moving = (vr.nn.Parameter(start) for _ in range(2))
+    optimizers = [OPTIMIZERS[name]([parameter]) for parameter in (on_host, moving)]
+    module = vr.nn.Module()
+    module.weight = moving
+    for step, place in enumerate(("cpu", "cuda", "cpu")):
+        module.to(place)
+        for parameter, optimizer, there in zip((on_host, moving), optimizers, ("cpu", place), strict=True):
+            parameter.grad = gradient(step, there)
+            (before,) = counted(TO_HOST)
+            optimizer.step()
+            copies = 0 if step != 2 or parameter is on_host else len(optimizer.state_dict()) - 1
+            assert counted(TO_HOST)[0] - before <= copies
+        assert moving.device == vr.device(place)
+        states, wanted = (optimizer.state_dict() for optimizer in (optimizers[1], optimizers[0]))
+        assert states.keys() == wanted.keys()
+        for key in states:
+            np.testing.assert_allclose(states[key], wanted[key], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(moving.numpy(), on_host.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_states_are_loaded_to_their_parameters():
+    parameter = vr.nn.Parameter(np.ones((2, 2)))
+    optimizer = vr.optim.Adam([parameter])
+    parameter.grad = np.ones((2, 2))
+    optimizer.step()
+    saved = optimizer.state_dict()
+    module = vr.nn.Module()
+    module.weight = parameter
+    module.to("cuda")
+    for other in (optimizer, vr.optim.Adam([parameter])):
+        other.load_state_dict(saved)
+        parameter.grad = to_device(np.ones((2, 2)))
+        other.step()
+        assert other.state_dict()["0.step"] == 2
+
+
+# One upload.
+
+
+def test_a_lod_is_copied_to_the_device_once():
+    x = rows_of(3, 0, 2)
+    y, scale = x.to("cuda").data, np.ones(3, np.float32)
+    for lod in (x.structure, vr.LoD(x.lod())):
+        out = empty((3, 3), y)
+        pool.pool_sum(y, levels_of(lod)[-1], scale, out)
+        np.testing.assert_allclose(out.copy_to_host()[0], x.data[:3].sum(0), rtol=1e-6)
+    out = empty((3, 3), y)
+    with steady():
+        pool.pool_sum(y, levels_of(lod)[-1], scale, out)
+    before = counted(TO_DEVICE)
+    pool.pool_sum(y, np.array([0, 2, 2, 5]), scale, out)
+    assert counted(TO_DEVICE) == [before[0] + 1]
+
+
+def test_copies_that_are_remembered_are_those_of_the_numbers_as_they_are():
+    like, index = to_device(np.zeros(1)), np.arange(3)
+    first = beside(index, like)
+    assert beside(index, like) is first is beside(np.arange(3), like)
+    index[0] = 7
+    np.testing.assert_array_equal(beside(index, like).copy_to_host(), [7, 1, 2])
+    np.testing.assert_array_equal(first.copy_to_host(), [0, 1, 2])
+    assert beside(np.arange(3, dtype=np.int32), like).dtype == np.int32
+    assert beside(np.arange(3).reshape(3, 1), like).shape == (3, 1)
+    assert beside(index, index) is index
+    assert beside(first, like) is first
+    assert np.signbit(beside(np.array(-0.0), like).item()) != np.signbit(beside(np.array(0.0), like).item())
+
+
+def test_remembered_copies_have_a_limit(monkeypatch):
+    monkeypatch.setattr("varlen_rnn.runtime.device._MOST_COPIES", 3)
+    monkeypatch.setattr("varlen_rnn.runtime.device._MOST_OF_ALL", 100)
+    monkeypatch.setattr("varlen_rnn.runtime.device._MOST_OF_ONE", 80)
+    like = to_device(np.zeros(1))
+    for k in range(5):
+        beside(np.array([k]), like)
+    assert [copy.copy_to_host().item() for copy in cuda.driver.uploads.values()] == [2, 3, 4]
+    beside(np.zeros(10), like)
+    assert [copy.size for copy in cuda.driver.uploads.values()] == [1, 1, 10]
+    beside(np.ones(10), like)
+    assert [copy.size for copy in cuda.driver.uploads.values()] == [10]
+    beside(np.ones(11), like)
+    assert [copy.size for copy in cuda.driver.uploads.values()] == [10]
+
+
+# Arrays.
+
+KEYS = [
+    0, -1, slice(1, 3), slice(None, None, 2), slice(None, None, -1), (1, 2), (..., 1), (slice(None), 2), (0, ..., None),
+    None, ..., (2, 3, 1), (slice(5, 9),),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_views_are_those_of_numpy(key):
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    y = to_device(x)
+    (before,) = counted(TO_DEVICE)
+    for view, wanted in (
+        (y[key], x[key]),
+        (y.T[..., 0], x.T[..., 0]),
+        (y.transpose(1, 0, 2)[1], x.transpose(1, 0, 2)[1]),
+    ):
+        wanted = np.asarray(wanted)
+        assert (view.shape, view.dtype, view.size) == (wanted.shape, wanted.dtype, wanted.size)
+        np.testing.assert_array_equal(view.copy_to_host(), wanted)
+        np.testing.assert_array_equal(as_operand(view).copy_to_host(), wanted)
+        assert as_operand(view).flags.carray
+    assert counted(TO_DEVICE) == [before]
+    assert y.reshape(12, 5).shape == y.reshape((12, -1)).shape == (12, 5)
+    assert y.ravel().shape == (60,)
+    assert y.view().memory is y.memory
+    assert len(y) == 3
+
+
+def test_what_would_read_numbers_is_refused():
+    x = to_device(np.arange(6.0).reshape(2, 3))
+    uses = [
+        np.asarray, list, bool, float, lambda x: x[[0, 1]], lambda x: x[np.array([True, False])], lambda x: x[True],
+        lambda x: np.ones(3) + x, lambda x: x + 1, lambda x: x.T.reshape(6), lambda x: x.__setitem__(0, 1), hash,
+        pickle.dumps, lambda x: np.add(x, 1), lambda x: x.T.copy(), lambda x: x.T.clear(),
+        lambda x: x[0] == 1 or x.T.copy_to_device(np.zeros((3, 2))), np.from_dlpack, memoryview,
+    ]  # fmt: skip
+    with steady():
+        for use in uses:
+            with pytest.raises((TypeError, BufferError, RuntimeError)):
+                use(x)
+    with pytest.raises(vr.ShapeError, match=r"shape \(2, 3\)"):
+        x.copy_to_device(np.zeros(3))
+    with pytest.raises(vr.DTypeError, match="float64"):
+        x.copy_to_device(np.zeros((2, 3), np.float32))
+    with pytest.raises(IndexError):
+        x[2]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 2)])
+def test_small_arrays(shape):
+    x = np.zeros(shape, np.float32)
+    y = to_device(x)
+    np.testing.assert_array_equal(y.copy_to_host(), x)
+    np.testing.assert_array_equal(y.copy().copy_to_host(), x)
+    np.testing.assert_array_equal(as_operand(y.T).copy_to_host(), x.T)
+    assert zeros(shape, y).shape == empty(shape, y).shape == shape
+    assert empty(shape, y, np.int64).dtype == np.int64
+    assert shared(SimpleNamespace(__cuda_array_interface__=y.__cuda_array_interface__)).shape == shape
+
+
+def test_integers_are_known_on_the_host_too():
+    ids = np.array([[3, 1], [2, 5]])
+    x = to_device(ids)
+    ids[0, 0] = 9
+    with steady():
+        for view, wanted in (
+            (x, [[3, 1], [2, 5]]),
+            (x[1], [2, 5]),
+            (x.T, [[3, 2], [1, 5]]),
+            (x.reshape(4)[1:], [1, 2, 5]),
+        ):
+            np.testing.assert_array_equal(host_numbers(view), wanted)
+    with pytest.raises(ValueError, match="read-only"):
+        host_numbers(x)[0] = 1
+    np.testing.assert_array_equal(host_numbers(x.copy()), host_numbers(x))
+    assert host_numbers(to_device(np.array([True, False]))).tolist() == [True, False]
+    view = x[1:]
+    view.copy_to_device(np.array([[7, 8]]))
+    for array in (x, view, to_device(np.ones(2)), empty((2,), x)):
+        with pytest.raises(vr.PlaceError, match="computed on the device"):
+            host_numbers(array)
+
+
+def test_strided_copies():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    y = to_device(x)
+    out = zeros((4, 2, 5), y)
+    copy_into(out[:, :, 1:4], y.transpose(2, 0, 1))
+    wanted = np.zeros((4, 2, 5))
+    wanted[:, :, 1:4] = x.transpose(2, 0, 1)
+    np.testing.assert_array_equal(out.copy_to_host(), wanted)
+    for axis in range(3):
+        np.testing.assert_array_equal(joined([y, y], axis).copy_to_host(), np.concatenate([x, x], axis))
+        np.testing.assert_array_equal(stacked([y, y], axis).copy_to_host(), np.stack([x, x], axis))
+        np.testing.assert_array_equal(joined([x, x], axis), np.concatenate([x, x], axis))
+    with pytest.raises(vr.PlaceError, match="at most 4 axes"):
+        as_operand(to_device(np.zeros((1, 2, 1, 1, 2))).T)
+
+
+# Memory.
+
+
+def test_memory_is_used_again():
+    x = to_device(np.ones(1000))
+    address, view = x.address, x[10:]
+    del x
+    gc.collect()
+    assert to_device(np.ones(1000)).address != address, "a view holds the memory"
+    del view
+    before = counted(ALLOCATION)
+    assert to_device(np.zeros(1010)).address == address
+    assert counted(ALLOCATION) == before
+    vr.release_memory()
+    to_device(np.zeros(1000))
+    assert counted(ALLOCATION)[0] == before[0] + 1
+
+
+def test_idle_memory_is_given_back_before_the_device_has_none(monkeypatch):
+    held = [to_device(np.ones(2000)) for _ in range(3)]
+    del held
+    driver, tries = cuda.driver, []
+    allocate = driver._pool._allocate
+
+    def full_at_first(size):
+        tries.append(size)
+        if len(tries) == 1:
+            raise MemoryError
+        return allocate(size)
+
+    monkeypatch.setattr(driver._pool, "_allocate", full_at_first)
+    x = to_device(np.zeros(9000))
+    assert len(tries) == 2
+    assert not any(driver._pool._idle.values())
+    assert x.size == 9000
+
+
+# Other libraries.
+
+
+class Foreign:
+    """Memory of another library, such as PyTorch, on the emulated device; it has one of the two protocols."""
+
+    def __init__(self, array, protocol):
+        self.array = to_device(array)
+        if protocol == "dlpack":
+            self.__dlpack_device__ = lambda: (2, 0)
+            self.__dlpack__ = lambda **options: self.array.__dlpack__(**options)
+        else:
+            self.__cuda_array_interface__ = self.array.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("protocol", ["dlpack", "interface"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32, np.uint8, np.bool_])
+def test_memory_of_another_library_is_shared(protocol, dtype):
+    foreign = Foreign(np.arange(6).reshape(3, 2).astype(dtype), protocol)
+    with steady():
+        x = vr.Variable(foreign)
+        tensor = vr.LoDTensor(foreign, [[0, 1, 3]])
+    assert x.device == tensor.device == vr.device("cuda")
+    assert x.value.data.address == tensor.data.address == foreign.array.address
+    assert (x.dtype, x.shape) == (dtype, (3, 2))
+    foreign.array.copy_to_device(np.ones((3, 2), dtype))
+    np.testing.assert_array_equal(x.cpu().numpy(), 1)
+
+
+def test_shared_memory_lives_as_long_as_its_user():
+    foreign = Foreign(np.arange(6.0), "dlpack")
+    x, before = vr.Variable(foreign), cuda.driver._pool._lent.copy()
+    del foreign
+    gc.collect()
+    assert cuda.driver._pool._lent == before
+    np.testing.assert_array_equal(x.cpu().numpy(), np.arange(6.0))
+    del x
+    gc.collect()
+    assert any(cuda.driver._pool._idle.values())
+
+
+def test_a_capsule_that_nobody_takes_frees_its_memory():
+    x = to_device(np.ones(3))
+    capsule = x.__dlpack__()
+    del x
+    gc.collect()
+    assert not any(cuda.driver._pool._idle.values())
+    del capsule
+    assert any(cuda.driver._pool._idle.values())
+
+
+def given_out():
+    parameter = vr.nn.Parameter(np.arange(6, dtype=np.float32).reshape(3, 2)).to("cuda").detach()
+    tensor = rows_of(2, 1).to("cuda")
+    return [(v, getattr(v, "data", v)) for v in (tensor, tensor.data, tensor.data[:, 1:], tensor.data.T)] + [
+        (parameter, parameter.value.data)
+    ]
+
+
+def test_other_libraries_get_the_memory_by_dlpack():
+    """cuda.core reads the capsules, as numba-cuda does; it needs no GPU for that."""
+    view = pytest.importorskip("cuda.core.utils").StridedMemoryView
+    for value, data in given_out():
+        with steady():
+            found = view.from_dlpack(value, stream_ptr=-1)
+        assert (found.ptr, tuple(found.shape), found.dtype) == (data.address, data.shape, data.dtype)
+        assert found.strides is None or [4 * step for step in found.strides] == list(data.strides)
+        assert found.device_id == 0
+
+
+def test_other_libraries_get_the_memory_by_its_address():
+    """NumPy reads the same dictionary under another name, and, here, the memory of the emulated device."""
+    for value, data in given_out():
+        about = value.__cuda_array_interface__
+        assert about["data"] == (data.address, False)
+        assert about["stream"] == 1
+        read = np.asarray(SimpleNamespace(__array_interface__=about))
+        np.testing.assert_array_equal(read, data.copy_to_host())
+
+
+def test_what_other_libraries_cannot_have():
+    for value in (rows_of(2), vr.Variable([1.0])):
+        assert not hasattr(value, "__cuda_array_interface__")
+    leaf = vr.Variable(to_device(np.ones(2)), requires_grad=True)
+    assert not hasattr(leaf, "__cuda_array_interface__")
+    with pytest.raises(BufferError, match="requires a gradient"):
+        leaf.__dlpack__()
+    with pytest.raises(BufferError, match="to\\('cpu'\\)"):
+        leaf.detach().__dlpack__(dl_device=(1, 0))
+    assert leaf.__dlpack_device__() == (2, 0)
+    about = to_device(np.ones(2)).__cuda_array_interface__
+    for wrong in ({"data": (about["data"][0], True)}, {"mask": about}, {"typestr": ">f4"}):
+        with pytest.raises(vr.PlaceError, match="memory of another library"):
+            vr.Variable(SimpleNamespace(__cuda_array_interface__=about | wrong))
+
+
+def test_integers_that_another_library_may_change_are_not_known_on_the_host():
+    x = to_device(np.arange(3))
+    host_numbers(x)
+    assert x.__cuda_array_interface__["version"] == 3
+    assert x.host is None
+    y = to_device(np.arange(3))
+    y.__dlpack__()
+    assert y.host is None
+
+
+def test_another_stream_waits_for_launches(monkeypatch):
+    waits, x = [], to_device(np.ones(3))
+    monkeypatch.setattr(cuda.driver, "synchronize", lambda: waits.append(1))
+    for stream, wanted in ((None, 0), (1, 0), (-1, 0), (2, 1), (12345, 2)):
+        x.__dlpack__(stream=stream)
+        assert len(waits) == wanted
+    vr.Variable(SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | {"stream": 77}))
+    assert len(waits) == 3
+
+
+# A layer.
+
+
+@pytest.mark.parametrize("kind", [vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN])
+def test_a_recurrent_layer_copies_nothing_the_second_time(kind):
+    vr.manual_seed(0)
+    x, layer = rows_of(3, 0, 2, 4), kind(3, 4, bidirectional=True)
+
+    def step(model, x):
+        for parameter in model.parameters():
+            parameter.grad = None
+        x = vr.Variable(x, requires_grad=True)
+        y, _ = model(x)
+        y.backward(gradient=y.detach().value.data)
+        return [
+            y.value.data,
+            x.grad.data if isinstance(x.grad, vr.LoDTensor) else x.grad,
+            *(p.grad for p in model.parameters()),
+        ]
+
+    wanted = step(layer, x)
+    layer.to("cuda")
+    on_device = x.to("cuda")
+    step(layer, on_device)
+    gc.collect()
+    launches = counted(LAUNCH)[0]
+    with steady():
+        found = step(layer, on_device)
+    assert counted(LAUNCH)[0] - launches < 200
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a.copy_to_host(), b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_product_and_its_gradient():
+    layer, x = vr.nn.Linear(3, 2), np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    layer.bias = None  # the sum of its gradient is a reduction
+    wanted = layer(x)
+    wanted.backward(gradient=np.ones((5, 2), np.float32))
+    d_weight, layer.weight.grad = layer.weight.grad, None
+    found = layer.to("cuda")(vr.Variable(x).to("cuda"))
+    found.backward(gradient=to_device(np.ones((5, 2), np.float32)))
+    np.testing.assert_allclose(found.cpu().numpy(), wanted.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(layer.weight.grad.copy_to_host(), d_weight, rtol=1e-5)

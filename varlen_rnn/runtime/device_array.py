@@ -1,0 +1,308 @@
+"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.  It only carries numbers.
+
+It is ours, instead of numba-cuda's, so that tests can put an emulated device below it, and so that nothing is copied to
+the host unseen: NumPy cannot read it, and neither can loops or conditions of Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from varlen_rnn.errors import DTypeError, PlaceError, ShapeError, shown
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device_memory import Memory
+from varlen_rnn.runtime.dlpack import CUDA_DEVICE, capsule_of, form_in
+from varlen_rnn.runtime.place import CUDA, Place
+
+in_use = False  # whether there ever was a DeviceArray: only then do operators compare places
+_new = object.__new__
+_WHOLE_STREAMS = None, -1, 1  # streams of consumers that need no wait: none, no order wanted, the one of all launches
+
+
+class HostAccessError(PlaceError):
+    """Something on the host asked for numbers of a DeviceArray; `tape.run` names the operator that did."""
+
+
+class _At:
+    """Memory with a shape, from which NumPy makes an array without reading there; the array keeps the memory."""
+
+    def __init__(self, memory: Memory, about: dict[str, Any]) -> None:
+        self._memory, self.__array_interface__ = memory, about
+
+
+def _of_form(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute of the form; implemented in C, it takes half the time."""
+    return property(attrgetter("_form." + path), doc=doc)
+
+
+class DeviceArray:
+    """An array in the memory of a CUDA device.
+
+    Parameters
+    ----------
+    memory : Memory
+    shape : tuple of int
+    dtype : numpy.dtype
+    strides : tuple of int, bytes, optional
+        By default, the array is C-contiguous.
+    offset : int, bytes
+        Where the array begins in the memory.
+    """
+
+    # The form is an array of NumPy at the address on the device.  It has the geometry of views for us, and nobody may
+    # read its numbers, because the host cannot.
+    __slots__ = ("__weakref__", "_form", "launched", "memory")
+
+    __cuda_ndarray__ = True
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+    device: Final[Place] = CUDA
+
+    def __init__(
+        self,
+        memory: Memory,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> None:
+        global in_use
+        in_use = True
+        self.memory, self.launched = memory, None
+        about = {"data": (memory.address + offset, False), "shape": shape, "typestr": dtype.str, "strides": strides}
+        self._form = np.asarray(_At(memory, about | {"version": 3}))
+
+    shape: Final[tuple[int, ...]] = _of_form("shape", "The shape.")
+    strides: Final[tuple[int, ...]] = _of_form("strides", "The distance of neighbours along each axis, in bytes.")
+    dtype: Final[np.dtype] = _of_form("dtype", "The data type.")
+    ndim: Final[int] = _of_form("ndim", "The number of axes.")
+    size: Final[int] = _of_form("size", "The number of elements.")
+    nbytes: Final[int] = _of_form("nbytes", "The number of elements times the size of one, in bytes.")
+    itemsize: Final[int] = _of_form("itemsize", "The size of an element, in bytes.")
+    flags: Final[Any] = _of_form("flags", "How the array lies in memory, as NumPy says it.")
+
+    @property
+    def address(self) -> int:
+        """Where the first element is."""
+        return self._form.__array_interface__["data"][0]
+
+    @property
+    def host(self) -> np.ndarray | None:
+        """The same numbers on the host, read-only, if they are integers or bools that came from there, else None."""
+        whole = self.memory.host
+        if whole is None:
+            return None
+        offset = self.address - self.memory.address if self.size else 0
+        return np.ndarray(self.shape, self.dtype, whole, offset, self.strides)
+
+    # Views.
+
+    def _view(self, form: np.ndarray) -> DeviceArray:
+        view = _new(DeviceArray)
+        view.memory, view._form, view.launched = self.memory, form, None
+        return view
+
+    def view(self) -> DeviceArray:
+        """Return a view of the whole array."""
+        return self._view(self._form.view())
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return a view in another shape; the array must be C-contiguous."""
+        if not self._form.flags.c_contiguous:
+            self._refuse("reshaping an array that is not contiguous")
+        return self._view(self._form.reshape(*shape))
+
+    def ravel(self) -> DeviceArray:
+        """Return a flat view."""
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> DeviceArray:
+        """Return a view with the axes in another order."""
+        return self._view(self._form.transpose(*axes))
+
+    @property
+    def T(self) -> DeviceArray:
+        """The transposed view."""
+        return self._view(self._form.T)
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        items = key if isinstance(key, tuple) else (key,)
+        if not all(map(_is_basic, items)):
+            self._refuse("an index of arrays")
+        # With the dots, NumPy returns an array of rank 0 where it would read a number.
+        return self._view(self._form[items if Ellipsis in items else (*items, Ellipsis)])
+
+    def __len__(self) -> int:
+        return len(self._form)
+
+    # Copies.
+
+    def copy(self) -> DeviceArray:
+        """Return a C-contiguous copy on the device."""
+        if not self._form.flags.c_contiguous:
+            self._refuse("copying an array that is not contiguous")
+        made = DeviceArray(cuda.driver.memory(self.nbytes), self.shape, self.dtype)
+        made.copy_to_device(self)
+        made.memory.host = None if (host := self.host) is None else host.tobytes()
+        return made
+
+    def copy_to_device(self, source: np.ndarray | DeviceArray) -> None:
+        """Overwrite this array by one of the same shape and data type, of the host or of the device."""
+        if source.shape != self.shape:
+            raise ShapeError("copy_to_device", expected=f"shape {self.shape}", got=f"shape {source.shape}")
+        if source.dtype != self.dtype:
+            raise DTypeError("copy_to_device", expected=self.dtype, got=source.dtype)
+        if not self._form.flags.c_contiguous:
+            self._refuse("overwriting an array that is not contiguous")
+        self.memory.host = None
+        if not self.size:
+            return
+        if isinstance(source, DeviceArray):
+            if not source._form.flags.c_contiguous:
+                self._refuse("copying an array that is not contiguous")
+            cuda.driver.copy(self.address, source.address, self.nbytes)
+        else:
+            cuda.driver.copy_to_device(self.address, np.asarray(source, order="C"))
+
+    def copy_to_host(self) -> np.ndarray:
+        """Return a copy on the host."""
+        if self._form.flags.c_contiguous:
+            found = np.empty(self.shape, self.dtype)
+            if self.size:
+                cuda.driver.copy_to_host(found, self.address)
+            return found
+        # The span of a strided view is copied, and read there with the same strides.
+        low, high = np.lib.array_utils.byte_bounds(self._form)
+        if low == high or not self.size:
+            return np.empty(self.shape, self.dtype)
+        span = np.empty(high - low, np.uint8)
+        cuda.driver.copy_to_host(span, low)
+        return np.ndarray(self.shape, self.dtype, span, self.address - low, self.strides).copy()
+
+    def clear(self) -> None:
+        """Set all numbers to 0."""
+        if not self._form.flags.c_contiguous:
+            self._refuse("clearing an array that is not contiguous")
+        self.memory.host = None
+        if self.size:
+            cuda.driver.clear(self.address, self.nbytes)
+
+    def item(self) -> Any:
+        """Return the number of an array of one element; this waits for the device, and copies it."""
+        return self.copy_to_host().item()
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return self.copy()
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse("pickling")
+
+    # Other libraries.
+
+    def interface(self) -> dict[str, Any]:
+        """Return what `__cuda_array_interface__` says, for a launch: no other code gets the memory."""
+        flags = self._form.flags
+        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
+        return about | {"strides": None if flags.c_contiguous else self.strides, "version": 3}
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self.memory.host = None  # whoever reads the address may write there
+        return self.interface() | {"stream": 1}  # launches are on the default stream
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Hand the memory to another library, without a copy unless it asks for one."""
+        if dl_device not in (None, CUDA_DEVICE):
+            raise BufferError("these numbers are on a CUDA device: to('cpu') copies them")
+        if not self._form.flags.writeable:
+            raise BufferError("this array is read-only")
+        if stream not in _WHOLE_STREAMS:
+            cuda.driver.synchronize()
+        shared = self.copy() if copy else self
+        shared.memory.host = None
+        return capsule_of(shared._form)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA_DEVICE
+
+    # What would copy numbers to the host unseen.
+
+    def _refuse(self, what: str) -> NoReturn:
+        got = f"an array on {self.device}, shape {self.shape}"
+        raise HostAccessError(what, expected="an array on the host", got=got, hint="x.to('cpu') copies it")
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
+        self._refuse("conversion to an array of NumPy")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("iteration")
+
+    def __bool__(self) -> NoReturn:
+        self._refuse("truth of an array")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        self._refuse("assignment to elements")
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.shape}, {self.dtype}, {self.device})"
+
+
+def _is_basic(item: Any) -> bool:
+    is_number = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+    return item is None or item is Ellipsis or is_number or isinstance(item, slice)
+
+
+def size_of(shape: Iterable[int], dtype: np.dtype) -> int:
+    """Return the size in bytes of a contiguous array."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def shared(value: Any) -> DeviceArray | None:
+    """Return an array over the device memory of another library's object; None if its memory is not on a device.
+
+    The object has `__cuda_array_interface__`, as those of PyTorch and CuPy, or `__dlpack__`, as those of JAX.
+
+    Raises
+    ------
+    PlaceError
+        If its memory is read-only or masked.
+    """
+    if isinstance(value, DeviceArray):
+        return value.view()
+    about = getattr(value, "__cuda_array_interface__", None)
+    if about is not None:
+        return _of_interface(value, about)
+    place = getattr(value, "__dlpack_device__", None)
+    if place is None or tuple(map(int, place())) != CUDA_DEVICE:
+        return None
+    form = form_in(value.__dlpack__(stream=1))
+    if form.dtype.kind not in "fiub":
+        raise PlaceError("memory of another library", expected="numbers", got=f"data type {form.dtype}")
+    memory = Memory(form.__array_interface__["data"][0], form.nbytes, form)
+    return DeviceArray(memory, form.shape, form.dtype, form.strides)
+
+
+def _of_interface(value: Any, about: dict[str, Any]) -> DeviceArray:
+    address, is_read_only = about["data"]
+    if is_read_only or about.get("mask") is not None:
+        got = "memory that is read-only" if is_read_only else "a masked array"
+        raise PlaceError("memory of another library", expected="memory that can be written to", got=got)
+    if about.get("stream") not in _WHOLE_STREAMS:
+        cuda.driver.synchronize()
+    dtype, shape = np.dtype(about["typestr"]), tuple(about["shape"])
+    if not dtype.isnative or dtype.kind not in "fiub":
+        raise PlaceError("memory of another library", expected="numbers", got=shown(about["typestr"]))
+    return DeviceArray(Memory(address, size_of(shape, dtype), value), shape, dtype, about.get("strides"))

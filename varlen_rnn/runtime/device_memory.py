@@ -1,0 +1,125 @@
+"""Lend memory of a CUDA device, and reuse the memory of a freed array for the next array of about its size.
+
+An allocation by the driver takes longer than many kernels, and may wait for all of them.  All launches are on one
+stream, so memory may be lent again as soon as nobody holds it: whatever still runs there comes first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from varlen_rnn.runtime.memory import on_release, with_room_to_grow
+
+_LEAST = 512  # bytes: what a driver aligns to
+
+
+class Block(NamedTuple):
+    """Memory that the driver has allocated.
+
+    Attributes
+    ----------
+    address : int
+    size : int, bytes
+    owner : object
+        Frees the memory when nobody refers to it any more.
+    """
+
+    address: int
+    size: int
+    owner: Any
+
+
+class Memory:
+    """The memory of an array and of all of its views; it goes back when the last of them is gone.
+
+    Attributes
+    ----------
+    address : int
+    size : int, bytes
+    owner : object
+        Keeps the memory allocated.
+    host : bytes or None
+        The same bytes on the host, if they are integers that came from there and that nothing has overwritten.
+    """
+
+    __slots__ = ("__weakref__", "address", "host", "owner", "size")
+
+    def __init__(self, address: int, size: int, owner: Any) -> None:
+        self.address, self.size, self.owner = address, size, owner
+        self.host: bytes | None = None
+
+
+class _Lender(weakref.ref):
+    """Owns the block of a Memory, and appends itself to a list of idle blocks when the Memory is gone."""
+
+    __slots__ = ("block",)
+
+    block: Block
+
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+class Pool:
+    """The blocks of a driver, in use and idle.
+
+    Parameters
+    ----------
+    allocate : callable
+        `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory.
+    """
+
+    def __init__(self, allocate: Callable[[int], Block]) -> None:
+        self._allocate = allocate
+        self._lent: set[_Lender] = set()
+        self._idle: dict[int, list[_Lender]] = defaultdict(list)  # by size
+        _pools.add(self)
+
+    def lend(self, size: int) -> Memory:
+        """Return uninitialised memory of `size` bytes."""
+        if not size:
+            return Memory(0, 0, None)
+        roomy = with_room_to_grow(max(_LEAST, size))
+        block = self._idle_block(roomy) or self._new_block(roomy)
+        memory = Memory(block.address, size, block)
+        lender = _Lender(memory, self._idle[roomy].append)
+        lender.block = block
+        self._lent.add(lender)
+        return memory
+
+    def _idle_block(self, size: int) -> Block | None:
+        try:
+            lender = self._idle[size].pop()
+        except IndexError:
+            return None
+        self._lent.discard(lender)
+        return lender.block
+
+    def _new_block(self, size: int) -> Block:
+        try:
+            return self._allocate(size)
+        except Exception:
+            if not self.release():
+                raise
+        return self._allocate(size)
+
+    def release(self) -> bool:
+        """Give idle blocks back to the driver; return whether there were any."""
+        found = False
+        for size in list(self._idle):
+            while self._idle_block(size) is not None:
+                found = True
+        return found
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for pool in list(_pools):
+        pool.release()
+
+
+on_release.append(_release_all)

@@ -1,0 +1,77 @@
+"""DLPack for memory on a CUDA device: a capsule for another library, and the memory in another library's capsule.
+
+A capsule holds the address of a structure of C, which says where the memory is, on which device, and who frees it.
+NumPy makes and takes such capsules, for memory of the host.  It never reads the memory, so it does the same for an
+address on a device, if the structure says "host" while NumPy has it.
+
+Source: the DLPack specification, and `dlpack.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import PlaceError, shown
+
+CUDA_DEVICE = 2, 0  # kDLCUDA, and the number of the device
+_HOST_DEVICE = 1, 0  # kDLCPU
+
+
+class _Head(ctypes.Structure):
+    """The first fields of a DLManagedTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)]
+
+
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _head(capsule: Any) -> _Head:
+    return _Head.from_address(_pointer(capsule, b"dltensor"))
+
+
+class _Capsule:
+    """A capsule as NumPy takes it, from an object that says where its memory is."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _HOST_DEVICE
+
+
+def capsule_of(form: np.ndarray) -> Any:
+    """Return a capsule with the memory of an array of NumPy whose address is on the device; it keeps the array."""
+    capsule = form.__dlpack__()
+    head = _head(capsule)
+    head.device_type, head.device_id = CUDA_DEVICE
+    return capsule
+
+
+def form_in(capsule: Any) -> np.ndarray:
+    """Return the memory in a capsule, which is used up, as an array of NumPy whose address is on the device.
+
+    Nobody may read its numbers.  It keeps the memory.
+    """
+    try:
+        head = _head(capsule)
+    except (ValueError, TypeError, ctypes.ArgumentError) as error:
+        raise PlaceError("DLPack", expected="a capsule that nobody has used", got=shown(capsule)) from error
+    device = head.device_type, head.device_id
+    if device != CUDA_DEVICE:
+        raise PlaceError("DLPack", expected=f"memory on the device {CUDA_DEVICE}", got=f"memory on {device}")
+    head.device_type, head.device_id = _HOST_DEVICE
+    try:
+        return np.from_dlpack(_Capsule(capsule))
+    except (BufferError, RuntimeError) as error:
+        raise PlaceError("DLPack", expected="numbers that NumPy has, too", got=str(error)) from error
+    finally:
+        head.device_type, head.device_id = CUDA_DEVICE

@@ -1,0 +1,61 @@
+"""Places: where the numbers of a value are, the host or a CUDA device.
+
+    device("cuda")      # a Place, for `x.to(...)`; `x.device` returns one
+
+A value has one place.  LoDs and plans are on the host, whatever the place of the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from varlen_rnn.errors import PlaceError, shown
+
+
+class Place(NamedTuple):
+    """Where the numbers of a value are; `vr.device` makes it, and `x.device` returns it.
+
+    Attributes
+    ----------
+    type : str
+        "cpu" or "cuda".
+    """
+
+    type: str
+
+    def __str__(self) -> str:
+        return "cpu" if self.type == "cpu" else "cuda:0"
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+
+HOST, CUDA = Place("cpu"), Place("cuda")
+_PLACES = {"cpu": HOST, "cuda": CUDA, "cuda:0": CUDA}
+
+
+def device(name: str | Place) -> Place:
+    """Return the place of a name.
+
+    Parameters
+    ----------
+    name : {"cpu", "cuda", "cuda:0"} or Place
+        There is one CUDA device: of several, the environment variable `CUDA_VISIBLE_DEVICES` chooses it.
+
+    Raises
+    ------
+    PlaceError
+        If there is no such place.  Whether this machine has a GPU is found out when a value goes there.
+
+    Examples
+    --------
+    >>> device("cuda"), device("cuda") == device("cuda:0"), device("cpu").type
+    (device('cuda:0'), True, 'cpu')
+
+    Source: `torch.device`.
+    """
+    found: Any = _PLACES.get(str(name)) if isinstance(name, str | Place) else None
+    if found is None:
+        hint = "CUDA_VISIBLE_DEVICES chooses a GPU" if isinstance(name, str) and name.startswith("cuda:") else None
+        raise PlaceError("device", expected="'cpu', 'cuda' or 'cuda:0'", got=shown(name), hint=hint)
+    return found

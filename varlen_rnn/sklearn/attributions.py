@@ -1,0 +1,111 @@
+"""Integrated gradients: how much each row and feature of a sequence adds to a prediction.
+
+Example: f(x) = x1^2 + x2, the baseline (0, 0), and the row (3, 2).  At the share a of the straight line from the
+baseline to the row, the gradient is (6 a, 1).  Its mean (3, 1) times the difference (3, 2) are the attributions, 9 and
+2.  They add up to f(3, 2) - f(0, 0) = 11 (completeness).
+
+Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep networks", arXiv 1703.01365.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.nn import Module
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.missing import Filling
+from varlen_rnn.sklearn.network import Network
+from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.variable import Variable, backward
+
+
+def integrated(
+    function: Callable[[Variable], Variable], rows: LoDTensor, baseline: np.ndarray, steps: int
+) -> np.ndarray:
+    """Return the attribution of each number of rows, float64, of their shape.
+
+    Parameters
+    ----------
+    function : function
+        It maps rows to one number for each sequence, which depends on the rows of this sequence only.
+    rows : LoDTensor
+    baseline : array
+        The rows at the beginning of the line; broadcast to the shape of `rows`.
+    steps : int
+        The number of gradients, at the nodes of Gauss and Legendre.
+
+    Examples
+    --------
+    >>> rows = LoDTensor(np.array([[3.0, 2.0], [1.0, 1.0]]), [[0, 1, 2]])
+    >>> function = lambda x: x[:, 0] ** 2.0 + x[:, 1]
+    >>> integrated(function, rows, np.zeros(2), 4).round(6)
+    array([[9., 2.],
+           [1., 1.]])
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    difference, total = rows.data - baseline, np.zeros(rows.data.shape)
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        point = (baseline + node * difference).astype(rows.data.dtype)
+        x = Variable(LoDTensor(point, rows.structure), requires_grad=True)
+        backward(function(x).sum())
+        total += weight * np.asarray(x.grad)
+    return total * difference
+
+
+def attributions(
+    network: Network,
+    batch: tuple[Any, ...],
+    score: Callable[[Variable, np.ndarray], Variable],
+    filling: Filling | None,
+    steps: int,
+) -> np.ndarray:
+    """Return the attributions of the rows of a batch, float32: `(rows, features)`, or `(rows,)` for tokens.
+
+    Parameters
+    ----------
+    network : Network
+        In evaluation mode.
+    batch : tuple
+        Sequences, static features if there are any, and the number that `score` takes for each sequence.
+    score : function
+        It maps the network's outputs, and these numbers, to one number for each sequence.
+    filling : Filling or None
+        The baseline of rows of numbers: each feature has its mean of the training.  The attribution of a feature's
+        indicator is added to its own.  The baseline of tokens is an embedding of zeros.
+    steps : int
+        As in `integrated`.
+    """
+    x, *static, numbers = batch
+    function = lambda rows: score(network.output(network.features(rows, *static)), numbers)
+    with no_grad():
+        rows = network.rows(x)
+        baseline = np.zeros((), np.float32)
+        if filling is not None:
+            given = np.append(np.array(filling.means, np.float32), np.zeros(len(filling.indicated), np.float32))
+            baseline = np.asarray(network.rows(given[None]))
+    rows = LoDTensor(np.asarray(rows), x.structure)
+    with _frozen(network):
+        found = integrated(function, rows, baseline, steps).astype(np.float32)
+    if filling is None:
+        return found.sum(axis=1)
+    features = len(filling.means)
+    for column, feature in enumerate(filling.indicated):
+        found[:, feature] += found[:, features + column]
+    return found[:, :features]
+
+
+@contextlib.contextmanager
+def _frozen(module: Module) -> Iterator[None]:
+    """Let parameters require no gradients inside of a `with` block."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad = False
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad = True
