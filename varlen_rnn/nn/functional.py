@@ -44,6 +44,7 @@ from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import missing_name
 from varlen_rnn.tape.modes import no_grad
@@ -348,7 +349,7 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
     """
     ids = required(ids, "one_hot, ids")
     if num_classes is None:
-        given = np.asarray(ids.value)
+        given = host_numbers(ids.value.data)
         num_classes = max(0, int(given.max()) + 1) if given.size and given.dtype.kind in "iu" else 0
     return apply("one_hot", ids, num_classes=check_int(num_classes, "one_hot, num_classes", 0))
 

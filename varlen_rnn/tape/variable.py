@@ -972,6 +972,11 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
 
 
+def constant(array: np.ndarray, like: Variable) -> Variable:
+    """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
+    return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
+
+
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
     if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
         expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
