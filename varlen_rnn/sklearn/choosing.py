@@ -7,6 +7,7 @@ that it was not trained on, times the temperature of the product.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -237,11 +238,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(parts.held, fold)
             some, of_some, weighing = _take(rest, sequences, labels, weights)
             predicted = self._train_network(some, of_some, weighing, (), take(sequences, fold))
-            outputs[places] = ranks.array_of_first(self._comm, lambda predicted=predicted: predicted)
+            outputs[places] = ranks.array_of_first(self._comm, functools.partial(np.asarray, predicted))
             seen[places] = True
             found = choice.among(np.flatnonzero(seen))
             self._measure(found, outputs[seen], begun)
-            _, worth = ranks.from_first(self._comm, lambda found=found: ({}, found.network_is_worth_it()))
+            worth = ranks.from_first(self._comm, functools.partial(_worth, found))[1]
             if worth is not None or seen.sum() >= _ENOUGH_HELD:
                 break
         if worth is False:
@@ -577,6 +578,10 @@ class _Choice:
             candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
         if self.verbose:
             print("chosen:", next(candidate["candidate"] for candidate in self.candidates if candidate["chosen"]))
+
+
+def _worth(choice: _Choice) -> ranks.State:
+    return {}, choice.network_is_worth_it()
 
 
 def _take(indices: np.ndarray, sequences: list[np.ndarray], labels: np.ndarray, weights: Any) -> tuple[Any, ...]:
