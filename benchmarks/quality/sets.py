@@ -6,6 +6,8 @@ The loaders import what they need themselves, because aeon's environment has Num
 from collections.abc import Callable
 from typing import NamedTuple
 
+from benchmarks.quality.models import models_of
+
 SHARE = 4  # one of four sequences is for the test, if the set has no test part of its own
 
 
@@ -23,6 +25,8 @@ class Set(NamedTuple):
     about : str
     of_aeon : bool
         Whether its files are in aeon's environment.
+    of_ours : bool
+        Whether varlen_rnn reads it, which aeon's environment lacks.
     """
 
     kind: str
@@ -30,6 +34,7 @@ class Set(NamedTuple):
     tuned: bool
     about: str
     of_aeon: bool = False
+    of_ours: bool = False
 
 
 def read_ts(path):
@@ -162,5 +167,18 @@ SETS = dict(
     "packages": Set("texts", _packages, False, "functions of Python's library: their package"),
     "characters": Set("tags", _characters, False, "the characters of functions: the kind of token that each is in"),
     "code tokens": Set("tags", _code_tokens, False, "the tokens of functions: their role"),
-    "branches": Set("numbers", _branches, False, "the lines of functions, indent and length: how many branches"),
+    "branches": Set(
+        "numbers", _branches, False, "the lines of functions, indent and length: how many branches", of_ours=True
+    ),
 }
+
+
+def models_for(name):
+    """Return the names of the models of a set.
+
+    Examples
+    --------
+    >>> models_for("branches")
+    ['varlen_rnn', 'varlen_rnn, recurrent', 'boosted statistics', 'PyTorch LSTM']
+    """
+    return models_of(SETS[name].kind, SETS[name].of_ours)
