@@ -288,6 +288,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
+        choice.show()
         self._adopt(choice.shares, choice.candidates)
 
     # Predictions, and files.
