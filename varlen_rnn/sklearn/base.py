@@ -264,7 +264,7 @@ class SequenceEstimator(BaseEstimator):
         callbacks = []
         if (scheduler := self._scheduler(optimizer, epochs * len(made))) is not None:
             callbacks.append(Schedule(scheduler))
-        if held is not None:
+        if held is not None and self.early_stopping:  # otherwise they calibrate
             callbacks.append(EarlyStopping("valid_loss", self.n_iter_no_change))
         callbacks += check_list(given, "callbacks", "a list of callbacks")
         if self.checkpoints is not None:

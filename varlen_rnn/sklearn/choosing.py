@@ -36,6 +36,7 @@ class ChoosingEstimator(SequenceEstimator):
     candidates_: list[dict[str, Any]]
     _shares: dict[str, float]  # the weights of candidates' outputs
     _described: Described | None
+    _shift: np.ndarray | None = None  # what calibrates quantiles, if it is added to outputs
 
     def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
         """Return encoded labels as targets of a linear model."""
@@ -91,9 +92,11 @@ class ChoosingEstimator(SequenceEstimator):
         self._adopt({"recurrent": 1.0}, [])
         return super().partial_fit(X, y, classes, sample_weight)
 
-    def _adopt(self, shares: dict[str, float], candidates: list[dict[str, Any]]) -> None:
-        """Predict by the weighted sum of candidates' outputs from now on."""
-        self._shares, self.candidates_ = shares, candidates
+    def _adopt(
+        self, shares: dict[str, float], candidates: list[dict[str, Any]], shift: np.ndarray | None = None
+    ) -> None:
+        """Predict by the weighted sum of candidates' outputs, and `shift`, from now on."""
+        self._shares, self.candidates_, self._shift = shares, candidates, shift
         if "recurrent" in shares and len(shares) == 1:
             self._described = None
 
@@ -116,7 +119,7 @@ class ChoosingEstimator(SequenceEstimator):
         choice = _Choice(targets.take(held), self.verbose)
         choice.add(described.name, found, time.perf_counter() - begun)
         self.module_, self._described = None, described
-        self._adopt(choice.shares, choice.candidates)
+        self._adopt(choice.shares, choice.candidates, choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(kept)):
             begun = time.perf_counter()
             found = self._outputs_held(sequences, labels, weights, folds, held)
@@ -124,7 +127,7 @@ class ChoosingEstimator(SequenceEstimator):
             choice.add_product()
             if "recurrent" in choice.shares:
                 self._train_network(sequences, labels, weights, None)
-            self._adopt(choice.shares, choice.candidates)
+            self._adopt(choice.shares, choice.candidates, choice.shift)
         choice.close()
 
     def _candidate(self) -> Described:
@@ -179,24 +182,26 @@ class ChoosingEstimator(SequenceEstimator):
         outputs = SequenceEstimator._outputs_of(self, [sequences[k] for k in held], None)
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), self.verbose)
         choice.add("recurrent", outputs, 0.0)
-        self._adopt(choice.shares, choice.candidates)
+        self._adopt(choice.shares, choice.candidates, choice.shift)
 
     # Predictions, and files.
 
     def _outputs_of(self, sequences: list[np.ndarray], executor: Any) -> np.ndarray:
         """Return the weighted sum of the candidates' outputs, float32."""
-        outputs = np.zeros((len(sequences), self._num_outputs), np.float32)
+        rows = len(sequences) if self._pool else sum(map(len, sequences))
+        outputs = np.zeros((rows, self._num_outputs), np.float32)
         for name, share in self._shares.items():
             if name == "recurrent":
                 outputs += np.float32(share) * super()._outputs_of(sequences, executor)
             elif self._described is not None:
                 outputs += np.float32(share) * self._described.outputs(sequences)
-        return outputs
+        return outputs if self._shift is None else outputs + self._shift.astype(np.float32)
 
     def _model_state(self) -> dict[str, Any]:
         state = super()._model_state() if self.module_ is not None else {}
         arrays, values = ({}, None) if self._described is None else self._described.state()
         chosen = {"shares": self._shares, "candidates": self.candidates_, "values": values}
+        chosen["shift"] = None if self._shift is None else self._shift.tolist()
         return state | ({"described": arrays} if arrays else {}) | {"chosen": chosen}
 
     def _restore_model(self, saved: dict[str, Any]) -> None:
@@ -207,7 +212,8 @@ class ChoosingEstimator(SequenceEstimator):
         if "described" in saved:
             self._described = Described(self._inputs)
             self._described.restore(saved["described"], chosen["values"])
-        self._shares, self.candidates_ = chosen["shares"], chosen["candidates"]
+        shift = None if chosen["shift"] is None else np.array(chosen["shift"])
+        self._shares, self.candidates_, self._shift = chosen["shares"], chosen["candidates"], shift
 
 
 class _Choice:
@@ -218,12 +224,22 @@ class _Choice:
         self.candidates: list[dict[str, Any]] = []
         self.outputs: dict[str, np.ndarray] = {}
         self.shares_of: dict[str, dict[str, float]] = {}
+        self.shift_of: dict[str, np.ndarray | None] = {}
 
     @property
     def shares(self) -> dict[str, float]:
         """The weights of the candidate of the least loss."""
+        return self.shares_of[self._best]
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """The numbers that calibrate quantiles of the candidate of the least loss."""
+        return self.shift_of[self._best]
+
+    @property
+    def _best(self) -> str:
         trained = [candidate for candidate in self.candidates if candidate["candidate"] in self.shares_of]
-        return self.shares_of[min(trained, key=lambda candidate: candidate["loss"])["candidate"]]
+        return min(trained, key=lambda candidate: candidate["loss"])["candidate"]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
         """Measure a candidate's outputs."""
@@ -245,11 +261,12 @@ class _Choice:
         self._add(" and ".join(self.outputs), joint, loss, shares, 0.0)
 
     def _add(self, name: str, outputs: np.ndarray, loss: float, shares: dict[str, float], seconds: float) -> None:
-        self.shares_of[name] = shares
+        self.shares_of[name], self.shift_of[name] = shares, self.targets.shift(outputs)
         record = {"candidate": name, "loss": loss, "error": self.targets.errors(outputs), "seconds": seconds}
         self.candidates.append(record)
         if self.verbose:
             measure = "squared error" if self.targets.kind == "numbers" else "log loss"
+            measure = measure if self.targets.levels is None else "quantile loss"
             errors = "" if self.targets.kind == "numbers" else f", {record['error']:.1%} wrong"
             print(
                 f"{name}: {measure} {loss:.3f}{errors}, on {count(len(outputs), 'sequence')} left out; {seconds:.1f} s"

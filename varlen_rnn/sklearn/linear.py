@@ -20,6 +20,7 @@ from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits
 
 from varlen_rnn.products.gemm import product
+from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 
 # With more sequences than this, a decomposition of (sequences, sequences) costs more than two fits.
 MOST_LEFT_OUT = 1000
@@ -39,24 +40,31 @@ class Targets:
     kind : str
         "classes", "several classes" or "numbers".
     weights : array, float64, shape `(sequences,)`
+    levels : array, float64, shape `(outputs,)`, optional
+        If numbers are predicted by quantiles, the level of each output.
     """
 
     values: np.ndarray
     kind: str
     weights: np.ndarray
+    levels: np.ndarray | None = None
 
     def take(self, indices: np.ndarray) -> Targets:
         """Return the targets of some sequences."""
-        return Targets(self.values[indices], self.kind, self.weights[indices])
+        return Targets(self.values[indices], self.kind, self.weights[indices], self.levels)
+
+    def shift(self, outputs: np.ndarray) -> np.ndarray | None:
+        """Return numbers that calibrate quantiles if they are added to outputs of sequences left out, or None."""
+        return None if self.levels is None else quantiles_of(self.values - outputs, self.levels, self.weights)
 
     def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:
-        """Return the least loss of `factor * outputs`, and this factor; for numbers, the squared error and 1.
+        """Return the least loss of `factor * outputs`, and this factor; for numbers, the error of `errors` and 1.
 
         The loss is the cross entropy.  Of n + 2 sequences, one counts as wrong (the rule of succession), because
         otherwise n that are right have no best factor.
         """
         if self.kind == "numbers":
-            return self._mean(((outputs - self.values) ** 2).mean(axis=1)), 1.0
+            return self.errors(outputs), 1.0
         doubt = 1 / (len(outputs) + 2)
         loss = self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy
         best = minimize_scalar(
@@ -68,7 +76,9 @@ class Targets:
         return float(best.fun), float(np.exp(best.x))
 
     def errors(self, outputs: np.ndarray) -> float:
-        """Return the share of wrong predictions, or for numbers the squared error."""
+        """Return the share of wrong predictions; for numbers the squared error, or the loss of calibrated quantiles."""
+        if self.levels is not None:
+            return self._mean(pinball(outputs + self.shift(outputs), self.values, self.levels).mean(axis=1))
         if self.kind == "numbers":
             return self._mean(((outputs - self.values) ** 2).mean(axis=1))
         if self.kind == "classes":
