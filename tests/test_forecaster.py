@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from tests.test_wrong_types import WRONG
 from varlen_rnn.cli import main
 from varlen_rnn.sklearn import SequenceForecaster, load
-from varlen_rnn.sklearn.forecaster import Ends
+from varlen_rnn.sklearn.ends import Ends
 from varlen_rnn.sklearn.lags import Form, Ridge, Rows, season_of
 
 QUICK = {"max_epochs": 2, "hidden_size": 8, "random_state": 0}
