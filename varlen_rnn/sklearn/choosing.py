@@ -50,6 +50,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     candidates_: list[dict[str, Any]]
     _shares: dict[str, float]  # the weights of candidates' outputs
     _described: Described | None
+    _shift: np.ndarray | None = None  # what calibrates quantiles, if it is added to outputs
 
     def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
         """Return encoded labels as targets of a linear model."""
@@ -124,9 +125,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         self._adopt({"recurrent": 1.0}, [])
         return super().partial_fit(X, y, classes, sample_weight)
 
-    def _adopt(self, shares: dict[str, float], candidates: list[dict[str, Any]]) -> None:
-        """Predict by the weighted sum of candidates' outputs from now on."""
-        self._shares, self.candidates_ = shares, candidates
+    def _adopt(
+        self, shares: dict[str, float], candidates: list[dict[str, Any]], shift: np.ndarray | None = None
+    ) -> None:
+        """Predict by the weighted sum of candidates' outputs, and `shift`, from now on."""
+        self._shares, self.candidates_, self._shift = shares, candidates, shift
         if "recurrent" in shares and len(shares) == 1:
             self._described = None
 
@@ -163,14 +166,14 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.agree(self._comm)
         choice.show()
         self.module_, self._described = None, described
-        self._adopt(choice.shares, choice.candidates)
+        self._adopt(choice.shares, choice.candidates, choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
             choice = self._with_network(choice, sequences, labels, weights, parts)
             if "recurrent" in choice.shares and self.module_ is None:
                 self._train_network(sequences, labels, weights, None)
             elif "recurrent" not in choice.shares:
                 self._forget_network()
-            self._adopt(choice.shares, choice.candidates)
+            self._adopt(choice.shares, choice.candidates, choice.shift)
         choice.close()
 
     def _describe(
@@ -286,20 +289,21 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
-        self._adopt(choice.shares, choice.candidates)
+        self._adopt(choice.shares, choice.candidates, choice.shift)
 
     # Predictions, and files.
 
     def _outputs_of(self, sequences: list[np.ndarray], executor: Any) -> np.ndarray:
         """Return the weighted sum of the candidates' outputs, float32."""
-        outputs = np.zeros((len(sequences), self._num_outputs), np.float32)
+        rows = len(sequences) if self._pool else sum(map(len, sequences))
+        outputs = np.zeros((rows, self._num_outputs), np.float32)
         for name, share in self._shares.items():
             self._check_has(name)
             if name == "recurrent":
                 outputs += np.float32(share) * super()._outputs_of(sequences, executor)
             else:
                 outputs += np.float32(share) * self._described.outputs(sequences)  # type: ignore[union-attr]
-        return outputs
+        return outputs if self._shift is None else outputs + self._shift.astype(np.float32)
 
     def _check_has(self, name: str) -> None:
         """Raise unless the candidate that the shares name is there, because outputs without it would be zeros."""
@@ -425,6 +429,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         state = super()._model_state() if self.module_ is not None else {}
         arrays, values = ({}, None) if self._described is None else self._described.state()
         chosen = {"shares": self._shares, "candidates": self.candidates_, "values": values}
+        chosen["shift"] = None if self._shift is None else self._shift.tolist()
         return state | ({"described": arrays} if arrays else {}) | {"chosen": chosen}
 
     def _restore_model(self, saved: dict[str, Any]) -> None:
@@ -435,7 +440,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         if "described" in saved:
             self._described = Described(self._inputs)
             self._described.restore(saved["described"], chosen["values"])
-        self._shares, self.candidates_ = chosen["shares"], chosen["candidates"]
+        shift = None if chosen["shift"] is None else np.array(chosen["shift"])
+        self._shares, self.candidates_, self._shift = chosen["shares"], chosen["candidates"], shift
 
 
 class _Parts:
@@ -480,13 +486,23 @@ class _Choice:
         self.outputs: dict[str, np.ndarray] = {}
         self.losses: dict[str, np.ndarray] = {}  # of each sequence
         self.shares_of: dict[str, dict[str, float]] = {}
+        self.shift_of: dict[str, np.ndarray] = {}  # of quantiles
         self._shown = 0
 
     @property
     def shares(self) -> dict[str, float]:
         """The weights of the candidate of the least loss, among those that may be chosen."""
+        return self.shares_of[self._best]
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """The numbers that calibrate quantiles of the same candidate."""
+        return self.shift_of.get(self._best)
+
+    @property
+    def _best(self) -> str:
         trained = [candidate for candidate in self.candidates if candidate["candidate"] in self.shares_of]
-        return self.shares_of[min(trained, key=lambda candidate: candidate["loss"])["candidate"]]
+        return min(trained, key=lambda candidate: candidate["loss"])["candidate"]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
         """Measure a candidate's outputs."""
@@ -508,13 +524,16 @@ class _Choice:
         self._add(" and ".join(self.outputs), joint, shares, factor, 0.0)
 
     def among(self, places: np.ndarray) -> _Choice:
-        """Return the choice between the same candidates, with the same shares, measured on some of the sequences."""
+        """Return the choice between the same candidates, measured on some of the sequences.
+
+        Shares and shifts stay, because all sequences decided them.
+        """
         found = _Choice(self.targets.take(places), self.verbose)
         for name, outputs in self.outputs.items():
             found.outputs[name], shares = outputs[places], self.shares_of[name]
             seconds = self.candidates[len(found.candidates)]["seconds"]
             found._add(name, found.outputs[name], shares, shares[name], seconds)
-        found._shown = len(found.candidates)
+        found._shown, found.shift_of = len(found.candidates), dict(self.shift_of)
         return found
 
     def network_is_worth_it(self) -> bool | None:
@@ -541,20 +560,26 @@ class _Choice:
         """Print the candidates that were not printed before."""
         for candidate in self.candidates[self._shown :] if self.verbose else []:
             name, loss = candidate["candidate"], candidate["loss"]
-            numbers, where = self.targets.kind == "numbers", count(candidate["sequences"], "sequence")
-            measure = f"squared error {loss:.3f}" if numbers else f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
+            where = count(candidate["sequences"], "sequence")
+            if self.targets.kind == "numbers":
+                measure = f"{'squared error' if self.targets.levels is None else 'quantile loss'} {loss:.3f}"
+            else:
+                measure = f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
             print(f"{name}: {measure}, on {where} left out; {candidate['seconds']:.1f} s")
         self._shown = len(self.candidates)
 
     def _add(self, name: str, outputs: np.ndarray, shares: dict[str, float], factor: float, seconds: float) -> None:
         self.shares_of[name], self.losses[name] = shares, self.targets.losses(factor * outputs)
+        if (shift := self.targets.shift(outputs)) is not None:
+            self.shift_of[name] = shift
         loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
         record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
         self.candidates.append(record)
 
     def agree(self, comm: Communicator | None) -> None:
-        """Take the losses and shares of rank 0, so that all ranks choose alike."""
-        _, (self.candidates, self.shares_of) = ranks.from_first(comm, lambda: ({}, [self.candidates, self.shares_of]))
+        """Take the losses, shares and shifts of rank 0, so that all ranks choose alike."""
+        state = lambda: (self.shift_of, [self.candidates, self.shares_of])
+        self.shift_of, (self.candidates, self.shares_of) = ranks.from_first(comm, state)
 
     def asks_for_a_network(self, number: int) -> bool:
         """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""
