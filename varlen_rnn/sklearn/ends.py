@@ -56,12 +56,12 @@ class Ends:
         (array([22,  6]), array([21, 22, 23, 24, 25, 26, 27, 35, 36]))
         """
         begin = np.cumsum([0, *lengths[:-1]])
-        have = lengths - horizon >= _LEAST
-        number = np.minimum(math.ceil(_ENDS / max(1, have.sum())), np.maximum(1, lengths // 4))
-        number = np.where(have, np.minimum(number, lengths - horizon - _LEAST + 1), 0)
-        first = np.where(have, lengths - horizon - number + 1, lengths)
-        rows = lambda low, high: np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
-        held = rows(begin + first - 1, begin + first - 1 + number)
+        room = np.minimum(lengths - horizon - _LEAST + 1, np.maximum(1, lengths // 4))  # for ends, among the last rows
+        number = np.clip(math.ceil(_ENDS / max(1, (room > 0).sum())), 0, np.maximum(room, 0))
+        apart = np.maximum(1, room // np.maximum(number, 1))
+        first = np.where(number > 0, lengths - horizon - apart * (number - 1), lengths)
+        rows = lambda low, high, step=1: np.concatenate([np.arange(*each) for each in np.broadcast(low, high, step)])
+        held = rows(begin + first - 1, begin + np.where(number > 0, lengths - horizon, 0), apart)
         before = rows(begin + 1, begin + np.maximum(first - horizon, 1))
         complete = rows(begin + 1, begin + np.maximum(lengths - horizon, 1))
         if len(before) < _LEAST_ROWS:
@@ -88,7 +88,7 @@ class Choice:
         """Measure the mean of ridge and network."""
         both = [self.found[name] for name in _JOINED if name in self.found]
         if len(both) > 1:
-            self._add(" and ".join(_JOINED), sum(both) / len(both), 0.0)
+            self._add(" and ".join(_JOINED), sum(both[1:], both[0]) / len(both), 0.0)
 
     def _add(self, name: str, found: np.ndarray, seconds: float) -> None:
         rows, held, levels = self.rows, self.ends.held, np.array(self.levels)
@@ -145,18 +145,9 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
     return found
 
 
-def ordered(rows: Rows, changes: np.ndarray, chosen: np.ndarray, levels: list[float], every: bool = True) -> np.ndarray:
-    """Return the forecasts of chosen rows, whose quantiles do not cross: the median decides.
-
-    Parameters
-    ----------
-    rows : Rows
-    changes : array, shape `(rows, horizon, quantiles)`
-        Of all rows if `every`, otherwise of the chosen ones.
-    chosen : array of int
-    levels : list of float
-    """
-    found = rows.forecasts(changes[chosen] if every else changes, chosen)
+def ordered(rows: Rows, changes: np.ndarray, chosen: np.ndarray, levels: list[float]) -> np.ndarray:
+    """Return the forecasts of chosen rows, given their changes; quantiles do not cross, since the median decides."""
+    found = rows.forecasts(changes, chosen)
     middle = levels.index(0.5)
     median = found[:, :, middle : middle + 1]
     sides = np.minimum(found[:, :, :middle], median), median, np.maximum(found[:, :, middle + 1 :], median)

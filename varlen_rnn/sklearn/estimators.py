@@ -501,8 +501,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
         if not self._levels:
             return super()._loss_of_constant(labels, weights)
-        own = self._weights_of_losses(labels, weights)
-        targets = self._targets(np.concatenate(labels) if isinstance(labels, list) else labels, own)
+        values, own = np.concatenate(labels) if not self._pool else labels, self._weights_of_losses(labels, weights)
+        targets = self._targets(values, np.ones(len(values)) if own is None else own)
         return targets.errors(np.zeros_like(targets.values))
 
     def _choose(

@@ -117,6 +117,7 @@ class SequenceForecaster(BaseEstimator):
 
     candidates_: list[dict[str, Any]]
     season_length_: int
+    _network: Any  # a RowQuantiles, or None
 
     # Fitting.
 
@@ -133,12 +134,12 @@ class SequenceForecaster(BaseEstimator):
         future_covariates : list of arrays, optional
             Numbers that are known ahead, such as the day of the week, `(steps, columns)` for each series.
         """
-        check_int(self.horizon, "horizon", 1)
+        _check_steps(self.horizon, "horizon")
         check_choice(self.model, "model", "auto", "ridge", "recurrent")
         self._levels = with_median(check_quantiles(self.quantiles))
         series = _series(X)
         auto = isinstance(self.season_length, str) and self.season_length == "auto"
-        season = season_of(series) if auto else check_int(self.season_length, "season_length", 1)
+        season = season_of(series) if auto else _check_steps(self.season_length, "season_length")
         self.season_length_ = season
         self._keep = max(_MOST_STEPS // len(series), 4 * season, 10 * self.horizon)
         self._columns: list[list[float]] | None = None
@@ -226,7 +227,7 @@ class SequenceForecaster(BaseEstimator):
         self._network.fit([x[:k] for x, k in zip(X, lengths, strict=True)], y)
 
     def _new_network(self, seed: int) -> RowQuantiles:
-        options = {"max_epochs": self.max_epochs, "lr": self.lr, "random_state": seed}
+        options: dict[str, Any] = {"max_epochs": self.max_epochs, "lr": self.lr, "random_state": seed}
         network = RowQuantiles(self.cell, self.hidden_size, bidirectional=False, **options)
         network.levels = self._levels
         return network
@@ -284,7 +285,7 @@ class SequenceForecaster(BaseEstimator):
                 values = {"naive": rows.last[:, None], "seasonal naive": rows.seasonal}
                 changes = self._ridge.outputs(rows.features) if name == "ridge" else rows.changes_to(values[name])
                 found.append(changes[:, :, None])
-        return sum(found) / len(found)
+        return sum(found[1:], found[0]) / len(found)
 
     def _covariates(self, given: Any, series: list[np.ndarray], ahead: int) -> list[np.ndarray] | None:
         """Return standardised columns for the last values of each series and `ahead` steps more, or raise."""
@@ -440,6 +441,14 @@ class RowQuantiles(SequenceEstimator):
         self._inputs, self._num_outputs = Inputs("numbers", num_features), horizon * len(self.levels)
         self.module_ = self._network()
         self.module_.load_state_dict(arrays)
+
+
+def _check_steps(value: Any, name: str) -> int:
+    """Return a number of steps, or raise."""
+    number = check_int(value, name, 1)
+    if number > _MOST_STEPS:
+        raise ShapeError(name, expected=f"at most {_MOST_STEPS}", got=shown(number))
+    return number
 
 
 def _as_rows(X: Any, name: str) -> list[np.ndarray]:
