@@ -36,6 +36,7 @@ _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
 # With fewer sequences left out, a network is not chosen yet; with enough, the choice is made.
 _LEAST_HELD, _ENOUGH_HELD = 50, 100
+_LEAST_FOR_QUANTILES = 200  # which calibrate, so that about twenty lie below the quantile 0.1
 _LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
 
 
@@ -245,7 +246,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             found = choice.among(np.flatnonzero(seen))
             self._measure(found, outputs[seen], begun)
             _, worth = ranks.from_first(self._comm, lambda found=found: ({}, found.network_is_worth_it()))
-            if worth is not None or seen.sum() >= _ENOUGH_HELD:
+            if worth is not None or seen.sum() >= max(_ENOUGH_HELD, choice.least_held):
                 break
         if worth is False:
             found.keep_first()
@@ -310,6 +311,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         if (self.module_ if name == "recurrent" else self._described) is None:
             raise RuntimeError(f"the estimator predicts by {name!r}, which it has not: please report this error")
 
+    def _check_pools(self, method: str) -> None:
+        """Raise if y had numbers of rows, because the network then has outputs of rows, and none of sequences."""
+        if not self._pool:
+            raise InputError(method, expected="an estimator of numbers of sequences", got="numbers of rows")
+
     @property
     def _n_features_out(self) -> int:
         """The number of columns of the result of `transform`."""
@@ -332,6 +338,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         -------
         array or sparse array, float32, shape `(sequences, features)`
 
+        Raises
+        ------
+        InputError
+            If y had numbers of rows.
+
         Examples
         --------
         >>> from varlen_rnn.sklearn import SequenceClassifier
@@ -341,6 +352,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         (1, 88)
         """
         check_is_fitted(self, "module_")
+        self._check_pools("transform")
         sequences, parts = self._rows(X), []
         for name in self._shares:
             self._check_has(name)
@@ -355,7 +367,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
         The attributions of a sequence add up to the difference of the prediction and the prediction for the baseline
         (completeness), but for the error of integration, which falls with `steps`.  A prediction is the logarithm of
-        the probability of a class, as in `predict_log_proba`, or a number, as in `predict`.  The baseline of numbers is
+        the probability of a class, as in `predict_log_proba`, or a number, as in `predict` (of quantiles the median,
+        before quantiles that cross are sorted).  The baseline of numbers is
         a sequence of as many rows that have each feature's mean over the training, without missing numbers.  The
         baseline of tokens is an embedding of zeros.  Static features stay as they are.
 
@@ -377,7 +390,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         Raises
         ------
         InputError
-            If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.
+            If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.  Or if y had numbers
+            of rows.
 
         Examples
         --------
@@ -390,6 +404,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep networks", arXiv 1703.01365.
         """
         check_is_fitted(self, "module_")
+        self._check_pools("integrated_gradients")
         steps = check_int(steps, "integrated_gradients, steps", 1)
         if list(self._shares) != ["recurrent"]:
             expected, got = "an estimator that predicts by a network alone", " and ".join(self._shares)
@@ -536,6 +551,11 @@ class _Choice:
         found._shown, found.shift_of = len(found.candidates), dict(self.shift_of)
         return found
 
+    @property
+    def least_held(self) -> int:
+        """The least number of sequences left out that a network needs to be chosen, unless there are no more."""
+        return _LEAST_HELD if self.targets.levels is None else _LEAST_FOR_QUANTILES
+
     def network_is_worth_it(self) -> bool | None:
         """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
 
@@ -549,7 +569,7 @@ class _Choice:
         error = float(np.sqrt((weights**2 * (gains - gain) ** 2).sum()))
         if gain + error < _LEAST_GAIN * self.targets.mean(self.losses[first]):
             return False
-        return True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
+        return True if gain > 2 * error and len(gains) >= self.least_held else None
 
     def keep_first(self) -> None:
         """Choose the first candidate, even if the loss of another is less."""

@@ -378,8 +378,9 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         "squared", the squared error, predicts means; "mae", the mean absolute error, medians; "quantile", the pinball
         loss, `quantiles`, and `predict` returns medians.  The last two are calibrated on sequences left out: those that
         choose between models, or with `model="recurrent"` and for numbers of rows a fifth that the network is not
-        trained on (with `early_stopping`, the validation set).  A share of about `q` of new numbers then lies below the
-        quantile `q` (conformalized quantile regression, arXiv 1905.03222).  `partial_fit` does not calibrate.
+        trained on (with `early_stopping` the validation set, with `eval_set` its sequences).  A share of about `q` of
+        new numbers then lies below the quantile `q` (conformalized quantile regression, arXiv 1905.03222).
+        `partial_fit` does not calibrate.
     quantiles : list of float
         Rising numbers between 0 and 1 for `loss="quantile"`; the default is an interval of 80 % and the median.
 
@@ -480,7 +481,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             return functional.mse_loss(outputs, values, reduction="none").mean(axis=1)
         columns = outputs.reshape(-1, len(self._levels))  # a row for each target
         losses = functional.quantile_loss(columns, values.reshape(-1), self._levels, "none")
-        return losses.reshape(len(values), -1).mean(axis=1)
+        return losses.reshape(len(values), outputs.shape[1]).mean(axis=1)
 
     def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
         number = 0 if target is None else check_int(target, "integrated_gradients, target", 0)
@@ -572,7 +573,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     def _found(self, X: Any, executor: Any) -> tuple[list[np.ndarray], np.ndarray]:
         """Return sequences, and their predictions, `(sequences or rows, targets, quantiles)`, in the unit of y."""
         sequences, outputs = self._outputs(X, executor)
-        found = outputs.reshape(len(outputs), len(self._mean), -1) * self._scale[:, None] + self._mean[:, None]
+        levels = max(1, len(self._levels))
+        found = outputs.reshape(len(outputs), len(self._mean), levels) * self._scale[:, None] + self._mean[:, None]
         return sequences, np.sort(found, axis=2)
 
     def _shaped(self, sequences: list[np.ndarray], found: np.ndarray) -> np.ndarray | list[np.ndarray]:

@@ -19,13 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_int, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_int, listed, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn.base import SequenceEstimator
 from varlen_rnn.sklearn.ends import Choice, Ends, ordered
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
 from varlen_rnn.sklearn.quantiles import check_quantiles, with_median
+from varlen_rnn.sklearn.static import divided
 from varlen_rnn.tape.variable import Variable
 
 _MOST_STEPS, _MOST_LAGS = 20_000, 100  # of all series, of which the last values count; and of a row
@@ -453,6 +454,8 @@ def _check_steps(value: Any, name: str) -> int:
 
 def _as_rows(X: Any, name: str) -> list[np.ndarray]:
     """Return sequences of numbers as float64 rows; whole numbers count as numbers, not as ids."""
+    if names := divided(X)[1]:
+        raise InputError(name, expected="one column of series", got=f"also the columns {listed(names)}")
     if isinstance(X, (list, tuple)):
         X = [_as_floats(entry) for entry in X]
     try:
