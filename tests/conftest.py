@@ -31,7 +31,7 @@ class Device:
         self.name = name
 
     def put(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         return to_device(array) if self.name == "cuda" else array.copy()
 
     def get(self, array):

@@ -67,7 +67,7 @@ from tests.waiting import HANGS
 ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
-DOCTESTS += "quality.code quality.models quality.page quality.run quality.scores "
+DOCTESTS += "quality.code quality.models quality.page quality.run quality.scores quality.sets "
 DOCTESTS += "ranks scale suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
 
 

@@ -68,7 +68,12 @@ def test_a_set_to_evaluate_on_calibrates_quantiles(monkeypatch, make, model):
 
 def test_more_sequences_calibrate_quantiles_than_choose(monkeypatch):
     monkeypatch.setattr(choosing, "_LEAST_GAIN", -1e6)  # no fold shows that a network is not worth its cost
-    for name, number in (("_LEAST_SEQUENCES", 20), ("_ENOUGH_HELD", 10), ("_LEAST_FOR_QUANTILES", 30)):
+    for name, number in (
+        ("_LEAST_SEQUENCES", 20),
+        ("_LEAST_HELD", 10),
+        ("_ENOUGH_HELD", 10),
+        ("_LEAST_FOR_QUANTILES", 30),
+    ):
         monkeypatch.setattr(choosing, name, number)
     held = []
     for loss in ("squared", "quantile"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from oracles import kernels as oracle
 
-from varlen_rnn.kernels import largest, moves, pool, rows, segment, updates
+from varlen_rnn.kernels import clip, largest, losses, matrices, moves, pool, rows, segment, updates
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.runtime import threads
@@ -97,22 +97,25 @@ def test_rows_are_gathered_and_added(device, dtype, features):
 
 @by_any
 @by_features
-def test_runs_of_rows_are_copied(dtype, features):
+def test_runs_of_rows_are_copied(device, dtype, features):
     runs = np.array([2, 0, 4, 1]), np.array([4, 0, 1, 0]), np.array([2, 0, 3, 1])
     for table, these in ((values((7, features), dtype), runs), (values((0, features), dtype), [runs[1][1:2]] * 3)):
-        out = values((6, features), dtype, 1)
-        expected = out.copy()
-        oracle.copy_runs(table, *these, expected)
-        rows.copy_runs(table, *these, out)
-        assert np.array_equal(out, expected)
+        check(device, rows.copy_runs, oracle.copy_runs, table, *these, values((6, features), dtype, 1))
 
 
-def test_rows_between_runs_are_filled():
+@by_number
+def test_rows_between_runs_are_filled(device, dtype):
     for places, lengths in (((0, 3), (2, 1)), ((1, 1, 4), (0, 2, 1)), ((), ()), ((0,), (6,)), ((6,), (0,))):
-        out, expected = values((6, 2), np.float32, 0), values((6, 2), np.float32, 0)
-        oracle.fill_between_runs(places, lengths, 0.5, expected)
-        rows.fill_between_runs(np.array(places, np.int64), np.array(lengths, np.int64), np.float32(0.5), out)
-        assert np.array_equal(out, expected)
+        runs = np.array(places, np.int64), np.array(lengths, np.int64)
+        check(device, rows.fill_between_runs, oracle.fill_between_runs, *runs, dtype(0.5), values((6, 2), dtype))
+
+
+@by_any
+def test_listed_rows_are_filled_and_marked(device, dtype):
+    for listed in (np.array([3, 0]), np.empty(0, np.int64)):
+        check(device, rows.fill_rows, oracle.fill_rows, listed, dtype(5), values((4, 3), dtype))
+    for ids in (np.array([3, 0, 3]), np.empty(0, np.int64)):
+        check(device, rows.mark, oracle.mark, ids, values((len(ids), 4), dtype))
 
 
 def test_slices_are_placed_and_what_a_sequence_has_not_is_found():
@@ -128,26 +131,22 @@ def test_slices_are_placed_and_what_a_sequence_has_not_is_found():
             assert all(map(np.array_equal, out, expected))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_copies_of_sequences_are_summed(dtype):
+@by_number
+def test_copies_of_sequences_are_summed(device, dtype):
     for lengths, times in (((2, 0, 3), (3, 5, 0)), ((1, 1), (100, 1)), ((), ()), ((0,), (3,)), ((2,), (200,))):
         offsets, times = np.cumsum([0, *lengths]), np.array(times, np.int64)
         x = values((int(np.dot(np.diff(offsets), times)), 3), dtype, 0)
-        out, expected = np.empty((offsets[-1], 3), dtype), np.empty((offsets[-1], 3), dtype)
-        oracle.sum_copies(x, offsets, times, expected)
-        pool.sum_copies(x, offsets, times, out)
-        np.testing.assert_allclose(out, expected, rtol=1e-5 if dtype == np.float32 else 1e-12)
+        out = values((offsets[-1], 3), dtype, 1)
+        check(device, pool.sum_copies, oracle.sum_copies, x, offsets, times, out, exact=False)
 
 
 @by_any
-def test_sequences_are_repeated(dtype):
+def test_sequences_are_repeated(device, dtype):
     for lengths, times in (((2, 0, 3), (3, 5, 0)), ((1, 1), (100, 1)), ((), ()), ((0,), (3,)), ((7, 400), (170, 5))):
         offsets, times = np.cumsum([0, *lengths]), np.array(times, np.int64)
         x, num_copies = values((offsets[-1], 3), dtype, 0), int(np.dot(np.diff(offsets), times))
-        out, expected = np.empty((num_copies, 3), dtype), np.empty((num_copies, 3), dtype)
-        oracle.repeat_sequences(x, offsets, times, expected)
-        moves.repeat_sequences(x, offsets, times, out)
-        assert np.array_equal(out, expected)
+        out = values((num_copies, 3), dtype, 1)
+        check(device, moves.repeat_sequences, oracle.repeat_sequences, x, offsets, times, out)
 
 
 def test_repeated_rows_add_in_the_order_of_appearance(device):
@@ -225,6 +224,74 @@ def test_updates_change_the_listed_rows(device, name, listed, features, dtype):
     grad, param = values((len(listed), features), dtype), values((5, features), dtype, 1)
     moments = [np.abs(values((5, features), dtype, 2 + m)) for m in range(num_moments)]
     check(device, front, reference, listed, grad, *scalars, *moments, param, exact=False)
+
+
+@by_number
+def test_rows_are_shrunk(device, dtype):
+    for listed in (np.array([3, 0]), np.array([0]), np.empty(0, np.int64)):
+        check(device, updates.shrink, oracle.shrink, listed, 0.75, values((4, 3), dtype), exact=False)
+
+
+@by_number
+def test_pairs_of_matrices_are_multiplied(device, dtype):
+    for rows_of_a, depth, columns in ((2, 3, 4), (1, 1, 1), (3, 0, 2)):
+        a, b = values((2, rows_of_a, depth), dtype), values((3, depth, columns), dtype, 1)
+        pairs, out = (np.array([1, 0, 1]), np.array([2, 2, 0])), values((3, rows_of_a, columns), dtype, 2)
+        arguments = a, pairs[0], b, pairs[1], out
+        check(device, matrices.multiply_matrices, oracle.multiply_matrices, *arguments, exact=False)
+
+
+@by_number
+def test_losses_read_their_class_and_ignore_rows(device, dtype):
+    for classes in (np.array([2, 0, -1, 1]), np.array([0, 1, 2, 0]), np.empty(0, np.int64)):
+        x, d = values((len(classes), 3), dtype), values(len(classes), dtype, 1)
+        log_probabilities = -np.abs(x)
+        out = values(len(classes), dtype, 2)
+        check(device, losses.negative_log_likelihood, oracle.negative_log_likelihood, log_probabilities, classes, out)
+        arguments = log_probabilities, classes, d, values(x.shape, dtype, 2)
+        check(device, losses.cross_entropy_grad, oracle.cross_entropy_grad, *arguments, exact=False)
+        check(device, losses.sum_by_class, oracle.sum_by_class, d, classes, values(3, dtype, 2), exact=False)
+
+
+@by_number
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 5, 3), (1, 1), (70, 2)])
+def test_largest_elements_along_an_axis(device, shape, dtype):
+    x = values(shape, dtype).round(1)  # with ties
+    x.reshape(-1)[0] = np.nan
+    for axis in range(len(shape)):
+        k = max(1, shape[axis] // 2)
+        found, places = map(device.get, largest.top(device.put(x), k, axis))
+        # Of equal numbers the first one is taken, and NaN comes first.
+        order = np.argsort(np.where(np.isnan(x), -np.inf, -x), axis, kind="stable")
+        expected = np.take(order, range(k), axis)
+        np.testing.assert_array_equal(places, expected)
+        np.testing.assert_array_equal(found, np.take_along_axis(x, expected, axis))
+        out, values_there = device.put(np.zeros(shape, dtype)), values(expected.shape, dtype, 3)
+        largest.put_along(device.put(values_there), device.put(expected), axis, out)
+        whole = np.zeros(shape, dtype)
+        for place in np.ndindex(expected.shape):
+            whole[(*place[:axis], expected[place], *place[axis + 1 :])] = values_there[place]
+        np.testing.assert_array_equal(device.get(out), whole)
+
+
+@by_number
+def test_global_norm_on_the_device(device, dtype):
+    if device.name == "cpu":
+        return
+    big = np.float32(3e20) if dtype == np.float32 else 3e200  # its square overflows
+    some = [values((7, 30), dtype), values(5, dtype, 1), values((0, 3), dtype)]
+    others = [np.full(100, big), np.zeros(3), np.array([np.inf, 1]), np.array([np.nan, np.inf])]
+    tolerance = 4e-6 if dtype == np.float32 else 1e-13
+    for arrays in (some, *([array.astype(dtype)] for array in others)):
+        norm = clip.norm_on_device([device.put(array) for array in arrays])
+        expected = np.linalg.norm(np.concatenate([array.ravel() for array in arrays]).astype(np.longdouble))
+        np.testing.assert_allclose(device.get(norm), expected.astype(dtype), rtol=tolerance)
+        for limit in (1.0, np.inf):
+            found = device.get(clip.clipped(device.put(arrays[0]), norm, limit))
+            with np.errstate(invalid="ignore"):
+                factor = 1 if expected <= limit else limit / expected
+                right = (arrays[0] * np.longdouble(factor)).astype(dtype)
+            np.testing.assert_allclose(found, right, rtol=tolerance)
 
 
 @by_number

@@ -296,6 +296,30 @@ def test_a_method_of_pytorch_alone_is_answered_with_the_one_here(name, here):
 
 
 @pytest.mark.parametrize(
+    ("module", "name", "message"),
+    [
+        (vr.nn, "CrossEntropyLoss", r"'varlen_rnn.nn' has no attribute .* \(write functional.cross_entropy\("),
+        (F, "cat", r"'varlen_rnn.nn.functional' has no attribute 'cat' \(write concat\("),
+        (F, "dog", "has no attribute 'dog'$"),
+    ],
+)
+def test_a_function_of_pytorch_alone_is_answered_with_the_one_here(module, name, message):
+    with pytest.raises(AttributeError, match=message):
+        getattr(module, name)
+    for name, here in module._HERE.items():
+        assert not hasattr(module, name)
+        words = here.partition("(")[0].split(".")
+        assert words[-1] in {*vr.nn.__all__, *F.__all__} or "@" in here, here
+
+
+def test_bools_and_integers_are_converted_to_be_summed():
+    hits = vr.Variable(np.array([1, 2])) > 1
+    with pytest.raises(vr.DTypeError, match=r"got bool \(x.astype\(np.float32\) converts\)"):
+        hits.sum()
+    assert hits.astype(np.float32).sum().item() == 1
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda x: x.sum(dim=1), r"Variable\.sum\(\) got an unexpected keyword argument 'dim' \(its name is axis"),

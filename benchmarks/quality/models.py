@@ -49,15 +49,15 @@ MODELS = {
 }
 
 
-def models_of(kind):
-    """Return the names of the models of a kind of sets.
+def models_of(kind, of_ours=False):
+    """Return the names of the models of a kind of sets; if varlen_rnn reads the set, those outside aeon's environment.
 
     Examples
     --------
     >>> models_of("tags")
     ['varlen_rnn', 'CRF', 'PyTorch LSTM']
     """
-    return [name for name, model in MODELS.items() if kind in model.kinds]
+    return [name for name, its in MODELS.items() if kind in its.kinds and not (of_ours and "aeon" in its.needs)]
 
 
 def seeds_of(name):

@@ -3,8 +3,8 @@
 import statistics
 
 from benchmarks import results
-from benchmarks.quality.models import MODELS, OURS, OWN, QUANTILES, models_of, seeds_of
-from benchmarks.quality.sets import SETS
+from benchmarks.quality.models import MODELS, OURS, OWN, QUANTILES, seeds_of
+from benchmarks.quality.sets import SETS, models_for
 from benchmarks.tables import markdown
 
 TITLES = {"series": "Series", "texts": "Texts", "tags": "Tags of steps", "numbers": "Numbers",
@@ -101,7 +101,7 @@ def relative(found, name, model):
 
 def _about(machine):
     return (
-        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, threads of a fit: {machine['threads']}; "
         f"varlen_rnn {machine['varlen_rnn']} ({machine['commit']}).\n"
     )
 
@@ -176,7 +176,7 @@ def _missing(found, lines):
     failed = [line for line in lines if "failed" in line]
     rows = []
     for name in SETS:
-        counts = {model: found.get((name, model), {"seeds": 0})["seeds"] for model in models_of(SETS[name].kind)}
+        counts = {model: found.get((name, model), {"seeds": 0})["seeds"] for model in models_for(name)}
         few = [f"{model} ({n} of {seeds_of(model)})" for model, n in counts.items() if n < seeds_of(model)]
         rows += [f"* {name}: {', '.join(few)}"] if few else []
     told = ["Not all seeds are computed:\n", *rows, ""] if rows else []

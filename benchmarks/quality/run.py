@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks import machine, results
 from benchmarks.processes import ROOT, environment
-from benchmarks.quality.models import MODELS, OWN, lacking, models_of, seeds_of
+from benchmarks.quality.models import MODELS, OWN, lacking, seeds_of
 from benchmarks.quality.page import write_page
-from benchmarks.quality.sets import SETS
+from benchmarks.quality.sets import SETS, models_for
 
 LONGEST = 900  # seconds of one fit and its predictions
 PATH = ROOT / "benchmarks" / "results" / "quality.jsonl"
@@ -68,7 +68,7 @@ def points(names, models):
     >>> points(["names"], ["CRF", "n-grams, SVM", "PyTorch LSTM"])
     [('names', 'n-grams, SVM'), ('names', 'PyTorch LSTM')]
     """
-    return [(name, model) for name in names for model in models_of(SETS[name].kind) if model in models]
+    return [(name, model) for name in names for model in models_for(name) if model in models]
 
 
 def data_folder(aeon):

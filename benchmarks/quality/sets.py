@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.quality import series
+from benchmarks.quality.models import models_of
 
 SHARE = 4  # one of four sequences is for the test, if the set has no test part of its own
 
@@ -26,6 +27,8 @@ class Set(NamedTuple):
     about : str
     of_aeon : bool
         Whether its files are in aeon's environment.
+    of_ours : bool
+        Whether varlen_rnn reads it, which aeon's environment lacks.
     """
 
     kind: str
@@ -33,6 +36,7 @@ class Set(NamedTuple):
     tuned: bool
     about: str
     of_aeon: bool = False
+    of_ours: bool = False
 
 
 def read_ts(path):
@@ -172,5 +176,18 @@ SETS = dict(
     "sea": Set("forecasts", series.sea, True, "temperatures of the sea, 6 decades of months", True),
     "carbon dioxide": Set("forecasts", series.carbon_dioxide, False, "concentrations in the air, by month", True),
     "sales": Set("forecasts", series.sales, False, "3 monthly series of passengers, sales and orders", True),
-    "branches": Set("numbers", _branches, False, "the lines of functions, indent and length: how many branches"),
+    "branches": Set(
+        "numbers", _branches, False, "the lines of functions, indent and length: how many branches", of_ours=True
+    ),
 }
+
+
+def models_for(name):
+    """Return the names of the models of a set.
+
+    Examples
+    --------
+    >>> models_for("branches")
+    ['varlen_rnn', 'varlen_rnn, recurrent', 'varlen_rnn, quantiles', 'boosted statistics', 'PyTorch LSTM']
+    """
+    return models_of(SETS[name].kind, SETS[name].of_ours)

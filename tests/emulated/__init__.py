@@ -17,6 +17,6 @@ its bounds and its alignment, every pair of accesses for races, every kernel for
 | `mutants` | kernels without one of their synchronisations, which the checks must see |
 
 It says nothing on speed, and nothing on approximations of a GPU, because `ex2`, `rcp` and `tanh` are exact here.  It
-does not translate grid barriers of cooperative groups, bulk copies, `wgmma`, calls of functions, `match.all` and
-`bar.arrive`: these raise `Unsupported`.
+does not translate grid barriers of cooperative groups, bulk copies, `wgmma`, `match.all` and `bar.arrive`: these raise
+`Unsupported`.
 """

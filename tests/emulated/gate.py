@@ -19,7 +19,8 @@ def declared():
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
         for room in (attention, kernels, products, recurrence, runtime)
         for _, name, _ in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
-        for value in vars(importlib.import_module(name)).values()
+        for made in vars(importlib.import_module(name)).values()
+        for value in (made, getattr(made, "cuda", None), twin_of(made))  # fronts have their kernel as an attribute
         if isinstance(value, Kernel)
     }
     for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
@@ -28,6 +29,12 @@ def declared():
                 kernel = make(cell, number)
                 found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}
+
+
+def twin_of(front):
+    """Return the kernel of an elementwise function, which is made when it is asked for; None for anything else."""
+    make = getattr(front, "twin", None)
+    return make() if callable(make) else None
 
 
 def launched(counts):

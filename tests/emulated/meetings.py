@@ -1,12 +1,19 @@
 """Instructions of PTX by which threads leave, or meet: jumps, barriers, fences, votes, shuffles, products of a warp."""
 
-from tests.emulated.operands import flag, group, put, register, symbol
-from tests.emulated.ptx import Unsupported
+from tests.emulated.operands import called, flag, group, passed, put, register, symbol
+from tests.emulated.ptx import Unsupported, split_operands
 
 
 def leave(of, i, kind):
     """End the thread."""
     return "return;"
+
+
+def call(of, i, kind):
+    """Call a function, whose result comes after its arguments."""
+    results, name, arguments = (i.args[0], i.args[1], i.args[2]) if i.args[0].startswith("(") else ("()", *i.args)
+    operands = [*split_operands(arguments.strip()[1:-1]), *split_operands(results.strip()[1:-1])]
+    return f"{called(name)}({', '.join(['t', *map(passed, operands)])});"
 
 
 def jump(of, i, kind):
@@ -82,6 +89,7 @@ def multiply(of, i, kind):
 
 
 EMITTERS = {
+    "call": call,
     "ret": leave,
     "exit": leave,
     "bra": jump,

@@ -1,6 +1,6 @@
 """Instructions of PTX that read and write memory: every access is checked, ordered accesses carry clocks."""
 
-from tests.emulated.operands import address, bits, group, put
+from tests.emulated.operands import address, bits, group, passed, put
 from tests.emulated.ptx import Unsupported
 
 RELAXED, ACQUIRE, RELEASE, BOTH = 0, 1, 2, 3
@@ -33,8 +33,10 @@ def _is_shared(i):
 
 
 def load(of, i, kind):
-    """Read one register, or a vector of them; parameters come from the launch."""
+    """Read one register, or a vector of them; parameters come from the launch, or from the caller of a function."""
     to, where = i.args
+    if (name := address(where)[0]) in of.passed:
+        return put(to, f"as<{kind}>({passed(name)})")
     if "param" in i.parts:
         return put(to, f"*({kind} *)P[{of.params[address(where)[0]]}]")
     order = order_of(i.parts)
@@ -50,6 +52,8 @@ def load(of, i, kind):
 def store(of, i, kind):
     """Write one register, or a vector of them."""
     where, source = i.args
+    if (name := address(where)[0]) in of.passed:
+        return f"{passed(name)} = as<u64>({of.value(source, kind)});"
     order = order_of(i.parts)
     how = "" if order is None else f", {order}"
     each = _each(source, lambda name, at: f"st<{kind}>(t, {at}, {of.value(name, kind)}, s_{how});", kind)

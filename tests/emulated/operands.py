@@ -55,6 +55,16 @@ def table(name):
     return f"T_{identifier(name)}"
 
 
+def called(name):
+    """Return the C++ name of a function."""
+    return f"F_{identifier(name)}"
+
+
+def passed(name):
+    """Return the C++ name of what is passed to a function or back."""
+    return f"A_{identifier(name)}"
+
+
 def register(name):
     """Return the C++ name of a register; in inline assembly it may lack the percent sign."""
     return f"R_{identifier(name[1:])}" if name.startswith("%") else f"N_{identifier(name)}"
@@ -92,15 +102,16 @@ def bits(kind):
 class Operands:
     """The operands of one kernel."""
 
-    def __init__(self, source):
-        self.shared, self.tables, self.params = source.shared, source.tables, {}
-        self.local = {name for _, name, _ in source.local_memory()}
-        self.params = {name: place for place, (_, name) in enumerate(source.params)}
+    def __init__(self, source, code):
+        self.shared, self.tables = source.shared, source.tables
+        self.local = {name for _, name, _ in code.local_memory()}
+        self.params = {name: place for place, (_, name) in enumerate(source.params)} if code is source else {}
+        self.passed = {*code.passed(), *(() if code is source else code.params)}
         self.is_plain, self.named = source.is_plain, set()
 
     def declare(self, source):
-        """Return C++ declarations of all registers and of local memory."""
-        lines, kinds = [], {}
+        """Return C++ declarations of all registers, of local memory, and of what is passed to functions."""
+        lines, kinds = [f"u64 {passed(name)} = 0;" for name in source.passed()], {}
         for kind, name in source.registers():
             if kinds.setdefault(name, kind) != kind:
                 raise Unsupported(f"two registers {name} of inline assembly, of different types")

@@ -13,6 +13,7 @@ _MEETS = re.compile(
     r"\b(bar|barrier|shfl|vote|match|activemask|mma|nanosleep|cp\.async|fence|membar"
     r"|ld\.(acquire|volatile|relaxed)|atom\S*\.(cas|exch))\b|\.shared"
 )
+_SMALL = re.compile(r"\b(ld|st|atom|red)\.\S*\.[usbf](8|16)\b")
 
 
 class Unsupported(Exception):
@@ -88,43 +89,16 @@ def split_statements(text):
     return [statement for statement in (*out, " ".join(now.split())) if statement]
 
 
-class Source:
-    """The kernel of a PTX text.
+class Code:
+    """A body of PTX: the text between its braces."""
 
-    Attributes
-    ----------
-    name : str
-    params : list of (type, name)
-    shared : dict of name to offset
-        Variables in shared memory; the dynamic ones begin where the static ones end.
-    static_bytes : int
-        Size of the static shared memory.
-    tables : dict of name to Table
-    is_plain : bool
-        Whether no thread waits for another, or shares memory with its block.
-    body : str
-    """
-
-    def __init__(self, ptx):
-        text = re.sub(r"/\*.*?\*/", "", re.sub(r"//[^\n]*", "", ptx), flags=re.S)
-        entry = re.search(r"\.entry\s+([\w$]+)\s*\((.*?)\)\s*(.*?)\{(.*)\}", text, re.S)
-        self.name, self.body = entry[1], entry[4]
-        self.params = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)", entry[2])
-        self.is_plain = not _MEETS.search(text)
-        self.shared, self.static_bytes = _shared_memory(text)
-        self.tables = {
-            name: Table(int(align or 8), kind, int(count or 1), values or None)
-            for align, kind, name, count, values in re.findall(
-                r"\.(?:global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?"
-                r"\s*(?:=\s*(\{[^}]*\}|[^;]+))?;",
-                text,
-            )
-        }
+    def __init__(self, body):
+        self.body = body
 
     def statements(self):
         """Return labels, which end with a colon, and instructions with their guards; no declarations."""
-        text = re.sub(r'\.(reg|local|shared)\s+[^;]+;|\.pragma\s+"[^"]*"\s*;|\.loc[^\n]*\n', "\n", self.body)
-        return split_statements(re.sub(r"([\w$]+):(?!:)", r"\1: ;\n", text))
+        declared = r'\.(reg|local|shared|param)\s+[^;]+;|\.pragma\s+"[^"]*"\s*;|\.loc[^\n]*\n'
+        return split_statements(re.sub(r"([\w$]+):(?!:)", r"\1: ;\n", re.sub(declared, "\n", self.body)))
 
     def registers(self):
         """Return pairs of type and name; `%f<3>` declares `%f0`, `%f1` and `%f2`."""
@@ -138,6 +112,82 @@ class Source:
     def local_memory(self):
         """Return triples of alignment, name and size in bytes."""
         return re.findall(r"\.local\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d+)\]\s*;", self.body)
+
+    def passed(self):
+        """Return the names of what is passed to functions and back, 8 bytes each."""
+        return list(dict.fromkeys(re.findall(r"\.param\s+\.b\d+\s+([\w$]+)\s*;", self.body)))
+
+
+class Function(Code):
+    """A function that kernels call, such as the power of float64.
+
+    Attributes
+    ----------
+    name : str
+    params : list of str
+        What it gets, and then the result, 8 bytes each.
+    body : str
+    """
+
+    def __init__(self, name, params, body):
+        super().__init__(body)
+        self.name, self.params = name, params
+
+
+class Source(Code):
+    """The kernel of a PTX text.
+
+    Attributes
+    ----------
+    name : str
+    params : list of (type, name)
+    shared : dict of name to offset
+        Variables in shared memory; the dynamic ones begin where the static ones end.
+    static_bytes : int
+        Size of the static shared memory.
+    tables : dict of name to Table
+    is_plain : bool
+        Whether no thread waits for another, or shares memory with its block.
+    unit : int
+        The bytes of the smallest number that it reads or writes, 4 at most; races are found by units.
+    functions : list of Function
+    body : str
+    """
+
+    def __init__(self, ptx):
+        text = re.sub(r"/\*.*?\*/", "", re.sub(r"//[^\n]*", "", ptx), flags=re.S)
+        text, self.functions = _functions(text)
+        entry = re.search(r"\.entry\s+([\w$]+)\s*\((.*?)\)\s*(.*?)\{(.*)\}", text, re.S)
+        super().__init__(entry[4])
+        self.name = entry[1]
+        self.params = re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)", entry[2])
+        self.is_plain = not _MEETS.search(text)
+        self.unit = 1 if _SMALL.search(text) else 4
+        self.shared, self.static_bytes = _shared_memory(text)
+        self.tables = {
+            name: Table(int(align or 8), kind, int(count or 1), values or None)
+            for align, kind, name, count, values in re.findall(
+                r"\.(?:global|const)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?"
+                r"\s*(?:=\s*(\{[^}]*\}|[^;]+))?;",
+                text,
+            )
+        }
+
+
+def _functions(text):
+    """Return the text without its functions, and these."""
+    found, rest = [], ""
+    while start := re.search(r"\.func\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*\(([^)]*)\)\s*([;{])", text):
+        rest, text = rest + text[: start.start()], text[start.end() :]
+        if start[4] == "{":
+            depth = end = 1
+            while depth:
+                end = re.compile(r"[{}]").search(text, end - 1).end() + 1
+                depth += 1 if text[end - 2] == "{" else -1
+            params = re.findall(r"\.b64\s+([\w$]+)", f"{start[3]},{start[1] or ''}")
+            found.append(Function(start[2], params, text[: end - 2]))
+            text = text[end - 1 :]
+    return rest + text, found
 
 
 def _shared_memory(text):

@@ -1,5 +1,5 @@
 // Races, by vector clocks: two threads, one word, one of them writes, and no barrier or release and acquire between.
-// A word has 4 bytes, so threads that access different bytes of one count as a race, too.
+// A word has 4 bytes, or 1 in a kernel that accesses smaller numbers.
 #include <algorithm>
 
 #include "threads.h"
@@ -44,13 +44,13 @@ static void plain_race(u64 p, int n, int write, int non_coherent) {
     Range& x = l->ranges[r];
     if ((char*)p < x.begin || (char*)p >= x.end) continue;
     std::vector<u32>& seen = l->plain_shadow[r];
-    u64 first = (u64)x.begin / 4;
-    if (seen.empty()) seen.assign(2 * ((u64)x.end / 4 + 1 - first), 0);
-    for (u64 w = p / 4; w <= (p + n - 1) / 4; w++) {
+    u64 first = (u64)x.begin / l->unit;
+    if (seen.empty()) seen.assign(2 * ((u64)x.end / l->unit + 1 - first), 0);
+    for (u64 w = p / l->unit; w <= (p + n - 1) / l->unit; w++) {
       u32 &writer = seen[2 * (w - first)], &reader = seen[2 * (w - first) + 1];
-      if (writer && writer != id) ptx_fail(write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, writer - 1, w * 4);
-      if (non_coherent && writer) ptx_fail(NON_COHERENT, writer - 1, w * 4);
-      if (write && reader && reader != id) ptx_fail(WRITE_AFTER_READ, reader - 1, w * 4);
+      if (writer && writer != id) ptx_fail(write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, writer - 1, w * l->unit);
+      if (non_coherent && writer) ptx_fail(NON_COHERENT, writer - 1, w * l->unit);
+      if (write && reader && reader != id) ptx_fail(WRITE_AFTER_READ, reader - 1, w * l->unit);
       if (write)
         writer = id;
       else
@@ -90,13 +90,14 @@ extern "C" void ptx_race(u64 p, int n, int write, int non_coherent) {
   Fiber* t = me();
   if (p >= (u64)t->stack && p < (u64)t->stack_end) return;
   if (the_launch->plain) return plain_race(p, n, write, non_coherent);
-  for (u64 w = p / 4; w <= (p + n - 1) / 4; w++) {
+  u64 unit = the_launch->unit;
+  for (u64 w = p / unit; w <= (p + n - 1) / unit; w++) {
     Shadow& s = launch()->shadow[w];
     if (s.writer && !knows(t, s.writer - 1, s.clock))
-      ptx_fail(write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, s.writer - 1, w * 4);
-    if (non_coherent && s.writer) ptx_fail(NON_COHERENT, s.writer - 1, w * 4);
+      ptx_fail(write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, s.writer - 1, w * unit);
+    if (non_coherent && s.writer) ptx_fail(NON_COHERENT, s.writer - 1, w * unit);
     if (write)
-      note_write(t, s, w * 4);
+      note_write(t, s, w * unit);
     else
       note_read(t, s);
   }

@@ -62,6 +62,7 @@ struct Given {
 };
 struct LaunchBase : Given {
   int plain;  // whether a launch is a loop over its threads
+  int unit;   // bytes that one thread accesses at least: 4, or 1 if the kernel has smaller numbers
   Thread* now;
 };
 
@@ -85,7 +86,7 @@ u32 ptx_active();
 void ptx_cp(u64 to, u64 from, int n, int given);
 void ptx_cp_commit();
 void ptx_cp_wait(int pending);
-int ptx_launch(void (*kernel)(Thread*, char**), const Given* given, int plain, char* error, u64* switches);
+int ptx_launch(void (*kernel)(Thread*, char**), const Given* given, int plain, int unit, char* error, u64* switches);
 }
 
 static inline u64 next_random() {

@@ -163,12 +163,13 @@ static int run_all(Launch& l) {
   return failed;
 }
 
-extern "C" int ptx_launch(void (*kernel)(Thread*, char**), const Given* given, int plain, char* error, u64* switches) {
+extern "C" int ptx_launch(void (*kernel)(Thread*, char**), const Given* given, int plain, int unit, char* error, u64* switches) {
   Launch l;
   the_launch = &l;
   (Given&)l = *given;
   l.kernel = kernel;
   l.plain = plain;
+  l.unit = unit;
   l.plain_shadow.resize(l.num_ranges);
   int failed = 1;
   if (!plain) {

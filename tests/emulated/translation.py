@@ -3,18 +3,19 @@
 import re
 
 from tests.emulated import arithmetic, meetings, memory
-from tests.emulated.operands import TYPE, Operands, register, symbol, table
+from tests.emulated.operands import TYPE, Operands, called, passed, register, symbol, table
 from tests.emulated.ptx import Unsupported, instruction
 
 _EMITTERS = arithmetic.EMITTERS | memory.EMITTERS | meetings.EMITTERS
 _TEXT = """#include "runtime.h"
 {tables}
+{functions}
 static void kernel(Thread *t, char **P) {{
 {declarations}
 {statements}
 }}
 extern "C" int run(const Given *given, char *error, u64 *switches) {{
-  return ptx_launch(kernel, given, {is_plain}, error, switches);
+  return ptx_launch(kernel, given, {is_plain}, {unit}, error, switches);
 }}
 extern "C" int tables(u64 *out) {{
 {ranges}
@@ -25,17 +26,27 @@ extern "C" int tables(u64 *out) {{
 
 def translate(source):
     """Return the C++ text of a `Source`."""
-    of, names = Operands(source), [table(name) for name in source.tables]
+    of, names = Operands(source, source), [table(name) for name in source.tables]
     return _TEXT.format(
         tables="\n".join(_table(name, value) for name, value in source.tables.items()),
+        functions="\n".join(_function(source, function) for function in source.functions),
         declarations="\n".join(of.declare(source)),
         statements="\n".join(_statement(of, text) for text in source.statements()),
         is_plain=int(source.is_plain),
+        unit=source.unit,
         ranges="\n".join(
             f"  out[{2 * k}] = (u64){n}; out[{2 * k + 1}] = (u64){n} + sizeof {n};" for k, n in enumerate(names)
         ),
         num_tables=len(names),
     )
+
+
+def _function(source, function):
+    """Return the definition of a function; its last parameter is the result."""
+    of = Operands(source, function)
+    params = ", ".join(f"u64 &{passed(name)}" for name in function.params)
+    lines = [*of.declare(function), *(_statement(of, text) for text in function.statements())]
+    return f"static void {called(function.name)}(Thread *t, {params}) {{\n{chr(10).join(lines)}\n}}"
 
 
 def _statement(of, text):

@@ -51,6 +51,45 @@ def fill_between_runs(places, lengths, value, out):
     out[sorted(outside)] = value
 
 
+def fill_rows(listed, value, out):
+    for row in listed:
+        out[row] = value
+
+
+def mark(ids, out):
+    for k, one in enumerate(ids):
+        out[k] = np.arange(out.shape[1]) == one
+
+
+def multiply_matrices(a, of_a, b, of_b, out):
+    for i, (left, right) in enumerate(zip(of_a, of_b, strict=True)):
+        out[i] = matmul(a[left], b[right])
+
+
+def negative_log_likelihood(log_probabilities, classes, out):
+    for r, label in enumerate(classes):
+        out[r] = 0 if label < 0 else -log_probabilities[r, label]
+
+
+def cross_entropy_grad(log_probabilities, classes, d_loss, out):
+    for r, label in enumerate(classes):
+        out[r] = np.exp(log_probabilities[r]) * d_loss[r]
+        out[r, label] -= d_loss[r]
+        out[r] *= label >= 0
+
+
+def sum_by_class(values, classes, out):
+    out[:] = 0
+    for value, label in zip(values, classes, strict=True):
+        if label >= 0:
+            out[label] += value
+
+
+def shrink(listed, factor, param):
+    for row in listed:
+        param[row] *= factor
+
+
 def repeat_sequences(x, offsets, times, out):
     copies = [x[a:b] for a, b, n in zip(offsets[:-1], offsets[1:], times, strict=True) for _ in range(n)]
     out[:] = np.concatenate([x[:0], *copies])

@@ -1,10 +1,14 @@
-"""Find the rows of the largest numbers of each sequence.
+"""Find the rows of the largest numbers of each sequence, and the largest elements along an axis.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
-from varlen_rnn.kernels.twins import sequences, twins
+import numpy as np
+
+from varlen_rnn.kernels.reductions import cut
+from varlen_rnn.kernels.twins import launch_beside, sequences, twins
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import empty, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 
@@ -76,3 +80,85 @@ def largest(x, offsets, limits, out):
     >>> largest(np.array([1.0, 3.0, 3.0, 5.0]), np.array([0, 3, 4]), np.array([0, 2, 3]), out); out
     array([1, 2, 3])
     """
+
+
+@cuda_kernel
+def top_cuda(x, index):
+    """`index[b, :, a]` = where the largest elements of `x[b, :, a]` are, the largest first; one thread per axis."""
+    thread, after = cuda.grid(1), x.shape[2]
+    if thread < x.shape[0] * after:
+        b, a = thread // after, thread % after
+        take_largest(x[b, :, a], 0, x.shape[1], index[b, :, a], 0, index.shape[1])
+
+
+@cuda_kernel
+def take_along_cuda(x, index, out):
+    """`out[b, k, a] = x[b, index[b, k, a], a]`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        after, count = out.shape[2], out.shape[1]
+        b, k, a = thread // after // count, thread // after % count, thread % after
+        out[b, k, a] = x[b, index[b, k, a], a]
+
+
+@cuda_kernel
+def put_along_cuda(values, index, out):
+    """`out[b, index[b, k, a], a] = values[b, k, a]`, if that is in `out`; one thread per element of `values`."""
+    thread = cuda.grid(1)
+    if thread < values.size:
+        after, count = values.shape[2], values.shape[1]
+        b, k, a = thread // after // count, thread // after % count, thread % after
+        if 0 <= index[b, k, a] < out.shape[1]:
+            out[b, index[b, k, a], a] = values[b, k, a]
+
+
+def top(x, k, axis):
+    """Return the `k` largest elements along an axis, the largest first, and their places.
+
+    Of equal elements, the first is taken.  NaN is larger than all numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> top(np.array([2.0, 5.0, 5.0]), 2, 0)
+    (array([5., 5.]), array([1, 2]))
+    """
+    if on_device(x):
+        shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+        parts = cut(x, axis)
+        out = empty((parts.shape[0], k, parts.shape[2]), x)
+        index = empty(out.shape, x, np.int64)
+        launch_beside(top_cuda, out.shape[0] * out.shape[2], parts, index)
+        launch_beside(take_along_cuda, out.size, parts, index, out)
+        return out.reshape(shape), index.reshape(shape)
+    index = np.moveaxis(_places_of_largest(np.moveaxis(x, axis, -1), k), -1, axis)
+    return np.ascontiguousarray(np.take_along_axis(x, index, axis)), np.ascontiguousarray(index)
+
+
+def _places_of_largest(x, k):
+    """Return the indices of the `k` largest elements along the last axis, the largest first."""
+    # Find the k-th largest by a partition and sort only k elements: to sort a vocabulary takes many times as long.
+    least = np.partition(x, -k, -1)[..., -k, None]
+    is_nan, least_is_nan = x != x, least != least
+    above = (x > least) | (is_nan & ~least_is_nan)
+    equal = (x == least) | (is_nan & least_is_nan)
+    missing = k - np.count_nonzero(above, -1, keepdims=True)
+    candidates = np.nonzero(above | (equal & (np.cumsum(equal, -1) <= missing)))[-1].reshape(*x.shape[:-1], k)
+    # Sort the candidates in reverse order, and reverse the result: so equal elements remain in their order.
+    order = np.argsort(np.take_along_axis(x, candidates, -1)[..., ::-1], -1, kind="stable")[..., ::-1]
+    return np.take_along_axis(candidates, k - 1 - order, -1)
+
+
+def put_along(values, index, axis, out):
+    """Write values to the places along an axis of `out` that `top` returned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.zeros(3); put_along(np.array([7.0]), np.array([1]), 0, out); out
+    array([0., 7., 0.])
+    """
+    if on_device(out):
+        launch_beside(put_along_cuda, values.size, cut(values, axis), cut(index, axis), cut(out, axis))
+    else:
+        np.put_along_axis(out, index, values, axis)

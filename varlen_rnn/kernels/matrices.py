@@ -1,11 +1,40 @@
 """Products of many pairs of small matrices.  They use no tile, because packing each matrix would take longer."""
 
-from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.kernels.twins import twins
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 
 @cpu_kernel
+def multiply_matrices_cpu(a, of_a, b, of_b, out):
+    """`out[i] = a[of_a[i]] @ b[of_b[i]]`.  No bounds are checked."""
+    for i in range(out.shape[0]):
+        left, right = a[of_a[i]], b[of_b[i]]
+        for row in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                out[i, row, j] = 0
+            for k in range(left.shape[1]):
+                factor = left[row, k]
+                for j in range(out.shape[2]):
+                    out[i, row, j] += factor * right[k, j]
+
+
+@cuda_kernel
+def multiply_matrices_cuda(a, of_a, b, of_b, out):
+    """Twin of `multiply_matrices_cpu`."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        columns = out.shape[2]
+        i, row, j = thread // columns // out.shape[1], thread // columns % out.shape[1], thread % columns
+        left, right, total = of_a[i], of_b[i], out.dtype.type(0)
+        for k in range(a.shape[2]):
+            total += a[left, row, k] * b[right, k, j]
+        out[i, row, j] = total
+
+
+@twins(multiply_matrices_cpu, multiply_matrices_cuda)
 def multiply_matrices(a, of_a, b, of_b, out):
-    """`out[i] = a[of_a[i]] @ b[of_b[i]]`, on the host; a product depends only on its two matrices, to the bit.
+    """`out[i] = a[of_a[i]] @ b[of_b[i]]`; a product depends only on its two matrices, to the bit.
 
     No bounds are checked.
 
@@ -23,12 +52,3 @@ def multiply_matrices(a, of_a, b, of_b, out):
     >>> multiply_matrices(a, np.zeros(2, int), b, np.arange(2), out); out.ravel()
     array([3., 7.])
     """
-    for i in range(out.shape[0]):
-        left, right = a[of_a[i]], b[of_b[i]]
-        for row in range(out.shape[1]):
-            for j in range(out.shape[2]):
-                out[i, row, j] = 0
-            for k in range(left.shape[1]):
-                factor = left[row, k]
-                for j in range(out.shape[2]):
-                    out[i, row, j] += factor * right[k, j]

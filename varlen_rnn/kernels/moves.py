@@ -6,7 +6,8 @@ Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, twins
+from varlen_rnn.kernels.pool import places_of_copies
+from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, launch_beside, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
@@ -150,25 +151,8 @@ def reverse_rows(x, offsets, out):
 
 
 @cpu_kernel
-def repeat_sequences(x, offsets, times, out):
-    """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one after another, for each i in turn.
-
-    The gradient is `varlen_rnn.kernels.pool.sum_copies`.  No bounds are checked.
-
-    Parameters
-    ----------
-    x : (rows, features) C-contiguous, on the host
-    offsets : (num_sequences + 1,) int64, in rows of `x`
-    times : (num_sequences,) int64
-    out : (rows of all copies, features) C-contiguous, the data type of `x`; written
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> out = np.empty((5, 1))
-    >>> repeat_sequences(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), np.array([2, 1]), out); out.ravel()
-    array([1., 2., 1., 2., 3.])
-    """
+def repeat_sequences_cpu(x, offsets, times, out):
+    """`out` = `times[i]` copies of each sequence i, one after another.  No bounds are checked."""
     width, numbers, written = np.uint64(out.shape[1]), x.reshape(x.size), out.reshape(out.size)
     place = np.uint64(0)
     for i in range(times.shape[0]):
@@ -186,3 +170,43 @@ def repeat_sequences(x, offsets, times, out):
                 written[place + done + np.uint64(k)] = written[place + np.uint64(k)]
             done += count
         place += total
+
+
+@cuda_kernel
+def repeat_sequences_cuda(x, offsets, times, places, out):
+    """Twin of `repeat_sequences_cpu`, with the first row of the copies; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < times.shape[0] * width:
+        i, j = thread // width, thread % width
+        first, length = offsets[i], offsets[i + 1] - offsets[i]
+        for row in range(length):
+            value = x[first + row, j]
+            for copy in range(times[i]):
+                out[places[i] + copy * length + row, j] = value
+
+
+def _repeat_on_device(x, offsets, times, out):
+    places = places_of_copies(offsets, times)
+    launch_beside(repeat_sequences_cuda, len(times) * out.shape[1], x, offsets, times, places, out)
+
+
+@twins(repeat_sequences_cpu, _repeat_on_device, size=None)
+def repeat_sequences(x, offsets, times, out):
+    """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one after another, for each i in turn.
+
+    The gradient is `varlen_rnn.kernels.pool.sum_copies`.  No bounds are checked.
+
+    Parameters
+    ----------
+    x : (rows, features) C-contiguous, any data type
+    offsets : (num_sequences + 1,) int64, on the host, in rows of `x`
+    times : (num_sequences,) int64, on the host
+    out : (rows of all copies, features) C-contiguous, the data type of `x`; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((5, 1))
+    >>> repeat_sequences(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), np.array([2, 1]), out); out.ravel()
+    array([1., 2., 1., 2., 3.])
+    """

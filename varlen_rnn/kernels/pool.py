@@ -7,14 +7,11 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 Source of the pooling types: Fluid's `sequence_pool`.
 """
 
-import math
-
 import numpy as np
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import elements_of_first, launch_beside, twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 
@@ -68,6 +65,51 @@ def pool_sum_cpu(x, offsets, scale, out):
 
 
 @cpu_kernel
+def sum_copies_cpu(x, offsets, times, out):
+    """`out` = for each sequence, the sum over its `times[i]` copies in `x`.  No bounds are checked."""
+    place = 0
+    for i in range(times.shape[0]):
+        begin, length = offsets[i], offsets[i + 1] - offsets[i]
+        copies = x[place : place + length * times[i]].reshape(times[i], length * x.shape[1])
+        sum_sequence(copies, 0, times[i], out[begin : begin + length].reshape(1, length * x.shape[1]), 0)
+        place += length * times[i]
+
+
+@cuda_kernel
+def sum_copies_cuda(x, offsets, times, places, out):
+    """Twin of `sum_copies_cpu`, with the first row of each sequence's copies; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < times.shape[0] * width:
+        i, j = thread // width, thread % width
+        length = offsets[i + 1] - offsets[i]
+        for row in range(length):
+            total = lost = out.dtype.type(0)
+            for start in range(0, times[i], BLOCK):
+                part = out.dtype.type(0)
+                for copy in range(start, end_of_block(start, times[i])):
+                    part += x[places[i] + copy * length + row, j]
+                total, lost = add_block(total, lost, part)
+            out[offsets[i] + row, j] = settled(total, lost)
+
+
+def places_of_copies(offsets, times):
+    """Return the first row of the copies of each sequence, which follow each other.
+
+    Examples
+    --------
+    >>> places_of_copies(np.array([0, 2, 3]), np.array([2, 2]))
+    array([0, 4])
+    """
+    ends = np.cumsum((offsets[1:] - offsets[:-1]) * times)
+    return ends - (offsets[1:] - offsets[:-1]) * times
+
+
+def _sum_copies_on_device(x, offsets, times, out):
+    places = places_of_copies(offsets, times)
+    launch_beside(sum_copies_cuda, len(times) * out.shape[1], x, offsets, times, places, out)
+
+
+@twins(sum_copies_cpu, _sum_copies_on_device, size=None)
 def sum_copies(x, offsets, times, out):
     """Compute the sums over copies of sequences; `x` holds `times[i]` copies of sequence i.
 
@@ -75,10 +117,10 @@ def sum_copies(x, offsets, times, out):
 
     Parameters
     ----------
-    x : (rows, features) C-contiguous, on the host
+    x : (rows, features) C-contiguous
         The copies of a sequence follow each other.
-    offsets : (num_sequences + 1,) int64, in rows of `out`
-    times : (num_sequences,) int64
+    offsets : (num_sequences + 1,) int64, on the host, in rows of `out`
+    times : (num_sequences,) int64, on the host
     out : (offsets[-1], features) C-contiguous, the data type of `x`; written
 
     Examples
@@ -89,12 +131,6 @@ def sum_copies(x, offsets, times, out):
     >>> out.ravel()
     array([2., 4., 9.])
     """
-    place = 0
-    for i in range(times.shape[0]):
-        begin, length = offsets[i], offsets[i + 1] - offsets[i]
-        copies = x[place : place + length * times[i]].reshape(times[i], length * x.shape[1])
-        sum_sequence(copies, 0, times[i], out[begin : begin + length].reshape(1, length * x.shape[1]), 0)
-        place += length * times[i]
 
 
 @cuda_kernel
@@ -137,40 +173,6 @@ def pool_sum(x, offsets, scale, out):
     >>> pool_sum(x, np.array([0, 2, 3]), np.array([0.5, 1.0]), out); out.ravel()
     array([2., 5.])
     """
-
-
-@cpu_kernel
-def _sum_neighbours(x, count, out):
-    """`out[i] = sum of rows i * count..(i + 1) * count`."""
-    for i in range(out.shape[0]):
-        sum_sequence(x, i * count, (i + 1) * count, out, i)
-
-
-def sum_over(x, axis):
-    """Return the sum of an array on the host over an axis, which is removed, or over all elements.
-
-    Sums of all elements and over the last axis are NumPy's, pairwise; others are computed as in `kernels.sums`.  They
-    do not depend on the layout of the array in memory.
-
-    Parameters
-    ----------
-    x : array, float32 or float64
-    axis : int or None
-        `0 <= axis < x.ndim`; None for all elements.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
-    array([6., 9.])
-    """
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
-    shape = x.shape
-    if axis is None or (after := math.prod(shape[axis + 1 :])) == 1:
-        return np.asarray(np.add.reduce(x, axis))
-    before, count, out = math.prod(shape[:axis]), shape[axis], np.empty(shape[:axis] + shape[axis + 1 :], x.dtype)
-    _sum_neighbours(as_operand(x).reshape(before * count, after), count, out.reshape(before, after))
-    return out
 
 
 @cpu_kernel
@@ -351,7 +353,7 @@ def pick_rows_grad_cuda(d_out, index, d_x):
     if j < d_x.shape[1]:
         for i in range(d_out.shape[0]):
             row = index[i, j]
-            if row >= 0:
+            if 0 <= row < d_x.shape[0]:  # an index that a kernel made has not been on the host, so it is checked here
                 d_x[row, j] += d_out[i, j]
 
 

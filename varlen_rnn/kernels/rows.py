@@ -4,12 +4,14 @@ Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): cal
 indices, that these are rows of the table.
 """
 
+import functools
+
 import numpy as np
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import to_host
+from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, as a hash: it spreads neighbours
@@ -84,6 +86,32 @@ def gather_rows(table, ids, out):
 
 
 @cpu_kernel
+def copy_runs_cpu(table, starts, places, lengths, out):
+    """`out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`.  No bounds are checked."""
+    for i in range(lengths.shape[0]):
+        row, place = starts[i], places[i]
+        if row >= 0 and place >= 0:  # always true; it lets LLVM drop the check for negative indices
+            for r in range(lengths[i]):
+                for j in range(out.shape[1]):
+                    out[place + r, j] = table[row + r, j]
+
+
+@cuda_kernel
+def copy_runs_cuda(table, starts, places, lengths, out):
+    """Twin of `copy_runs_cpu`; one thread per column of a run."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < lengths.shape[0] * width:
+        i, j = thread // width, thread % width
+        for r in range(lengths[i]):
+            out[places[i] + r, j] = table[starts[i] + r, j]
+
+
+def _columns_of_runs(*arguments):
+    lengths, out = arguments[-2:]
+    return lengths.shape[0] * out.shape[1]
+
+
+@twins(copy_runs_cpu, copy_runs_cuda, _columns_of_runs)
 def copy_runs(table, starts, places, lengths, out):
     """Compute `out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`, for runs of neighbouring rows.
 
@@ -91,7 +119,7 @@ def copy_runs(table, starts, places, lengths, out):
 
     Parameters
     ----------
-    table, out : (rows, features) C-contiguous, on the host, of one data type; only rows of runs are written
+    table, out : (rows, features) C-contiguous, of one data type; only rows of runs are written
     starts, places, lengths : (runs,) int64; runs do not overlap in `out`
         `places` may be offsets, whose last entry is not read.
 
@@ -103,12 +131,6 @@ def copy_runs(table, starts, places, lengths, out):
     >>> out.ravel()
     array([2., 3., 1.])
     """
-    for i in range(lengths.shape[0]):
-        row, place = starts[i], places[i]
-        if row >= 0 and place >= 0:  # always true; it lets LLVM drop the check for negative indices
-            for r in range(lengths[i]):
-                for j in range(out.shape[1]):
-                    out[place + r, j] = table[row + r, j]
 
 
 @cpu_kernel
@@ -145,23 +167,8 @@ def place_slices(offsets, begins, lengths, starts, new_offsets):
 
 
 @cpu_kernel
-def fill_between_runs(places, lengths, value, out):
-    """Set the rows of `out` that are in no run to a value; run i is the rows `places[i]` to `places[i] + lengths[i]`.
-
-    No bounds are checked.
-
-    Parameters
-    ----------
-    places, lengths : (runs,) int64, ascending, without overlaps
-    value : the data type of `out`
-    out : (rows, features) C-contiguous, on the host; written between runs
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> out = np.ones((4, 1)); fill_between_runs(np.array([0, 2]), np.array([1, 1]), 0.0, out); out.ravel()
-    array([1., 0., 1., 0.])
-    """
+def fill_between_runs_cpu(places, lengths, value, out):
+    """Set the rows of `out` that are in no run to a value.  No bounds are checked."""
     row = 0
     for i in range(places.shape[0] + 1):
         end = places[i] if i < places.shape[0] else out.shape[0]
@@ -170,6 +177,108 @@ def fill_between_runs(places, lengths, value, out):
                 out[r, j] = value
         if i < places.shape[0]:
             row = end + lengths[i]
+
+
+@cuda_kernel
+def fill_between_runs_cuda(places, lengths, value, out):
+    """Twin of `fill_between_runs_cpu`; one thread per column of the rows before a run, or after the last."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < (places.shape[0] + 1) * width:
+        i, j = thread // width, thread % width
+        first = places[i - 1] + lengths[i - 1] if i else 0
+        for row in range(first, places[i] if i < places.shape[0] else out.shape[0]):
+            out[row, j] = value
+
+
+def _columns_between(places, lengths, value, out):
+    return (places.shape[0] + 1) * out.shape[1]
+
+
+@twins(fill_between_runs_cpu, fill_between_runs_cuda, _columns_between)
+def fill_between_runs(places, lengths, value, out):
+    """Set the rows of `out` that are in no run to a value; run i is the rows `places[i]` to `places[i] + lengths[i]`.
+
+    No bounds are checked.
+
+    Parameters
+    ----------
+    places, lengths : (runs,) int64, ascending, without overlaps
+    value : number of the data type of `out`
+    out : (rows, features) C-contiguous; written between runs
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.ones((4, 1)); fill_between_runs(np.array([0, 2]), np.array([1, 1]), 0.0, out); out.ravel()
+    array([1., 0., 1., 0.])
+    """
+
+
+def _fill_rows_by_numpy(rows, value, out):
+    """Compute `fill_rows` on the host."""
+    out[rows] = value
+
+
+@cuda_kernel
+def fill_rows_cuda(rows, value, out):
+    """`out[rows[k]] = value`; one thread per column of a listed row."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < rows.shape[0] * width:
+        out[rows[thread // width], thread % width] = value
+
+
+def _columns_of_listed(rows, value, out):
+    return rows.shape[0] * out.shape[1]
+
+
+@twins(_fill_rows_by_numpy, fill_rows_cuda, _columns_of_listed)
+def fill_rows(rows, value, out):
+    """Set the listed rows to a value.
+
+    Parameters
+    ----------
+    rows : (n,) int64
+    value : number of the data type of `out`
+    out : (height, features) C-contiguous; written at the listed rows
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.zeros((3, 1)); fill_rows(np.array([2, 0]), 5.0, out); out.ravel()
+    array([5., 0., 5.])
+    """
+
+
+def _mark_by_numpy(ids, out):
+    """Compute `mark` on the host."""
+    out[...] = 0
+    out[np.arange(len(ids)), ids] = 1
+
+
+@cuda_kernel
+def mark_cuda(ids, out):
+    """Twin of `mark` by NumPy."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i // out.shape[1], i % out.shape[1]] = 1 if ids[i // out.shape[1]] == i % out.shape[1] else 0
+
+
+@twins(_mark_by_numpy, mark_cuda)
+def mark(ids, out):
+    """Compute one-hot rows: 1 at the id of each row, 0 elsewhere.
+
+    Parameters
+    ----------
+    ids : (n,) int64, `0 <= id < classes`
+    out : (n, classes) C-contiguous; written
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = np.empty((2, 2), int); mark(np.array([1, 0]), out); out
+    array([[0, 1],
+           [1, 0]])
+    """
 
 
 @cpu_kernel
@@ -229,12 +338,18 @@ def scatter_add_rows_cuda(values, rows, starts, order, out):
 
 def _scatter_on_device(values, ids, out):
     """Launch `scatter_add_rows_cuda` on the listed rows, each once, after sorting the ids."""
-    ids = to_host(ids)
+    listed, starts, order = _grouped(host_numbers(ids).tobytes())
+    launch_beside(scatter_add_rows_cuda, len(listed) * out.shape[1], values, listed, starts, order, out)
+
+
+@functools.lru_cache(maxsize=32)  # the ids of a batch are sorted once for all that they index
+def _grouped(ids):
+    """Return the rows in ids, ascending; where each row's entries begin among the sorted ids; and these entries."""
+    ids = np.frombuffer(ids, np.int64)
     order = np.argsort(ids, kind="stable")
     ascending = ids[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
-    listed = ascending[starts], np.append(starts, len(ids)), order
-    launch_beside(scatter_add_rows_cuda, len(starts) * out.shape[1], values, *listed, out)
+    return ascending[starts], np.append(starts, len(ids)), order
 
 
 @twins(scatter_add_rows_cpu, _scatter_on_device, size=None)

@@ -1,4 +1,4 @@
-"""The softmax of each column over the rows of each sequence, and its gradient.
+"""The softmax of each column over the rows of each sequence, its gradient, and the log-softmax over the last axis.
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, so that a result
 depends only on the sequence's own rows.
@@ -7,11 +7,13 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.activations import exp
+from varlen_rnn.kernels.activations import exp, log
+from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
-from varlen_rnn.kernels.twins import columns_of_sequences, twins
+from varlen_rnn.kernels.twins import columns_of_sequences, launch_beside, twins
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import as_operand, empty, on_device
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 
@@ -149,3 +151,58 @@ def softmax_grad(y, d_y, offsets, d_x):
     >>> softmax_grad(y, d_y, np.array([0, 2]), d_x); d_x.ravel()
     array([ 0.25, -0.25])
     """
+
+
+def _shifted_log_softmax(x, highest):
+    shifted = x - highest
+    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
+    return shifted
+
+
+@cuda_kernel
+def log_softmax_cuda(x, out):
+    """`out = x - log of the sum of exp(x)`, row by row; one thread per row."""
+    row = cuda.grid(1)
+    if row < out.shape[0]:
+        number, width = out.dtype.type, out.shape[1]
+        highest = x[row, 0]
+        for j in range(1, width):
+            highest = x[row, j] if x[row, j] > highest else highest
+        highest = highest if abs(highest) < number(np.inf) else number(0)  # also of NaN
+        total = lost = number(0)
+        for start in range(0, width, BLOCK):
+            part = number(0)
+            for j in range(start, end_of_block(start, width)):
+                part += exp(x[row, j] - highest)
+            total, lost = add_block(total, lost, part)
+        total = log(settled(total, lost))
+        for j in range(width):
+            out[row, j] = (x[row, j] - highest) - total
+
+
+def log_softmax(x):
+    """Return the logarithm of the softmax over the last axis of an array; on the host, the same bits as SciPy's.
+
+    Examples
+    --------
+    >>> log_softmax(np.zeros((1, 2))).round(4)
+    array([[-0.6931, -0.6931]])
+    """
+    if on_device(x):
+        flat = as_operand(x).reshape((x.size // x.shape[-1], x.shape[-1]))
+        out = empty(flat.shape, flat)
+        launch_beside(log_softmax_cuda, len(flat), flat, out)
+        return out.reshape(x.shape)
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # for other memory orders NumPy sums differently
+    highest = np.maximum.reduce(x, -1, keepdims=True)
+    finite = np.isfinite(highest)
+    if np.count_nonzero(finite) == finite.size:
+        return _shifted_log_softmax(x, highest)
+    with np.errstate(divide="ignore"):  # the sum is 0 if a row is all -inf
+        return _shifted_log_softmax(x, np.where(finite, highest, 0))
+
+
+@elementwise(lambda y, d_y, total: d_y - np.exp(y) * total)
+def log_softmax_grad(y, d_y, total):
+    """Return the gradient of `log_softmax`, from its result and the sums of `d_y` over the last axis."""
+    return d_y - exp(y) * total

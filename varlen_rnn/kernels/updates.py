@@ -330,6 +330,40 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """
 
 
+# Weight decay that no gradient takes part in.
+
+
+def _shrink_by_numpy(rows, factor, param):
+    """Compute `shrink` on the host."""
+    param[rows] *= factor
+
+
+@cuda_kernel
+def shrink_cuda(rows, factor, param):
+    """`param[rows[k]] *= factor`; one thread per column of a listed row."""
+    thread, width = cuda.grid(1), param.shape[1]
+    if thread < rows.shape[0] * width:
+        param[rows[thread // width], thread % width] *= factor
+
+
+@twins(_shrink_by_numpy, shrink_cuda, lambda rows, factor, param: rows.shape[0] * param.shape[1])
+def shrink(rows, factor, param):
+    """Multiply the listed rows of a parameter by a factor, in place.
+
+    Parameters
+    ----------
+    rows : (n,) int64, `0 <= rows < height`, each at most once
+    factor : float
+    param : (height, features) C-contiguous; changed
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> param = np.ones((2, 1)); shrink(np.array([1]), 0.5, param); param.ravel()
+    array([1. , 0.5])
+    """
+
+
 # Names for other compiled code to call, and for launching the CUDA kernels directly.
 sgd_cpu, sgd_cuda = sgd.cpu, sgd.cuda
 momentum_cpu, momentum_cuda = momentum.cpu, momentum.cuda

@@ -1,5 +1,7 @@
 """Layers: parameters and the operators that use them, in PyTorch's names and shapes, over rows instead of padding."""
 
+from typing import TYPE_CHECKING
+
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
 from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
@@ -15,6 +17,7 @@ from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
 from varlen_rnn.nn.summary import ModelSummary, summary
+from varlen_rnn.tape.elsewhere import missing_name
 
 __all__ = [
     "ELU",
@@ -59,6 +62,21 @@ __all__ = [
     "summary",
     "weight_norm",
 ]
+
+_HERE = {
+    "BCEWithLogitsLoss": "functional.binary_cross_entropy_with_logits(logits, targets)",
+    "Conv1d": "SequenceConv",
+    "CrossEntropyLoss": "functional.cross_entropy(logits, labels)",
+    "HuberLoss": "functional.huber_loss(x, targets)",
+    "L1Loss": "functional.l1_loss(x, targets)",
+    "MSELoss": "functional.mse_loss(x, targets)",
+    "NLLLoss": "functional.cross_entropy(logits, labels)",
+    "SmoothL1Loss": "functional.smooth_l1_loss(x, targets)",
+}
+if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise missing_name(__name__, name, _HERE)
 
 
 def __dir__() -> list[str]:

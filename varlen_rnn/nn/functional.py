@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,7 +44,9 @@ from varlen_rnn.ops.layer_norm import layer_norm
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
+from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.elsewhere import missing_name
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
 from varlen_rnn.typing import Rows
@@ -105,6 +108,17 @@ def scaled_dot_product_attention(
     """
     left, right = limits("scaled_dot_product_attention", is_causal, window)
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
+
+
+_HERE = {
+    "cat": "concat(variables, axis)",
+    "linear": "x @ weight.T + bias",
+    "nll_loss": "cross_entropy(logits, labels)",
+}
+if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise missing_name(__name__, name, _HERE)
 
 
 def __dir__() -> list[str]:
@@ -335,7 +349,7 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
     """
     ids = required(ids, "one_hot, ids")
     if num_classes is None:
-        given = np.asarray(ids.value)
+        given = host_numbers(ids.value.data)
         num_classes = max(0, int(given.max()) + 1) if given.size and given.dtype.kind in "iu" else 0
     return apply("one_hot", ids, num_classes=check_int(num_classes, "one_hot, num_classes", 0))
 

@@ -23,9 +23,10 @@ from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.sequence.structure import lod_reset
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime.device import host_numbers, on_device
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Symbol
-from varlen_rnn.tape.variable import Variable, apply, as_variable, operand, required
+from varlen_rnn.tape.variable import Variable, apply, as_variable, constant, operand, required
 from varlen_rnn.typing import Rows
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
@@ -124,8 +125,8 @@ def _of_classes(
     counts: Variable | None = None
     # Row weights are skipped if no row is ignored.  A recorded program has no labels yet, so it always computes them.
     weight = None if weight is None else _per_class(weight, logits)
-    if weight is not None or recorder() is not None or (np.asarray(labels.value.data) == ignore_index).any():
-        of_class = as_variable(np.ones(logits.shape[1], logits.dtype)) if weight is None else weight
+    if weight is not None or recorder() is not None or (host_numbers(labels.value.data) == ignore_index).any():
+        of_class = constant(np.ones(logits.shape[1], logits.dtype), logits) if weight is None else weight
         counts = apply("label_weights", labels, of_class, ignore_index=ignore_index)
     if gamma:
         loss = apply("focal", loss, gamma=gamma)
@@ -540,7 +541,7 @@ def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, An
     if weights is None and not isinstance(loss.value, Symbol):  # lengths are enough, without reading rows
         lengths = np.diff(levels_of(loss.value.structure)[-1])
         return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)
-    one, zero = (as_variable(np.full(1, number, loss.dtype)) for number in (1, 0))
+    one, zero = (constant(np.full(1, number, loss.dtype), loss) for number in (1, 0))
     # `lod_reset` gives the weights the LoD of the loss, because labels may have no LoD.
     weights = apply("where", _of_rows(loss) > 0.0, one, one) if weights is None else lod_reset(weights, loss)
     counts = sequence_pool(weights, "sum")
@@ -551,7 +552,7 @@ def _ratio(sums: Variable, counts: Any) -> Variable:
     """Return sums divided by counts; 0 where a count is 0, because its sum is 0, too."""
     tiny = float(np.finfo(np.float32).tiny)
     if isinstance(counts, (np.ndarray, np.generic)):
-        return sums / np.maximum(counts, counts.dtype.type(tiny))
+        return sums / constant(np.maximum(counts, counts.dtype.type(tiny)), sums)
     return sums / apply("maximum", counts, operand(tiny, counts))
 
 
@@ -564,7 +565,8 @@ def _check_weights(sample_weight: Variable, number: int, per: str) -> None:
     if len(shape) != 1 or (shape[0] != number and -1 not in (shape[0], number)):
         expected = f"shape ({number},)"
         raise ShapeError("sample_weight", expected=expected, got=f"shape {shape}", hint=f"one number for each {per}")
-    if isinstance(sample_weight.value, Symbol):
+    # Numbers of a device are not copied to be checked.
+    if isinstance(sample_weight.value, Symbol) or on_device(sample_weight.value.data):
         return
     numbers = sample_weight.value.data
     if not (np.isfinite(numbers) & (numbers >= 0)).all():

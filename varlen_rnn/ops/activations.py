@@ -1,4 +1,4 @@
-"""Activations, computed by NumPy and SciPy.  They are row-wise, so the result keeps the LoD."""
+"""Activations (`kernels.curves`).  They are row-wise, so the result keeps the LoD."""
 
 import math
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, check_choice
 from varlen_rnn.kernels import activations as kernels
+from varlen_rnn.kernels import curves
 from varlen_rnn.ops.elementwise import unary, unary_backward
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import check_float
@@ -15,53 +16,45 @@ from varlen_rnn.tape.declare import operator
 @unary(scalar=np.tanh, ufunc=np.tanh, onnx="Tanh")
 def tanh(x):
     """Return the hyperbolic tangent of every element."""
-    return x.like(np.asarray(np.tanh(x.data)))
+    return x.like(curves.tanh(x.data))
 
 
 @unary_backward(tanh)
 def _tanh_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * (1 - y.data * y.data)))
+    return x.like(curves.tanh_grad(y.data, d_y.data))
 
 
 @unary(scalar=kernels.sigmoid, onnx="Sigmoid")
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)) of every element."""
-    from scipy import special  # imported here because it takes as long to import as this whole package
-
-    return x.like(np.asarray(special.expit(x.data)))
+    return x.like(curves.sigmoid(x.data))
 
 
 @unary_backward(sigmoid)
 def _sigmoid_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * y.data * (1 - y.data)))
+    return x.like(curves.sigmoid_grad(y.data, d_y.data))
 
 
 @unary(scalar=kernels.relu, onnx="Relu")
 def relu(x):
     """Return every element if it is positive, otherwise 0."""
-    return x.like(np.asarray(np.maximum(x.data, 0)))
+    return x.like(curves.relu(x.data))
 
 
 @unary_backward(relu)
 def _relu_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * (x.data > 0)))
+    return x.like(curves.relu_grad(x.data, d_y.data))
 
 
 @unary(scalar=lambda x: x * kernels.sigmoid(x))
 def silu(x):
     """Return `x * sigmoid(x)` of every element; this function is also called swish."""
-    from scipy import special
-
-    with np.errstate(invalid="ignore"):  # minus infinity times 0 is NaN
-        return x.like(np.asarray(x.data * special.expit(x.data)))
+    return x.like(curves.silu(x.data))
 
 
 @unary_backward(silu)
 def _silu_grad(x, y, d_y):
-    from scipy import special
-
-    gate = special.expit(x.data)
-    return x.like(np.asarray(d_y.data * (gate + y.data * (1 - gate))))
+    return x.like(curves.silu_grad(x.data, y.data, d_y.data))
 
 
 # Operators with constants.  They are declared by `operator`, because `unary` tries one example without constants.
@@ -70,12 +63,12 @@ def _silu_grad(x, y, d_y):
 @operator(rows="each", scalar=lambda x, alpha: kernels.where(x > 0, x, alpha * x), onnx="LeakyRelu")
 def leaky_relu(x, alpha: float):
     """Return every element if it is positive, otherwise `alpha` times the element."""
-    return x.like(np.where(x.data > 0, x.data, x.data * x.dtype.type(alpha)))
+    return x.like(curves.leaky_relu(x.data, alpha))
 
 
 @leaky_relu.backward("x", aliases={"d_y": "d_out"})
 def _leaky_relu_grad(x, d_y, alpha):
-    return x.like(np.where(x.data > 0, d_y.data, d_y.data * x.dtype.type(alpha)))
+    return x.like(curves.leaky_relu_grad(x.data, d_y.data, alpha))
 
 
 _NEAR = 1 / 64  # of smaller numbers, e**x - 1 and log(1 + x) would lose digits: series of ten terms have them all
@@ -112,13 +105,12 @@ def elu(x, alpha: float = 1.0):
     >>> elu([-1.0, 2.0]).numpy().round(4)
     array([-0.6321,  2.    ])
     """
-    return x.like(np.where(x.data > 0, x.data, np.expm1(np.minimum(x.data, 0)) * x.dtype.type(alpha)))
+    return x.like(curves.elu(x.data, alpha))
 
 
 @elu.backward("x", aliases={"d_y": "d_out"})
 def _elu_grad(x, d_y, alpha):
-    slope = np.exp(np.minimum(x.data, 0)) * x.dtype.type(alpha)
-    return x.like(np.where(x.data > 0, d_y.data, d_y.data * slope))
+    return x.like(curves.elu_grad(x.data, d_y.data, alpha))
 
 
 def _softplus(x, beta, threshold):
@@ -146,14 +138,12 @@ def softplus(x, beta: float = 1.0, threshold: float = 20.0):
 
     Source: the function and the defaults of `torch.nn.functional.softplus`.
     """
-    z = x.data * x.dtype.type(beta)
-    return x.like(np.where(z > threshold, x.data, np.logaddexp(z, 0, dtype=x.dtype) / x.dtype.type(beta)))
+    return x.like(curves.softplus(x.data, beta, threshold))
 
 
 @softplus.backward("x", aliases={"y": "out", "d_y": "d_out"})
 def _softplus_grad(x, y, d_y, beta, threshold):
-    beta = x.dtype.type(beta)
-    return x.like(np.where(x.data * beta > threshold, d_y.data, d_y.data * -np.expm1(-y.data * beta)))
+    return x.like(curves.softplus_grad(x.data, y.data, d_y.data, beta, threshold))
 
 
 @leaky_relu.infer
@@ -186,21 +176,13 @@ def _examples_of_softplus(rng):
     yield [rows(rng, 3)], {"beta": 1.0, "threshold": math.inf}
 
 
-_DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0
-_STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-# `gelu` clips numbers to -40 and 40: beyond, the normal distribution function is exactly 0 or 1, and `x**3` in the
-# tanh approximation might overflow.
-_FAR = 40.0
-
-
 @operator(rows="each")
 def gelu(x, approximate: str = "none"):
     """Return x times the probability that a standard normal number is less than x, exactly or by a tanh formula.
 
     Source: Hendrycks and Gimpel (2016).  `approximate` takes the same values as in `torch.nn.functional.gelu`.
     """
-    with np.errstate(invalid="ignore"):  # minus infinity times 0 is NaN
-        return x.like(np.asarray(x.data * _probability(np.clip(x.data, -_FAR, _FAR), approximate)))
+    return x.like((curves.tanh_gelu if approximate == "tanh" else curves.gelu)(x.data))
 
 
 @gelu.infer
@@ -212,21 +194,7 @@ def _infer_gelu(x, approximate):
 
 @gelu.backward("x", aliases={"d_y": "d_out"})
 def _gelu_grad(x, d_y, approximate):
-    near = np.clip(x.data, -_FAR, _FAR)
-    probability, square = _probability(near, approximate), near * near
-    if approximate == "tanh":
-        slope = 2 * probability * (1 - probability) * (_STEEPNESS * (1 + 3 * _CUBIC * square))
-    else:
-        slope = np.exp(-0.5 * square) * _DENSITY
-    return x.like(np.asarray(d_y.data * (probability + near * slope)))
-
-
-def _probability(x, approximate):
-    from scipy import special
-
-    if approximate == "tanh":  # equals (1 + tanh u) / 2, but loses no digits if tanh u is almost -1
-        return special.expit(2 * _STEEPNESS * (x + _CUBIC * (x * x * x)))
-    return special.ndtr(x)
+    return x.like((curves.tanh_gelu_grad if approximate == "tanh" else curves.gelu_grad)(x.data, d_y.data))
 
 
 @gelu.examples

@@ -3,7 +3,7 @@
 An example: of the rows (1, 5) and (3, 5), the moments are the means (2, 5) and the variances (1, 0), so the normalised
 rows are (-1, 0) and (1, 0) for `eps=0`, with 0 in place of 0 / 0.
 
-Sums over rows are sums of `kernels.pool`, which do not drift and do not depend on the number of threads.
+Sums over rows are sums of `kernels.sums`, which do not drift and do not depend on the number of threads.
 """
 
 import contextlib
@@ -14,11 +14,14 @@ from contextvars import ContextVar
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels import moments
+from varlen_rnn.kernels.arithmetic import add, divide, maximum, multiply, negative, subtract
+from varlen_rnn.kernels.copies import assign
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -73,47 +76,45 @@ def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: flo
         return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))
     rows = as_operand(x.data)
     mean, variance, count = _moments(rows)
-    moments = (LoDTensor.wrap(np.asarray(moment)) for moment in (mean, variance, count))
-    return x.like(_normalised(rows, mean, variance, weight, bias, eps)), *moments
+    found = map(LoDTensor.wrap, (mean, variance, np.asarray(count)))
+    return x.like(_normalised(rows, mean, variance, weight, bias, eps)), *found
 
 
 def _moments(x):
     """Return the mean and the variance of each feature over the rows of all ranks, and their number."""
     count, total = over_ranks(np.int64(len(x)), sum_over(x, 0))
     divisor = x.dtype.type(max(count, 1))
-    mean = total / divisor
+    mean = divide(total, divisor)
 
     def differences(block):
-        apart = x[block] - mean
-        return apart, apart * apart
+        apart = subtract(x[block], mean)
+        return apart, multiply(apart, apart)
 
     # The mean of the differences is the rounding of the mean (Chan, Golub and LeVeque, 1983).
     rest, squares = over_ranks(*_sums(x, differences))
-    rest = rest / divisor
-    return mean + rest, np.maximum(squares / divisor - rest * rest, 0), count
+    rest = divide(rest, divisor)
+    variance = subtract(divide(squares, divisor), multiply(rest, rest))
+    return add(mean, rest), maximum(variance, x.dtype.type(0)), count
 
 
 def _sums(x, of_block):
     """Return the sums over the rows of two arrays like `x`, of which `of_block` computes a block of rows."""
     parts = [[sum_over(array, 0) for array in of_block(block)] for block in _blocks(x)]
-    return [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
+    return parts[0] if on_device(x) else [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
 
 
 def _blocks(x):
-    """Return slices of the rows whose elements fit a cache; at least one, which may be empty."""
-    step = max(1, _BLOCK // x.shape[1])
+    """Return slices of the rows whose elements fit a cache; at least one, which may be empty, and one on a device."""
+    step = max(1, len(x) if on_device(x) else _BLOCK // x.shape[1])
     return [slice(first, first + step) for first in range(0, max(1, len(x)), step)]
 
 
-def _inverse(variance, eps):
-    """Return 1 / the deviation of each feature, or 0 if it is 0."""
-    deviation = np.sqrt(variance + variance.dtype.type(eps))
-    return np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation != 0)
-
-
 def _normalised(x, mean, variance, weight, bias, eps):
-    out, factor = empty(x.shape, x), _inverse(variance, eps)
-    factor = factor if weight is None else factor * weight.data
+    factor = moments.inverse_deviation(variance, eps)
+    factor = factor if weight is None else multiply(factor, weight.data)
+    if on_device(x):
+        return moments.normalised(as_operand(x), mean, factor, x.dtype.type(0) if bias is None else bias.data)
+    out = empty(x.shape, x)
     for block in _blocks(x):
         rows = np.subtract(x[block], mean, out=out[block])
         rows *= factor
@@ -144,8 +145,8 @@ def _check(op, x, eps, **vectors):
 @batch_norm.grad
 def _grad(inputs, outputs, d_outputs, eps, training):
     x, running_mean, running_var, weight, bias = inputs
-    moments = outputs[1:] if training else (running_mean, running_var, None)
-    d_x, *others = apply("batch_norm_grad", x, d_outputs[0], *moments, weight, eps=eps)
+    given = outputs[1:] if training else (running_mean, running_var, None)
+    d_x, *others = apply("batch_norm_grad", x, d_outputs[0], *given, weight, eps=eps)
     wanted = zip(others, (running_mean, running_var, weight, bias), strict=True)
     return [d_x, *(d if variable is not None and variable.requires_grad else None for d, variable in wanted)]
 
@@ -158,23 +159,36 @@ def _cost_of_grad(inputs, outputs, eps):
 @operator(outputs=("d_x", "d_mean", "d_variance", "d_weight", "d_bias"), cost=_cost_of_grad)
 def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float):
     """Return the gradients of `batch_norm`; without a count, the moments are constants."""
-    rows, d_rows, inverse = as_operand(x.data), as_operand(d.data), _inverse(variance.data, eps)
-    factor = inverse if weight is None else inverse * weight.data
-    normal = lambda block: (rows[block] - mean.data) * inverse
-    of_weight, of_bias = _sums(rows, lambda block: (d_rows[block] * normal(block), d_rows[block]))
-    d_x, d_mean, d_variance = empty(rows.shape, rows), np.zeros_like(mean.data), np.zeros_like(mean.data)
-    slope = constant = d_mean
+    rows, d_rows = as_operand(x.data), as_operand(d.data)
+    inverse = moments.inverse_deviation(variance.data, eps)
+    factor = inverse if weight is None else multiply(inverse, weight.data)
+    normal = lambda block: multiply(subtract(rows[block], mean.data), inverse)
+    of_weight, of_bias = _sums(rows, lambda block: (multiply(d_rows[block], normal(block)), d_rows[block]))
+    d_mean, d_variance = zeros(mean.shape, mean.data), zeros(mean.shape, mean.data)
+    slope = constant = None
     if count is None:
-        d_mean, d_variance = -factor * of_bias, x.dtype.type(-0.5) * factor * inverse * of_weight
+        d_mean = multiply(negative(factor), of_bias)
+        d_variance = multiply(multiply(multiply(x.dtype.type(-0.5), factor), inverse), of_weight)
     else:
-        share = factor * x.dtype.type(1 / max(int(count.data), 1))
-        slope, constant = (share * sums for sums in over_ranks(of_weight, of_bias))
-    for block in _blocks(rows):
+        share = multiply(factor, x.dtype.type(1 / max(int(count.data), 1)))
+        slope, constant = (multiply(share, sums) for sums in over_ranks(of_weight, of_bias))
+    d_x = _grad_of_rows(d_rows, factor, normal, slope, constant)
+    return x.like(d_x), *(LoDTensor.wrap(sums) for sums in (d_mean, d_variance, of_weight, of_bias))
+
+
+def _grad_of_rows(d_rows, factor, normal, slope, constant):
+    """Return `d_rows * factor`, less `normal * slope + constant` if the moments are of these rows."""
+    if on_device(d_rows):
+        if slope is None:
+            return multiply(d_rows, factor)
+        return moments.normalised_grad(d_rows, factor, normal(slice(None)), slope, constant)
+    d_x = empty(d_rows.shape, d_rows)
+    for block in _blocks(d_rows):
         found = np.multiply(d_rows[block], factor, out=d_x[block])
-        if count is not None:
+        if slope is not None:
             found -= normal(block) * slope
             found -= constant
-    return x.like(d_x), *(LoDTensor.wrap(sums) for sums in (d_mean, d_variance, of_weight, of_bias))
+    return d_x
 
 
 @batch_norm_grad.infer
@@ -196,9 +210,10 @@ def track_moments(running_mean, running_var, num_batches, mean, variance, count,
     if number:
         num_batches.data[...] += 1
         share = running_mean.dtype.type(1 / max(1, int(num_batches.data)) if momentum is None else momentum)
-        unbiased = variance.data * running_mean.dtype.type(number / max(number - 1, 1))  # as from a sample
+        # The variance as from a sample.
+        unbiased = multiply(variance.data, running_mean.dtype.type(number / max(number - 1, 1)))
         for running, moment in ((running_mean, mean.data), (running_var, unbiased))[: min(number, 2)]:
-            running.data[...] = (1 - share) * running.data + share * moment
+            assign(moments.moved_towards(running.data, moment, share), running.data)
     return running_mean, running_var, num_batches
 
 

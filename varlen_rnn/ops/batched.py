@@ -13,7 +13,7 @@ from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.elementwise import grad_like, with_lod
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, on_device
 from varlen_rnn.tape.checks import broadcast_shape, check_float, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -36,10 +36,10 @@ def batched_matmul(x, y):
     a, of_a = _matrices(x.data, before)
     b, of_b = _matrices(y.data, before)
     out = empty((len(of_a), a.shape[1], b.shape[2]), x.data)
-    if out.size and (b[0].size > _SMALL or b.shape[1] > _SHORT):
+    if not on_device(out) and out.size and (b[0].size > _SMALL or b.shape[1] > _SHORT):
         for i, (left, right) in enumerate(zip(of_a, of_b, strict=True)):
             gemm.product(a[left], b[right], out[i])
-    elif b.shape[2] < a.shape[1]:
+    elif b.shape[2] < a.shape[1] and not on_device(out):
         # The transposed product has the same sums, and its inner loop runs over more columns.
         flipped = empty((len(out), out.shape[2], out.shape[1]), out)
         multiply_matrices(_flipped(b), of_b, _flipped(a), of_a, flipped)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError
+from varlen_rnn.kernels.copies import astype
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import FLOATS, check_tensor
@@ -16,8 +17,7 @@ _TYPES = ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint
 @operator(cost=nothing, rows="each")
 def cast(x, dtype: str):
     """Convert every element to another data type, as NumPy's `astype` does; gradients pass only between floats."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return x.like(x.data.astype(dtype))
+    return x.like(astype(x.data, dtype))
 
 
 @cast.infer

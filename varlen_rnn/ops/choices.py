@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.kernels import activations as kernels
+from varlen_rnn.kernels import arithmetic
 from varlen_rnn.ops.elementwise import binary, examples_of_two, grad_like, of_two, with_lod
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import broadcast_shape, check_same_dtype, check_tensor, shared_lod
@@ -21,9 +22,9 @@ _BOOL = np.dtype(np.bool_)
 
 
 def _of_two_in_bools(
-    function: np.ufunc, doc: str, check: Callable, examples: Callable, **options: Unpack[Options]
+    function: Callable[..., Any], doc: str, check: Callable, examples: Callable, **options: Unpack[Options]
 ) -> Operator:
-    """Declare an operator under the name of a NumPy function; it takes two operands and returns bools."""
+    """Declare an operator under the name of a function of arrays; it takes two operands and returns bools."""
     name = function.__name__
 
     def forward(x, y):
@@ -56,14 +57,16 @@ def _examples_of_comparison(rng):
 
 
 _of_numbers = functools.partial(_of_two_in_bools, check=_check_comparable, examples=_examples_of_comparison)
-less = _of_numbers(np.less, "`x < y`", scalar=np.less, ufunc=np.less, onnx="Less")
-less_equal = _of_numbers(np.less_equal, "`x <= y`", scalar=np.less_equal, ufunc=np.less_equal, onnx="LessOrEqual")
-greater = _of_numbers(np.greater, "`x > y`", scalar=np.greater, ufunc=np.greater, onnx="Greater")
-greater_equal = _of_numbers(
-    np.greater_equal, "`x >= y`", scalar=np.greater_equal, ufunc=np.greater_equal, onnx="GreaterOrEqual"
+less = _of_numbers(arithmetic.less, "`x < y`", scalar=np.less, ufunc=np.less, onnx="Less")
+less_equal = _of_numbers(
+    arithmetic.less_equal, "`x <= y`", scalar=np.less_equal, ufunc=np.less_equal, onnx="LessOrEqual"
 )
-equal = _of_numbers(np.equal, "`x == y`", onnx="Equal")
-not_equal = _of_numbers(np.not_equal, "`x != y`")
+greater = _of_numbers(arithmetic.greater, "`x > y`", scalar=np.greater, ufunc=np.greater, onnx="Greater")
+greater_equal = _of_numbers(
+    arithmetic.greater_equal, "`x >= y`", scalar=np.greater_equal, ufunc=np.greater_equal, onnx="GreaterOrEqual"
+)
+equal = _of_numbers(arithmetic.equal, "`x == y`", onnx="Equal")
+not_equal = _of_numbers(arithmetic.not_equal, "`x != y`")
 
 # Operators on bools.
 
@@ -80,14 +83,14 @@ def _examples_of_logical(rng):
 
 
 _of_bools = functools.partial(_of_two_in_bools, check=_check_bool, examples=_examples_of_logical)
-logical_and = _of_bools(np.logical_and, "both are true", ufunc=(np.logical_and, np.bitwise_and), onnx="And")
-logical_or = _of_bools(np.logical_or, "one is true, or both", ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
+logical_and = _of_bools(arithmetic.logical_and, "both are true", ufunc=(np.logical_and, np.bitwise_and), onnx="And")
+logical_or = _of_bools(arithmetic.logical_or, "one is true, or both", ufunc=(np.logical_or, np.bitwise_or), onnx="Or")
 
 
 @operator(rows="each", ufunc=(np.logical_not, np.invert), onnx="Not")
 def logical_not(x):
     """Return whether `x` is false, element by element."""
-    return x.like(np.asarray(np.logical_not(x.data)))
+    return x.like(arithmetic.logical_not(x.data))
 
 
 @logical_not.infer
@@ -108,7 +111,7 @@ def _examples_of_not(rng):
 def where(condition, x, y):
     """Return an element of `x` if the condition is true, otherwise the element of `y`."""
     lod = shared_lod("where", condition, x, y, names=("condition", "x", "y"))
-    return with_lod("where", np.asarray(np.where(condition.data, x.data, y.data)), lod, (condition, x, y))
+    return with_lod("where", arithmetic.where(condition.data, x.data, y.data), lod, (condition, x, y))
 
 
 @where.infer
@@ -151,13 +154,13 @@ def _smaller(x, y):
 @binary(scalar=_larger, ufunc=np.maximum, onnx="Max")
 def maximum(x, y):
     """Return the larger of two elements, or NaN if one is NaN; equal elements get half of the gradient each."""
-    return of_two("maximum", np.maximum(x.data, y.data), x, y)
+    return of_two("maximum", arithmetic.maximum(x.data, y.data), x, y)
 
 
 @binary(scalar=_smaller, ufunc=np.minimum, onnx="Min")
 def minimum(x, y):
     """Return the smaller of two elements, or NaN if one is NaN; equal elements get half of the gradient each."""
-    return of_two("minimum", np.minimum(x.data, y.data), x, y)
+    return of_two("minimum", arithmetic.minimum(x.data, y.data), x, y)
 
 
 def _grad_of_choice(x_loses, y_loses):

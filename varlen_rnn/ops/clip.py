@@ -5,9 +5,12 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
+from varlen_rnn.kernels.clip import clipped, norm_on_device
+from varlen_rnn.kernels.copies import astype
 from varlen_rnn.ops.cost import size
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import on_device
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
@@ -23,10 +26,21 @@ def clip_by_global_norm(*x, max_norm: float):
     """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
     # Duplicate rows are summed first, because the gradient of a row is their sum.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
+    if gradients and on_device(_elements(gradients[0])):
+        return _clipped_on_device(gradients, max_norm)
     with np.errstate(over="ignore", invalid="ignore"):
         norm = math.sqrt(sum_of_squares(gradients))
         gradients = scaled(gradients, norm, max_norm)
     return LoDTensor.wrap(np.array(norm)), *gradients
+
+
+def _clipped_on_device(gradients, max_norm):
+    """Clip without a look at the norm, which stays on the device."""
+    arrays = [_elements(gradient) for gradient in gradients]
+    norm = norm_on_device(arrays)
+    return LoDTensor.wrap(astype(norm, np.float64)), *(
+        _with(gradient, clipped(value, norm, max_norm)) for gradient, value in zip(gradients, arrays, strict=True)
+    )
 
 
 @clip_by_global_norm.infer
@@ -70,7 +84,11 @@ def _elements(gradient):
 
 
 def _scaled(gradient, factor):
-    value = _elements(gradient) * _elements(gradient).dtype.type(factor)
+    return _with(gradient, _elements(gradient) * _elements(gradient).dtype.type(factor))
+
+
+def _with(gradient, value):
+    """Return a gradient like another, with other elements."""
     if isinstance(gradient, SelectedRows):
         return SelectedRows.wrap(gradient.rows, value, gradient.height)
     return LoDTensor.wrap(value, gradient.structure)

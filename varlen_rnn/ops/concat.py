@@ -1,8 +1,7 @@
 """Concatenation of Variables along an axis, and the split that is its gradient."""
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError, check_int
+from varlen_rnn.kernels.copies import divided, joined
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -17,7 +16,7 @@ from varlen_rnn.tape.variable import apply_list
 def concat(*x, axis: int):
     """Concatenate Variables along an axis; the result keeps the LoD unless the axis is the rows."""
     lod = shared_lod("concat", *x) if axis % x[0].data.ndim != x[0].structure.axis else NO_LOD
-    return LoDTensor.wrap(np.concatenate([tensor.data for tensor in x], axis=axis), lod)
+    return LoDTensor.wrap(joined([tensor.data for tensor in x], axis), lod)
 
 
 @concat.infer
@@ -59,9 +58,8 @@ def _examples(rng):
 @operator(outputs=("*out",), cost=nothing, rows="each")
 def split_like(d, *like, axis: int):
     """Split `d` along an axis into pieces with the shapes and LoDs of the Variables in `like`."""
-    cuts = np.cumsum([tensor.shape[axis] for tensor in like])[:-1]
-    parts = np.split(d.data, cuts, axis=axis)
-    return tuple(tensor.like(np.ascontiguousarray(part)) for part, tensor in zip(parts, like, strict=True))
+    parts = divided(d.data, [tensor.shape[axis] for tensor in like], axis)
+    return tuple(tensor.like(part) for part, tensor in zip(parts, like, strict=True))
 
 
 @split_like.infer

@@ -5,10 +5,17 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.arithmetic import absolute, divide, equal, multiply, subtract, where
+from varlen_rnn.kernels.copies import astype, full, joined
+from varlen_rnn.kernels.largest import top
+from varlen_rnn.kernels.reductions import argmax_over, max_over, sum_over
+from varlen_rnn.kernels.rows import mark
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.indices import indices
+from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.products.row_sums import row_product
 from varlen_rnn.rows.lod import levels_of
+from varlen_rnn.runtime.device import beside, empty, host_numbers, on_device, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape, check_tensor, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -21,7 +28,7 @@ MOST_CLASSES = 4096
 def _weights(op, x, target, weight, counted, per_sequence):
     """Return the weight of each row in float64: its own, or its share of its sequence's weight; 0 if not counted."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
-    given = None if weight is None else weight.data.astype(_FLOAT64)
+    given = None if weight is None else to_host(weight.data).astype(_FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:
         what = f"{op}, sample_weight, entry {wrong[0]}"
         raise OutOfRangeError(what, expected="finite and at least 0", got=given[wrong[0]])
@@ -73,8 +80,9 @@ def _check_classes(op, predictions, labels):
 
 def _classes_and_counted(op, labels, num_classes, ignore_index):
     """Return the class of each label, 0 if the label is ignored, and whether each label counts."""
-    counted = np.ones(len(labels.data), bool) if ignore_index is None else labels.data != ignore_index
-    kept = labels.like(np.where(counted, labels.data, labels.dtype.type(0)))
+    numbers = host_numbers(labels.data)
+    counted = np.ones(len(numbers), bool) if ignore_index is None else numbers != ignore_index
+    kept = labels.like(np.where(counted, numbers, labels.dtype.type(0)))
     return indices(f"{op}, targets", kept, num_classes, "class"), counted
 
 
@@ -84,13 +92,16 @@ def accuracy_counts(
 ):
     """Return the total weight of the correctly predicted rows, and the total weight of all rows that count."""
     op = "accuracy_counts"
+    labels = host_numbers(targets.data)
     if predictions.data.ndim == 1:
-        counted = np.ones(len(targets.data), bool) if ignore_index is None else targets.data != ignore_index
-        right = predictions.data == targets.data
+        counted = np.ones(len(labels), bool) if ignore_index is None else labels != ignore_index
+        right = equal(predictions.data, targets.data)
     else:
         classes, counted = _classes_and_counted(op, targets, predictions.shape[1], ignore_index)
         right = _are_among_largest(predictions.data, classes, top_k)
     weights = _weights(op, predictions, targets, sample_weight, counted, per_sequence)
+    if on_device(right):
+        return _both_sums(multiply(beside(weights, right), astype(right, _FLOAT64)), weights)
     return np.array([weights[right].sum(), weights.sum()])
 
 
@@ -100,12 +111,15 @@ def _are_among_largest(scores, classes, k):
     Of two equal scores, the score of the earlier class ranks first.  NaN ranks before all numbers.
     """
     if k == 1:
-        return np.argmax(scores, axis=1) == classes
+        return equal(argmax_over(scores, 1), beside(classes, scores))
+    if on_device(scores):
+        found = equal(top(scores, k, 1)[1], beside(classes[:, None], scores))
+        return astype(max_over(astype(found, np.int64), 1), np.bool_)
     own, is_nan = scores[np.arange(len(scores)), classes][:, None], np.isnan(scores)
     above = (scores > own) | (is_nan & ~np.isnan(own))
-    equal = (scores == own) | (is_nan & np.isnan(own))
+    ties = (scores == own) | (is_nan & np.isnan(own))
     before = np.arange(scores.shape[1]) < classes[:, None]
-    return np.count_nonzero(above | (equal & before), axis=1) < k
+    return np.count_nonzero(above | (ties & before), axis=1) < k
 
 
 @accuracy_counts.infer
@@ -134,12 +148,22 @@ def confusion_counts(predictions, targets, sample_weight=None, *, num_classes: i
     classes, counted = _classes_and_counted(op, targets, num_classes, ignore_index)
     weights = _weights(op, predictions, targets, sample_weight, counted, False)
     if predictions.data.ndim == 1:
-        kept = predictions.like(np.where(counted, predictions.data, predictions.dtype.type(0)))
+        kept = predictions.like(np.where(counted, host_numbers(predictions.data), predictions.dtype.type(0)))
         found = indices(f"{op}, predictions", kept, num_classes, "class")
     else:
-        found = np.argmax(predictions.data, axis=1)
+        found = argmax_over(predictions.data, 1)
+    if on_device(predictions.data):
+        return _confusion_on_device(classes, found, weights, num_classes, predictions.data)
     matrix = np.bincount(classes * num_classes + found, weights, num_classes**2).reshape(num_classes, num_classes)
     return matrix.astype(_FLOAT64, copy=False)  # NumPy returns integers if there are no rows
+
+
+def _confusion_on_device(classes, found, weights, num_classes, like):
+    """Return the confusion matrix, as a product of one-hot rows."""
+    given, taken = (empty((len(classes), num_classes), like, _FLOAT64) for _ in range(2))
+    mark(classes, given)
+    mark(found, taken)
+    return row_product(multiply(given, beside(weights[:, None], like)), taken)
 
 
 @confusion_counts.infer
@@ -167,11 +191,29 @@ def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per
     """Return the weighted sum of each row's mean error, absolute or squared, and the sum of the weights."""
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("error_counts", predictions, targets, sample_weight, counted, per_sequence)
+    if on_device(predictions.data):
+        return _errors_on_device(predictions.data, targets.data, weights, squared)
     weights, x, y = _that_weigh(weights, predictions.data, targets.data)
     difference = x.astype(_FLOAT64) - y
     errors = difference * difference if squared else np.abs(difference)
     width = math.prod(errors.shape[1:])
     return np.array([weights @ errors.reshape(len(errors), width).sum(axis=1) / max(1, width), weights.sum()])
+
+
+def _errors_on_device(x, y, weights, squared):
+    """Return what `error_counts` does; rows without weight count as 0, because they may hold NaN."""
+    difference = subtract(astype(x, _FLOAT64), astype(y, _FLOAT64))
+    errors = multiply(difference, difference) if squared else absolute(difference)
+    width = math.prod(x.shape[1:])
+    of_rows = divide(sum_over(errors.reshape((len(x), width)), 1), np.array(float(max(1, width))))
+    of_rows = where(beside(weights != 0, x), of_rows, np.array(0.0))
+    return _both_sums(multiply(beside(weights, x), of_rows), weights)
+
+
+def _both_sums(numbers, weights):
+    """Return the sum of numbers on a device, and of the weights."""
+    rows = [row.reshape((1, len(weights))) for row in (numbers, beside(weights, numbers))]
+    return sum_over(joined(rows, 0), 1)
 
 
 def _check_numbers(op, predictions, targets):
@@ -207,11 +249,24 @@ def variance_counts(predictions, targets, sample_weight=None):
     counted = np.ones(len(predictions.data), bool)
     weights = _weights("variance_counts", predictions, targets, sample_weight, counted, False)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
+    if on_device(x):
+        return _variance_on_device(x, y, weights)
     weights, x, y = _that_weigh(weights, x, y)
     total = weights.sum()
     mean = weights @ y / total if total else np.zeros(y.shape[1])
     deviation, error = y - mean, x.astype(_FLOAT64) - y
     return np.stack([np.full(y.shape[1], total), mean, weights @ deviation**2, weights @ error**2])
+
+
+def _variance_on_device(x, y, weights):
+    """Return what `variance_counts` does; rows without weight count as 0, because they may hold NaN."""
+    total, of_rows, counts = np.array(weights.sum()), beside(weights[:, None], x), beside(weights[:, None] != 0, x)
+    x, y = (where(counts, astype(rows, _FLOAT64), np.array(0.0)) for rows in (x, y))
+    mean = divide(sum_over(multiply(of_rows, y), 0), np.maximum(total, np.finfo(_FLOAT64).tiny))
+    deviation, error = subtract(y, mean), subtract(x, y)
+    squares = [sum_over(multiply(of_rows, multiply(each, each)), 0) for each in (deviation, error)]
+    parts = full(mean.shape, float(total), mean), mean, *squares
+    return joined([part.reshape((1, *mean.shape)) for part in parts], 0)
 
 
 @variance_counts.infer
@@ -234,9 +289,18 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
     """Return three rows: the scores, the labels (0 or 1), and the weights of all rows whose weight is not 0."""
     labels, counted = _classes_and_counted("score_counts", targets, 2, ignore_index)
     weights = _weights("score_counts", predictions, targets, sample_weight, counted, False)
-    weights, scores, labels = _that_weigh(weights, predictions.data, labels)
-    if np.isnan(scores).any():
+    if on_device(predictions.data):  # positions of rows whose weight is not 0, because scores are not on the host
+        kept = np.flatnonzero(weights)
+        weights, scores, labels = weights[kept], rows_at(predictions.data, kept), labels[kept]
+        has_nan = len(kept) > 0 and np.isnan(to_host(max_over(scores, None)))
+    else:
+        weights, scores, labels = _that_weigh(weights, predictions.data, labels)
+        has_nan = np.isnan(scores).any()
+    if has_nan:
         raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
+    if on_device(scores):
+        columns = astype(scores, _FLOAT64), beside(labels.astype(_FLOAT64), scores), beside(weights, scores)
+        return joined([column.reshape((1, len(labels))) for column in columns], 0)
     return np.stack([scores.astype(_FLOAT64), labels, weights])
 
 

@@ -3,10 +3,12 @@
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.arithmetic import divide
+from varlen_rnn.kernels.copies import astype
 from varlen_rnn.kernels.ctc import ctc, places_of
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -17,15 +19,16 @@ def _run(log_probs, targets, blank, scales, d):
     offsets, ends = levels_of(log_probs.structure)[-1], levels_of(targets.structure)[-1]
     if len(offsets) != len(ends):
         raise LoDError("ctc_loss, targets", expected=f"{len(offsets) - 1} sequences, as log_probs", got=len(ends) - 1)
-    labels, classes = targets.data.reshape(-1).astype(np.int64), log_probs.shape[1]
+    labels, classes = host_numbers(targets.data).reshape(-1).astype(np.int64), log_probs.shape[1]
     if labels.size and (labels.min() < 0 or labels.max() >= classes or (labels == blank).any()):
         expected = f"classes 0 to {classes - 1}, but the blank, {blank}"
         raise OutOfRangeError("ctc_loss, targets", expected=expected, got=f"{labels.min()} to {labels.max()}")
-    places, losses = places_of(offsets, ends), np.empty(len(offsets) - 1, log_probs.dtype)
+    rows = as_operand(log_probs.data)
+    places, losses = places_of(offsets, ends), empty((len(offsets) - 1,), rows)
     if scales is not None and scales.shape != losses.shape:
         raise ShapeError("ctc_loss_grad, d_out", expected=f"{len(losses)} sequences", got=scales.shape)
-    scratch, scales = np.empty(places[-1], log_probs.dtype), losses if scales is None else as_operand(scales)
-    ctc(as_operand(log_probs.data), offsets, labels, ends, blank, scratch, places, losses, scales, d)
+    scratch, scales = empty((int(places[-1]),), rows), losses if scales is None else as_operand(scales)
+    ctc(rows, offsets, labels, ends, blank, scratch, places, losses, scales, d)
     return losses
 
 
@@ -35,12 +38,12 @@ def ctc_losses(log_probs, targets, blank: int, per_label: bool):
 
     If `per_label`, each loss is divided by the number of labels of its target, or by 1 if there is no label.
     """
-    losses = _run(log_probs, targets, blank, None, np.empty((0, log_probs.shape[1]), log_probs.dtype))
-    return LoDTensor.wrap(losses / _labels(targets, losses.dtype) if per_label else losses)
+    losses = _run(log_probs, targets, blank, None, empty((0, log_probs.shape[1]), log_probs.data))
+    return LoDTensor.wrap(divide(losses, _labels(targets, losses)) if per_label else losses)
 
 
-def _labels(targets, dtype):
-    return np.maximum(1, np.diff(levels_of(targets.structure)[-1])).astype(dtype)
+def _labels(targets, like):
+    return astype(beside(np.maximum(1, np.diff(levels_of(targets.structure)[-1])), like), like.dtype)
 
 
 @ctc_losses.infer
@@ -59,10 +62,10 @@ def _infer(log_probs, targets, blank, per_label):
 
 @ctc_losses.backward("log_probs")
 def _backward(log_probs, targets, d_out, blank, per_label):
-    d, labels = np.empty(log_probs.shape, log_probs.dtype), _labels(targets, log_probs.dtype)
+    d, labels = empty(log_probs.shape, log_probs.data), _labels(targets, log_probs.data)
     if d_out.shape != labels.shape:
         raise ShapeError("ctc_loss_grad, d_out", expected=f"{len(labels)} sequences", got=d_out.shape)
-    _run(log_probs, targets, blank, d_out.data / labels if per_label else d_out.data, d)
+    _run(log_probs, targets, blank, divide(d_out.data, labels) if per_label else d_out.data, d)
     return log_probs.like(d)
 
 

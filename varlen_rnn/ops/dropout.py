@@ -3,6 +3,7 @@
 import math
 
 from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.arithmetic import multiply
 from varlen_rnn.ops.draws import mask_of_rows
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import LoDTensor
@@ -22,7 +23,7 @@ def dropout(x, p: float, training: bool):
     if not training:
         return x
     mask = mask_of_rows(x, math.prod(x.shape[1:]), p, 0.0, 1 / (1 - p) if p < 1 else 0.0).reshape(x.shape)
-    return x.like(x.data * mask), LoDTensor.wrap(mask)
+    return x.like(multiply(x.data, mask)), LoDTensor.wrap(mask)
 
 
 @dropout.infer
@@ -41,7 +42,7 @@ def _grad(inputs, outputs, d_outputs, p, training):
 @operator(rows="each")
 def dropout_grad(d_out, mask):
     """Return the gradient of `dropout`."""
-    return d_out.like(d_out.data * mask.data)
+    return d_out.like(multiply(d_out.data, mask.data))
 
 
 @dropout_grad.infer

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, computed by NumPy.  It is row-wise, so the result keeps the LoD."""
+"""Elementwise arithmetic (`kernels.arithmetic`).  It is row-wise, so the result keeps the LoD."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import ParamSpec, Unpack
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels import arithmetic
 from varlen_rnn.kernels.activations import where
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import broadcast, check_float, check_shape, shared_lod
 from varlen_rnn.tape.declare import Operator, Options, operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
@@ -43,7 +45,7 @@ def of_two(op, data, x, y):
     lod = x.structure
     if lod is not y.structure:
         lod = shared_lod(op, x, y, names="xy")
-    return with_lod(op, np.asarray(data), lod, (x, y))
+    return with_lod(op, data, lod, (x, y))
 
 
 def with_lod(op, data, lod, operands):
@@ -57,26 +59,25 @@ def with_lod(op, data, lod, operands):
 @binary(scalar=np.add, ufunc=np.add, onnx="Add")
 def add(x, y):
     """Return `x + y`."""
-    return of_two("add", np.add(x.data, y.data), x, y)
+    return of_two("add", arithmetic.add(x.data, y.data), x, y)
 
 
 @binary(scalar=np.subtract, ufunc=np.subtract, onnx="Sub")
 def sub(x, y):
     """Return `x - y`."""
-    return of_two("sub", np.subtract(x.data, y.data), x, y)
+    return of_two("sub", arithmetic.subtract(x.data, y.data), x, y)
 
 
 @binary(scalar=np.multiply, ufunc=np.multiply, onnx="Mul", linear=("x",))
 def mul(x, y):
     """Return `x * y`, element by element."""
-    return of_two("mul", np.multiply(x.data, y.data), x, y)
+    return of_two("mul", arithmetic.multiply(x.data, y.data), x, y)
 
 
 @binary(integers=False, scalar=np.divide, ufunc=np.divide, onnx="Div")
 def div(x, y):
     """Return `x / y`; a division by 0 gives infinity or NaN, without a warning."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return of_two("div", x.data / y.data, x, y)
+    return of_two("div", arithmetic.divide(x.data, y.data), x, y)
 
 
 def grad_like(gradient, variable):
@@ -140,10 +141,10 @@ def sum_to(x, like):
     """Sum `x` over the axes along which `like` was broadcast; the result has the shape and the LoD of `like`."""
     data, added = x.data, x.data.ndim - len(like.shape)
     if added:
-        data = sum_over(data.reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
+        data = sum_over(as_operand(data).reshape(math.prod(data.shape[:added]), *data.shape[added:]), 0)
     for axis, size in enumerate(like.shape):
         if data.shape[axis] != size:
-            data = np.expand_dims(sum_over(data, axis), axis)
+            data = sum_over(data, axis).reshape(*data.shape[:axis], 1, *data.shape[axis + 1 :])
     return like.like(data)
 
 
@@ -199,12 +200,12 @@ def unary_backward(made):
 @unary(scalar=np.negative, ufunc=np.negative, onnx="Neg", linear=("x",))
 def neg(x):
     """Return `-x`."""
-    return x.like(np.asarray(np.negative(x.data)))
+    return x.like(arithmetic.negative(x.data))
 
 
 @unary_backward(neg)
 def _neg_grad(x, y, d_y):
-    return x.like(np.asarray(-d_y.data))
+    return x.like(arithmetic.negative(d_y.data))
 
 
 def _absolute(x):
@@ -214,25 +215,23 @@ def _absolute(x):
 @unary(scalar=_absolute, ufunc=np.absolute, onnx="Abs")
 def absolute(x):
     """Return the absolute value of every element; the gradient at 0 is 0."""
-    return x.like(np.asarray(np.abs(x.data)))
+    return x.like(arithmetic.absolute(x.data))
 
 
 @unary_backward(absolute)
 def _absolute_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * np.sign(x.data)))
+    return x.like(arithmetic.absolute_grad(x.data, d_y.data))
 
 
 @unary(scalar=np.sqrt, ufunc=np.sqrt, onnx="Sqrt")
 def sqrt(x):
     """Return the square root of every element, or NaN if the element is negative, as in NumPy."""
-    with np.errstate(invalid="ignore"):
-        return x.like(np.asarray(np.sqrt(x.data)))
+    return x.like(arithmetic.sqrt(x.data))
 
 
 @unary_backward(sqrt)
 def _sqrt_grad(x, y, d_y):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x.like(np.asarray(d_y.data / (y.data + y.data)))
+    return x.like(arithmetic.sqrt_grad(y.data, d_y.data))
 
 
 sqrt.examples(_positive)
@@ -241,25 +240,23 @@ sqrt.examples(_positive)
 @unary(scalar=np.exp, ufunc=np.exp, onnx="Exp")
 def exp(x):
     """Return e to the power of every element."""
-    return x.like(np.asarray(np.exp(x.data)))
+    return x.like(arithmetic.exp(x.data))
 
 
 @unary_backward(exp)
 def _exp_grad(x, y, d_y):
-    return x.like(np.asarray(d_y.data * y.data))
+    return x.like(arithmetic.multiply(d_y.data, y.data))
 
 
 @unary(scalar=np.log, ufunc=np.log, onnx="Log")
 def log(x):
     """Return the natural logarithm of every element; as in NumPy, 0 gives minus infinity, a negative number NaN."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x.like(np.asarray(np.log(x.data)))
+    return x.like(arithmetic.log(x.data))
 
 
 @unary_backward(log)
 def _log_grad(x, y, d_y):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x.like(np.asarray(d_y.data / x.data))
+    return x.like(arithmetic.divide(d_y.data, x.data))
 
 
 log.examples(_positive)
@@ -268,8 +265,7 @@ log.examples(_positive)
 @operator(name="pow", rows="each", scalar=lambda x, exponent: x**exponent)
 def power(x, exponent: float):
     """Return every element to the power `exponent`; infinities and NaN arise as in NumPy, without a warning."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x.like(np.asarray(x.data**exponent))
+    return x.like(arithmetic.power(x.data, exponent))
 
 
 @power.infer
@@ -280,10 +276,7 @@ def _infer_power(x, exponent):
 
 @unary_backward(power)
 def _power_grad(x, y, d_y, exponent):
-    if exponent == 0:  # the formula below would multiply 0 by infinity for an element of 0
-        return x.like(np.zeros_like(d_y.data))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x.like(np.asarray(d_y.data * x.dtype.type(exponent) * x.data ** (exponent - 1)))
+    return x.like(arithmetic.power_grad(x.data, d_y.data, exponent))
 
 
 @power.examples

@@ -8,7 +8,7 @@ from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, zeros
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
@@ -46,10 +46,10 @@ def _embedding_grad(ids, table, d_out, padding_idx, sparse):
     values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
     if padding_idx is not None:  # the padding row gets no gradient, neither sparse nor dense
         kept = flat != padding_idx
-        flat, values = flat[kept], values[kept]
+        flat, values = flat[kept], rows_at(values, np.flatnonzero(kept))
     if sparse:
         return SelectedRows.wrap(flat, values, len(table.data))
-    dense = np.zeros_like(table.data)
+    dense = zeros(table.shape, table.data)
     scatter_add_rows(values, flat, dense)
     return LoDTensor.wrap(dense)
 

@@ -10,7 +10,7 @@ from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, zeros
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -47,7 +47,7 @@ def _additions(inputs, outputs):
 @gather.backward("x", cost=_additions)
 def _gather_grad(x, index, d_out):
     flat, width = _places(x, index), math.prod(x.shape[1:])
-    data = np.zeros(x.shape, x.dtype)
+    data = zeros(x.shape, x.data)
     scatter_add_rows(as_operand(d_out.data).reshape(len(flat), width), flat, data.reshape(len(data), width))
     return x.like(data)
 

@@ -5,11 +5,13 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import assign
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, on_device, zeros
 from varlen_rnn.tape.checks import FLOATS, check_tensor
 from varlen_rnn.tape.constants import Index
 from varlen_rnn.tape.declare import operator
@@ -33,8 +35,20 @@ def _rows(specs, axes, index):
 @operator(cost=nothing, rows=_rows)
 def getitem(x, index: Index):
     """Return `x[index]` as NumPy does; in a program, an index may have only numbers, slices, `...` and None."""
-    data = np.asarray(x.data[index])
+    data = _taken(x.data, index)
     return LoDTensor.wrap(data, NO_LOD if x.structure is NO_LOD else _lod_after(x, index, data.shape))
+
+
+def _taken(data, index):
+    """Return `data[index]`; on a device, a contiguous copy."""
+    if not on_device(data):
+        return np.asarray(data[index])
+    items = index if isinstance(index, tuple) else (index,)
+    if BASIC_INDEX.issuperset(map(type, items)):
+        return as_operand(data[index])
+    taken, height, width = _rows_taken(data.shape, index, items)
+    rows = rows_at(as_operand(data).reshape((height, width)), np.ascontiguousarray(taken).reshape(-1))
+    return rows.reshape(_indexed(data.shape, index))
 
 
 def _lod_after(x, index, shape):
@@ -77,9 +91,12 @@ def _check_bounds(shape, index):
 
 @getitem.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
 def _getitem_grad(x, d_y, index):
-    data, items = np.zeros(x.shape, x.dtype), index if isinstance(index, tuple) else (index,)
+    data, items = zeros(x.shape, x.data), index if isinstance(index, tuple) else (index,)
     if BASIC_INDEX.issuperset(map(type, items)):  # such an index takes no element twice
-        data[index] += d_y.data
+        if on_device(data):
+            assign(d_y.data, data[index])
+        else:
+            data[index] += d_y.data
     elif x.dtype in FLOATS:
         _add_where_taken(data, index, items, d_y.data)
     else:
@@ -89,11 +106,16 @@ def _getitem_grad(x, d_y, index):
 
 def _add_where_taken(data, index, items, d):
     """Add `d` to the elements of `data` that an index took; the index may take an element several times."""
-    rank = data.ndim if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
-    height, width = math.prod(data.shape[:rank]), math.prod(data.shape[rank:])
-    taken = np.arange(height).reshape(data.shape[:rank])[index]
+    taken, height, width = _rows_taken(data.shape, index, items)
     rows = as_operand(d).reshape(taken.size, width)
     scatter_add_rows(rows, np.ascontiguousarray(taken).reshape(-1), data.reshape(height, width))
+
+
+def _rows_taken(shape, index, items):
+    """Return the numbers of the elements that an index takes, along the axes it names, and how many and how wide."""
+    rank = len(shape) if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
+    height, width = math.prod(shape[:rank]), math.prod(shape[rank:])
+    return np.arange(height).reshape(shape[:rank])[index], height, width
 
 
 def _axes_of(item):

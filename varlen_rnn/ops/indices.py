@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import first_outside, gather_rows
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
 from varlen_rnn.tape.checks import FLOATS
 
 _INT64 = np.dtype(np.int64)
@@ -17,23 +17,25 @@ def indices(what, tensor, height, noun, of="", from_end=False):
 
     If `from_end`, negative integers count from the end.
     """
-    flat = tensor.data.astype(_INT64)
+    numbers = host_numbers(tensor.data)
+    flat = numbers.astype(_INT64)
     flat = flat if flat.ndim == 1 else flat.reshape(-1)
     # Only signed integers count from the end: an unsigned integer beyond int64 has become negative, and is an error.
     if from_end and tensor.dtype.kind == "i":
         flat[flat < 0] += height
     entry = first_outside(flat, height)
     if entry >= 0:
-        got, lowest = int(tensor.data.flat[entry]), -height if from_end else 0
+        got, lowest = int(numbers.flat[entry]), -height if from_end else 0
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)
     return flat
 
 
 def rows_at(table, flat):
-    """Return the rows of an array at positions that were checked."""
-    if table.dtype not in FLOATS or not table.flags.carray:
+    """Return the rows of an array at positions that were checked; a position of -1 gives zeros, of floats."""
+    if not on_device(table) and (table.dtype not in FLOATS or not table.flags.carray):
         # The kernel would be compiled for another data type, or need a contiguous copy of the whole table.
         return table[flat]
+    table = as_operand(table)
     out, width = empty((len(flat), *table.shape[1:]), table), math.prod(table.shape[1:])
     gather_rows(table.reshape(len(table), width), flat, out.reshape(len(flat), width))
     return out

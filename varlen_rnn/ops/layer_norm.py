@@ -2,11 +2,11 @@
 
 import math
 
-import numpy as np
-
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels import norms
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.arithmetic import multiply
+from varlen_rnn.kernels.copies import full
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.traits import of_vectors
 from varlen_rnn.rows.lod import LoDTensor
@@ -49,8 +49,8 @@ def _rows(data):
 def _normalised(data, weight, bias, eps):
     """Return the normalised rows times the weight, 1 if None, plus the bias, 0 if None."""
     flat = _rows(data)
-    weight = np.ones(flat.shape[1], flat.dtype) if weight is None else as_operand(weight.data)
-    bias = np.zeros(flat.shape[1], flat.dtype) if bias is None else as_operand(bias.data)
+    weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
+    bias = full(flat.shape[1:], 0, flat) if bias is None else as_operand(bias.data)
     out = empty(flat.shape, flat)
     norms.layer_norm(flat, weight, bias, eps, out)
     return out
@@ -88,7 +88,7 @@ def _grad(inputs, outputs, d_outputs, eps):
 def layer_norm_grad(x, d, weight=None, *, eps: float):
     """Return the gradient of the rows of `layer_norm`."""
     flat = _rows(x.data)
-    weight = np.ones(flat.shape[1], flat.dtype) if weight is None else as_operand(weight.data)
+    weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
     d_x = empty(flat.shape, flat)
     norms.layer_norm_grad(flat, weight, _rows(d.data), eps, d_x)
     return x.like(d_x.reshape(x.shape))
@@ -103,7 +103,7 @@ def _infer_grad(x, d, weight, eps):
 @operator(rows="sum")
 def layer_norm_weight_grad(x, d, eps: float):
     """Return the gradient of the weight of `layer_norm`."""
-    return LoDTensor.wrap(sum_over(_normalised(x.data, None, None, eps) * _rows(d.data), 0))
+    return LoDTensor.wrap(sum_over(multiply(_normalised(x.data, None, None, eps), _rows(d.data)), 0))
 
 
 @layer_norm_weight_grad.infer

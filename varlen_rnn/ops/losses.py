@@ -3,13 +3,15 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.kernels.losses import negative_log_likelihood
+from varlen_rnn.kernels import curves
+from varlen_rnn.kernels.losses import cross_entropy_grad, negative_log_likelihood, sum_by_class
+from varlen_rnn.kernels.softmax import log_softmax
 from varlen_rnn.ops.elementwise import grad_like
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.indices import indices
-from varlen_rnn.ops.softmax import log_softmax_of
+from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import as_operand, empty, host_numbers
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -19,29 +21,23 @@ from varlen_rnn.tape.variable import apply, operand
 @operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",), rows="each")
 def cross_entropy(logits, labels, ignore_index: int | None = None):
     """Return minus the log-softmax of each row at its label, or 0 if the label is `ignore_index`."""
-    labels, ignored = _kept_labels(labels, ignore_index)
-    classes = _checked_classes(labels, logits.shape[1])
+    classes = _classes(labels, ignore_index, logits.shape[1])
     shared_lod("cross_entropy", logits, labels, names=("logits", "labels"))
-    log_probabilities, lod = np.ascontiguousarray(log_softmax_of(logits.data)), logits.structure
-    loss = np.empty(len(classes), log_probabilities.dtype)
+    log_probabilities, lod = as_operand(log_softmax(logits.data)), logits.structure
+    loss = empty((len(classes),), log_probabilities)
     negative_log_likelihood(log_probabilities, classes, loss)
-    if ignored is not None:
-        loss[ignored] = 0
     return LoDTensor.wrap(loss, lod), LoDTensor.wrap(log_probabilities, lod)
 
 
-def _kept_labels(labels, ignore_index):
-    """Replace ignored labels by class 0; return the labels and the mask of ignored rows, or None if there are none."""
-    if ignore_index is None:
-        return labels, None
-    ignored = labels.data == ignore_index
-    if not ignored.any():
-        return labels, None
-    return labels.like(np.where(ignored, labels.dtype.type(0), labels.data)), ignored
-
-
-def _checked_classes(labels, num_classes):
-    return indices("cross_entropy, labels", labels, num_classes, "class")
+def _classes(labels, ignore_index, num_classes):
+    """Return the class of each row, -1 where the label is ignored; raise if another label is no class."""
+    numbers = host_numbers(labels.data)
+    if ignore_index is None or not (ignored := numbers == ignore_index).any():
+        return indices("cross_entropy, labels", labels, num_classes, "class")
+    kept = labels.like(np.where(ignored, labels.dtype.type(0), numbers))
+    classes = indices("cross_entropy, labels", kept, num_classes, "class")
+    classes[ignored.reshape(-1)] = -1
+    return classes
 
 
 @cross_entropy.infer
@@ -62,12 +58,9 @@ def _rows_of_grad(specs, axes, ignore_index=None):
 @cross_entropy.backward("logits", rows=_rows_of_grad)
 def _cross_entropy_grad(labels, log_probabilities, d_loss, ignore_index: int | None = None):
     """Return softmax minus the one-hot label, times the gradient of the row's loss."""
-    labels, ignored = _kept_labels(labels, ignore_index)
-    d, d_rows = np.exp(log_probabilities.data), d_loss.data
-    d[np.arange(len(d)), _checked_classes(labels, d.shape[1])] -= 1
-    if ignored is not None:
-        d_rows = np.where(ignored, d.dtype.type(0), d_rows)
-    d *= d_rows[:, None]
+    classes, data = _classes(labels, ignore_index, log_probabilities.shape[1]), as_operand(log_probabilities.data)
+    d = empty(data.shape, data)
+    cross_entropy_grad(data, classes, as_operand(d_loss.data), d)
     return log_probabilities.like(d)
 
 
@@ -87,11 +80,7 @@ def _examples_of_classes(rng):
 @operator(rows=beside("each", 1))
 def label_weights(labels, weight, ignore_index: int):
     """Return the weight of each row in a mean: the weight of its class, or 0 if the row is ignored."""
-    kept, ignored = _kept_labels(labels, ignore_index)
-    found = weight.data[_checked_classes(kept, len(weight.data))]
-    if ignored is not None:
-        found[ignored] = 0
-    return labels.like(found)
+    return labels.like(rows_at(as_operand(weight.data), _classes(labels, ignore_index, len(weight.data))))
 
 
 @label_weights.infer
@@ -106,10 +95,9 @@ def _infer_label_weights(labels, weight, ignore_index):
 @label_weights.backward("weight")
 def _label_weights_grad(labels, weight, d_out, ignore_index: int):
     """Return, for each class, the sum of the gradients of its rows."""
-    kept, ignored = _kept_labels(labels, ignore_index)
-    counted = d_out.data if ignored is None else np.where(ignored, 0, d_out.data)
-    sums = np.bincount(_checked_classes(kept, len(weight.data)), counted, len(weight.data))
-    return weight.like(sums.astype(weight.dtype))
+    sums = empty(weight.shape, weight.data)
+    sum_by_class(as_operand(d_out.data), _classes(labels, ignore_index, len(sums)), sums)
+    return weight.like(sums)
 
 
 @_label_weights_grad.infer
@@ -127,7 +115,7 @@ def _examples_of_label_weights(rng):
 @operator(rows="each")
 def focal(loss, gamma: float):
     """Return a cross entropy times `(1 - p) ** gamma`, where `p = exp(-loss)` is the probability of the label."""
-    return loss.like((-np.expm1(-loss.data)) ** loss.dtype.type(gamma) * loss.data)
+    return loss.like(curves.focal(loss.data, gamma))
 
 
 @focal.infer
@@ -141,11 +129,7 @@ def _infer_focal(loss, gamma):
 @focal.backward("loss")
 def _focal_grad(loss, d_out, gamma: float):
     """Return the gradient of the cross entropy that `focal` takes."""
-    x, power = loss.data, loss.dtype.type(gamma)
-    wrong = -np.expm1(-x)  # 1 - p, the probability of a wrong class
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inner = np.where(wrong > 0, wrong ** (power - 1), 0) if gamma else np.zeros_like(x)
-    return loss.like(d_out.data * (wrong**power + power * inner * np.exp(-x) * x))
+    return loss.like(curves.focal_grad(loss.data, d_out.data, gamma))
 
 
 @_focal_grad.infer
@@ -164,9 +148,7 @@ def _examples_of_focal(rng):
 def binary_cross_entropy(logits, targets):
     """Return the binary cross entropy of each element against a target between 0 and 1."""
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
-    x, y = logits.data, targets.data
-    # The form log(1 + exp(-|x|)) + max(x, 0) - x y never takes the exponential of a large number.
-    return logits.like(np.asarray(np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0) - x * y))
+    return logits.like(curves.binary_cross_entropy(logits.data, targets.data))
 
 
 @binary_cross_entropy.infer
@@ -191,8 +173,7 @@ def _grad_of_binary(inputs, outputs, d_outputs):
 def squared_error(x, target):
     """Return the squared difference of `x` and `target`, element by element."""
     lod = shared_lod("mse_loss", x, target, names=("x", "target"))
-    difference = np.asarray(x.data - target.data)
-    return LoDTensor.wrap(np.asarray(difference * difference), lod)
+    return LoDTensor.wrap(curves.squared_error(x.data, target.data), lod)
 
 
 @squared_error.infer
@@ -214,9 +195,7 @@ def _grad_of_squared(inputs, outputs, d_outputs):
 def huber(x, target, delta: float):
     """Return half the squared difference of each element, which continues as a straight line beyond `delta`."""
     lod = shared_lod("huber_loss", x, target, names=("x", "target"))
-    distance = np.abs(x.data - target.data)
-    near = np.minimum(distance, delta)
-    return LoDTensor.wrap(np.asarray(near * (distance - 0.5 * near)), lod)
+    return LoDTensor.wrap(curves.huber(x.data, target.data, delta), lod)
 
 
 @huber.infer

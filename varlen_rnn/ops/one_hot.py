@@ -3,9 +3,11 @@
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.rows import mark
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_integer
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -18,8 +20,8 @@ _MOST_CLASSES = 2**24  # without a limit, a program of a few bytes could request
 def one_hot(ids, num_classes: int):
     """Return, for each id, `num_classes` integers: 1 at the id, and 0 elsewhere."""
     flat = indices("one_hot, ids", ids, num_classes, "id", ", the number of classes")
-    out = np.zeros((len(flat), num_classes), _INT64)
-    out[np.arange(len(flat)), flat] = 1
+    out = empty((len(flat), num_classes), ids.data, _INT64)
+    mark(flat, out)
     return ids.like(out.reshape(*ids.shape, num_classes))
 
 

@@ -9,6 +9,7 @@ from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.runtime.device import beside, host_numbers
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -37,7 +38,7 @@ def _infer(x, index):
 
 def _places(index, height):
     """Return the index as int64; raise if it is out of range, because kernels use it unchecked."""
-    places = np.ascontiguousarray(index.data, np.int64)
+    places = np.ascontiguousarray(host_numbers(index.data), np.int64)
     if places.size and not (-1 <= places.min() and places.max() < height):
         raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
     return places
@@ -122,11 +123,13 @@ def rectangle(x, reverse: bool):
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))
     places = places_of_rows(offsets, steps, reverse)
-    pad = LoDTensor.wrap(places.ravel(), LoD([np.arange(num_sequences + 1) * steps]))
-    back = rows_at_places(places)
-    last = np.arange(num_sequences) * steps + lengths - 1
+    last = np.where(lengths > 0, np.arange(num_sequences) * steps + lengths - 1, -1)
     is_empty = (lengths == 0)[:, None].astype(x.dtype)
-    return pad, x.like(back), LoDTensor.wrap(np.where(lengths > 0, last, -1)), LoDTensor.wrap(is_empty)
+    pad, back, last, is_empty = (
+        beside(numbers, x.data) for numbers in (places.ravel(), rows_at_places(places), last, is_empty)
+    )
+    lod = LoD([np.arange(num_sequences + 1) * steps])
+    return LoDTensor.wrap(pad, lod), x.like(back), LoDTensor.wrap(last), LoDTensor.wrap(is_empty)
 
 
 @rectangle.infer

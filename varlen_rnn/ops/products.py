@@ -6,7 +6,7 @@ The products run on the register tile, so a row of a result depends neither on o
 import math
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import known, per_input_element, size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm, row_sums

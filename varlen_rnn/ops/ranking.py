@@ -3,9 +3,13 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.largest import put_along, top
+from varlen_rnn.kernels.reductions import argmax_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.reductions import shape_after
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime.device import zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -26,8 +30,8 @@ def _lod_after(x, axis):
 @operator(cost=per_input_element, rows="each")
 def argmax(x, axis: int | None, keepdims: bool):
     """Return the index of the largest element, of all or along an axis; of equal elements, the first index."""
-    found = np.argmax(x.data, axis=axis, keepdims=keepdims)
-    return LoDTensor.wrap(np.asarray(found, _INT64), _lod_after(x, axis))
+    found = argmax_over(x.data, axis if axis is None else axis % x.data.ndim)
+    return LoDTensor.wrap(found.reshape(shape_after(x, axis, keepdims)), _lod_after(x, axis))
 
 
 @argmax.infer
@@ -54,26 +58,8 @@ def _examples_of_argmax(rng):
 @operator(outputs=("values", "indices"), cost=per_input_element, rows="each")
 def topk(x, k: int, axis: int):
     """Return the `k` largest elements along an axis, the largest first, and their indices."""
-    indices = np.moveaxis(_places_of_largest(np.moveaxis(x.data, axis, -1), k), -1, axis)
-    values, lod = np.take_along_axis(x.data, indices, axis), _lod_after(x, axis)
-    return tuple(LoDTensor.wrap(np.ascontiguousarray(out), lod) for out in (values, indices))
-
-
-def _places_of_largest(x, k):
-    """Return the indices of the `k` largest elements along the last axis, the largest first.
-
-    Of equal elements, the first is taken.  NaN is larger than all numbers.
-    """
-    # Find the k-th largest by a partition and sort only k elements: to sort a vocabulary takes many times as long.
-    least = np.partition(x, -k, -1)[..., -k, None]
-    is_nan, least_is_nan = x != x, least != least
-    above = (x > least) | (is_nan & ~least_is_nan)
-    equal = (x == least) | (is_nan & least_is_nan)
-    missing = k - np.count_nonzero(above, -1, keepdims=True)
-    candidates = np.nonzero(above | (equal & (np.cumsum(equal, -1) <= missing)))[-1].reshape(*x.shape[:-1], k)
-    # Sort the candidates in reverse order, and reverse the result: so equal elements remain in their order.
-    order = np.argsort(np.take_along_axis(x, candidates, -1)[..., ::-1], -1, kind="stable")[..., ::-1]
-    return np.take_along_axis(candidates, k - 1 - order, -1)
+    lod = _lod_after(x, axis)
+    return tuple(LoDTensor.wrap(out, lod) for out in top(x.data, k, axis % x.data.ndim))
 
 
 @topk.infer
@@ -88,9 +74,9 @@ def _infer_topk(x, k, axis):
 
 @topk.backward("x", aliases={"d_y": "d_values"})
 def _topk_grad(x, indices, d_y, k, axis):
-    data = np.zeros(x.shape, x.dtype)
+    data = zeros(x.shape, x.data)
     if d_y is not None:
-        np.put_along_axis(data, indices.data, d_y.data, axis)
+        put_along(d_y.data, indices.data, axis % x.data.ndim, data)
     return x.like(data)
 
 

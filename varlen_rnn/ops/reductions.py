@@ -3,7 +3,9 @@
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.arithmetic import divide, maximum, multiply
+from varlen_rnn.kernels.copies import full, spread
+from varlen_rnn.kernels.reductions import max_over, min_over, share_among_equal, sum_over
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -24,11 +26,10 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     """Return the mean of all elements, or over an axis; if there are none, return `of_nothing`, by default NaN."""
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
-        with np.errstate(invalid="ignore"):
-            data = _sum(x, axis, keepdims) / x.dtype.type(count)
+        data = divide(_sum(x, axis, keepdims), x.dtype.type(count))
     else:
-        data = np.full_like(_sum(x, axis, keepdims), of_nothing)
-    return LoDTensor.wrap(np.asarray(data), _lod_after(x, axis))
+        data = full(shape_after(x, axis, keepdims), of_nothing, x.data)
+    return LoDTensor.wrap(data, _lod_after(x, axis))
 
 
 # A loss over several ranks is their sum, or their mean by these weights: `distributed/reductions.py`.
@@ -37,8 +38,21 @@ reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
 
 
 def _sum(x, axis, keepdims):
-    total = sum_over(x.data, axis if axis is None else axis % x.data.ndim)
-    return np.expand_dims(total, tuple(range(x.data.ndim)) if axis is None else axis) if keepdims else total
+    return _reshaped(sum_over, x, axis, keepdims)
+
+
+def _reshaped(reduce, x, axis, keepdims):
+    """Return `reduce(array, axis)`, with an axis of size 1 for each axis that is reduced if `keepdims`."""
+    return reduce(x.data, axis if axis is None else axis % x.data.ndim).reshape(shape_after(x, axis, keepdims))
+
+
+def shape_after(x, axis, keepdims):
+    """Return the shape after a reduction."""
+    kept = (1,) if keepdims else ()
+    if axis is None:
+        return kept * x.data.ndim
+    axis %= x.data.ndim
+    return x.shape[:axis] + kept + x.shape[axis + 1 :]
 
 
 def _lod_after(x, axis):
@@ -65,19 +79,19 @@ def _reduced(x, axis, keepdims):
 @operator(cost=per_input_element, rows="each")
 def reduce_max(x, axis: int | None, keepdims: bool):
     """Return the largest of all elements, or over an axis, or NaN; equal elements share the gradient."""
-    return _extreme("reduce_max", np.maximum, x, axis, keepdims)
+    return _extreme("reduce_max", max_over, x, axis, keepdims)
 
 
 @operator(cost=per_input_element, rows="each")
 def reduce_min(x, axis: int | None, keepdims: bool):
     """Return the smallest of all elements, or over an axis, or NaN; equal elements share the gradient."""
-    return _extreme("reduce_min", np.minimum, x, axis, keepdims)
+    return _extreme("reduce_min", min_over, x, axis, keepdims)
 
 
-def _extreme(op, function, x, axis, keepdims):
+def _extreme(op, reduce, x, axis, keepdims):
     if 0 in (x.shape if axis is None else (x.shape[axis],)):
         raise ShapeError(f"{op}, x", expected="at least one element", got=f"shape {x.shape}, axis {axis}")
-    return LoDTensor.wrap(np.asarray(function.reduce(x.data, axis, keepdims=keepdims)), _lod_after(x, axis))
+    return LoDTensor.wrap(_reshaped(reduce, x, axis, keepdims), _lod_after(x, axis))
 
 
 @reduce_max.infer
@@ -102,12 +116,9 @@ def _min_grad(x, out, d_out, axis, keepdims):
 
 
 def _shared(x, out, d_out, axis, keepdims):
-    """Return the gradient of an extreme: every element that is equal to it gets the same share; if it is NaN, NaN."""
-    spread = (lambda data: data) if keepdims or axis is None else (lambda data: np.expand_dims(data, axis))
-    chosen = x.data == spread(out.data)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = spread(d_out.data) / chosen.sum(axis, keepdims=True).astype(x.dtype)
-        return x.like(np.asarray(chosen * share))
+    axis = axis if axis is None else axis % x.data.ndim
+    shape = () if axis is None else shape_after(x, axis, keepdims=True)
+    return x.like(share_among_equal(x.data, out.data.reshape(shape), d_out.data.reshape(shape), axis))
 
 
 @reduce_max.examples
@@ -146,10 +157,9 @@ def _rows_of_grad(specs, axes, axis, keepdims, scale):
 @operator(cost=nothing, rows=_rows_of_grad)
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
     """Return the gradient of a sum or mean: the result's gradient at every element, divided by the count for a mean."""
-    data = d_y.data if keepdims or axis is None else np.expand_dims(d_y.data, axis)
+    data = d_y.data if axis is None else d_y.data.reshape(shape_after(x, axis, keepdims=True))
     factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
-    spread = np.broadcast_to(data if factor is None else data * factor, x.shape)
-    return x.like(np.array(spread, order="C"))  # a copy, since NumPy's broadcast arrays are read-only
+    return x.like(spread(data if factor is None else multiply(data, factor), x.shape))
 
 
 @reduce_grad.infer
@@ -169,7 +179,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 @operator(cost=per_input_element)
 def weighted_mean(x, weight):
     """Return the sum of all elements divided by their total weight; 0 if that is 0, because the sum is 0, too."""
-    return np.asarray(sum_over(x.data, None) / np.maximum(weight.data, weight.dtype.type(_TINY)))
+    return divide(sum_over(x.data, None), maximum(weight.data, weight.dtype.type(_TINY)))
 
 
 @weighted_mean.infer

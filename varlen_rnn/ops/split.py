@@ -1,11 +1,11 @@
 """Split of a Variable along an axis.  The pieces keep the LoD unless the axis is the rows."""
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError, shown
+from varlen_rnn.kernels.copies import assign, divided, places_along
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime.device import zeros
 from varlen_rnn.tape.checks import check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -16,8 +16,7 @@ from varlen_rnn.tape.variable import apply
 def split(x, sizes: tuple[int, ...], axis: int):
     """Return pieces of `x` with given sizes along an axis; they keep the LoD unless the axis is the rows."""
     lod = x.structure if axis % x.data.ndim != x.structure.axis else NO_LOD
-    parts = np.split(x.data, np.cumsum(sizes)[:-1], axis=axis)
-    return tuple(LoDTensor.wrap(np.ascontiguousarray(part), lod) for part in parts)
+    return tuple(LoDTensor.wrap(part, lod) for part in divided(x.data, sizes, axis))
 
 
 @split.infer
@@ -49,10 +48,10 @@ def _examples(rng):
 @operator(may_miss=("d",), cost=nothing, rows="each")
 def split_grad(x, *d, sizes: tuple[int, ...], axis: int):
     """Return the gradient of `split`: the gradients of the pieces, concatenated, with zeros for a missing gradient."""
-    whole = np.zeros(x.shape, x.dtype)
-    for part, given in zip(np.split(whole, np.cumsum(sizes)[:-1], axis=axis), d, strict=True):
+    whole = zeros(x.shape, x.data)
+    for place, given in zip(places_along(sizes, axis % x.data.ndim), d, strict=True):
         if given is not None:
-            part[...] = given.data
+            assign(given.data, whole[place])
     return x.like(whole)
 
 

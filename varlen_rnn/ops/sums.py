@@ -1,8 +1,7 @@
 """The sum of gradients, dense or SelectedRows.  Only here are sparse and dense gradients added to each other."""
 
-import numpy as np
-
 from varlen_rnn.errors import DTypeError
+from varlen_rnn.kernels.arithmetic import add
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -20,11 +19,11 @@ def sum_values(values):
         return sparse[0] if len(sparse) == 1 else append(sparse)
     data = dense[0].data
     for value in dense[1:]:
-        data = data + value.data
+        data = add(data, value.data)
     for value in sparse:
         data = value + data
     lods = [value.structure for value in dense if value.num_levels]
-    return LoDTensor.wrap(np.asarray(data), lods[0] if lods else NO_LOD)
+    return LoDTensor.wrap(data, lods[0] if lods else NO_LOD)
 
 
 def _additions(inputs, outputs):

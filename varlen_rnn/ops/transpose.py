@@ -1,8 +1,7 @@
 """Exchange of two axes.  The LoD is kept if the rows remain the first axis."""
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.copies import exchanged
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -14,7 +13,7 @@ from varlen_rnn.tape.spec import TensorSpec
 @operator(cost=nothing, rows="each")
 def transpose(x, axis0: int, axis1: int):
     """Return `x` with two axes exchanged."""
-    return LoDTensor.wrap(_exchanged(x.data, axis0, axis1), _lod_after(x, axis0, axis1))
+    return LoDTensor.wrap(exchanged(x.data, axis0, axis1), _lod_after(x, axis0, axis1))
 
 
 def _lod_after(x, axis0, axis1):
@@ -22,11 +21,6 @@ def _lod_after(x, axis0, axis1):
     if len(moved) == 1 or lod.axis not in moved:
         return lod
     return lod.along(1 - lod.axis) if not lod.num_levels and moved == {0, 1} else NO_LOD
-
-
-def _exchanged(data, axis0, axis1):
-    # A copy, because NumPy may sum strided arrays in another order.
-    return np.ascontiguousarray(np.swapaxes(data, axis0, axis1))
 
 
 def _keeps_rows(x, axis0, axis1):
@@ -47,7 +41,7 @@ def _infer(x, axis0, axis1):
 
 @transpose.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
 def _transpose_grad(x, d_y, axis0, axis1):
-    return x.like(_exchanged(d_y.data, axis0, axis1))
+    return x.like(exchanged(d_y.data, axis0, axis1))
 
 
 @transpose.examples

@@ -17,14 +17,16 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
+from varlen_rnn.kernels.arithmetic import decayed
+from varlen_rnn.ops.indices import rows_at
+from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, on_device
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_ONE_ROW = np.zeros(1, np.int64)
-_ONE_ROW.flags.writeable = False  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
+_ONE_ROW = read_only(np.zeros(1, np.int64))  # as the rows of SelectedRows, so that Numba compiles one kernel
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
 _MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
@@ -46,7 +48,11 @@ def _operands(gradient, listed_only, *tensors):
 
 def _decayed(gradient, rows, parameter, weight_decay):
     """Return the gradient plus the weight decay times these rows of the parameter."""
-    return gradient + weight_decay * parameter[rows] if weight_decay else gradient
+    if not weight_decay:
+        return gradient
+    if rows is not _ONE_ROW:  # otherwise the parameter is the row
+        parameter = rows_at(parameter, rows) if on_device(parameter) else parameter[rows]
+    return decayed(gradient, parameter, weight_decay)
 
 
 def _merged(gradient):
@@ -128,7 +134,7 @@ def adam(
         raise OutOfRangeError("adam, step", expected="at least 0, and less than 2**63 - 1", got=t - 1)
     step.data[...] = t
     if decoupled and weight_decay:
-        p[rows] *= 1 - rate * weight_decay
+        updates.shrink(rows, 1 - rate * weight_decay, p)
     else:
         value = _decayed(value, rows, p, weight_decay)
     # The kernel divides by the uncorrected root, so numerator and denominator are multiplied by the correction's root.

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, PlaceError, check_number, shown
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import shard_name
 
 
@@ -48,6 +49,9 @@ class AveragedModel:
 
     def update(self) -> None:
         """Update the average with the current parameters; call it after each step of the optimizer."""
+        if any(parameter.device != HOST for parameter in self.model.parameters()):
+            hint = "model.to('cpu')"
+            raise PlaceError("AveragedModel", expected="parameters on cpu", got="parameters on cuda:0", hint=hint)
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
         for name, parameter in self.model.named_parameters():

@@ -11,6 +11,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, check_list, check_number
 from varlen_rnn.ops.clip import scaled, sum_of_squares
 from varlen_rnn.optim.groups import settle
+from varlen_rnn.runtime.place import CUDA
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
@@ -31,7 +32,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
     Returns
     -------
-    float; in a program, a Variable
+    float; a Variable in a program, and of gradients on a CUDA device, since a number would wait for the device
 
     Raises
     ------
@@ -62,7 +63,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
     norm, *clipped = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=max_norm)
     for target, gradient in zip(targets, clipped, strict=True):
         target.grad = gradient if recorder() is not None else plain(gradient.value)
-    return norm if recorder() is not None else norm.item()
+    return norm if recorder() is not None or norm.device == CUDA else norm.item()
 
 
 def _clip_over_ranks(targets: list[Variable], max_norm: float) -> float:

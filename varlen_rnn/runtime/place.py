@@ -56,6 +56,6 @@ def device(name: str | Place) -> Place:
     """
     found: Any = _PLACES.get(str(name)) if isinstance(name, str | Place) else None
     if found is None:
-        hint = "CUDA_VISIBLE_DEVICES chooses a GPU" if str(name).startswith("cuda:") else None
+        hint = "CUDA_VISIBLE_DEVICES chooses a GPU" if isinstance(name, str) and name.startswith("cuda:") else None
         raise PlaceError("device", expected="'cpu', 'cuda' or 'cuda:0'", got=shown(name), hint=hint)
     return found

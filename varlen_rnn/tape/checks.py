@@ -18,7 +18,9 @@ def check_float(op, **descs):
         if dtype is None:
             dtype = desc.dtype
             if desc.kind is not LOD_TENSOR or dtype not in FLOATS:
-                raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc))
+                converts = desc.kind is LOD_TENSOR and desc.dtype.kind in "biu"
+                hint = "x.astype(np.float32) converts" if converts else None
+                raise DTypeError(f"{op}, {name}", expected="float32 or float64", got=_kind(desc), hint=hint)
         elif desc.kind is not LOD_TENSOR or desc.dtype != dtype:
             _refuse_mixed(op, name, desc, dtype, next(iter(descs)))
 

@@ -91,7 +91,8 @@ class Variable:
 
     __array_ufunc__ = _Ufuncs()
     view, flatten, ravel = Elsewhere("reshape(...)"), Elsewhere("reshape(-1)"), Elsewhere("reshape(-1)")
-    permute, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("ndim")
+    permute, t, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("T"), Elsewhere("ndim")
+    pow, tolist = Elsewhere("x ** exponent"), Elsewhere("numpy().tolist()")
     clamp, masked_fill = Elsewhere("clip(min, max)"), Elsewhere("functional.where(mask, value, x)")
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
@@ -771,9 +772,7 @@ class Variable:
             return True
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor, Variable)):
             hint = "functional.equal(x, y) compares values, `is` asks whether it is the same Variable"
-            raise DTypeError(
-                "== of a Variable", expected="the same Variable", got=f"a {type(other).__name__}", hint=hint
-            )
+            raise DTypeError("== of a Variable", expected="the same Variable", got=type(other).__name__, hint=hint)
         return NotImplemented
 
     __hash__ = object.__hash__
@@ -971,6 +970,11 @@ def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     rows = as_rows(_no_variables(value), "an operand")
     is_mask = rows.dtype.kind == "b" and not on_device(rows)
     return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
+
+
+def constant(array: np.ndarray, like: Variable) -> Variable:
+    """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
+    return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:

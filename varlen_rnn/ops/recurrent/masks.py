@@ -6,8 +6,10 @@ The numbers of a row or sequence depend on its place alone; see `varlen_rnn.rand
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import full
 from varlen_rnn.ops.draws import mask_of_rows, mask_of_sequences
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
@@ -25,13 +27,12 @@ def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
     For dropout, with `per_sequence`: all rows of a sequence have the same numbers.  In training, each number is 0 with
     probability `p`, otherwise 1 / (1 - p).  Outside of training, each is 1.
     """
-    dtype, count = x.dtype.type, x.shape[0]
-    if not per_sequence:
-        return x.like(mask_of_rows(x, units, p, 1.0, 0.0) if training else np.full((count, units), dtype(p)))
     if not training:
-        return x.like(np.ones((count, units), dtype))
+        return x.like(full((x.shape[0], units), 1 if per_sequence else p, x.data))
+    if not per_sequence:
+        return x.like(mask_of_rows(x, units, p, 1.0, 0.0))
     mask = mask_of_sequences(x, units, p, 0.0, 1 / (1 - p) if p < 1 else 0.0)
-    return x.like(np.repeat(mask, np.diff(levels_of(x.structure)[-1]), axis=0))
+    return x.like(rows_at(mask, np.repeat(np.arange(len(mask)), np.diff(levels_of(x.structure)[-1]))))
 
 
 @row_mask.infer

@@ -3,11 +3,13 @@
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import joined
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
+from varlen_rnn.runtime.device import host_numbers, zeros
 from varlen_rnn.tape.checks import check_tensor
 from varlen_rnn.tape.declare import operator
 
@@ -63,7 +65,7 @@ def _before(mask):
 def _split(op, x, mask, level):
     """Return the LoDs of both parts, the rows of `x` that they take, and how many rows the first part has."""
     above, below = _parted(x, level)
-    mask = mask.data.reshape(-1)
+    mask = host_numbers(mask.data).reshape(-1)
     if len(mask) != _entries(below):
         expected = f"{_entries(below)} bools, one per sequence of level {level}"
         raise ShapeError(f"{op}, mask", expected=expected, got=len(mask))
@@ -121,8 +123,8 @@ def _backward_split(x, mask, d_out_true, d_out_false, level):
         if given is not None and given.shape != (count, *x.shape[1:]):
             what, expected = f"split_by_mask_grad, d_out_{name}", f"shape {(count, *x.shape[1:])}"
             raise ShapeError(what, expected=expected, got=f"shape {given.shape}")
-        gradients.append(np.zeros((count, *x.shape[1:]), x.dtype) if given is None else given.data)
-    return x.like(rows_taken_grad(np.concatenate(gradients), index, len(x.data)))
+        gradients.append(zeros((count, *x.shape[1:]), x.data) if given is None else given.data)
+    return x.like(rows_taken_grad(joined(gradients, 0), index, len(x.data)))
 
 
 @split_by_mask.examples
@@ -150,7 +152,7 @@ def _joined_above(op, first, second, mask):
 def _joined(op, in_true, in_false, mask, level):
     """Return the LoD of the result, and for each of its rows the position in the concatenated parts."""
     (above, first), (above_second, second) = (_parted(x, level) for x in (in_true, in_false))
-    mask = mask.data.reshape(-1)
+    mask = host_numbers(mask.data).reshape(-1)
     for name, part, count in (("True", first, np.count_nonzero(mask)), ("False", second, np.count_nonzero(~mask))):
         if _entries(part) != count:
             expected = f"{count} sequences, as mask has {name}"
@@ -191,7 +193,7 @@ def merge_by_mask(in_true, in_false, mask, level: int = 0):
     Source: the operator `merge_lod_tensor` of PaddlePaddle Fluid.
     """
     lod, index = _joined("merge_by_mask", in_true, in_false, mask, level)
-    return LoDTensor.wrap(rows_taken(np.concatenate([in_true.data, in_false.data]), index), lod)
+    return LoDTensor.wrap(rows_taken(joined([in_true.data, in_false.data], 0), index), lod)
 
 
 @merge_by_mask.infer

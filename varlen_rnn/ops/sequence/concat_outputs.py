@@ -14,6 +14,7 @@ from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_moved, check_plan, check_step, flat, result
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.checks import check_kind
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
@@ -30,7 +31,8 @@ def _concat_outputs(sorted_seqs, *steps):
     for t, step in enumerate(steps):
         check_step("concat_outputs", step, sorted_seqs, t)
     element = steps[0].shape[1:] if steps else ()
-    out = np.empty((sorted_seqs.total_len, *element), steps[0].dtype if steps else np.float32)
+    shape = (sorted_seqs.total_len, *element)
+    out = empty(shape, steps[0].data) if steps else np.empty(shape, np.float32)
     for t, step in enumerate(steps):
         segment.concat_outputs(flat(step.data), sorted_seqs.starts, t, flat(out))
     return LoDTensor.wrap(out, LoD([sorted_seqs.offsets]))

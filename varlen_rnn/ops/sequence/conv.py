@@ -10,14 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import assign
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.rows.lod import LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -98,7 +101,7 @@ class Window(NamedTuple):
 def _products(x, offsets, window, weight, bias=None, padding=None):
     """Return the products of all windows of rows with a weight."""
     out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
-    if 2 * len(edges) >= len(x):
+    if 2 * len(edges) >= len(x) or on_device(x):
         edges = np.arange(len(x))
     else:  # multiply all windows in place; windows that leave their sequence read wrong rows, and are replaced below
         first, end = window.up, min(len(x), len(x) - window.start - window.taps + 1)
@@ -108,7 +111,10 @@ def _products(x, offsets, window, weight, bias=None, padding=None):
         some = edges[first : first + block]
         products = empty((len(some), weight.shape[1]), x)
         gemm.product(_copied(x, offsets, window, padding, some), weight, products, bias=bias)
-        out[some] = products
+        if on_device(out):
+            init_memories_grad(products, some, out)
+        else:
+            out[some] = products
     return out
 
 
@@ -126,7 +132,10 @@ def _copied(x, offsets, window, padding, rows):
     gather_rows(x, at.ravel(), windows)
     if padding is not None:
         outside = np.flatnonzero(at < 0)
-        windows[outside] = padding[of_padding.ravel()[outside]]
+        if on_device(windows):
+            init_memories_grad(rows_at(padding, of_padding.ravel()[outside]), outside, windows)
+        else:
+            windows[outside] = padding[of_padding.ravel()[outside]]
     return windows.reshape(len(rows), window.taps * x.shape[1])
 
 
@@ -191,9 +200,9 @@ def _of_rows(inputs, outputs, filter_size, padding_start):
 def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the rows of `sequence_conv`."""
     start, taps = Window.of(filter_size, padding_start)
-    turned = _turned(as_operand(weight.data), taps)[::-1].reshape(-1, len(weight.data) // taps)
+    turned = as_operand(_turned(as_operand(weight.data), taps)[::-1]).reshape(-1, len(weight.data) // taps)
     offsets = levels_of(d.structure)[-1]
-    return d.like(_products(as_operand(d.data), offsets, Window(1 - start - taps, taps), as_operand(turned)))
+    return d.like(_products(as_operand(d.data), offsets, Window(1 - start - taps, taps), turned))
 
 
 def _turned(weight, taps):
@@ -218,16 +227,16 @@ def _of_weight(inputs, outputs, filter_size, padding_start):
 def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the weight of `sequence_conv`."""
     window, offsets, rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], np.arange(len(d.data))
-    initial = np.zeros((1, x.shape[1]), x.dtype) if padding is None else as_operand(padding.data)
+    initial = zeros((1, x.shape[1]), x.data) if padding is None else as_operand(padding.data)
     d_rows, x_rows = as_operand(d.data), as_operand(x.data)
-    d_weight = np.empty((filter_size, x.shape[1], d.shape[1]), x.dtype)
+    d_weight = empty((filter_size, x.shape[1], d.shape[1]), x.data)
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, rows, tap)
         listed = np.where(at < 0, -1 - (0 if padding is None else of_padding), at).ravel()
         listed.setflags(write=False)  # as the rows of recurrent layers are, so that both use one kernel
         of_tap = row_sums.Factor(0, d.shape[1], x_rows, 0, x.shape[1], initial, listed)
         nothing = row_sums.Factor(0, 0, initial, 0, 0, initial, ALL_ROWS)
-        d_weight[tap] = row_sums.row_products(d_rows, of_tap, nothing)[0].T
+        assign(row_sums.row_products(d_rows, of_tap, nothing)[0].T, d_weight[tap])
     return LoDTensor.wrap(d_weight.reshape(-1, d.shape[1]))
 
 
@@ -253,15 +262,15 @@ def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
     edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
-    sums = np.zeros((count * filter_size, filters), d.dtype)  # the sums over rows that read a row of padding at a tap
+    sums = zeros((count * filter_size, filters), d.data)  # the sums over rows that read a row of padding at a tap
     for tap in range(filter_size):
         at, of_padding = _places(offsets, window, edges, tap)
         outside = np.flatnonzero(at < 0)
         ids = of_padding[outside, 0] * filter_size + tap
-        scatter_add_rows(d_rows[edges[outside]], ids, sums)
-    d_padding = np.empty(padding.shape, d.dtype)
-    turned = _turned(as_operand(weight.data), filter_size).reshape(filter_size * filters, -1)
-    gemm.product(sums.reshape(count, filter_size * filters), as_operand(turned), d_padding)
+        scatter_add_rows(rows_at(d_rows, edges[outside]), ids, sums)
+    d_padding = empty(padding.shape, d.data)
+    turned = as_operand(_turned(as_operand(weight.data), filter_size)).reshape(filter_size * filters, -1)
+    gemm.product(sums.reshape(count, filter_size * filters), turned, d_padding)
     return LoDTensor.wrap(d_padding)
 
 

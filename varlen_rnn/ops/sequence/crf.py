@@ -3,19 +3,23 @@
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.arithmetic import add, equal
+from varlen_rnn.kernels.copies import astype, full
 from varlen_rnn.kernels.crf import crf, viterbi
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
+_INT64 = np.dtype(np.int64)
+
 
 def _tags(emission, label, name):
     """Return labels as flat int64 integers; raise unless there is a tag for each row."""
-    labels, tags = label.data.reshape(-1).astype(np.int64), emission.shape[1]
+    labels, tags = host_numbers(label.data).reshape(-1).astype(np.int64), emission.shape[1]
     if len(labels) != len(emission.data):
         raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
     if label.num_levels and not np.array_equal(levels_of(label.structure)[-1], levels_of(emission.structure)[-1]):
@@ -29,11 +33,11 @@ def _tags(emission, label, name):
 def _costs(emission, label, transition, scales, with_gradient):
     """Return the costs of sequences, and the gradients of emissions and transitions."""
     data, offsets, count = as_operand(emission.data), levels_of(emission.structure)[-1], emission.num_elements(-1)
-    labels, dtype, tags = _tags(emission, label, "linear_chain_crf"), emission.dtype, data.shape[1]
-    alpha, costs = np.empty(data.shape, dtype), np.empty(count, dtype)
-    d_emission = np.empty((len(data) if with_gradient else 0, tags), dtype)
-    memory = np.empty((count if with_gradient else 0, tags + 4, tags), dtype)
-    d_transitions = np.empty((len(memory), tags + 2, tags), dtype)
+    labels, tags = _tags(emission, label, "linear_chain_crf"), data.shape[1]
+    alpha, costs = empty(data.shape, data), empty((count,), data)
+    d_emission = empty((len(data) if with_gradient else 0, tags), data)
+    memory = empty((count if with_gradient else 0, tags + 4, tags), data)
+    d_transitions = empty((len(memory), tags + 2, tags), data)
     weights = as_operand(transition.data)
     scales = costs if scales is None else as_operand(scales)
     crf(data, labels, offsets, weights, alpha, memory, costs, scales, d_emission, d_transitions)
@@ -134,11 +138,11 @@ def crf_decoding(emission, transition, label=None):
 
     Source: the operator `crf_decoding` of PaddlePaddle Fluid (Viterbi, 1967).
     """
-    data, path = as_operand(emission.data), np.empty(len(emission.data), np.int64)
-    best, back = np.empty(data.shape, emission.dtype), np.empty(data.shape, np.int64)
+    data = as_operand(emission.data)
+    best, back, path = empty(data.shape, data), empty(data.shape, data, _INT64), empty((len(data),), data, _INT64)
     viterbi(data, levels_of(emission.structure)[-1], as_operand(transition.data), best, back, path)
     if label is not None:
-        path = (path == _tags(emission, label, "crf_decoding")).astype(np.int64)
+        path = astype(equal(path, beside(_tags(emission, label, "crf_decoding"), path)), _INT64)
     return emission.like(path)
 
 
@@ -180,10 +184,12 @@ def crf_marginals(emission, transition):
     Source: the gradient of the logarithm of the normalising sum (Lafferty, McCallum and Pereira, 2001).
     """
     label = LoDTensor.wrap(np.zeros(len(emission.data), np.int64))
-    scales = np.ones(emission.num_elements(-1), emission.dtype)
+    scales = full((emission.num_elements(-1),), 1, emission.data)
     _, gradient, _ = _costs(emission, label, transition, scales, with_gradient=True)
-    gradient[:, 0] += 1  # the gradient of the cost of labels is the probabilities less 1 at the labels, here all 0
-    return emission.like(gradient)
+    # The gradient of the cost of labels is the probabilities less 1 at the labels, here all 0.
+    at_labels = np.zeros(gradient.shape[1], gradient.dtype)
+    at_labels[0] = 1
+    return emission.like(add(gradient, beside(at_labels, gradient)))
 
 
 @crf_marginals.infer

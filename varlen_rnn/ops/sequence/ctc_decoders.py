@@ -4,10 +4,11 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.prefixes import DEPTH, LABEL, NODE, PARENT, TOTAL, search_prefixes
+from varlen_rnn.kernels.reductions import argmax_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, beside, empty, to_host
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -49,13 +50,13 @@ def ctc_greedy_decoder(log_probs, blank: int = 0):
     Source: the function `ctc_greedy_decoder` of PaddlePaddle Fluid; Graves et al. (2006), "best path decoding".
     """
     *above, offsets = levels_of(log_probs.structure)
-    best = log_probs.data.argmax(axis=1)
+    best = to_host(argmax_over(log_probs.data, 1))  # the sequences of the result depend on it
     begins = np.ones(len(best), bool)
     begins[1:] = best[1:] != best[:-1]
     begins[offsets[:-1][np.diff(offsets) > 0]] = True
     read = begins & (best != blank)
     before = np.concatenate([[0], np.cumsum(read)])  # the number of ids read before each row
-    return LoDTensor.wrap(best[read].astype(_INT64), LoD([*above, before[offsets]]))
+    return LoDTensor.wrap(beside(best[read], log_probs.data), LoD([*above, before[offsets]]))
 
 
 @ctc_greedy_decoder.infer
@@ -115,13 +116,16 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
     """
     *above, offsets = levels_of(log_probs.structure)
     data, count = as_operand(log_probs.data), len(offsets) - 1
-    nodes, kept = np.empty((len(data) * beam_size + count, 6), np.int64), np.empty((count * beam_size, 4), np.int64)
-    chances, counts = np.empty((count * beam_size, 5), data.dtype), np.empty(count, np.int64)
+    nodes = empty((len(data) * beam_size + count, 6), data, _INT64)
+    kept, counts = empty((count * beam_size, 4), data, _INT64), empty((count,), data, _INT64)
+    chances = empty((count * beam_size, 5), data)
     search_prefixes(data, offsets, blank, beam_size, nodes, kept, chances, counts)
+    nodes, kept, chances, counts = map(to_host, (nodes, kept, chances, counts))  # the result's LoD depends on them
     found = (np.arange(beam_size) < counts[:, None]).ravel()
     ids, ends = _read(nodes, kept[found, NODE])
     texts = np.concatenate([[0], np.cumsum(counts)])
     scores = np.ascontiguousarray(chances[found, TOTAL])
+    ids, scores = beside(ids, data), beside(scores, data)
     return LoDTensor.wrap(ids, LoD([*above, texts, ends])), LoDTensor.wrap(scores, LoD([*above, texts]))
 
 

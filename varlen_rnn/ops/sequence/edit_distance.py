@@ -8,6 +8,7 @@ from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES
 from varlen_rnn.ops.sequence.ids import check_ids, erased
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import beside, host_numbers
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
@@ -55,17 +56,19 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
     if len(offsets) != len(ends):
         expected = f"{len(offsets) - 1} sequences, as input"
         raise LoDError("edit_distance, label", expected=expected, got=len(ends) - 1)
-    ids, labels = (_as_int64(name, x.data.reshape(-1)) for name, x in (("input", input), ("label", label)))
+    ids, labels = _as_int64("input", input), _as_int64("label", label)
     distances, lengths = np.empty(len(offsets) - 1, np.int64), np.diff(ends)
     if normalized and (lengths == 0).any():
         got, hint = f"none in sequence {lengths.argmin()}", "normalized=False returns numbers of edits"
         raise LoDError("edit_distance, label", expected="labels of each sequence, to divide by", got=got, hint=hint)
     fill_distances(ids, offsets, labels, ends, np.empty(len(labels) + len(distances), np.int64), distances)
     result = (distances / lengths if normalized else distances).astype(np.float32)
+    result = beside(result, input.data)
     return LoDTensor.wrap(result, LoD(above) if above else NO_LOD), LoDTensor.wrap(np.array(len(distances)))
 
 
-def _as_int64(name, ids):
+def _as_int64(name, x):
+    ids = host_numbers(x.data).reshape(-1)
     if ids.dtype == np.uint64 and ids.size and ids.max() >= 2**63:
         raise OutOfRangeError(f"edit_distance, {name}", expected="ids that int64 has", got=ids.max())
     return ids.astype(np.int64)

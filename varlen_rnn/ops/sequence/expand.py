@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.moves import repeat_sequences
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.ops.cost import nothing
@@ -196,7 +197,7 @@ def _backward_as(x, y, d_out):
     _check_rows(x, y)
     d_rows = _rows_of("sequence_expand_as_grad", d_out, y.structure.num_rows)
     d_x = empty((len(x.data), d_rows.shape[1]), d_rows)
-    pool_sum(d_rows, levels_of(y.structure)[-1], np.ones(len(d_x), d_x.dtype), d_x)
+    pool_sum(d_rows, levels_of(y.structure)[-1], full((len(d_x),), 1, d_x), d_x)
     return x.like(d_x.reshape(x.shape))
 
 

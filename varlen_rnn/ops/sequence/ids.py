@@ -6,6 +6,7 @@ from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import LOD, TROUBLES
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import beside, host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 
@@ -55,9 +56,10 @@ def erased(x, tokens):
     """Return the sequences of the last level without the ids in `tokens`."""
     *above, offsets = levels_of(x.structure)
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
-    stays = ~np.isin(x.data.reshape(-1), listed)
+    ids = host_numbers(x.data)
+    stays = ~np.isin(ids.reshape(-1), listed)
     before = np.concatenate([[0], np.cumsum(stays)])  # the number of remaining ids before each row
-    return LoDTensor.wrap(x.data[stays], LoD([*above, before[offsets]]).at_positions_of(x.structure))
+    return LoDTensor.wrap(beside(ids[stays], x.data), LoD([*above, before[offsets]]).at_positions_of(x.structure))
 
 
 @sequence_erase.infer
@@ -106,7 +108,7 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
 
     Source: the operator `sequence_enumerate` of PaddlePaddle Fluid, which takes one level.
     """
-    offsets, ids = levels_of(x.structure)[-1], x.data.reshape(-1)
+    offsets, ids = levels_of(x.structure)[-1], host_numbers(x.data).reshape(-1)
     lengths = np.diff(offsets)
     left = np.repeat(offsets[1:], lengths) - np.arange(
         len(ids)
@@ -115,7 +117,7 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     for step in range(min(win_size, int(lengths.max(initial=0)))):
         inside = np.flatnonzero(left > step)
         out[inside, step] = ids[inside + step]
-    return x.like(out)
+    return x.like(beside(out, x.data))
 
 
 @sequence_enumerate.infer

@@ -13,6 +13,7 @@ from varlen_rnn.ops.examples import LOD
 from varlen_rnn.ops.sequence.movement import check_plan, flat, infer_moved, result
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
@@ -22,7 +23,7 @@ from varlen_rnn.typing import Rows
 def _init_memories(x, sorted_seqs):
     """Return one row per sequence in the order of the plan, longest sequence first."""
     _check_sequences("init_memories", x, sorted_seqs)
-    out = np.empty(x.shape, x.dtype)
+    out = empty(x.shape, x.data)
     segment.init_memories(flat(x.data), sorted_seqs.sorted_indices, flat(out))
     return LoDTensor.wrap(out)
 
@@ -43,7 +44,7 @@ def _infer(x, sorted_seqs):
 def _init_memories_grad(x, sorted_seqs, d_out):
     _check_sequences("init_memories_grad", x, sorted_seqs)
     _check_sequences("init_memories_grad", d_out, sorted_seqs)
-    d_x = np.empty(x.shape, x.dtype)
+    d_x = empty(x.shape, x.data)
     segment.init_memories_grad(flat(d_out.data), sorted_seqs.sorted_indices, flat(d_x))
     return x.like(d_x)
 

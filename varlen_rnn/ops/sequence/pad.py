@@ -10,7 +10,7 @@ from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, beside, host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -79,7 +79,8 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     steps = _steps("sequence_pad", lengths, maxlen)
     out = runs_placed(x.data, _places(lengths, steps), lengths, len(lengths) * steps, pad_value)
     lod = LoD(above).at_positions_of(x.structure)
-    return LoDTensor.wrap(out.reshape(len(lengths), steps, *x.shape[1:]), lod), LoDTensor.wrap(lengths, lod)
+    out = out.reshape(len(lengths), steps, *x.shape[1:])
+    return LoDTensor.wrap(out, lod), LoDTensor.wrap(beside(lengths, x.data), lod)
 
 
 def _steps(op, lengths, maxlen):
@@ -168,13 +169,14 @@ def sequence_unpad(x, length):
 
 def _offsets(op, x, length):
     """Return the offsets of sequences of the given lengths; raise if a length does not fit `x`."""
-    lengths = length.data.astype(_INT64)
+    numbers = host_numbers(length.data)
+    lengths = numbers.astype(_INT64)
     if len(lengths) != len(x.data):
         raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, as x has rows", got=len(lengths))
     wrong = np.flatnonzero((lengths < 0) | (lengths > x.shape[1]))
     if len(wrong):
         what, expected = f"{op}, length, entry {wrong[0]}", f"0 to {x.shape[1]}, the steps of x"
-        raise OutOfRangeError(what, expected=expected, got=int(length.data[wrong[0]]))
+        raise OutOfRangeError(what, expected=expected, got=int(numbers[wrong[0]]))
     return np.concatenate(([0], np.cumsum(lengths)))
 
 
@@ -234,14 +236,14 @@ def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
 
     Source: the operator `sequence_mask` of PaddlePaddle Fluid, where a `maxlen` of 0 is an error.
     """
-    data = lengths.data.astype(_INT64)
+    data = host_numbers(lengths.data).astype(_INT64)
     wrong = np.flatnonzero(data < 0)
     if len(wrong):
         what = f"sequence_mask, lengths, entry {wrong[0]}"
         raise OutOfRangeError(what, expected="at least 0", got=data.flat[wrong[0]])
     steps = int(data.max(initial=0)) if maxlen is None else maxlen
     _check_maxlen("sequence_mask", steps)
-    return lengths.like((np.arange(steps) < data[..., None]).astype(dtype))
+    return lengths.like(beside((np.arange(steps) < data[..., None]).astype(dtype), lengths.data))
 
 
 @sequence_mask.infer

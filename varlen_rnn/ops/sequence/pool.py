@@ -8,13 +8,15 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import pool
+from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
+from varlen_rnn.kernels.rows import fill_rows
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR
@@ -23,7 +25,8 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
-_PICKED = TensorSpec((-1, -1), np.dtype(np.int64))  # for each element of a maximum, the row that has it
+_INT64 = np.dtype(np.int64)
+_PICKED = TensorSpec((-1, -1), _INT64)  # for each element of a maximum, the row that has it
 
 
 def _rows(specs, axes, pool_type, pad_value, level):
@@ -58,18 +61,18 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
     offsets, rows = _offsets(x, level), flat(x.data)
-    out, index = empty((len(offsets) - 1, rows.shape[1]), rows), np.empty((0, rows.shape[1]), np.int64)
-    if x.dtype not in FLOATS:
+    out, index = empty((len(offsets) - 1, rows.shape[1]), rows), empty((0, rows.shape[1]), rows, _INT64)
+    if x.dtype not in FLOATS and not on_device(rows):
         _pool_integers(rows, offsets, pool_type, out)
     elif pool_type in ("first", "last"):
         pick_ends(rows, offsets, pool_type == "last", out)
     elif pool_type == "max":
-        index = np.empty(out.shape, np.int64)
+        index = empty(out.shape, rows, _INT64)
         pool.pool_max(rows, offsets, out, index)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
     if pad_value != 0:
-        out[offsets[:-1] == offsets[1:]] = pad_value
+        fill_rows(np.flatnonzero(offsets[:-1] == offsets[1:]), out.dtype.type(pad_value), out)
     above = levels_of(x.structure)[: level % x.num_levels]
     lod = (LoD.trusted(above) if above else NO_LOD).at_positions_of(x.structure)
     return LoDTensor.wrap(unflat(out, x.data), lod), LoDTensor.wrap(index)
@@ -96,15 +99,16 @@ def _offsets(x, level):
 
 def _scale(x, pool_type, level):
     """Return the factor of each sequence's sum; it is cached with the LoD, because the gradient needs it again."""
-    return remember(x.structure, ("scale", pool_type, x.dtype, level), _scale_of, x, pool_type, level)
+    key = "scale", pool_type, x.dtype, level, on_device(x.data)
+    return remember(x.structure, key, _scale_of, x, pool_type, level)
 
 
 def _scale_of(x, pool_type, level):
     offsets = _offsets(x, level)
     if pool_type == "sum":
-        return np.ones(len(offsets) - 1, x.dtype)
+        return full((len(offsets) - 1,), 1, x.data)
     lengths = np.maximum(1, offsets[1:] - offsets[:-1])
-    return (1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype)
+    return beside((1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype), x.data)
 
 
 @sequence_pool.infer
@@ -149,7 +153,9 @@ def _pool_grad(x, index, d_out, pool_type, pad_value, level):
 
 def _check_picked(index, d_rows, num_rows):
     """Raise unless the index has a row of `x`, or -1, for each element, because kernels use it unchecked."""
-    if index.shape != d_rows.shape or (index.size and not -1 <= index.min() <= index.max() < num_rows):
+    # On a device the kernel checks them, because they have never been on the host.
+    is_wrong = index.size and not on_device(index) and not -1 <= index.min() <= index.max() < num_rows
+    if index.shape != d_rows.shape or is_wrong:
         expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
         raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
 

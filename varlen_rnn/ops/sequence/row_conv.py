@@ -4,9 +4,12 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import windows
-from varlen_rnn.kernels.pool import sum_over
+from varlen_rnn.kernels.arithmetic import multiply
+from varlen_rnn.kernels.copies import assign
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty
@@ -66,13 +69,14 @@ def _infer(x, weight):
 @row_conv.backward("x", "weight", cost=_products)
 def _row_conv_grad(x, weight, d_out):
     offsets = levels_of(x.structure)[-1]
+    d_rows, rows = as_operand(d_out.data), as_operand(x.data)
     left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(
         len(x.data)
     )  # rows from each row to the end of its sequence
-    d_weight = np.empty(weight.shape, weight.dtype)
+    d_weight = empty(weight.shape, weight.data)
     for k in range(len(d_weight)):
         at = np.flatnonzero(left > k)
-        d_weight[k] = sum_over(d_out.data[at] * x.data[at + k], 0)
+        assign(sum_over(multiply(rows_at(d_rows, at), rows_at(rows, at + k)), 0), d_weight[k])
     return x.like(_convolved(d_out, x.structure, weight, -1)), LoDTensor.wrap(d_weight)
 
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ShapeError
+from varlen_rnn.kernels.copies import copied
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
@@ -71,7 +72,7 @@ def sequence_scatter(x, index, updates):
     Source: the operator `sequence_scatter` of PaddlePaddle Fluid, which takes one level and does not check positions.
     """
     places = _places("sequence_scatter", x, index, updates)
-    out = np.array(x.data, order="C")
+    out = copied(x.data)
     added = as_operand(updates.data).reshape(len(places), math.prod(x.shape[2:]))
     scatter_add_rows(added, places, _by_position(out))
     return x.like(out)

@@ -13,6 +13,7 @@ from varlen_rnn.ops.examples import LOD, rows
 from varlen_rnn.ops.sequence.movement import check_plan, check_rows, check_step, flat, infer_moved, result
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
+from varlen_rnn.runtime.device import empty, zeros
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
@@ -23,7 +24,7 @@ def _segment_inputs(x, sorted_seqs, t: int):
     """Return the rows of step `t` of every sequence that is still alive, longest sequence first."""
     check_rows("segment_inputs", x, sorted_seqs)
     check_step("segment_inputs", None, sorted_seqs, t)
-    out = np.empty((sorted_seqs.batch_sizes[t], *x.shape[1:]), x.dtype)
+    out = empty((int(sorted_seqs.batch_sizes[t]), *x.shape[1:]), x.data)
     segment.segment_inputs(flat(x.data), sorted_seqs.starts, t, flat(out))
     return LoDTensor.wrap(out)
 
@@ -37,7 +38,7 @@ def _infer(x, sorted_seqs, t):
 def _segment_inputs_grad(x, sorted_seqs, d_out, t):
     check_rows("segment_inputs_grad", x, sorted_seqs)
     check_step("segment_inputs_grad", d_out, sorted_seqs, t)
-    d_x = np.zeros(x.shape, x.dtype)
+    d_x = zeros(x.shape, x.data)
     segment.concat_outputs(flat(d_out.data), sorted_seqs.starts, t, flat(d_x))
     return x.like(d_x)
 

@@ -10,7 +10,7 @@ from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import empty, host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import spec_of_tensor
@@ -34,7 +34,7 @@ def _numbers(name, given, count):
     if given.shape not in ((count,), (count, 1)):
         expected = f"a number for each of {count} sequences"
         raise ShapeError(f"sequence_slice, {name}", expected=expected, got=f"shape {given.shape}")
-    return given.data.reshape(-1).astype(np.int64)
+    return host_numbers(given.data).reshape(-1).astype(np.int64)
 
 
 @operator(cost=nothing)

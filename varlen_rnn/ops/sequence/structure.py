@@ -11,6 +11,7 @@ from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError,
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level, check_tensor
 from varlen_rnn.tape.constants import as_constant
 from varlen_rnn.tape.declare import operator
@@ -63,7 +64,7 @@ def _lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
 def _offsets(y, name):
     if y.data.ndim != 1:
         raise ShapeError(name, expected="offsets, of one axis", got=f"shape {y.shape}")
-    return y.data.astype(np.int64)
+    return host_numbers(y.data).astype(np.int64)
 
 
 def _with(x, lod, name):

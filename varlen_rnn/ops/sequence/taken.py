@@ -3,8 +3,9 @@
 import numpy as np
 
 from varlen_rnn.kernels.rows import copy_runs, fill_between_runs, gather_rows, scatter_add_rows
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.ops.sequence.movement import flat, unflat
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, zeros
 
 
 def rows_taken(data, index):
@@ -30,14 +31,14 @@ def rows_taken_grad(d_out, index, height):
     array([0., 4.])
     """
     d_rows, taken, origin = flat(d_out), np.flatnonzero(index >= 0), np.full(height, -1)
-    d_data = empty((height, d_rows.shape[1]), d_rows)
     origin[index[taken]] = taken
     if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
+        d_data = empty((height, d_rows.shape[1]), d_rows)
         gather_rows(d_rows, origin, d_data)
     else:
-        d_data[...] = 0
+        d_data = zeros((height, d_rows.shape[1]), d_rows)
         if len(taken) < len(index):
-            d_rows, index = d_rows[taken], index[taken]
+            d_rows, index = rows_at(d_rows, taken), index[taken]
         scatter_add_rows(d_rows, index, d_data)
     return unflat(d_data, d_out)
 

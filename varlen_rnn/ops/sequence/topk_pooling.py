@@ -3,13 +3,15 @@
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.arithmetic import divide
 from varlen_rnn.kernels.largest import largest
+from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.kernels.windows import cumsum
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows.lod import LoD, levels_of
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, zeros
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -43,8 +45,9 @@ def _selected(x, heights, widths, topks, channel_num):
     """
     columns = np.repeat(widths, channel_num * heights)  # the columns of each row of all matrices, in the order of x
     limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
-    found = np.empty(limits[-1], np.int64)
-    largest(as_operand(x.data).reshape(-1), np.append(0, np.cumsum(columns)), limits, found)
+    numbers = as_operand(x.data).reshape(-1)
+    found = empty((int(limits[-1]),), numbers, np.dtype(np.int64))
+    largest(numbers, np.append(0, np.cumsum(columns)), limits, found)
     # Number the matrix rows: all channels of earlier sequences come first, and earlier channels of the same sequence.
     before = np.repeat((channel_num - 1) * (np.cumsum(heights) - heights), heights)
     first = (np.arange(heights.sum()) + before)[:, None]
@@ -91,10 +94,10 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
     """
     heights, widths = _sizes("sequence_topk_avg_pooling", x, row, col, channel_num)
     found, limits, ends = _selected(x, heights, widths, topks, channel_num)
-    values = rows_taken(x.data.reshape(-1, 1), found)
+    values = rows_taken(as_operand(x.data).reshape(-1, 1), found)
     sums = empty(values.shape, values)
     cumsum(values, limits, 1, sums)
-    out = rows_taken(sums, ends.ravel()).reshape(ends.shape) / np.array(topks, x.dtype)
+    out = divide(rows_taken(sums, ends.ravel()).reshape(ends.shape), np.array(topks, x.dtype))
     return row.like(out.reshape(len(out), channel_num * len(topks)))
 
 
@@ -119,11 +122,13 @@ def _infer(x, row, col, topks, channel_num):
 def _backward(x, row, col, d_out, topks, channel_num):
     heights, widths = _sizes("sequence_topk_avg_pooling_grad", x, row, col, channel_num)
     found, limits, ends = _selected(x, heights, widths, topks, channel_num)
-    d_ends = d_out.data.reshape(ends.shape) / np.array(topks, x.dtype)
+    d_ends = divide(as_operand(d_out.data).reshape(ends.shape), np.array(topks, x.dtype))
     d_sums = rows_taken_grad(d_ends.reshape(-1, 1), ends.ravel(), len(found))
     d_values = empty(d_sums.shape, d_sums)
     cumsum(d_sums, limits, -1, d_values)
-    return x.like(rows_taken_grad(d_values, found, len(x.data)).reshape(x.shape))
+    d_x = zeros((len(x.data), 1), d_values)
+    init_memories_grad(d_values, found, d_x)  # no number was found twice
+    return x.like(d_x.reshape(x.shape))
 
 
 @sequence_topk_avg_pooling.examples

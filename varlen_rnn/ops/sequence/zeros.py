@@ -2,12 +2,11 @@
 
 import math
 
-import numpy as np
-
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import zeros
 from varlen_rnn.tape.checks import check_float, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -19,7 +18,7 @@ _MOST_STATES = 2**20
 @operator(cost=nothing)
 def zeros_of_sequences(x, shape: tuple[int, ...], level: int = -1):
     """Return zeros of shape `shape` for each sequence of a level of `x`."""
-    return LoDTensor.wrap(np.zeros((x.num_elements(level), *shape), x.dtype))
+    return LoDTensor.wrap(zeros((x.num_elements(level), *shape), x.data))
 
 
 @zeros_of_sequences.infer

@@ -1,0 +1,98 @@
+"""Training steps of an example on the emulated device, beside the CPU's: the same losses, and no copy unasked."""
+
+import gc
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.emulated.device import Driver, missing
+from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from varlen_rnn.runtime import cuda
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NAMES = ["GREEK SMALL LETTER ALPHA", "DIGIT SEVEN", "COMBINING ACUTE ACCENT", "SPACE", "PLUS SIGN", "LATIN X"]
+LETTERS = sorted(set("".join(NAMES)))
+LABELS = np.array([1, 3, 2, 6, 5, 1])
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Training:
+    """classify_names in small, on a device."""
+
+    def __init__(self, place):
+        vr.manual_seed(0)
+        self.place = place
+        self.model = example("classify_names").Classifier(len(LETTERS), 7, embedding_size=8, hidden_size=12).to(place)
+        self.optimizer = vr.optim.Adam(self.model.parameters(), lr=4e-3, lazy=True)
+
+    def batch(self, names=slice(None)):
+        """Return ids and labels on the device."""
+        sequences = [np.array([LETTERS.index(letter) for letter in name]) for name in NAMES[names]]
+        ids = vr.LoDTensor.from_sequences(sequences, dtype=np.int64)
+        return ids.to(self.place), vr.Variable(LABELS[names]).to(self.place)
+
+    def losses(self, *parts):
+        """Return the losses of steps on parts of the names."""
+        vr.manual_seed(1)  # of dropout
+        return [self.step(*self.batch(part)).item() for part in parts]
+
+    def step(self, ids, labels):
+        self.optimizer.zero_grad()
+        loss = vr.nn.functional.cross_entropy(self.model(ids), labels)
+        loss.backward()
+        vr.optim.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    monkeypatch.setattr(cuda, "driver", Driver())
+    return Training("cuda")
+
+
+def test_names_are_learned_as_on_the_cpu(on_cuda):
+    on_host = Training("cpu")
+    parts = slice(0, 4), slice(2, 6), slice(0, 6)
+    np.testing.assert_allclose(on_cuda.losses(*parts), on_host.losses(*parts), rtol=1e-6)
+    here, there = (t.model.state_dict() for t in (on_host, on_cuda))
+    for name, array in here.items():
+        np.testing.assert_allclose(there[name], array, rtol=1e-4, atol=2e-6)
+    on_cuda.model.to("cpu")
+    on_cuda.place = "cpu"
+    np.testing.assert_allclose(on_cuda.losses(slice(1, 5)), on_host.losses(slice(1, 5)), rtol=1e-6)
+
+
+def test_a_batch_that_comes_again_is_neither_copied_nor_allocated(on_cuda):
+    batch = on_cuda.batch()
+    for _ in range(2):  # the second step has the memory that the first one left
+        on_cuda.step(*batch)
+        gc.collect()
+    with steady():
+        loss = on_cuda.step(*batch)
+    before = totals()
+    assert loss.item() > 0
+    assert totals()[TO_HOST] == before[TO_HOST] + 1
+
+
+def test_a_new_batch_costs_its_own_copies(on_cuda):
+    for part in (slice(0, 4), slice(2, 6)):
+        on_cuda.step(*on_cuda.batch(part))
+    before = totals()
+    on_cuda.step(*on_cuda.batch(slice(1, 5)))
+    after = totals()
+    assert after[TO_HOST] == before[TO_HOST], "nothing comes to the host"
+    # Ids and labels, the plan and its rows in two directions, the listed rows of the table.
+    assert after[TO_DEVICE] - before[TO_DEVICE] <= 20
+    assert after[ALLOCATION] - before[ALLOCATION] <= 20, "most memory is used again"
+    assert after[LAUNCH] > before[LAUNCH]

@@ -1,0 +1,118 @@
+"""Copies of arrays in another data type, shape or order: by NumPy on the host, by kernels on a CUDA device."""
+
+import itertools
+
+import numpy as np
+
+from varlen_rnn.kernels.elementwise import elementwise, launch_on
+from varlen_rnn.kernels.twins import launch_beside
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.jit import cuda_kernel
+
+_AXES = 3  # of the arrays that `assign_cuda` takes
+
+
+@elementwise(np.array)
+def copied(x):
+    """Return a copy of `x`; the kernel also converts to the data type of its output, and repeats along its axes."""
+    return x
+
+
+@cuda_kernel
+def assign_cuda(x, out):
+    """`out = x`, for arrays of three axes, of which those of `out` may have any strides; one thread per element."""
+    i = cuda.grid(1)
+    if i < out.size:
+        a, b, c = i // out.shape[2] // out.shape[1], i // out.shape[2] % out.shape[1], i % out.shape[2]
+        out[a, b, c] = x[a, b, c]
+
+
+def assign(x, out):
+    """Copy `x` to `out`, which has its shape and may be a view of any strides."""
+    if not on_device(out):
+        out[...] = x
+    elif out.ndim > _AXES:
+        for place in range(out.shape[0]):
+            assign(x[place], out[place])
+    else:
+        more = (None,) * (_AXES - out.ndim)
+        launch_beside(assign_cuda, out.size, as_operand(x).reshape((1,) * len(more) + out.shape), out[more])
+
+
+@cuda_kernel
+def fill_cuda(number, out):
+    """`out = number`, for one axis."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = number
+
+
+def full(shape, number, like, dtype=None):
+    """Return an array whose elements are all a number, where `like` is, and of its data type if none is given."""
+    dtype = np.dtype(like.dtype if dtype is None else dtype)
+    if not on_device(like):
+        return np.full(shape, number, dtype)
+    out = empty(tuple(shape), like, dtype)
+    launch_beside(fill_cuda, out.size, dtype.type(number), out.reshape((out.size,)))
+    return out
+
+
+def astype(x, dtype):
+    """Return a copy of `x` in another data type, with the conversions of NumPy."""
+    if not on_device(x):
+        with np.errstate(invalid="ignore", over="ignore"):
+            return x.astype(dtype)
+    out = empty(x.shape, x, np.dtype(dtype))
+    launch_on(copied.twin(), [x], [], out)
+    return out
+
+
+def spread(x, shape):
+    """Return `x`, repeated along the axes that a broadcast to `shape` adds or stretches, as a C-contiguous copy."""
+    if not on_device(x):
+        return np.array(np.broadcast_to(x, shape), order="C")
+    out = empty(tuple(shape), x)
+    launch_on(copied.twin(), [x], [], out)
+    return out
+
+
+def joined(parts, axis):
+    """Return arrays one after another along an axis, as `np.concatenate` does."""
+    first = parts[0]
+    if not on_device(first):
+        return np.concatenate(parts, axis=axis)
+    axis %= first.ndim
+    sizes = [part.shape[axis] for part in parts]
+    out = empty((*first.shape[:axis], sum(sizes), *first.shape[axis + 1 :]), first)
+    for part, place in zip(parts, places_along(sizes, axis), strict=True):
+        assign(part, out[place])
+    return out
+
+
+def divided(x, sizes, axis):
+    """Return C-contiguous arrays of some sizes along an axis of `x`, one after another."""
+    contiguous = as_operand if on_device(x) else np.ascontiguousarray
+    return [contiguous(x[place]) for place in places_along(sizes, axis % x.ndim)]
+
+
+def places_along(sizes, axis):
+    """Return the indices of parts of some sizes along an axis, at least 0, one after another.
+
+    Examples
+    --------
+    >>> places_along([2, 1], 0)
+    [(slice(0, 2, None),), (slice(2, 3, None),)]
+    """
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + size)
+    return [(slice(None),) * axis + (slice(*two),) for two in itertools.pairwise(ends)]
+
+
+def exchanged(x, axis0, axis1):
+    """Return `x` with two axes exchanged, as a C-contiguous array."""
+    axes = list(range(x.ndim))
+    axes[axis0], axes[axis1] = axes[axis1], axes[axis0]
+    # A copy, because NumPy may sum strided arrays in another order.
+    return as_operand(x.transpose(axes)) if on_device(x) else np.ascontiguousarray(x.transpose(axes))

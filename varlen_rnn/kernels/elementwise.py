@@ -1,0 +1,159 @@
+"""A factory of functions that compute each element of a result from the elements of operands, which broadcast.
+
+    @elementwise(np.subtract)
+    def subtract(x, y):
+        '''Return `x - y`.'''
+        return x - y
+
+The equation is written once, for scalars.  On a CUDA device, a kernel made from it computes the result; on the host, a
+function of NumPy does, whose loops are as fast.  Numbers of an equation, such as the slope of an activation, follow
+the operands, and take their data type: float32 stays float32.
+"""
+
+import functools
+import inspect
+
+import numpy as np
+
+from varlen_rnn.kernels.twins import launch_beside
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
+from varlen_rnn.runtime.jit import body, cuda_kernel
+
+_AXES = 3  # of the arrays that a kernel takes; more axes would take more divisions for each element
+_KERNEL = '''
+def {name}_cuda({operands}, out):
+    """Compute `{name}` for each element of `out`; all arrays have three axes, an operand's may have size 1."""
+    i = cuda.grid(1)
+    if i < out.size:
+        a, b, c = place_of(i, out.shape[1], out.shape[2])
+        out[a, b, c] = equation({elements})
+'''
+_ELEMENT = "{x}[along(a, {x}.shape[0]), along(b, {x}.shape[1]), along(c, {x}.shape[2])]"
+
+
+@body
+def place_of(i, rows, columns):
+    """Return the place of element i in an array of shape `(..., rows, columns)`."""
+    return i // columns // rows, i // columns % rows, i % columns
+
+
+@body
+def along(place, size):
+    """Return the place on an operand's axis, which is broadcast if its size is 1."""
+    return place if size > 1 else 0
+
+
+def quiet(function):
+    """Return a function of NumPy whose infinities and NaN arise without a warning."""
+
+    @functools.wraps(function)
+    def call(*operands):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return function(*operands)
+
+    return call
+
+
+def elementwise(host, numbers=0, dtype=None):
+    """Return a decorator that makes a function of arrays from an equation of scalars.
+
+    Parameters
+    ----------
+    host : callable or None
+        `host(*operands)` computes the result of NumPy arrays; None if all callers are on a device.
+    numbers : int, optional
+        How many of the equation's last parameters are Python numbers; the others are arrays that broadcast.
+    dtype : data type, optional
+        The data type of the result, by default of the last array.
+
+    Returns
+    -------
+    callable
+        The decorator, for an equation.  A constant in an equation takes the type of its operand, `type(x)(1)`.  The
+        function that it makes returns a new array where the operands are.
+    """
+
+    def declare(equation):
+        names = list(inspect.signature(equation).parameters)
+        count = len(names) - numbers
+
+        @functools.wraps(equation)
+        def front(*operands):
+            for operand in operands[:count]:
+                if type(operand) is not np.ndarray and on_device(operand):
+                    return on_cuda(operand, operands)
+            return np.asarray(host(*operands))
+
+        def on_cuda(like, operands):
+            arrays = [array if on_device(array) else beside(np.asarray(array), like) for array in operands[:count]]
+            of_numbers = like.dtype.type
+            shape = np.broadcast_shapes(*[array.shape for array in arrays])
+            out = empty(shape, arrays[-1], None if dtype is None else np.dtype(dtype))
+            launch_on(front.twin(), arrays, [of_numbers(number) for number in operands[count:]], out)
+            return out
+
+        # Made at the first launch, because to make all takes longer than to import the rest of the package.
+        front.twin = functools.cache(functools.partial(_kernel_of, equation, names, numbers))
+        return front
+
+    return declare
+
+
+def _kernel_of(equation, names, numbers):
+    """Return the kernel of an equation, made from source text, because parameters differ."""
+    arrays = names[: len(names) - numbers]
+    text = _KERNEL.format(
+        name=equation.__name__,
+        operands=", ".join(names),
+        elements=", ".join(_ELEMENT.format(x=name) if name in arrays else name for name in names),
+    )
+    space = {"cuda": cuda, "place_of": place_of, "along": along, "equation": body(equation)}
+    space["__name__"] = equation.__module__
+    exec(compile(text, f"<elementwise {equation.__name__}>", "exec"), space)
+    return cuda_kernel(space[f"{equation.__name__}_cuda"])
+
+
+def launch_on(kernel, arrays, numbers, out):
+    """Launch an elementwise kernel on device arrays that broadcast to the shape of `out`, which is C-contiguous."""
+    sizes, are_broadcast = merged_axes([array.shape for array in arrays], out.shape)
+    shapes = [
+        [1 if is_broadcast else size for size, is_broadcast in zip(sizes, of_array, strict=True)]
+        for of_array in are_broadcast
+    ]
+    operands = [as_operand(array).reshape(tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)]
+    _launch(kernel, operands, numbers, out.reshape(tuple(sizes)))
+
+
+def merged_axes(shapes, shape):
+    """Return the sizes of few axes, three at least, and for each operand whether it is broadcast along each of them.
+
+    Neighbouring axes of the result `shape` become one if the same operands are broadcast along them.
+
+    Examples
+    --------
+    >>> merged_axes([(4, 3, 2), (2,)], (4, 3, 2))
+    ([1, 12, 2], [(False, False, False), (False, True, False)])
+    """
+    sizes, patterns = [], []
+    for axis in range(-len(shape), 0):
+        if shape[axis] == 1:
+            continue
+        pattern = tuple([axis < -len(given) or given[axis] != shape[axis] for given in shapes])
+        if patterns and patterns[-1] == pattern:
+            sizes[-1] *= shape[axis]
+        else:
+            sizes.append(shape[axis])
+            patterns.append(pattern)
+    missing = max(0, _AXES - len(sizes))
+    patterns = [(False,) * len(shapes)] * missing + patterns
+    return [1] * missing + sizes, list(zip(*patterns, strict=True))
+
+
+def _launch(kernel, operands, numbers, out):
+    if out.ndim > _AXES:  # rare: operands are broadcast along some axes and not along others, by turns
+        for place in range(out.shape[0]):
+            parts = [operand[place if operand.shape[0] > 1 else 0] for operand in operands]
+            _launch(kernel, parts, numbers, out[place])
+        return
+    launch_beside(kernel, out.size, *operands, *numbers, out)

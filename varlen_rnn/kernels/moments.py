@@ -1,0 +1,37 @@
+"""Moments of features over the rows of a batch, and normalisation by them, element by element."""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.kernels.elementwise import elementwise
+
+
+def _inverse_deviation(variance, epsilon):
+    deviation = np.sqrt(variance + variance.dtype.type(epsilon))
+    return np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation != 0)
+
+
+@elementwise(_inverse_deviation, numbers=1)
+def inverse_deviation(variance, epsilon):
+    """Return 1 / the deviation, or 0 if it is 0."""
+    deviation = math.sqrt(variance + epsilon)
+    return type(variance)(1) / deviation if deviation != type(variance)(0) else type(variance)(0)
+
+
+@elementwise(None)
+def normalised(x, mean, factor, bias):
+    """Return `(x - mean) * factor + bias`."""
+    return (x - mean) * factor + bias
+
+
+@elementwise(None)
+def normalised_grad(d, factor, normal, slope, constant):
+    """Return `d * factor - normal * slope - constant`."""
+    return d * factor - normal * slope - constant
+
+
+@elementwise(lambda running, moment, share: (1 - share) * running + share * moment, numbers=1)
+def moved_towards(running, moment, share):
+    """Return a running moment, moved towards the moment of a batch by a share of the way."""
+    return (type(share)(1) - share) * running + share * moment

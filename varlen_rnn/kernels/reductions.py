@@ -1,0 +1,234 @@
+"""Sums, extremes and the places of extremes, of all elements of an array or over an axis.
+
+On a CUDA device, an axis is cut into blocks of 48 elements, each of which is reduced by one thread, and then the
+results of blocks are.  The order depends on the shape alone, so a result has the same bits in every run.  Sums are
+computed as in `kernels.sums`: with the bits of the CPU over axes that are not the last and have up to 110,592 elements.
+"""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.kernels import windows
+from varlen_rnn.kernels.arithmetic import divide, equal, share_of_equal
+from varlen_rnn.kernels.copies import astype
+from varlen_rnn.kernels.pool import exceeds, sum_sequence
+from varlen_rnn.kernels.sums import BLOCK, add_block, settled
+from varlen_rnn.kernels.twins import launch_beside
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+
+GROUP = BLOCK * BLOCK  # blocks whose sums one thread adds
+
+
+@body
+def block_of(thread, out, size, length):
+    """Return the place of a thread's element of `out` (before, blocks, after), and its block of `size` elements."""
+    after, blocks = out.shape[2], out.shape[1]
+    a, k, b = thread % after, thread // after % blocks, thread // after // blocks
+    first = k * size
+    return b, k, a, first, first + size if length - first > size else length
+
+
+@cuda_kernel
+def sum_blocks_cuda(x, out):
+    """`out[b, k, a]` = the sum of block k of `x[b, :, a]`; an axis of no elements has one block, whose sum is 0."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        b, k, a, first, end = block_of(thread, out, BLOCK, x.shape[1])
+        total = out.dtype.type(0)
+        for i in range(first, end):
+            total += x[b, i, a]
+        out[b, k, a] = total
+
+
+@cuda_kernel
+def add_sums_cuda(sums, out):
+    """`out[b, k, a]` = the sum of group k of `sums[b, :, a]`; rounding errors are collected and added at the end."""
+    thread = cuda.grid(1)
+    if thread < out.size:
+        b, k, a, first, end = block_of(thread, out, GROUP, sums.shape[1])
+        total = lost = out.dtype.type(0)
+        for i in range(first, end):
+            total, lost = add_block(total, lost, sums[b, i, a])
+        out[b, k, a] = settled(total, lost)
+
+
+def _sum_on_device(x):
+    """Return the sums over the middle axis of a device array `(before, count, after)`."""
+    sums = _blocks(x, BLOCK)
+    launch_beside(sum_blocks_cuda, sums.size, x, sums)
+    while sums.shape[1] > 1:
+        parts, sums = sums, _blocks(sums, GROUP)
+        launch_beside(add_sums_cuda, sums.size, parts, sums)
+    return sums
+
+
+def _blocks(x, size, dtype=None):
+    return empty((x.shape[0], max(1, -(-x.shape[1] // size)), x.shape[2]), x, dtype)
+
+
+def cut(x, axis):
+    """Return an array as `(before, count, after)`, C-contiguous, in which `count` is the axis, or all elements."""
+    shape = x.shape
+    if axis is None:
+        return as_operand(x).reshape((1, x.size, 1))
+    return as_operand(x).reshape((math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
+
+
+def _without(shape, axis):
+    return () if axis is None else shape[:axis] + shape[axis + 1 :]
+
+
+@cpu_kernel
+def _sum_neighbours(x, count, out):
+    """`out[i] = sum of rows i * count..(i + 1) * count`."""
+    for i in range(out.shape[0]):
+        sum_sequence(x, i * count, (i + 1) * count, out, i)
+
+
+def sum_over(x, axis):
+    """Return the sum of an array over an axis, which is removed, or over all elements.
+
+    On the host, sums of all elements and over the last axis are NumPy's, pairwise; others are computed as in
+    `kernels.sums`.  They do not depend on the layout of the array in memory.
+
+    Parameters
+    ----------
+    x : array, float32 or float64
+    axis : int or None
+        `0 <= axis < x.ndim`; None for all elements.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
+    array([6., 9.])
+    """
+    if on_device(x):
+        return _sum_on_device(cut(x, axis)).reshape(_without(x.shape, axis))
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
+    shape = x.shape
+    if axis is None or (after := math.prod(shape[axis + 1 :])) == 1:
+        return np.asarray(np.add.reduce(x, axis))
+    before, count, out = math.prod(shape[:axis]), shape[axis], np.empty(shape[:axis] + shape[axis + 1 :], x.dtype)
+    _sum_neighbours(as_operand(x).reshape(before * count, after), count, out.reshape(before, after))
+    return out
+
+
+@body
+def falls_below(value, best):
+    """Return whether `value` replaces the minimum so far: it must be smaller, or the first NaN."""
+    return (value < best) | ((value != value) & (best == best))
+
+
+def _extremes(replaces):
+    """Return the kernel of an extreme, by a body that says whether a value replaces the best so far."""
+
+    @cuda_kernel
+    def extremes_cuda(x, places, out, index):
+        """`out[b, k, a]` = the extreme of block k of `x[b, :, a]`, `index` where it is, or `places` of that."""
+        thread = cuda.grid(1)
+        if thread < out.size:
+            b, k, a, first, end = block_of(thread, out, BLOCK, x.shape[1])
+            best, at = x[b, first, a], first
+            for i in range(first + 1, end):
+                if replaces(x[b, i, a], best):
+                    best, at = x[b, i, a], i
+            out[b, k, a] = best
+            index[b, k, a] = places[b, at, a] if places.size else at
+
+    return extremes_cuda
+
+
+largest_cuda, smallest_cuda = _extremes(exceeds), _extremes(falls_below)
+
+
+def _extreme_on_device(kernel, x):
+    """Return the extremes over the middle axis of a device array `(before, count, after)`, and their places."""
+    values, places = x, empty((0, 0, 0), x, np.int64)
+    while True:
+        parts, given = values, places
+        values, places = _blocks(parts, BLOCK), _blocks(parts, BLOCK, np.int64)
+        launch_beside(kernel, values.size, parts, given, values, places)
+        if values.shape[1] == 1:
+            return values, places
+
+
+def max_over(x, axis):
+    """Return the maximum of an array over an axis, which is removed, or over all elements; NaN wins, as in `np.max`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> max_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
+    array([3., 5.])
+    """
+    if on_device(x):
+        return _extreme_on_device(largest_cuda, cut(x, axis))[0].reshape(_without(x.shape, axis))
+    return np.asarray(np.maximum.reduce(x, axis))
+
+
+def min_over(x, axis):
+    """Return the minimum of an array over an axis, which is removed, or over all elements; NaN wins, as in `np.min`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> min_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
+    array([1., 2.])
+    """
+    if on_device(x):
+        return _extreme_on_device(smallest_cuda, cut(x, axis))[0].reshape(_without(x.shape, axis))
+    return np.asarray(np.minimum.reduce(x, axis))
+
+
+def argmax_over(x, axis):
+    """Return where the maximum of an array is over an axis, or of all elements; of equal elements, the first place.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> argmax_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
+    array([1, 0])
+    """
+    if on_device(x):
+        return _extreme_on_device(largest_cuda, cut(x, axis))[1].reshape(_without(x.shape, axis))
+    return np.asarray(np.argmax(x, axis), np.int64)
+
+
+def share_among_equal(x, out, d_out, axis):
+    """Return the gradient of an extreme: every element that is equal to it gets the same share; if it is NaN, NaN.
+
+    `out` and `d_out` have size 1 along the axis, or are single numbers if it is None.
+    """
+    if on_device(x):
+        count = sum_over(astype(equal(x, out), x.dtype), axis).reshape(d_out.shape)
+        return share_of_equal(x, out, divide(d_out, count))
+    chosen = x == out
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = d_out / chosen.sum(axis, keepdims=True).astype(x.dtype)
+        return np.asarray(chosen * share)
+
+
+def running_sums(x, axis, backwards=False):
+    """Return the sums of the elements up to each along an axis, or from each on.
+
+    On the host, these are NumPy's, one addition after another; on a device they are computed as in `kernels.sums`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> running_sums(np.array([1.0, 2.0, 3.0]), 0, backwards=True)
+    array([6., 5., 3.])
+    """
+    if on_device(x):
+        before, count, after = (parts := cut(x, axis % x.ndim)).shape
+        out = empty((before * count, after), x)
+        offsets = np.arange(before + 1) * count
+        windows.cumsum(parts.reshape(out.shape), offsets, -1 if backwards else 1, out)
+        return out.reshape(x.shape)
+    if not backwards:
+        return np.cumsum(x, axis)
+    return np.ascontiguousarray(np.flip(np.cumsum(np.flip(x, axis), axis), axis))
