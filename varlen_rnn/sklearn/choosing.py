@@ -36,7 +36,7 @@ class ChoosingEstimator(SequenceEstimator):
     candidates_: list[dict[str, Any]]
     _shares: dict[str, float]  # the weights of candidates' outputs
     _described: Described | None
-    _shift: np.ndarray | None = None  # what calibrates quantiles, if it is added to outputs
+    _shift: np.ndarray | None = None  # added to outputs, it calibrates quantiles
 
     def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
         """Return encoded labels as targets of a linear model."""
