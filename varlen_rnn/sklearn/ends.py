@@ -105,8 +105,7 @@ class Choice:
     def closed(self, default: str) -> tuple[list[str], np.ndarray, list[dict[str, Any]]]:
         """Return the names of the candidates of the least loss, their shift, and the records of all candidates.
 
-        Without held-out ends it is the default; then quantiles are those of normal numbers whose variance grows with
-        the steps.
+        Without held-out ends it is the default; then changes are normal, and their variance grows with the steps.
         """
         if not self.candidates:
             spread = _NORMAL * np.sqrt(np.arange(1, self.rows.form.horizon + 1))

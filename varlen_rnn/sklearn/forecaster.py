@@ -249,7 +249,7 @@ class SequenceForecaster(BaseEstimator):
         Parameters
         ----------
         X : series
-            As in `fit`; they need not be those of the training.
+            As in `fit`; also other series than in the training.
         future_covariates : list of arrays, `(steps + horizon, columns)`
             If the training had them; the last `horizon` rows belong to the steps to forecast.
         """

@@ -140,7 +140,8 @@ def season_of(series: list[np.ndarray]) -> int:
     """Return the steps of a season, or 1: the lag at which differences of most series are alike.
 
     The autocorrelation of differences (of logarithms of positive series) is averaged over the series of at least three
-    seasons.  A season is the first peak that is almost as high as the highest, if it is above 0.4.
+    seasons.  A season is the first peak that is almost as high as the highest.  A peak is 0.15 above 0 and above a lag
+    before, and two deviations of series without a season more.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def season_of(series: list[np.ndarray]) -> int:
     12
     """
     longest = max(map(len, series)) // 3
-    total, count = np.zeros(longest + 1), np.zeros(longest + 1)
+    total, count, steps = np.zeros(longest + 1), np.zeros(longest + 1), 0
     for x in series:
         if len(x) < 9:
             continue
@@ -160,10 +161,12 @@ def season_of(series: list[np.ndarray]) -> int:
         lags = min(len(x) // 3, longest) + 1
         total[:lags] += np.fft.irfft(spectrum)[:lags] / power * len(z) / (len(z) - np.arange(lags))
         count[:lags] += 1
+        steps += len(z)
     mean = np.where(count >= max(1, count.max(initial=0) / 2), total / np.maximum(count, 1), 0.0)
-    peaks = [k for k in range(2, longest) if mean[k] >= max(mean[k - 1], mean[k + 1])]
-    high = max((mean[k] for k in peaks), default=0.0)
-    return next(k for k in peaks if mean[k] >= 0.9 * high) if high > 0.4 else 1
+    least = 0.15 + 2 / np.sqrt(max(steps, 1))
+    peaks = [k for k in range(2, longest) if mean[k] >= max(mean[k - 1], mean[k + 1], least)]
+    peaks = [k for k in peaks if mean[k] >= mean[1:k].min() + least]
+    return next(k for k in peaks if mean[k] >= 0.9 * mean[peaks].max()) if peaks else 1
 
 
 class Ridge:
