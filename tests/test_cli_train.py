@@ -438,13 +438,6 @@ def test_a_sequence_may_have_several_classes(tmp_path, capsys):
     assert list(first["probabilities"]) == ["a", "b", "c"]
 
 
-def test_numbers_of_steps_are_refused(tmp_path, capsys):
-    path = tmp_path / "many.jsonl"
-    path.write_text('{"text": "ab", "label": [0.5, 1.5]}\n{"text": "b", "label": [2.5]}\n')
-    assert main(["train", str(path), "--label", "label", "--out", str(tmp_path / "m")]) == 2
-    assert "expected labels that are classes, numbers, several classes" in capsys.readouterr().err
-
-
 def test_a_picture_that_cannot_be_drawn_is_found_before_the_training(tmp_path, capsys, monkeypatch):
     command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", *SMALL]
     command += ["--out", str(tmp_path / "m"), "--picture", str(tmp_path / "curve.png")]

@@ -6,7 +6,7 @@ try first.  A set, a model and a seed give a line of `results/quality.jsonl`, in
 
 aeon has its own environment, since it pins versions of Numba.  Its packages need nothing of ours:
 
-    python -m venv out/aeon && out/aeon/bin/pip install aeon==1.6.0
+    python -m venv out/aeon && out/aeon/bin/pip install aeon==1.6.0 statsmodels==0.15.0
 
-The series are read from the files in this environment.
+The series are read from the files in this environment; those of statsmodels stand there, too.
 """

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from typing import NamedTuple
 
-OURS, RECURRENT = "varlen_rnn", "varlen_rnn, recurrent"
+OURS, RECURRENT, QUANTILES = OWN = "varlen_rnn", "varlen_rnn, recurrent", "varlen_rnn, quantiles"
 SEEDS = 5
 
 
@@ -15,7 +15,8 @@ class Model(NamedTuple):
     ----------
     where : str
         A function of this package, "module.function", called with training X and y, test X and a seed.  It returns the
-        predictions, probabilities or None, and the seconds of processor time of the fit.
+        predictions, probabilities (of numbers and forecasts, low and high ends of intervals) or None, and the seconds
+        of processor time of the fit.
     kinds : tuple of str
         The kinds of sets that it is for.
     needs : tuple of str
@@ -31,8 +32,9 @@ class Model(NamedTuple):
 
 
 MODELS = {
-    OURS: Model("ours.default", ("series", "texts", "tags", "numbers")),
-    RECURRENT: Model("ours.recurrent", ("series", "texts", "numbers")),
+    OURS: Model("ours.default", ("series", "texts", "tags", "numbers", "forecasts")),
+    RECURRENT: Model("ours.recurrent", ("series", "texts", "numbers", "forecasts")),
+    QUANTILES: Model("ours.quantiles", ("numbers",)),
     "MiniRocket, padded": Model("rocket.padded", ("series", "numbers"), ("aeon",)),
     "MiniRocket, resized": Model("rocket.resized", ("series", "numbers"), ("aeon",)),
     "KNN-DTW": Model("rocket.neighbours", ("series", "numbers"), ("aeon",), seeded=False),
@@ -40,6 +42,9 @@ MODELS = {
     "n-grams, logistic": Model("ngrams.logistic", ("texts",), ("sklearn",), seeded=False),
     "CRF": Model("crf.field", ("tags",), ("sklearn_crfsuite",), seeded=False),
     "boosted statistics": Model("boosting.statistics", ("series", "numbers"), ("sklearn",), seeded=False),
+    "naive": Model("forecasts.naive", ("forecasts",), seeded=False),
+    "seasonal naive": Model("forecasts.seasonal", ("forecasts",), seeded=False),
+    "boosted lags": Model("forecasts.boosted", ("forecasts",), ("sklearn",)),
     "PyTorch LSTM": Model("pytorch.lstm", ("series", "texts", "tags", "numbers"), ("torch",)),
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import machine, results
 from benchmarks.processes import ROOT, environment
-from benchmarks.quality.models import MODELS, OURS, RECURRENT, lacking, seeds_of
+from benchmarks.quality.models import MODELS, OWN, lacking, seeds_of
 from benchmarks.quality.page import write_page
 from benchmarks.quality.sets import SETS, models_for
 
@@ -29,7 +29,7 @@ def main(arguments):
     folder = data_folder(given.aeon)
     known = read(PATH)
     if given.again:
-        known = [line for line in known if line.get("model") not in (OURS, RECURRENT)]
+        known = [line for line in known if line.get("model") not in OWN]
     if given.again or not known:
         results.write(PATH, known or [machine.describe(given.threads)])
     done = {(line["set"], line["model"], line["seed"]) for line in known if "set" in line}

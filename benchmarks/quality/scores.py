@@ -8,6 +8,8 @@ BINS = 10
 def losses_of(kind, found, wanted):
     """Return the loss of each test sequence: the share of wrong labels, or the squared error over the variance.
 
+    The loss of a forecast is its sMAPE as a share of 1: the mean of `2 |y - f| / (|y| + |f|)`.
+
     Examples
     --------
     >>> losses_of("series", np.array(["a", "b"]), np.array(["a", "a"]))
@@ -15,6 +17,8 @@ def losses_of(kind, found, wanted):
     """
     if kind == "numbers":
         return (np.asarray(found, float) - wanted) ** 2 / np.var(wanted)
+    if kind == "forecasts":  # the symmetric percentage error
+        return (2 * np.abs(found - wanted) / (np.abs(found) + np.abs(wanted))).mean(axis=1)
     if kind == "tags":  # weights make the mean the share of all tokens
         sizes = np.array([len(tags) for tags in wanted])
         pairs = zip(found, wanted, strict=True)
@@ -24,7 +28,7 @@ def losses_of(kind, found, wanted):
 
 
 def summary(kind, found, proba, wanted):
-    """Return the error, its standard error over the test sequences, and the expected calibration error if it is known.
+    """Return the error, its standard error over the test sequences, and the calibration error or the coverage if known.
 
     Examples
     --------
@@ -33,7 +37,9 @@ def summary(kind, found, proba, wanted):
     """
     losses = losses_of(kind, found, wanted)
     line = {"error": float(losses.mean()), "of_test": round(float(losses.std() / len(losses) ** 0.5), 3)}
-    if proba is not None:
+    if proba is not None and kind in ("numbers", "forecasts"):
+        line["coverage"] = float(np.mean((proba[..., 0] <= wanted) & (wanted <= proba[..., 1])))
+    elif proba is not None:
         line["calibration"] = calibration(np.max(proba, axis=1), losses == 0)
     return line
 

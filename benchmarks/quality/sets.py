@@ -6,6 +6,7 @@ The loaders import what they need themselves, because aeon's environment has Num
 from collections.abc import Callable
 from typing import NamedTuple
 
+from benchmarks.quality import series
 from benchmarks.quality.models import models_of
 
 SHARE = 4  # one of four sequences is for the test, if the set has no test part of its own
@@ -19,7 +20,8 @@ class Set(NamedTuple):
     kind : {"series", "texts", "tags", "numbers", "forecasts"}
         It decides which models are compared.
     load : callable(folder) -> ((X, y), (X_test, y_test))
-        `folder` has aeon's files.  For "forecasts", X and y are the series before and after the present.
+        `folder` has aeon's files.  For "forecasts", X are the series before the present, y of the training is a pair,
+        horizon and season, and y of the test has the values that follow, `(series, horizon)`.
     tuned : bool
         Whether the defaults of the estimators were chosen on this set, among others.
     about : str
@@ -167,6 +169,13 @@ SETS = dict(
     "packages": Set("texts", _packages, False, "functions of Python's library: their package"),
     "characters": Set("tags", _characters, False, "the characters of functions: the kind of token that each is in"),
     "code tokens": Set("tags", _code_tokens, False, "the tokens of functions: their role"),
+    "M1 yearly": Set("forecasts", series.m1, False, "181 yearly series of the M1 competition", True),
+    "fertility": Set("forecasts", series.fertility, True, "births per woman in 192 countries, yearly", True),
+    "firms": Set("forecasts", series.firms, True, "investment, value and capital of 11 firms, yearly", True),
+    "economy": Set("forecasts", series.economy, False, "10 quarterly series of the United States", True),
+    "sea": Set("forecasts", series.sea, True, "temperatures of the sea, 6 decades of months", True),
+    "carbon dioxide": Set("forecasts", series.carbon_dioxide, False, "concentrations in the air, by month", True),
+    "sales": Set("forecasts", series.sales, False, "3 monthly series of passengers, sales and orders", True),
     "branches": Set(
         "numbers", _branches, False, "the lines of functions, indent and length: how many branches", of_ours=True
     ),
@@ -179,6 +188,6 @@ def models_for(name):
     Examples
     --------
     >>> models_for("branches")
-    ['varlen_rnn', 'varlen_rnn, recurrent', 'boosted statistics', 'PyTorch LSTM']
+    ['varlen_rnn', 'varlen_rnn, recurrent', 'varlen_rnn, quantiles', 'boosted statistics', 'PyTorch LSTM']
     """
     return models_of(SETS[name].kind, SETS[name].of_ours)

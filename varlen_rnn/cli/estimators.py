@@ -10,8 +10,14 @@ KIND_OF = {
     "several classes": "SequenceClassifier",
     "numbers": "SequenceRegressor",
     "classes of rows": "SequenceTagger",
+    "numbers of rows": "SequenceRegressor",
 }
-LABEL_KIND_OF = {estimator: kind for kind, estimator in KIND_OF.items()}
+
+
+def label_kind_of(model):
+    """Return the kind of labels that a model was trained on, or None for one without labels."""
+    kinds = [kind for kind, estimator in KIND_OF.items() if estimator == type(model).__name__]
+    return next((kind for kind in kinds if kind.endswith("of rows") == (not model._pool)), None)
 
 
 def estimators():
@@ -31,11 +37,12 @@ def metrics_of(model, data):
     y, found = labels_of_data(data, None), model.predict(data)
     of_steps = isinstance(y, list)
     log = model.predict_log_proba(data) if hasattr(model, "predict_log_proba") and (of_steps or y.ndim == 1) else None
+    more = _coverage(model, data, y) if hasattr(model, "predict_quantiles") else {}
     if of_steps:
         y, found = np.concatenate(y), np.concatenate(found)
         there = np.not_equal(y, None)  # steps without a label do not count
         y, found, log = y[there].tolist(), found[there], None if log is None else np.concatenate(log)[there]
-    more = {} if log is None else _calibration(model, log, y)
+    more |= {} if log is None else _calibration(model, log, y)
     return _scores(y, found, hasattr(model, "classes_")) | more
 
 
@@ -54,6 +61,18 @@ def _calibration(model, log, y):
     best, gaps = np.exp(log.max(axis=1)), np.exp(log.max(axis=1)) - (log.argmax(axis=1) == right)
     by_bin = np.bincount(np.minimum((best * 15).astype(int), 14), weights=gaps)
     return {"log loss": -log[np.arange(len(y)), right].mean(), "calibration error": np.abs(by_bin).sum() / len(y)}
+
+
+def _coverage(model, data, y):
+    """Return the share of numbers between the first and the last of several quantiles."""
+    found, wanted = model.predict_quantiles(data), y
+    if isinstance(y, list):
+        found, wanted = np.concatenate(found), np.concatenate(y)
+    if len(model.quantiles) < 2:
+        return {}
+    low, high = model.quantiles[0], model.quantiles[-1]
+    inside = (found[..., 0] <= wanted) & (wanted <= found[..., -1])
+    return {f"between the quantiles {low:g} and {high:g}": inside.mean()}
 
 
 def baseline_of(model, train, test):

@@ -6,18 +6,24 @@ import sys
 
 import numpy as np
 
-from varlen_rnn.cli import reading
-from varlen_rnn.cli.estimators import LABEL_KIND_OF, estimators, metrics_of, print_metrics
+from varlen_rnn.cli import forecasts, reading
+from varlen_rnn.cli.estimators import estimators, label_kind_of, metrics_of, print_metrics
 from varlen_rnn.errors import InputError
 
 
 def add_to(commands):
     """Add the commands `predict` and `evaluate` to the commands of a parser."""
-    text = "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps'."
+    text = (
+        "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps', or "
+        "the forecast of the values that follow."
+    )
     parser = commands.add_parser("predict", help="what a model says of a file", description=text)
     parser.add_argument("--out", metavar="FILE", help="a file for the lines; default standard output")
     _add_files(parser, _predict)
-    text = "Print how right a model is on a file with labels."
+    text = (
+        "Print how right a model is on a file with labels; or how right its forecasts are of the last steps of series, "
+        "beside the last value repeated and the last season repeated."
+    )
     parser = commands.add_parser("evaluate", help="how right a model is on a file", description=text)
     _add_files(parser, _evaluate)
 
@@ -35,12 +41,14 @@ def _read(arguments, labelled):
     given = reading.options_of(arguments)
     options = reading.fitting((model.notes_ or {}) | given, arguments.data) | given
     label = options.pop("label", None)
+    if hasattr(model, "horizon"):  # a forecaster has no labels
+        return model, reading.read(arguments.data, options), options.get("id")
     if labelled:
         if label is None:
             raise InputError("evaluate", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
         options["label"] = label
         # The kind of labels comes from the model, because it might be guessed differently from another file.
-        options.setdefault("label_kind", LABEL_KIND_OF.get(type(model).__name__))
+        options.setdefault("label_kind", label_kind_of(model))
         if hasattr(model, "classes_"):
             options["classes"] = [str(name) for name in model.classes_]
     else:
@@ -66,6 +74,14 @@ def _predict(arguments):
 
 def _records(model, data):
     """Yield the prediction for each sequence as a dict that JSON can hold."""
+    if hasattr(model, "horizon"):
+        yield from forecasts.records(model, data)
+        return
+    if hasattr(model, "predict_quantiles"):
+        for number, found in zip(model.predict(data), model.predict_quantiles(data), strict=True):
+            by_level = zip(map(str, model.quantiles), np.moveaxis(found, -1, 0).tolist(), strict=True)
+            yield {"prediction": np.asarray(number).tolist(), "quantiles": dict(by_level)}
+        return
     if not hasattr(model, "classes_"):
         for number in model.predict(data):
             yield {"prediction": np.asarray(number).tolist()}
@@ -85,4 +101,7 @@ def _records(model, data):
 
 def _evaluate(arguments):
     model, data, _ = _read(arguments, labelled=True)
+    if hasattr(model, "horizon"):
+        forecasts.evaluate(model, data)
+        return
     print_metrics(metrics_of(model, data), f"{len(data)} sequences")

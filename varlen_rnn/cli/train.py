@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from varlen_rnn.cli import reading
+from varlen_rnn.cli import forecasts, reading
 from varlen_rnn.cli.estimators import KIND_OF, baseline_of, estimators, metrics_of, print_metrics
 from varlen_rnn.data.formats import SUFFIXES
 from varlen_rnn.distributed import connect
@@ -25,7 +25,7 @@ def add_to(commands):
         "Train a classifier, a regressor or a tagger on a file of sequences, without padding, and save it. A tenth of "
         "the sequences is held back to measure it. With --model recurrent, and for a tagger, the same command goes on "
         "with a training that was stopped. Under torchrun and mpiexec, all processes train the network together; only "
-        "the first prints, and writes files."
+        "the first prints, and writes files. With --horizon, it is a forecaster of series, in one process."
     )
     parser = commands.add_parser("train", help="train a model on a file of sequences", description=text)
     parser.add_argument("data", metavar="DATA", help=f"a file in {', '.join(SUFFIXES)}; - is stdin")
@@ -49,6 +49,9 @@ def add_to(commands):
             help=f"default {default}",
         )
     add("--lr", type=float, default=4e-3, help="the highest learning rate; default 0.004")
+    add("--quantiles", type=forecasts.numbers, metavar="LEVELS", help="a regressor predicts them, as 0.1,0.5,0.9")
+    add("--horizon", type=int, metavar="N", help="forecast so many steps of series, each a row with --wide or an id")
+    add("--season-length", type=number, default="auto", metavar="N", help="of series with --horizon; default auto")
     add("--class-weight", choices=["balanced"], help="rare classes weigh more")
     add("--early-stopping", action="store_true", help="hold another tenth back, and keep the best epoch's weights")
     add("--seed", type=int, default=0, help="decides everything random; default 0")
@@ -65,7 +68,7 @@ def number(text):
 
 
 def _run(arguments):
-    if arguments.label is None:
+    if arguments.label is None and arguments.horizon is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
     if arguments.picture is not None and not Path(arguments.picture).suffix:
         arguments.picture += ".png"  # as matplotlib would, but the file is named, and checked
@@ -78,8 +81,13 @@ def _run(arguments):
     comm = connect()
     if comm.size > 1 and arguments.data == "-":
         raise InputError("train, DATA", expected="a file, which all ranks read", got="standard input")
+    if comm.size > 1 and arguments.horizon is not None:
+        raise InputError("train, --horizon", expected="one process", got=f"{comm.size} ranks")
     with _silence() if comm.rank else contextlib.nullcontext():
-        _train(arguments, comm)
+        if arguments.horizon is None:
+            _train(arguments, comm)
+        else:
+            forecasts.train(arguments)
     comm.close()
 
 
@@ -101,9 +109,7 @@ def _train(arguments, comm):
     if arguments.id is not None and 1 < len(data) == data.lengths.sum():
         print("each id has one row, so sequences have one step: is --id right?", file=sys.stderr)
     if data.label_kind not in KIND_OF:
-        expected = "labels that are classes, numbers, several classes, or classes of rows"
-        hint = "labels that differ within an id are labels of rows" if data.label_kind == "numbers of rows" else None
-        raise InputError("train, --label", expected=expected, got=data.label_kind, hint=hint)
+        raise InputError("train, --label", expected="labels", got=data.label_kind)
     if data.label_kind in ("classes", "classes of rows") and len(data.classes) < 2:
         raise InputError("train, --label", expected="at least two classes", got=shown(data.classes))
     if all(name.lstrip("-").isdigit() for name in data.classes) and 10 < len(data.classes) > len(data) / 10:
@@ -173,6 +179,10 @@ def _estimator(arguments, label_kind, folder):
         params["model"] = arguments.model
     elif arguments.model not in ("auto", "recurrent"):
         raise InputError("train, --model", expected="recurrent for classes of rows", got=arguments.model)
+    if arguments.quantiles is not None:
+        if kind != "SequenceRegressor":
+            raise InputError("train, --quantiles", expected="labels that are numbers", got=label_kind)
+        params |= {"loss": "quantile", "quantiles": arguments.quantiles}
     params["checkpoints"] = folder if params.get("model", "recurrent") == "recurrent" else None
     if arguments.class_weight is not None:
         if kind == "SequenceRegressor":

@@ -412,7 +412,10 @@ class SequenceEstimator(BaseEstimator):
 
     def _losses_and_weights(self, batch: tuple[Any, ...], labels: Any, weights: Any) -> tuple[Variable, Any]:
         *inputs, numbers = batch
-        chosen = [labels[k] for k in numbers] if isinstance(labels, list) else labels[numbers]
+        if isinstance(labels, list):  # a rank's part of a batch may have no sequence
+            chosen = [labels[k] for k in numbers] or [labels[0][:0]]
+        else:
+            chosen = labels[numbers]
         own = self._weights_of_losses(chosen, None if weights is None else weights[numbers])
         return self._losses(self.module_(*inputs), chosen), own
 

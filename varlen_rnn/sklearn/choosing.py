@@ -22,7 +22,7 @@ from varlen_rnn.communicator import Communicator
 from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
-from varlen_rnn.sklearn.attributions import attributions
+from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
 from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
@@ -38,6 +38,7 @@ _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
 # With fewer sequences left out, a network is not chosen yet; with enough, the choice is made.
 _LEAST_HELD, _ENOUGH_HELD = 50, 100
+_LEAST_FOR_QUANTILES = 200  # which calibrate, so that about twenty lie below the quantile 0.1
 _LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
 
 
@@ -52,6 +53,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     candidates_: list[dict[str, Any]]
     _shares: dict[str, float]  # the weights of candidates' outputs
     _described: Described | None
+    _shift: np.ndarray | None = None  # added to outputs, it calibrates quantiles
 
     def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
         """Return encoded labels as targets of a linear model."""
@@ -126,9 +128,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         self._adopt({"recurrent": 1.0}, [])
         return super().partial_fit(X, y, classes, sample_weight)
 
-    def _adopt(self, shares: dict[str, float], candidates: list[dict[str, Any]]) -> None:
-        """Predict by the weighted sum of candidates' outputs from now on."""
-        self._shares, self.candidates_ = shares, candidates
+    def _adopt(
+        self, shares: dict[str, float], candidates: list[dict[str, Any]], shift: np.ndarray | None = None
+    ) -> None:
+        """Predict by the weighted sum of candidates' outputs, and `shift`, from now on."""
+        self._shares, self.candidates_, self._shift = shares, candidates, shift
         if "recurrent" in shares and len(shares) == 1:
             self._described = None
 
@@ -165,14 +169,14 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.agree(self._comm)
         choice.show()
         self.module_, self._described = None, described
-        self._adopt(choice.shares, choice.candidates)
+        self._adopt(choice.shares, choice.candidates, choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
             choice = self._with_network(choice, sequences, labels, weights, parts)
             if "recurrent" in choice.shares and self.module_ is None:
                 self._train_network(sequences, labels, weights, None)
             elif "recurrent" not in choice.shares:
                 self._forget_network()
-            self._adopt(choice.shares, choice.candidates)
+            self._adopt(choice.shares, choice.candidates, choice.shift)
         choice.close()
 
     def _describe(
@@ -244,7 +248,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             found = choice.among(np.flatnonzero(seen))
             self._measure(found, outputs[seen], begun)
             worth = found.network_is_worth_it(self._comm)
-            if worth is not None or seen.sum() >= _ENOUGH_HELD:
+            if worth is not None or seen.sum() >= max(_ENOUGH_HELD, choice.least_held):
                 break
         if worth is False:
             found.keep_first()
@@ -288,25 +292,32 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
-        self._adopt(choice.shares, choice.candidates)
+        choice.show()
+        self._adopt(choice.shares, choice.candidates, choice.shift)
 
     # Predictions, and files.
 
     def _outputs_of(self, sequences: list[np.ndarray], executor: Any) -> np.ndarray:
         """Return the weighted sum of the candidates' outputs, float32."""
-        outputs = np.zeros((len(sequences), self._num_outputs), np.float32)
+        rows = len(sequences) if self._pool else sum(map(len, sequences))
+        outputs = np.zeros((rows, self._num_outputs), np.float32)
         for name, share in self._shares.items():
             self._check_has(name)
             if name == "recurrent":
                 outputs += np.float32(share) * super()._outputs_of(sequences, executor)
             else:
                 outputs += np.float32(share) * self._described.outputs(sequences)  # type: ignore[union-attr]
-        return outputs
+        return outputs if self._shift is None else outputs + self._shift.astype(np.float32)
 
     def _check_has(self, name: str) -> None:
         """Raise unless the candidate that the shares name is there, because outputs without it would be zeros."""
         if (self.module_ if name == "recurrent" else self._described) is None:
             raise RuntimeError(f"the estimator predicts by {name!r}, which it has not: please report this error")
+
+    def _check_pools(self, method: str) -> None:
+        """Raise if y had numbers of rows, because the network then has outputs of rows, and none of sequences."""
+        if not self._pool:
+            raise InputError(method, expected="an estimator of numbers of sequences", got="numbers of rows")
 
     @property
     def _n_features_out(self) -> int:
@@ -330,6 +341,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         -------
         array or sparse array, float32, shape `(sequences, features)`
 
+        Raises
+        ------
+        InputError
+            If y had numbers of rows.
+
         Examples
         --------
         >>> from varlen_rnn.sklearn import SequenceClassifier
@@ -339,6 +355,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         (1, 88)
         """
         check_is_fitted(self, "module_")
+        self._check_pools("transform")
         sequences, parts = self._rows(X), []
         for name in self._shares:
             self._check_has(name)
@@ -353,7 +370,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
         The attributions of a sequence add up to the difference of the prediction and the prediction for the baseline
         (completeness), but for the error of integration, which falls with `steps`.  A prediction is the logarithm of
-        the probability of a class, as in `predict_log_proba`, or a number, as in `predict`.  The baseline of numbers is
+        the probability of a class, as in `predict_log_proba`, or a number, as in `predict` (of quantiles the median,
+        before quantiles that cross are sorted).  The baseline of numbers is
         a sequence of as many rows that have each feature's mean over the training, without missing numbers.  The
         baseline of tokens is an embedding of zeros.  Static features stay as they are.
 
@@ -375,7 +393,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         Raises
         ------
         InputError
-            If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.
+            If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.  Or if y had numbers
+            of rows.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the attributions of a sequence miss the difference by more than a twentieth of the largest difference.
 
         Examples
         --------
@@ -388,6 +412,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep networks", arXiv 1703.01365.
         """
         check_is_fitted(self, "module_")
+        self._check_pools("integrated_gradients")
         steps = check_int(steps, "integrated_gradients, steps", 1)
         if list(self._shares) != ["recurrent"]:
             expected, got = "an estimator that predicts by a network alone", " and ".join(self._shares)
@@ -397,16 +422,19 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         factor = np.float32(self._shares["recurrent"])
         score = lambda outputs, chosen: self._scores(outputs * factor, chosen)
         found: list[Any] = [None] * len(sequences)
+        differences = np.zeros(len(sequences))
         made = batches(sequences, numbers, static=static_of(sequences), max_tokens=ROWS, bucket=True)
         self.module_.eval()
         try:
             for number, batch in enumerate(made):
-                rows = attributions(self.module_, batch, score, self._inputs.filling, steps)
+                rows, change = attributions(self.module_, batch, score, self._inputs.filling, steps)
+                differences[made.indices(number)] = change
                 parts = np.split(rows, batch[0].structure.levels[0][1:-1])
                 for k, part in zip(made.indices(number), parts, strict=True):
                     found[k] = part
         finally:
             self.module_.train()
+        warn_if_incomplete(found, differences)
         return found
 
     def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
@@ -427,6 +455,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         state = super()._model_state() if self.module_ is not None else {}
         arrays, values = ({}, None) if self._described is None else self._described.state()
         chosen = {"shares": self._shares, "candidates": self.candidates_, "values": values}
+        chosen["shift"] = None if self._shift is None else self._shift.tolist()
         return state | ({"described": arrays} if arrays else {}) | {"chosen": chosen}
 
     def _restore_model(self, saved: dict[str, Any]) -> None:
@@ -437,7 +466,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         if "described" in saved:
             self._described = Described(self._inputs)
             self._described.restore(saved["described"], chosen["values"])
-        self._shares, self.candidates_ = chosen["shares"], chosen["candidates"]
+        shift = None if chosen["shift"] is None else np.array(chosen["shift"])
+        self._shares, self.candidates_, self._shift = chosen["shares"], chosen["candidates"], shift
 
 
 class _Parts:
@@ -482,13 +512,23 @@ class _Choice:
         self.outputs: dict[str, np.ndarray] = {}
         self.losses: dict[str, np.ndarray] = {}  # of each sequence
         self.shares_of: dict[str, dict[str, float]] = {}
+        self.shift_of: dict[str, np.ndarray] = {}  # of quantiles
         self._shown = 0
 
     @property
     def shares(self) -> dict[str, float]:
         """The weights of the candidate of the least loss, among those that may be chosen."""
+        return self.shares_of[self._best]
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """The numbers that calibrate quantiles of the same candidate."""
+        return self.shift_of.get(self._best)
+
+    @property
+    def _best(self) -> str:
         trained = [candidate for candidate in self.candidates if candidate["candidate"] in self.shares_of]
-        return self.shares_of[min(trained, key=lambda candidate: candidate["loss"])["candidate"]]
+        return min(trained, key=lambda candidate: candidate["loss"])["candidate"]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
         """Measure a candidate's outputs."""
@@ -510,14 +550,22 @@ class _Choice:
         self._add(" and ".join(self.outputs), joint, shares, factor, 0.0)
 
     def among(self, places: np.ndarray) -> _Choice:
-        """Return the choice between the same candidates, with the same shares, measured on some of the sequences."""
+        """Return the choice between the same candidates, measured on some of the sequences.
+
+        Shares and shifts stay, because all sequences decided them.
+        """
         found = _Choice(self.targets.take(places), self.verbose)
         for name, outputs in self.outputs.items():
             found.outputs[name], shares = outputs[places], self.shares_of[name]
             seconds = self.candidates[len(found.candidates)]["seconds"]
             found._add(name, found.outputs[name], shares, shares[name], seconds)
-        found._shown = len(found.candidates)
+        found._shown, found.shift_of = len(found.candidates), dict(self.shift_of)
         return found
+
+    @property
+    def least_held(self) -> int:
+        """The least number of sequences left out that a network needs to be chosen, unless there are no more."""
+        return _LEAST_HELD if self.targets.levels is None else _LEAST_FOR_QUANTILES
 
     def network_is_worth_it(self, comm: Communicator | None) -> bool | None:
         """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
@@ -531,7 +579,7 @@ class _Choice:
         gains = self.losses[first] - self.losses[best]
         gain, weights = self.targets.mean(gains), self.targets.weights / self.targets.weights.sum()
         error = float(np.sqrt((weights**2 * (gains - gain) ** 2).sum()))
-        worth = True if gain > 2 * error and len(gains) >= _LEAST_HELD else None
+        worth = True if gain > 2 * error and len(gains) >= self.least_held else None
         if gain + error < _LEAST_GAIN * self.targets.mean(self.losses[first]):
             worth = False
         return ranks.from_first(comm, lambda: ({}, worth))[1]
@@ -545,20 +593,26 @@ class _Choice:
         """Print the candidates that were not printed before."""
         for candidate in self.candidates[self._shown :] if self.verbose else []:
             name, loss = candidate["candidate"], candidate["loss"]
-            numbers, where = self.targets.kind == "numbers", count(candidate["sequences"], "sequence")
-            measure = f"squared error {loss:.3f}" if numbers else f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
+            where = count(candidate["sequences"], "sequence")
+            if self.targets.kind == "numbers":
+                measure = f"{'squared error' if self.targets.levels is None else 'quantile loss'} {loss:.3f}"
+            else:
+                measure = f"log loss {loss:.3f}, {candidate['error']:.1%} wrong"
             print(f"{name}: {measure}, on {where} left out; {candidate['seconds']:.1f} s")
         self._shown = len(self.candidates)
 
     def _add(self, name: str, outputs: np.ndarray, shares: dict[str, float], factor: float, seconds: float) -> None:
         self.shares_of[name], self.losses[name] = shares, self.targets.losses(factor * outputs)
+        if (shift := self.targets.shift(outputs)) is not None:
+            self.shift_of[name] = shift
         loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
         record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
         self.candidates.append(record)
 
     def agree(self, comm: Communicator | None) -> None:
-        """Take the losses and shares of rank 0, so that all ranks choose alike."""
-        _, (self.candidates, self.shares_of) = ranks.from_first(comm, lambda: ({}, [self.candidates, self.shares_of]))
+        """Take the losses, shares and shifts of rank 0, so that all ranks choose alike."""
+        state = lambda: (self.shift_of, [self.candidates, self.shares_of])
+        self.shift_of, (self.candidates, self.shares_of) = ranks.from_first(comm, state)
 
     def asks_for_a_network(self, number: int) -> bool:
         """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
@@ -24,6 +26,7 @@ from varlen_rnn.errors import (
     InputError,
     OutOfRangeError,
     ShapeError,
+    check_choice,
     check_flag,
     check_int,
     check_number,
@@ -38,6 +41,7 @@ from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
+from varlen_rnn.sklearn.quantiles import check_quantiles, with_median
 from varlen_rnn.sklearn.static import take
 from varlen_rnn.tape.variable import Variable
 
@@ -45,6 +49,7 @@ from varlen_rnn.tape.variable import Variable
 # _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
 _ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
 _MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for one number
+_CALIBRATE = 5  # one of so many sequences calibrates quantiles of a network that is trained alone
 
 
 def also_takes_parameters_of(base: type) -> Callable[[Any], Any]:
@@ -359,10 +364,25 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
 class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     """Predict numbers from sequences of unequal length, without padding, by the best of a few models.
 
-    The loss is the squared error of standardised targets.  In place of the product of probabilities, the mean of both
-    predictions is weighted by their precisions (the inverse squared errors).  The network, parameters and attributes
-    are as in `SequenceClassifier`, except for `class_weight` and `classes_`.  Sequences are never stretched, because a
-    number may depend on their length.
+    `y` has one or more numbers per sequence.  If it is a list of arrays as long as the sequences, it has a number per
+    row; then `predict` returns such a list, and the estimator is always a network, without convolutions.
+
+    Targets are standardised.  In place of the product of probabilities, the mean of both predictions is weighted by
+    their precisions (the inverse losses).  The network, parameters and attributes are as in `SequenceClassifier`,
+    except for `class_weight` and `classes_`.  Sequences are never stretched, because a number may depend on their
+    length.
+
+    Parameters
+    ----------
+    loss : {"squared", "mae", "quantile"}
+        "squared", the squared error, predicts means; "mae", the mean absolute error, medians; "quantile", the pinball
+        loss, `quantiles`, and `predict` returns medians.  The last two are calibrated on sequences left out: those that
+        choose between models, or with `model="recurrent"` and for numbers of rows a fifth that the network is not
+        trained on (with `early_stopping` the validation set, with `eval_set` its sequences).  A share of about `q` of
+        new numbers then lies below the quantile `q` (conformalized quantile regression, arXiv 1905.03222).
+        `partial_fit` does not calibrate.
+    quantiles : list of float
+        Rising numbers between 0 and 1 for `loss="quantile"`; the default is an interval of 80 % and the median.
 
     Examples
     --------
@@ -371,21 +391,48 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     >>> model = SequenceRegressor("gru", 8, random_state=0).fit(X, [x.mean() for x in X])
     >>> model.score(X, [x.mean() for x in X]) > 0.9
     True
+
+    An interval for each sequence, and a number for each row:
+
+    >>> model = SequenceRegressor("gru", 8, loss="quantile", random_state=0).fit(X, [len(x) + x[0] for x in X])
+    >>> low, median, high = model.predict_quantiles(X).T
+    >>> bool((low <= median).all() and (median <= high).all())
+    True
+    >>> model = SequenceRegressor("gru", 8, max_epochs=5, random_state=0).fit(X, [np.cumsum(x) for x in X])
+    >>> [found.shape for found in model.predict(X[:2])] == [x.shape for x in X[:2]]
+    True
     """
 
     @also_takes_parameters_of(SequenceEstimator)
-    def __init__(self, cell: str = "lstm", hidden_size: int = 64, *, model: str = "auto", **params: Any) -> None:
+    def __init__(
+        self,
+        cell: str = "lstm",
+        hidden_size: int = 64,
+        *,
+        model: str = "auto",
+        loss: str = "squared",
+        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        **params: Any,
+    ) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
         self.model = model
+        self.loss = loss
+        self.quantiles = quantiles
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        targets = self._numbers(y, len(lengths))
+        loss = check_choice(self.loss, "loss", "squared", "mae", "quantile")
+        quantiles = check_quantiles(self.quantiles)
+        self._levels = {"squared": [], "mae": [0.5], "quantile": with_median(quantiles)}[loss]
+        self._pool = () if _are_of_rows(y, lengths) else SequenceEstimator._pool
+        targets = self._numbers(y, len(lengths)) if self._pool else np.concatenate(self._numbers_of_rows(y, lengths))
+        if not len(targets):
+            raise InputError("y", expected="numbers of some rows", got="none")
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         if not np.isfinite(self._scale).all():
             raise InputError("y", expected="numbers whose variance float64 holds", got=shown(y))
         self._scale[self._scale == 0] = 1.0
-        self._flat = np.asarray(y).ndim == 1
-        return targets.shape[1]
+        self._flat = not self._pool or np.asarray(y).ndim == 1
+        return targets.shape[1] * max(1, len(self._levels))
 
     def _numbers(self, y: Any, number: int) -> np.ndarray:
         """Return float64 targets, shape `(sequences, targets)`."""
@@ -400,30 +447,100 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             raise InputError("y", expected=expected, got=f"shape {targets.shape}, NaN or infinity")
         return targets.reshape(number, -1).astype(np.float64)
 
-    def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
+    def _numbers_of_rows(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
+        """Return float64 targets of the rows of each sequence, `(rows, 1)`."""
+        found = []
+        for number, numbers in enumerate(_one_per_step(y, lengths)):
+            try:
+                targets = np.asarray(numbers, np.float64)
+            except (ValueError, TypeError) as error:
+                raise DTypeError(f"y, sequence {number}", expected="numbers", got=shown(numbers)) from error
+            if not np.isfinite(targets).all():
+                raise InputError(f"y, sequence {number}", expected="finite numbers", got="NaN or infinity")
+            found.append(targets[:, None])
+        return found
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        if not self._pool:
+            return [((own - self._mean) / self._scale).astype(np.float32) for own in self._numbers_of_rows(y, lengths)]
+        if _are_of_rows(y, lengths):
+            raise ShapeError("y", expected="numbers of sequences, as in the first fit", got="numbers of rows")
         targets = self._numbers(y, len(lengths))
         if targets.shape[1] != len(self._mean):
             raise ShapeError("y", expected=f"{len(self._mean)} targets, as in the first fit", got=targets.shape[1])
         return ((targets - self._mean) / self._scale).astype(np.float32)
 
     def _targets(self, labels: np.ndarray, weights: np.ndarray) -> Targets:
-        return Targets(labels.astype(np.float64), "numbers", weights)
+        values = np.repeat(labels.astype(np.float64), max(1, len(self._levels)), axis=1)
+        levels = np.tile(self._levels, labels.shape[1]) if self._levels else None
+        return Targets(values, "numbers", weights, levels)
 
-    def _losses(self, outputs: Variable, labels: np.ndarray) -> Variable:
-        return functional.mse_loss(outputs, labels, reduction="none").mean(axis=1)
+    def _losses(self, outputs: Variable, labels: np.ndarray | list[np.ndarray]) -> Variable:
+        values = np.concatenate(labels) if isinstance(labels, list) else labels
+        if not self._levels:
+            return functional.mse_loss(outputs, values, reduction="none").mean(axis=1)
+        columns = outputs.reshape(-1, len(self._levels))  # a row for each target
+        losses = functional.quantile_loss(columns, values.reshape(-1), self._levels, "none")
+        return losses.reshape(len(values), outputs.shape[1]).mean(axis=1)
 
     def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:
         number = 0 if target is None else check_int(target, "integrated_gradients, target", 0)
-        if number >= self._num_outputs:
-            expected = f"less than {self._num_outputs}, the number of targets"
+        if number >= len(self._mean):
+            expected = f"less than {len(self._mean)}, the number of targets"
             raise OutOfRangeError("integrated_gradients, target", expected=expected, got=number)
-        return np.full(len(sequences), number)
+        median = number * len(self._levels) + self._levels.index(0.5) if self._levels else number
+        return np.full(len(sequences), median)
 
     def _scores(self, outputs: Variable, numbers: np.ndarray) -> Variable:
-        return _chosen(outputs, numbers) * self._scale[numbers].astype(np.float32)
+        return _chosen(outputs, numbers) * self._scale[numbers // max(1, len(self._levels))].astype(np.float32)
 
-    def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray:
+    def _weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
+        if weights is None or self._pool:
+            return weights
+        return np.repeat(weights, list(map(len, labels)))
+
+    def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
+        if not self._levels:
+            return super()._loss_of_constant(labels, weights)
+        values, own = np.concatenate(labels) if not self._pool else labels, self._weights_of_losses(labels, weights)
+        targets = self._targets(values, np.ones(len(values)) if own is None else own)
+        return targets.errors(np.zeros_like(targets.values))
+
+    def _choose(
+        self, sequences: list[np.ndarray], labels: Any, weights: np.ndarray | None, number: int | None = None
+    ) -> None:
+        if self._pool:
+            super()._choose(sequences, labels, weights, number)
+            return
+        if self.model != "auto":
+            expected = "'auto' or 'recurrent' for numbers of rows"
+            raise InputError("model", expected=expected, got=shown(self.model))
+        number = len(sequences) if number is None else number
+        self._adopt({"recurrent": 1.0}, [])
+        self._begin(sequences[:number])
+        self._train(sequences, labels, weights, num_held=len(sequences) - number)
+
+    def _parts(self, count: int, labels: Any, seed: int, num_held: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
+        calibrates = bool(self._levels) and (self.model == "recurrent" or not self._pool)
+        if num_held or self.early_stopping or not calibrates or count < _CALIBRATE:
+            return super()._parts(count, labels, seed, num_held)
+        order = np.random.default_rng(seed).permutation(count)
+        held = count // _CALIBRATE
+        return np.sort(order[held:]), np.sort(order[:held])
+
+    def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
+        if self._pool:
+            super()._calibrate(sequences, labels, weights, held)
+        elif held is not None and self._levels:
+            outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
+            values = np.concatenate([labels[k] for k in held])
+            targets = self._targets(values, np.ones(len(values)))
+            self._shift = ranks.array_of_first(self._comm, lambda: targets.shift(outputs))
+
+    def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray | list[np.ndarray]:
         """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`.
+
+        If the training had numbers of rows, the result is a list with an array of shape `(rows,)` for each sequence.
 
         Parameters
         ----------
@@ -432,12 +549,48 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         executor : concurrent.futures.Executor, optional
             It computes parts of X at the same time, with the same results: processes, Dask, an MPI pool.
         """
-        found = self._outputs(X, executor)[1] * self._scale + self._mean
-        return found[:, 0] if self._flat else found
+        sequences, found = self._found(X, executor)
+        return self._shaped(sequences, found[:, :, self._levels.index(0.5) if self._levels else 0])
+
+    @available_if(lambda self: self.loss == "quantile")
+    def predict_quantiles(self, X: Any, executor: Executor | None = None) -> np.ndarray | list[np.ndarray]:
+        """Return the quantiles of each sequence, float64, `(sequences, quantiles)`; only with `loss="quantile"`.
+
+        A later quantile is never less than one before it.  With several targets, the shape is `(sequences, targets,
+        quantiles)`.  If the training had numbers of rows, the result is a list of arrays `(rows, quantiles)`.
+
+        Parameters
+        ----------
+        X : sequences
+            As in `fit`.
+        executor : concurrent.futures.Executor, optional
+            As in `predict`.
+        """
+        sequences, found = self._found(X, executor)
+        chosen = [self._levels.index(level) for level in check_quantiles(self.quantiles)]
+        return self._shaped(sequences, found[:, :, chosen])
+
+    def _found(self, X: Any, executor: Any) -> tuple[list[np.ndarray], np.ndarray]:
+        """Return sequences, and their predictions, `(sequences or rows, targets, quantiles)`, in the unit of y."""
+        sequences, outputs = self._outputs(X, executor)
+        levels = max(1, len(self._levels))
+        found = outputs.reshape(len(outputs), len(self._mean), levels) * self._scale[:, None] + self._mean[:, None]
+        return sequences, np.sort(found, axis=2)
+
+    def _shaped(self, sequences: list[np.ndarray], found: np.ndarray) -> np.ndarray | list[np.ndarray]:
+        found = found[:, 0] if self._flat else found
+        return found if self._pool else np.split(found, np.cumsum(list(map(len, sequences)))[:-1])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the coefficient of determination, R2."""
-        return super().score(X, labels_of_data(X, y), sample_weight)
+        y = labels_of_data(X, y)
+        if not hasattr(self, "module_") or self._pool:
+            return super().score(X, y, sample_weight)
+        found = self.predict(X)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        weights = self._weights(found, sample_weight)
+        rows = None if weights is None else np.repeat(weights, lengths)
+        return r2_score(np.concatenate(self._numbers_of_rows(y, lengths)), np.concatenate(found), sample_weight=rows)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that there may be several targets."""
@@ -446,10 +599,12 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return tags
 
     def _label_state(self) -> dict[str, Any]:
-        return {"mean": self._mean.tolist(), "scale": self._scale.tolist(), "flat": self._flat}
+        state = {"mean": self._mean.tolist(), "scale": self._scale.tolist(), "flat": self._flat}
+        return state | {"levels": self._levels, "of_rows": not self._pool}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
         self._mean, self._scale, self._flat = np.array(state["mean"]), np.array(state["scale"]), state["flat"]
+        self._levels, self._pool = state["levels"], () if state["of_rows"] else SequenceEstimator._pool
 
 
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
@@ -684,6 +839,9 @@ def _have_labels(labels: np.ndarray) -> np.ndarray:
 
 def _check_classes(labels: np.ndarray) -> None:
     """Raise if labels have several kinds or are continuous numbers, and so are no classes."""
+    if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
+        expected, hint = "classes", "SequenceRegressor takes numbers, of sequences or of their steps"
+        raise InputError("y", expected=expected, got="Unknown label type: continuous numbers", hint=hint)
     try:
         check_classification_targets(labels)
     except TypeError as error:
@@ -698,6 +856,19 @@ def _as_lists(y: Any) -> Any:
     if (frame := frame_of(y, "y")) is not None and len(frame.fields) == 1:
         y = frame.foreign(frame.fields[0])
     return entries_of(y) if any(hasattr(y, name) for name in ("iloc", "get_chunks", "to_pylist")) else y
+
+
+def _are_of_rows(y: Any, lengths: np.ndarray) -> bool:
+    """Return whether each entry of `y` is a list of numbers, as long as its sequence or of a length of its own."""
+    if y is None or (isinstance(y, np.ndarray) and y.dtype.kind != "O"):  # a column per target
+        return False
+    entries = _as_lists(y)
+    if not isinstance(entries, (list, tuple, np.ndarray)) or len(entries) != len(lengths):
+        return False
+    if not all(hasattr(own, "__len__") and not isinstance(own, str) for own in entries):
+        return False
+    own = [len(entry) for entry in entries]
+    return own == lengths.tolist() or len(set(own)) > 1
 
 
 def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:

@@ -7,9 +7,11 @@ from typing import Any
 from varlen_rnn import checkpoint
 from varlen_rnn.errors import CheckpointError
 from varlen_rnn.sklearn.estimators import SequenceClassifier, SequenceRegressor, SequenceTagger
+from varlen_rnn.sklearn.forecaster import SequenceForecaster
 from varlen_rnn.typing import StrPath
 
-_KINDS = {kind.__name__: kind for kind in (SequenceClassifier, SequenceRegressor, SequenceTagger)}
+_ESTIMATORS = SequenceClassifier, SequenceForecaster, SequenceRegressor, SequenceTagger
+_KINDS = {kind.__name__: kind for kind in _ESTIMATORS}
 
 
 def load(path: StrPath) -> Any:

@@ -20,6 +20,7 @@ from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits
 
 from varlen_rnn.products.gemm import product
+from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 
 # With more sequences than this, a decomposition of (sequences, sequences) costs more than two fits.
 MOST_LEFT_OUT = 1000
@@ -39,18 +40,25 @@ class Targets:
     kind : str
         "classes", "several classes" or "numbers".
     weights : array, float64, shape `(sequences,)`
+    levels : array, float64, shape `(outputs,)`, optional
+        If numbers are predicted by quantiles, the level of each output.
     """
 
     values: np.ndarray
     kind: str
     weights: np.ndarray
+    levels: np.ndarray | None = None
 
     def take(self, indices: np.ndarray) -> Targets:
         """Return the targets of some sequences."""
-        return Targets(self.values[indices], self.kind, self.weights[indices])
+        return Targets(self.values[indices], self.kind, self.weights[indices], self.levels)
+
+    def shift(self, outputs: np.ndarray) -> np.ndarray | None:
+        """Return numbers that calibrate quantiles if they are added to outputs of sequences left out, or None."""
+        return None if self.levels is None else quantiles_of(self.values - outputs, self.levels, self.weights)
 
     def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:
-        """Return the least mean loss of `factor * outputs`, and this factor; for numbers, the squared error and 1."""
+        """Return the least mean loss of `factor * outputs`, and this factor; for numbers it is 1."""
         if self.kind == "numbers":
             return self.mean(self.losses(outputs)), 1.0
         best = minimize_scalar(
@@ -62,18 +70,20 @@ class Targets:
         return float(best.fun), float(np.exp(best.x))
 
     def losses(self, outputs: np.ndarray) -> np.ndarray:
-        """Return the cross entropy of each sequence, or for numbers the squared error.
+        """Return the cross entropy of each sequence; for numbers the squared error, or calibrated quantiles' loss.
 
         Of n + 2 sequences, one counts as wrong (the rule of succession), because otherwise n that are right have no
         best factor.
         """
+        if self.levels is not None:
+            return pinball(outputs + self.shift(outputs), self.values, self.levels).mean(axis=1)
         if self.kind == "numbers":
             return ((outputs - self.values) ** 2).mean(axis=1)
         doubt = 1 / (len(outputs) + 2)
         return (self._cross_entropy if self.kind == "classes" else self._binary_cross_entropy)(outputs, doubt)
 
     def errors(self, outputs: np.ndarray) -> float:
-        """Return the share of wrong predictions, or for numbers the squared error."""
+        """Return the share of wrong predictions; for numbers the squared error, or the loss of calibrated quantiles."""
         if self.kind == "numbers":
             return self.mean(self.losses(outputs))
         if self.kind == "classes":

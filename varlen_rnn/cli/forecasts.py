@@ -1,0 +1,51 @@
+"""Forecasts of series on the command line: `train DATA --horizon N`, and `predict` and `evaluate` of its models."""
+
+from varlen_rnn.cli import reading
+from varlen_rnn.cli.estimators import estimators, print_metrics
+from varlen_rnn.errors import InputError
+
+
+def numbers(text):
+    """Convert the text of an option to a tuple of numbers.
+
+    Examples
+    --------
+    >>> numbers("0.1, 0.9")
+    (0.1, 0.9)
+    """
+    return tuple(map(float, text.split(",")))
+
+
+def train(arguments):
+    """Fit a forecaster to the series of a file, and save it."""
+    if arguments.label is not None:
+        hint = "`features` names the column of the series"
+        raise InputError("train, --label", expected="none with --horizon", got=arguments.label, hint=hint)
+    options = reading.options_of(arguments)
+    data = reading.read(arguments.data, options)
+    print(data, flush=True)
+    params = {"random_state": arguments.seed, "verbose": not arguments.quiet, "season_length": arguments.season_length}
+    params |= {} if arguments.quantiles is None else {"quantiles": arguments.quantiles}
+    model = estimators().SequenceForecaster(arguments.horizon, model=arguments.model, **params)
+    model.fit(data.sequences)
+    for candidate in model.candidates_:
+        if arguments.quiet and candidate["chosen"]:
+            print(f"chosen: {candidate['candidate']}")
+    if data.features and not arguments.wide:
+        options["features"] = list(data.features)
+    model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
+    print(f"model: {arguments.out}")
+
+
+def evaluate(model, data):
+    """Print the errors of forecasts of the last steps of each series, beside the naive ones."""
+    for name, errors in model.evaluate(data.sequences).items():
+        print_metrics(errors, f"{name}, the last {model.horizon} of {len(data)} series")
+
+
+def records(model, data):
+    """Yield the forecast of each series as a dict that JSON can hold."""
+    medians, quantiles = model.predict(data.sequences), model.predict_quantiles(data.sequences)
+    for median, own in zip(medians.tolist(), quantiles, strict=True):
+        by_level = zip(map(str, model.quantiles), own.T.tolist(), strict=True)
+        yield {"forecast": median, "quantiles": dict(by_level)}

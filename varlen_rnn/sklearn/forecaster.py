@@ -1,0 +1,507 @@
+"""`SequenceForecaster`: quantiles of the next values of series of unequal length, by one model of all series.
+
+All candidates are fitted without the ends of the series, which choose between them and calibrate quantiles.  Then the
+chosen ones are fitted again, on all values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from varlen_rnn import random
+from varlen_rnn.checkpoint import save
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_int, listed, shown
+from varlen_rnn.nn import functional
+from varlen_rnn.sklearn.base import SequenceEstimator
+from varlen_rnn.sklearn.ends import Choice, Ends, ordered
+from varlen_rnn.sklearn.inputs import Inputs, as_sequences
+from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
+from varlen_rnn.sklearn.quantiles import check_quantiles, with_median
+from varlen_rnn.sklearn.static import divided
+from varlen_rnn.tape.variable import Variable
+
+_MOST_STEPS, _MOST_LAGS = 20_000, 100  # of all series, of which the last values count; and of a row
+_NETWORK_STEPS = 500  # of an optimizer
+# The fitted attributes that JSON holds.
+_FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
+
+
+class SequenceForecaster(BaseEstimator):
+    """Forecast series of unequal length: the median of each of the next values, and other quantiles.
+
+    One model learns from all series.  Each series has its own scale: changes count from its last value, or from the
+    value one season before, over the mean absolute difference of neighbours so far.  Series of positive numbers become
+    logarithms if that forecasts better.  The candidates are
+
+    * naive, which repeats the last value, and seasonal naive, which repeats the last season,
+    * a ridge from the last values to the changes of all steps ahead,
+    * a recurrent network from the same rows to the quantiles of these changes (as MQ-RNN, arXiv 1711.11053, which
+      forecasts from each row of a series in the training),
+    * the mean of ridge and network.
+
+    All are fitted without the last `horizon` values of each series (and, of few series, without further ends).  The
+    candidate of the least quantile loss there is fitted again on all values.  The same ends calibrate the quantiles, so
+    that intervals cover as much as they say (conformalized quantile regression, arXiv 1905.03222); the median stays.
+
+    Parameters
+    ----------
+    horizon : int
+        The number of steps to forecast.
+    quantiles : list of float
+        Rising numbers between 0 and 1; the default is an interval of 80 % and the median.
+    season_length : int or "auto"
+        The steps of a season, 12 for months with a yearly pattern; 1 means none.  "auto" takes the lag at which the
+        differences of the series are alike.
+    model : {"auto", "ridge", "recurrent"}
+        "auto" chooses.
+    cell, hidden_size, lr
+        Of the recurrent network, as in `SequenceClassifier`.
+    max_epochs : int or "auto"
+        "auto" trains the network for about 500 steps.
+    random_state : int, RandomState or None
+        With an int, every fit gives the same result, bit for bit.
+    verbose : int
+        1 or more prints the candidates.
+
+    Attributes
+    ----------
+    candidates_ : list of dict
+        For each candidate its name ("candidate"), "loss" and "error" (the mean absolute error of the median) on
+        held-out ends, both over the scale of the series, "seconds", and whether it was "chosen".
+    season_length_ : int
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X = [10 + rng.random() * np.cumsum(1 + rng.standard_normal(length)) for length in rng.integers(12, 40, size=30)]
+    >>> model = SequenceForecaster(horizon=3, model="ridge", random_state=0).fit(X)
+    >>> model.predict(X).shape, model.predict_quantiles(X[:2]).shape
+    ((30, 3), (2, 3, 3))
+    >>> errors = model.evaluate(X)
+    >>> errors["forecaster"]["MASE"] < errors["naive"]["MASE"]
+    True
+    """
+
+    def __init__(
+        self,
+        horizon: int = 1,
+        *,
+        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        season_length: int | str = "auto",
+        model: str = "auto",
+        cell: str = "gru",
+        hidden_size: int = 32,
+        max_epochs: int | str = "auto",
+        lr: float = 4e-3,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.horizon = horizon
+        self.quantiles = quantiles
+        self.season_length = season_length
+        self.model = model
+        self.cell = cell
+        self.hidden_size = hidden_size
+        self.max_epochs = max_epochs
+        self.lr = lr
+        self.random_state = random_state
+        self.verbose = verbose
+
+    candidates_: list[dict[str, Any]]
+    season_length_: int
+    _network: Any  # a RowQuantiles, or None
+
+    # Fitting.
+
+    def fit(self, X: Any, y: Any = None, future_covariates: Any = None) -> Any:
+        """Fit the candidates on series, and choose between them; return the forecaster.
+
+        Parameters
+        ----------
+        X : series
+            A list of arrays of numbers, `(steps,)` or `(steps, 1)`, of any lengths; an array `(series, steps)`; or
+            another form of sequences that `SequenceClassifier.fit` takes.  The last value of a series is the newest.
+        y
+            Not used: the values of a series are its labels.
+        future_covariates : list of arrays, optional
+            Numbers that are known ahead, such as the day of the week, `(steps, columns)` for each series.
+        """
+        _check_steps(self.horizon, "horizon")
+        check_choice(self.model, "model", "auto", "ridge", "recurrent")
+        self._levels = with_median(check_quantiles(self.quantiles))
+        series = _series(X)
+        auto = isinstance(self.season_length, str) and self.season_length == "auto"
+        season = season_of(series) if auto else _check_steps(self.season_length, "season_length")
+        self.season_length_ = season
+        self._keep = max(_MOST_STEPS // len(series), 4 * season, 10 * self.horizon)
+        self._columns: list[list[float]] | None = None
+        if future_covariates is not None:
+            self._columns = _scale_of_columns(future_covariates)
+        covariates = self._covariates(future_covariates, series, 0)
+        series = [x[-self._keep :] for x in series]
+        with random.seeded(int(check_random_state(self.random_state).randint(2**31 - 1))):
+            self._fit(series, covariates, Ends.of(np.array(list(map(len, series))), self.horizon))
+        return self
+
+    def _fit(self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends) -> None:
+        """Fit the candidates without the ends, then the chosen ones on all values."""
+        began = time.perf_counter()
+        rows, penalty = self._choose_form(series, covariates, ends)
+        choice = Choice(rows, ends, self._levels, self.verbose)
+        if len(ends.held):
+            if self.model == "auto":
+                choice.add("naive", rows.changes_to(rows.last[:, None]), 0.0)
+            if self.model == "auto" and self.season_length_ > 1:
+                choice.add("seasonal naive", rows.changes_to(rows.seasonal), 0.0)
+            if self.model != "recurrent":
+                choice.add("ridge", self._ridge.outputs(rows.features), time.perf_counter() - began)
+            if self.model != "ridge":
+                began = time.perf_counter()
+                self._train(rows, ends.first)
+                choice.add("recurrent", self._network_outputs(rows), time.perf_counter() - began)
+            choice.add_mean()
+        default = "ridge" if self.model == "auto" else self.model
+        self._chosen, self._shift, self.candidates_ = choice.closed(default if len(ends.complete) else "naive")
+        self._fit_chosen(rows, ends, penalty)
+
+    def _fit_chosen(self, rows: Rows, ends: Ends, penalty: float) -> None:
+        """Fit on all values; networks get the features of the ridge in its units."""
+        self._form = rows.form
+        if not len(ends.complete):
+            self._network = None
+            return
+        found = self._ridge.fit(rows.features[ends.complete], rows.changes()[ends.complete], np.array([penalty]))
+        self._ridge.weight, self._ridge.bias = found[0]
+        if "recurrent" in self._chosen:
+            self._train(rows, ends.lengths)
+        else:
+            self._network = None
+
+    def _choose_form(
+        self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends
+    ) -> tuple[Rows, float]:
+        """Return the rows, and the penalty, whose ridge has the least error at the ends; keep this ridge."""
+        best: Any = None
+        for form in self._forms(series):
+            rows = Rows(form, series, covariates)
+            if not len(ends.held):
+                self._ridge = Ridge()
+                return rows, 0.1
+            ridge = Ridge()
+            solutions = ridge.fit(rows.features[ends.before], rows.changes()[ends.before])
+            for penalty, (ridge.weight, ridge.bias) in zip(PENALTIES, solutions, strict=True):
+                found = rows.forecasts(ridge.outputs(rows.features[ends.held])[:, :, None], ends.held)[:, :, 0]
+                error = float((np.abs(found - rows.future[ends.held]).mean(axis=1) / rows.unit[ends.held]).mean())
+                if best is None or error < best[0]:
+                    best = error, rows, penalty, ridge, ridge.weight, ridge.bias
+        _, rows, penalty, self._ridge, self._ridge.weight, self._ridge.bias = best
+        return rows, float(penalty)
+
+    def _forms(self, series: list[np.ndarray]) -> Iterator[Form]:
+        """Yield the forms that are tried."""
+        season, half = self.season_length_, int(np.median([len(x) for x in series])) // 2
+        wanted = (2, 4, 8) if season == 1 else (2, season, 2 * season)
+        lags = sorted({max(1, min(few, half, _MOST_LAGS)) for few in wanted})
+        typical = typical_differences(series)
+        for logarithm in (True, False) if any(x.min() > 0 for x in series) else (False,):
+            for seasonal in (False, True) if season > 1 else (False,):
+                for few in lags:
+                    yield Form(self.horizon, season, few, logarithm, seasonal, typical)
+
+    # The network.
+
+    def _train(self, rows: Rows, lengths: np.ndarray) -> None:
+        """Train the network on the first rows of each series, as many as `lengths` says, and changes within them."""
+        self._network = self._new_network(int(random.generator().integers(2**31)))
+        X, y = self._features(rows), rows.by_series(rows.changes())
+        inside = [np.arange(k)[:, None] + np.arange(1, self.horizon + 1) < k for k in lengths]
+        y = [np.where(there, own[:k], np.nan) for own, there, k in zip(y, inside, lengths, strict=True)]
+        self._network.fit([x[:k] for x, k in zip(X, lengths, strict=True)], y)
+
+    def _new_network(self, seed: int) -> RowQuantiles:
+        options: dict[str, Any] = {"max_epochs": self.max_epochs, "lr": self.lr, "random_state": seed}
+        network = RowQuantiles(self.cell, self.hidden_size, bidirectional=False, **options)
+        network.levels = self._levels
+        return network
+
+    def _features(self, rows: Rows) -> list[np.ndarray]:
+        return rows.by_series(self._ridge.scaled(rows.features).astype(np.float32))
+
+    def _network_outputs(self, rows: Rows) -> np.ndarray:
+        """Return the quantiles of the changes after each row, `(rows, horizon, quantiles)`."""
+        outputs = self._network._outputs_of(self._features(rows), None)
+        return outputs.astype(np.float64).reshape(len(rows.last), self.horizon, -1)
+
+    # Forecasts.
+
+    def predict(self, X: Any, future_covariates: Any = None) -> np.ndarray:
+        """Return the median of each of the values after the end of series, float64, `(series, horizon)`.
+
+        Parameters
+        ----------
+        X : series
+            As in `fit`; also other series than in the training.
+        future_covariates : list of arrays, `(steps + horizon, columns)`
+            If the training had them; the last `horizon` rows belong to the steps to forecast.
+        """
+        return self._forecasts(X, future_covariates)[:, :, self._levels.index(0.5)]
+
+    def predict_quantiles(self, X: Any, future_covariates: Any = None) -> np.ndarray:
+        """Return the quantiles of each of the values after the end of series, `(series, horizon, quantiles)`.
+
+        A later quantile is never less than one before it.
+
+        Parameters
+        ----------
+        X, future_covariates
+            As in `predict`.
+        """
+        chosen = [self._levels.index(level) for level in check_quantiles(self.quantiles)]
+        return self._forecasts(X, future_covariates)[:, :, chosen]
+
+    def _forecasts(self, X: Any, future_covariates: Any) -> np.ndarray:
+        check_is_fitted(self, "candidates_")
+        series = _series(X)
+        covariates = self._covariates(future_covariates, series, self.horizon)
+        rows = Rows(self._form, [x[-self._keep :] for x in series], covariates)
+        last = np.cumsum(rows.lengths) - 1
+        return ordered(rows, self._changes(rows)[last] + self._shift, last, self._levels)
+
+    def _changes(self, rows: Rows) -> np.ndarray:
+        """Return the changes after all rows before calibration, `(rows, horizon, quantiles or 1)`."""
+        found = []
+        for name in self._chosen:
+            if name == "recurrent":
+                found.append(self._network_outputs(rows))
+            else:
+                values = {"naive": rows.last[:, None], "seasonal naive": rows.seasonal}
+                changes = self._ridge.outputs(rows.features) if name == "ridge" else rows.changes_to(values[name])
+                found.append(changes[:, :, None])
+        return sum(found[1:], found[0]) / len(found)
+
+    def _covariates(self, given: Any, series: list[np.ndarray], ahead: int) -> list[np.ndarray] | None:
+        """Return standardised columns for the last values of each series and `ahead` steps more, or raise."""
+        if (given is None) != (self._columns is None):
+            expected = "none, as in the training" if self._columns is None else "the columns of the training"
+            raise InputError("future_covariates", expected=expected, got=shown(given))
+        if given is None or self._columns is None:
+            return None
+        kept, (mean, scale) = [], np.array(self._columns)
+        known = _as_rows(given, "future_covariates")
+        if len(known) != len(series):
+            raise ShapeError("future_covariates", expected=f"{len(series)} entries, one per series", got=len(known))
+        for number, (rows, x) in enumerate(zip(known, series, strict=True)):
+            if rows.shape[1] != len(mean) or len(rows) < len(x) + ahead:
+                expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step" + (
+                    " and step ahead" if ahead else ""
+                )
+                raise ShapeError(f"future_covariates, series {number}", expected=expected, got=f"shape {rows.shape}")
+            rows = rows[max(0, len(x) - self._keep) : len(x) + ahead]
+            kept.append((rows - mean) / scale)
+        return kept
+
+    def evaluate(self, X: Any, future_covariates: Any = None) -> dict[str, dict[str, float]]:
+        """Forecast the last `horizon` values of series from those before; return the errors of forecasts by name.
+
+        "forecaster" stands beside "naive", which repeats the last value, and "seasonal naive", which repeats the last
+        season, if there is one.  "sMAPE" is the mean of `200 |y - f| / (|y| + |f|)` in percent (Makridakis, 1993),
+        "MASE" the mean absolute error over the mean absolute difference of the values before (of a season apart, if
+        there is one; Hyndman and Koehler, 2006).  "coverage" is the share of values between the first and the last of
+        several quantiles.
+
+        Parameters
+        ----------
+        X : series
+            Of more values than the horizon.
+        future_covariates : list of arrays, optional
+            As in `fit`.
+        """
+        check_is_fitted(self, "candidates_")
+        series, horizon = _series(X), self.horizon
+        for number, x in enumerate(series):
+            if len(x) <= horizon:
+                expected = f"more values than the horizon of {horizon}"
+                raise ShapeError(f"X, series {number}", expected=expected, got=len(x))
+        before, after = [x[:-horizon] for x in series], np.stack([x[-horizon:] for x in series])
+        found = self.predict_quantiles(before, future_covariates)
+        naive = np.stack([np.repeat(x[-1:], horizon) for x in before])
+        errors = {"forecaster": self._errors(self.predict(before, future_covariates), before, after)}
+        errors["naive"] = self._errors(naive, before, after)
+        if (season := self.season_length_) > 1:
+            places = np.arange(horizon) % season - season
+            repeated = [x[places] if len(x) >= season else np.repeat(x[-1:], horizon) for x in before]
+            errors["seasonal naive"] = self._errors(np.stack(repeated), before, after)
+        if found.shape[2] > 1:
+            inside = (found[:, :, 0] <= after) & (after <= found[:, :, -1])
+            errors["forecaster"]["coverage"] = float(inside.mean())
+        return errors
+
+    def _errors(self, found: np.ndarray, before: list[np.ndarray], after: np.ndarray) -> dict[str, float]:
+        """Return sMAPE and MASE; a series whose values before are constant has no part in MASE."""
+        error, size = np.abs(found - after), np.abs(found) + np.abs(after)
+        percent = 200 * np.divide(error, size, out=np.zeros_like(error), where=size > 0)
+        apart = [self.season_length_ if len(x) > self.season_length_ else 1 for x in before]
+        units = [np.abs(x[k:] - x[:-k]).mean() if len(x) > 1 else 0.0 for x, k in zip(before, apart, strict=True)]
+        scaled = [own.mean() / unit for own, unit in zip(error, units, strict=True) if unit > 0]
+        return {"sMAPE": float(percent.mean()), "MASE": float(np.mean(scaled)) if scaled else math.nan}
+
+    # Files.
+
+    def save(self, path: Any, notes: Any = None) -> None:
+        """Write the fitted forecaster to a file, without pickle; `varlen_rnn.sklearn.load` reads it.
+
+        Parameters
+        ----------
+        path : path
+        notes : optional
+            Any value that JSON can hold; the forecaster that `load` returns has it as `notes_`.
+        """
+        check_is_fitted(self, "candidates_")
+        params = self.get_params() | {"quantiles": list(map(float, self.quantiles))}
+        fitted = {name: getattr(self, name) for name in _FITTED}
+        groups: dict[str, Any] = {"shift": {"shift": self._shift}, "ridge": self._ridge.state()}
+        if self._network is not None:
+            groups["module"] = self._network.module_.state_dict(copy=False)
+        notes = getattr(self, "notes_", None) if notes is None else notes
+        named = {"estimator": type(self).__name__, "form": dataclasses.asdict(self._form), "notes": notes}
+        save(path, params=params, fitted=fitted, **named, **groups)
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        """Restore the fitted attributes from the arrays and settings that `save` wrote."""
+        for name in _FITTED:
+            setattr(self, name, saved["fitted"][name])
+        self._form = Form(**saved["form"])
+        self._shift, self._ridge, self._network = saved["shift"]["shift"], Ridge(), None
+        for name, array in saved["ridge"].items():
+            setattr(self._ridge, name, array)
+        if "module" in saved:
+            self._network = self._new_network(0)
+            self._network.restore(len(self._ridge.mean), self.horizon, saved["module"])
+        self.notes_ = saved["notes"]
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags, which say that X alone is fitted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = tags.input_tags.three_d_array = True
+        tags.target_tags.required = False
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+class RowQuantiles(SequenceEstimator):
+    """A recurrent network from each row of series to quantiles of the changes that follow it.
+
+    Attributes
+    ----------
+    levels : list of float
+        The quantiles, set before the fit.
+
+    Source: Wen, Torkkola, Narayanaswamy and Madeka (2017), "A multi-horizon quantile recurrent forecaster", arXiv
+    1711.11053.
+    """
+
+    _pool = ()
+    levels: list[float]
+
+    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
+        return y[0].shape[1] * len(self.levels)
+
+    def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
+        return [changes.astype(np.float32) for changes in y]
+
+    def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
+        changes = np.concatenate(labels)
+        there = np.isfinite(changes)
+        columns, values = outputs.reshape(-1, len(self.levels)), np.where(there, changes, np.float32(0)).reshape(-1)
+        losses = functional.quantile_loss(columns, values, self.levels, "none").mean(axis=1)
+        share = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
+        return (losses.reshape(*changes.shape) * share.astype(np.float32)).sum(axis=1)
+
+    def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
+        return np.isfinite(np.concatenate(labels)).mean(axis=1, dtype=np.float32)
+
+    def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
+        return 0.0  # a constant may be the best forecast: no warning
+
+    def _epochs(self, count: int, steps_per_epoch: int) -> int:
+        if self.max_epochs == "auto":
+            return max(1, round(_NETWORK_STEPS / steps_per_epoch))
+        return super()._epochs(count, steps_per_epoch)
+
+    def restore(self, num_features: int, horizon: int, arrays: dict[str, np.ndarray]) -> None:
+        """Restore a trained network from its arrays."""
+        self._inputs, self._num_outputs = Inputs("numbers", num_features), horizon * len(self.levels)
+        self.module_ = self._network()
+        self.module_.load_state_dict(arrays)
+
+
+def _check_steps(value: Any, name: str) -> int:
+    """Return a number of steps, or raise."""
+    number = check_int(value, name, 1)
+    if number > _MOST_STEPS:
+        raise ShapeError(name, expected=f"at most {_MOST_STEPS}", got=shown(number))
+    return number
+
+
+def _as_rows(X: Any, name: str) -> list[np.ndarray]:
+    """Return sequences of numbers as float64 rows; whole numbers count as numbers, not as ids."""
+    if names := divided(X)[1]:
+        raise InputError(name, expected="one column of series", got=f"also the columns {listed(names)}")
+    if isinstance(X, (list, tuple)):
+        X = [_as_floats(entry) for entry in X]
+    try:
+        kind, sequences = as_sequences(X)
+    except InputError as error:
+        what = str(error.what).replace("X", name, 1)
+        raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error
+    if kind not in ("numbers", "ids"):
+        raise DTypeError(name, expected="numbers", got=kind)
+    found = [np.asarray(rows, np.float64) for rows in sequences]
+    for number, rows in enumerate(found):
+        if not np.isfinite(rows).all():
+            raise InputError(f"{name}, series {number}", expected="finite numbers", got="NaN or infinity")
+    return [rows if rows.ndim == 2 else rows[:, None] for rows in found]
+
+
+def _as_floats(entry: Any) -> Any:
+    if not isinstance(entry, (list, tuple, np.ndarray)):
+        return entry
+    try:
+        rows = np.asarray(entry)
+    except ValueError:
+        return entry
+    return rows.astype(np.float64) if rows.dtype.kind in "iub" and rows.ndim else entry
+
+
+def _series(X: Any) -> list[np.ndarray]:
+    """Return series as float64 arrays of one axis, or raise."""
+    found = _as_rows(X, "X")
+    if not found:
+        raise ShapeError("X", expected="at least one series", got="0 sample(s)")
+    for number, rows in enumerate(found):
+        if rows.shape[1] != 1:
+            hint = "`future_covariates` takes other columns"
+            raise ShapeError(f"X, series {number}", expected="a number per step", got=f"shape {rows.shape}", hint=hint)
+        if not len(rows):
+            raise ShapeError(f"X, series {number}", expected="at least one value", got="none")
+    return [rows[:, 0] for rows in found]
+
+
+def _scale_of_columns(given: Any) -> list[list[float]]:
+    """Return mean and deviation of each column of the training."""
+    known = _as_rows(given, "future_covariates")
+    if len({rows.shape[1] for rows in known}) != 1:
+        got = f"widths {sorted({rows.shape[1] for rows in known})}"
+        raise ShapeError("future_covariates", expected="columns of each series", got=got)
+    rows = np.concatenate(known)
+    deviation = rows.std(axis=0)
+    return [rows.mean(axis=0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist()]

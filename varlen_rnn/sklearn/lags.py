@@ -1,0 +1,224 @@
+"""Series as rows, each with all that is known at its step, on a scale of its own; and a ridge on such rows.
+
+    step                     0    1    2    3    4
+    value                    5    7    6    8    9
+    scale at step 2          1.5, the mean absolute difference of 5, 7 and 6 (and a little of other series' scale)
+    row 2, two lags          6-7 and 6-5 over 1.5, ...
+    change after row 2       8-6 and 9-6 over 1.5, for a horizon of two
+
+A row knows nothing of later steps.  So a forecast at the end of a series has rows as the training had them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from scipy.linalg import eigh
+from threadpoolctl import threadpool_limits
+
+PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # that are tried, in units of the rows
+_OWN = 4  # the scale of other series counts as much as this many differences of a series
+_FARTHEST = 8.0  # features and changes beyond so many deviations count as this many
+_TINY = 1e-30
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """How series become rows.
+
+    Attributes
+    ----------
+    horizon, season, lags : int
+        Steps to forecast, steps of a season (1 for none), and how many values before the last are features.
+    logarithm : bool
+        Whether series of positive numbers become logarithms.
+    seasonal : bool
+        Whether changes count from the value one season before; otherwise from the last value.
+    typical : tuple of float
+        The typical mean absolute difference of logarithms; and of values, over their mean absolute value.
+    """
+
+    horizon: int
+    season: int
+    lags: int
+    logarithm: bool
+    seasonal: bool
+    typical: tuple[float, float]
+
+
+class Rows:
+    """The rows of series, one for each step, in the order of the series.
+
+    Parameters
+    ----------
+    form : Form
+    series : list of arrays, float64, `(steps,)`
+    covariates : list of arrays, float64, `(steps + horizon, columns)`, optional
+        In the training they may end with the series.
+
+    Attributes
+    ----------
+    features : (rows, features)
+    last, base, seasonal : (rows,), (rows, horizon), (rows, horizon)
+        Values or logarithms: of the row's step; from which changes count; and one season before each step to forecast.
+    scale, unit : (rows,)
+        The scale of changes; and the scale of values, for errors.
+    logarithm : (rows,) bool
+    future : (rows, horizon)
+        The values that follow; NaN after the end of the series.
+    """
+
+    def __init__(self, form: Form, series: list[np.ndarray], covariates: list[np.ndarray] | None = None) -> None:
+        self.form = form
+        self.lengths = np.array(list(map(len, series)))
+        parts = [
+            _rows_of(form, x, None if covariates is None else covariates[number]) for number, x in enumerate(series)
+        ]
+        self.features, self.last, self.seasonal, self.scale, self.unit, self.logarithm, self.future = (
+            np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+        )
+        self.base = self.seasonal if form.seasonal else np.repeat(self.last[:, None], form.horizon, axis=1)
+
+    def by_series(self, values: np.ndarray) -> list[np.ndarray]:
+        """Return the rows of each series."""
+        return np.split(values, np.cumsum(self.lengths)[:-1])
+
+    def changes(self) -> np.ndarray:
+        """Return the changes that follow each row, `(rows, horizon)`; NaN after the end of the series."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = np.where(self.logarithm[:, None], np.log(self.future), self.future)
+        return (values - self.base) / self.scale[:, None]
+
+    def changes_to(self, values: np.ndarray) -> np.ndarray:
+        """Return the changes after which values or logarithms, `(rows, horizon)`, are reached."""
+        return (values - self.base) / self.scale[:, None]
+
+    def forecasts(self, changes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the values after changes of some rows, `(rows, horizon, quantiles)`, in the unit of the series."""
+        found = self.base[rows][:, :, None] + changes * self.scale[rows][:, None, None]
+        logarithm = self.logarithm[rows][:, None, None]
+        return np.where(logarithm, np.exp(np.where(logarithm, np.minimum(found, 700.0), 0.0)), found)
+
+
+def _rows_of(form: Form, x: np.ndarray, covariates: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    """Return the arrays of `Rows` for one series, without `base`."""
+    steps, ahead = np.arange(len(x)), np.arange(1, form.horizon + 1)
+    logarithm = form.logarithm and bool(x.min() > 0)
+    z = np.log(x) if logarithm else x
+    unit = _mean_difference(x, form.typical[1] * np.cumsum(np.abs(x)) / (steps + 1))
+    scale = _mean_difference(z, np.full(len(x), form.typical[0])) if logarithm else unit
+    before = np.maximum(steps[:, None] - np.arange(1, form.lags + 1), 0)
+    parts = [z[:, None] - z[before], (z - np.cumsum(z) / (steps + 1))[:, None]]
+    parts += [((z - z[0]) / np.maximum(steps, 1))[:, None]]
+    places = steps[:, None] + 1 - form.season + (ahead - 1) % form.season
+    seasonal = z[np.where(places < 0, steps[:, None], places)]
+    parts += [seasonal - z[:, None]] if form.season > 1 else []
+    features = np.concatenate(parts, axis=1) / scale[:, None]
+    if covariates is not None:
+        later = np.minimum(steps[:, None] + np.arange(form.horizon + 1), len(covariates) - 1)
+        features = np.concatenate([features, covariates[later].reshape(len(x), -1)], axis=1)
+    future = np.append(x, np.full(form.horizon, np.nan))[steps[:, None] + ahead]
+    return features, z, seasonal, scale, unit, np.full(len(x), logarithm), future
+
+
+def _mean_difference(z: np.ndarray, typical: np.ndarray) -> np.ndarray:
+    """Return the mean absolute difference of neighbours up to each step, joined with a typical one."""
+    total = np.cumsum(np.abs(np.diff(z, prepend=z[:1])))
+    found = (total + _OWN * typical) / (np.arange(len(z)) + _OWN)
+    return np.where(found > _TINY, found, 1.0)
+
+
+def typical_differences(series: list[np.ndarray]) -> tuple[float, float]:
+    """Return `Form.typical`: medians over the series that have differences."""
+    of_logarithms = [np.abs(np.diff(np.log(x))).mean() for x in series if len(x) > 1 and x.min() > 0]
+    of_values = [np.abs(np.diff(x)).mean() / np.abs(x).mean() for x in series if len(x) > 1 and np.abs(x).any()]
+    return tuple(float(np.median(some)) if some else 0.1 for some in (of_logarithms, of_values))  # type: ignore
+
+
+def season_of(series: list[np.ndarray]) -> int:
+    """Return the steps of a season, or 1: the lag at which differences of most series are alike.
+
+    The autocorrelation of differences (of logarithms of positive series) is averaged over the series of at least three
+    seasons.  A season is the first peak that is almost as high as the highest.  A peak is 0.15 above 0 and above a lag
+    before, and two deviations of series without a season more.
+
+    Examples
+    --------
+    >>> season_of([np.sin(np.arange(60) * 2 * np.pi / 12) + 0.1 * np.arange(60)])
+    12
+    """
+    longest = max(map(len, series)) // 3
+    total, count, steps = np.zeros(longest + 1), np.zeros(longest + 1), 0
+    for x in series:
+        if len(x) < 9:
+            continue
+        z = np.diff(np.log(x) if x.min() > 0 else x)
+        z = z - z.mean()
+        if (power := z @ z) <= _TINY:
+            continue
+        spectrum = np.abs(np.fft.rfft(z, 2 * len(z))) ** 2
+        lags = min(len(x) // 3, longest) + 1
+        total[:lags] += np.fft.irfft(spectrum)[:lags] / power * len(z) / (len(z) - np.arange(lags))
+        count[:lags] += 1
+        steps += len(z)
+    mean = np.where(count >= max(1, count.max(initial=0) / 2), total / np.maximum(count, 1), 0.0)
+    least = 0.15 + 2 / np.sqrt(max(steps, 1))
+    peaks = [k for k in range(2, longest) if mean[k] >= max(mean[k - 1], mean[k + 1], least)]
+    peaks = [k for k in peaks if mean[k] >= mean[1:k].min() + least]
+    return next(k for k in peaks if mean[k] >= 0.9 * mean[peaks].max()) if peaks else 1
+
+
+class Ridge:
+    """Changes as a linear function of features: `clip((features - mean) / scale) weight + bias`.
+
+    Attributes
+    ----------
+    mean, scale : (features,)
+        `scale` is infinite for a constant feature.
+    weight : (features, horizon)
+    bias, bound : (horizon,)
+        Outputs are clipped to `-bound` and `bound`, the largest changes of the training.
+    """
+
+    ARRAYS = "mean", "scale", "weight", "bias", "bound"
+    mean: np.ndarray
+    scale: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    bound: np.ndarray
+
+    def fit(self, features: np.ndarray, changes: np.ndarray, penalties: np.ndarray = PENALTIES) -> list[tuple]:
+        """Learn all but weight and bias; return both for each penalty, which is in units of the rows.
+
+        Parameters
+        ----------
+        features : array, shape `(rows, features)`
+        changes : array, shape `(rows, horizon)`
+        penalties : array
+        """
+        self.mean, deviation = features.mean(axis=0), features.std(axis=0)
+        self.scale = np.where(deviation <= 1e-9 * np.maximum(np.abs(self.mean), 1.0), np.inf, deviation)
+        farthest = _FARTHEST * np.sqrt((changes**2).mean(axis=0))
+        changes = np.clip(changes, -farthest, farthest)
+        self.bound = np.abs(changes).max(axis=0)
+        scaled = self.scaled(features)
+        centre, bias = scaled.mean(axis=0), changes.mean(axis=0)
+        with threadpool_limits(1, "blas"):  # the number of BLAS's threads would decide the last bits
+            values, vectors = eigh((scaled - centre).T @ (scaled - centre))
+            projected = vectors.T @ ((scaled - centre).T @ (changes - bias))
+            weights = [vectors @ (projected / (values + p * len(scaled))[:, None]) for p in penalties]
+            return [(weight, bias - centre @ weight) for weight in weights]
+
+    def outputs(self, features: np.ndarray) -> np.ndarray:
+        """Return the changes after rows, `(rows, horizon)`; they do not depend on the other rows."""
+        found = np.einsum("rf,fh->rh", self.scaled(features), self.weight) + self.bias
+        return np.clip(found, -self.bound, self.bound)
+
+    def scaled(self, features: np.ndarray) -> np.ndarray:
+        """Return features with mean 0 and deviation 1 in the training; far ones are clipped."""
+        return np.clip((features - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name; none before a fit."""
+        return {name: getattr(self, name) for name in self.ARRAYS if hasattr(self, name)}

@@ -1,0 +1,81 @@
+"""Quantiles as predictions: their levels, their loss, and their calibration on data that no training has seen.
+
+Example: of 99 numbers that were left out, 30 lie below the predictions of the quantile 0.1.  These predictions are
+shifted down until 10 lie below them; then the interval from 0.1 to 0.9 covers 80 % of new numbers.
+
+Source: Romano, Patterson and Candes (2019), "Conformalized quantile regression", arXiv 1905.03222, in the form that
+calibrates both ends of an interval by themselves (section 6 there); Koenker and Bassett (1978), for the loss.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import InputError, check_list, check_number, shown
+
+
+def check_quantiles(quantiles: Any) -> list[float]:
+    """Return `quantiles` as a list of floats, or raise unless they rise between 0 and 1.
+
+    Examples
+    --------
+    >>> check_quantiles((0.1, 0.9))
+    [0.1, 0.9]
+    """
+    between = "between 0 and 1", lambda level: 0 < level < 1
+    levels = [check_number(level, "quantiles", *between) for level in check_list(quantiles, "quantiles")]
+    if not levels or any(low >= high for low, high in itertools.pairwise(levels)):
+        raise InputError("quantiles", expected="numbers that rise, as (0.1, 0.5, 0.9)", got=shown(quantiles))
+    return levels
+
+
+def with_median(quantiles: list[float]) -> list[float]:
+    """Return rising quantiles with 0.5 among them, from which the prediction of a single number comes."""
+    return sorted({*quantiles, 0.5})
+
+
+def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return the loss of each output; the mean loss is least if an output is the quantile of its level.
+
+    Parameters
+    ----------
+    outputs, values : arrays that broadcast to one shape
+    levels : array
+        The level of each output; it broadcasts as well.
+
+    Examples
+    --------
+    >>> pinball(np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([0.9, 0.9])).round(2)
+    array([0.9, 0.1])
+    """
+    difference = values - outputs
+    return np.maximum(levels * difference, (levels - 1) * difference)
+
+
+def quantiles_of(values: np.ndarray, levels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return a quantile of each column, so that another number lies below it with the probability `level`.
+
+    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  A level beyond the first or last has its number.
+
+    Parameters
+    ----------
+    values : array, shape `(numbers, columns)`
+    levels : array, shape `(columns,)`
+    weights : array, shape `(numbers,)`, optional
+
+    Examples
+    --------
+    >>> quantiles_of(np.arange(1.0, 10)[:, None], np.array([0.25]))
+    array([2.5])
+    """
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
+    values, weights = values[weights > 0], weights[weights > 0]
+    if not len(values):
+        return np.zeros(len(levels))
+    order = np.argsort(values, axis=0, kind="stable")
+    places = np.cumsum(weights[order], axis=0) / weights.sum() * (len(values) / (len(values) + 1))
+    columns = np.take_along_axis(values, order, axis=0)
+    return np.array([np.interp(level, places[:, k], columns[:, k]) for k, level in enumerate(levels)])
