@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.quality import page, run, scores, worker
+from benchmarks.quality import forecasts, page, run, scores, worker
 from benchmarks.quality.models import OURS, lacking
 from benchmarks.quality.sets import SETS, Set, read_ts
 
@@ -23,6 +23,24 @@ def test_errors_of_numbers_and_of_tags():
     assert scores.losses_of("numbers", [1.0, 3.0], np.array([1.0, 5.0])).tolist() == [0, 1]
     losses = scores.losses_of("tags", [["a"], ["a", "b", "c"]], [["a"], ["a", "a", "a"]])
     assert losses.mean() == 2 / 4
+
+
+def test_errors_and_coverage_of_forecasts():
+    found, wanted = np.array([[1.0, 3.0]]), np.array([[3.0, 3.0]])
+    assert scores.losses_of("forecasts", found, wanted).tolist() == [0.5]
+    ends = np.array([[[0.0, 2.0], [2.0, 4.0]]])
+    assert scores.summary("forecasts", found, ends, wanted)["coverage"] == 0.5
+
+
+def test_baselines_of_forecasts():
+    X = [np.tile([2.0, 4.0, 8.0], 20), np.tile([8.0, 4.0, 2.0], 20)]
+    naive, seasonal, boosted = (
+        function("forecasts", X, (4, 3), X, 0)[0]
+        for function in (forecasts.naive, forecasts.seasonal, forecasts.boosted)
+    )
+    assert naive.tolist() == [[8] * 4, [2] * 4]
+    assert seasonal.tolist() == [[2, 4, 8, 2], [8, 4, 2, 8]]
+    np.testing.assert_allclose(boosted, seasonal, rtol=0.05)
 
 
 TEXTS = ["the sea and the sand", "a tree and a stream", "sand", "stream of a tree", "and the sea"] * 8
