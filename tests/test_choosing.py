@@ -235,7 +235,7 @@ def test_what_a_network_alone_can_do_says_so(tmp_path):
 def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
     """In the first fold, or a later one."""
     monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
-    monkeypatch.setattr(choosing._Choice, "network_is_worth_it", lambda self: None)
+    monkeypatch.setattr(choosing._Choice, "network_is_worth_it", lambda self, comm: None)
     X, y = waves(30)
     y[:4] = 1 - y[:4]
     trained, train = [], base.SequenceEstimator._train

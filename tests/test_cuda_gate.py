@@ -11,7 +11,7 @@ import pytest
 from tests.emulated import device, gate, session
 from tests.emulated.session import Gate
 from tests.waiting import HANGS
-from varlen_rnn.kernels import pool, rows
+from varlen_rnn.kernels import arithmetic, pool, rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,6 +36,7 @@ def test_faults(variants, faults):
 def test_every_kernel_is_declared():
     names = gate.declared()
     assert names[gate.digest_of(pool.pool_sum_cuda.py_func)] == "varlen_rnn.kernels.pool.pool_sum_cuda"
+    assert names[gate.digest_of(arithmetic.add.twin().py_func)] == "varlen_rnn.kernels.arithmetic.add_cuda"
     assert names[gate.digest_of(rows.gather_rows.cuda.py_func)] == "varlen_rnn.kernels.rows.gather_rows_cuda"
     steps = [name for name in names.values() if name.startswith(("forward_step", "backward_step"))]
     assert {"forward_step of lstm, phase 0", "backward_step of gru, phase 0"} <= set(steps)

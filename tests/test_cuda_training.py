@@ -96,3 +96,16 @@ def test_a_new_batch_costs_its_own_copies(on_cuda):
     assert after[TO_DEVICE] - before[TO_DEVICE] <= 20
     assert after[ALLOCATION] - before[ALLOCATION] <= 20, "most memory is used again"
     assert after[LAUNCH] > before[LAUNCH]
+
+
+def test_the_example_trains_and_predicts_on_the_device(on_cuda):
+    names, found = example("classify_names"), []
+    data = vr.data.from_texts(NAMES * 4, ["LNMZSL"[k % 6] for k in range(24)])
+    for place in ("cpu", "cuda"):
+        trainer, test = names.trainer_of(data, names.SETTINGS | {"batch_size": 4}, None, place)
+        trainer.fit(steps=3)
+        assert {parameter.device for parameter in trainer.model.parameters()} == {vr.device(place)}
+        found.append((trainer.model.state_dict(), names.predict(trainer.model, test.sequences)[1]))
+    for name, array in found[0][0].items():
+        np.testing.assert_allclose(found[1][0][name], array, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4)

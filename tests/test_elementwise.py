@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from varlen_rnn.kernels import arithmetic, copies, curves, elementwise, reductions
+from varlen_rnn.kernels import arithmetic, copies, curves, elementwise, moments, reductions
 from varlen_rnn.kernels.softmax import log_softmax, log_softmax_grad
 
 pytestmark = pytest.mark.twins
@@ -91,12 +91,14 @@ NUMBERED = {
     "focal": ((lambda x, g: (1 - np.exp(-x)) ** g * x, POSITIVE, (2.0,)), (lambda x, g: x, POSITIVE, (0.0,))),
     "focal_grad": ((lambda x, d, g: d * slope_of(lambda x: (1 - np.exp(-x)) ** g * x, x), POSITIVE[1:], (2.0,)),),
     "huber": ((lambda x, y, t: np.where(abs(x - y) < t, (x - y) ** 2 / 2, t * (abs(x - y) - t / 2)), FINITE, (0.5,)),),
+    "inverse_deviation": ((lambda x, e: 1 / np.sqrt(x + e), np.append(POSITIVE, 0), (1e-5,)),),
+    "moved_towards": ((lambda x, y, share: x + share * (y - x), FINITE, (0.25,)),),
     "decayed": ((lambda x, y, t: x + t * y, FINITE, (0.25,)),),
 }
 
 
 def function(name):
-    return getattr(arithmetic, name, None) or getattr(curves, name)
+    return next(getattr(module, name) for module in (arithmetic, curves, moments) if hasattr(module, name))
 
 
 def check(device, name, oracle, arrays, numbers=(), tolerance=None):
@@ -167,6 +169,20 @@ def test_functions_of_three_operands(device, dtype):
     targets = np.linspace(0, 1, len(x)).astype(dtype)
     oracle = lambda x, t: np.where(x > 0, x, 0) - x * t + np.log(1 + np.exp(-abs(x)))
     check(device, "binary_cross_entropy", oracle, [x, targets])
+
+
+@by_number
+def test_rows_are_normalised_on_the_device(device, dtype):
+    if device.name == "cpu":
+        return  # blocks of rows, by NumPy: `ops.batch_norm`
+    rng = np.random.default_rng(0)
+    x, normal = rng.standard_normal((2, 5, 3)).astype(dtype)
+    mean, factor, bias = rng.standard_normal((3, 3)).astype(dtype)
+    check(device, "normalised", lambda x, m, f, b: x * f - m * f + b, [x, mean, factor, bias])
+    oracle = lambda d, f, n, s, c: f * d - (s * n + c)
+    check(device, "normalised_grad", oracle, [x, factor, normal, mean, bias])
+    zero = device.get(moments.inverse_deviation(device.put(np.zeros(2, dtype)), 0.0))
+    assert (zero == 0).all()
 
 
 @pytest.mark.parametrize("name", ["logical_and", "logical_or"])

@@ -9,6 +9,7 @@ pytest.importorskip("sklearn")
 
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
@@ -18,6 +19,7 @@ from varlen_rnn.sklearn.attributions import integrated
 
 SMALL = {"hidden_size": 8, "random_state": 0, "max_epochs": 8}
 RECURRENT = SMALL | {"model": "recurrent"}
+pytestmark = pytest.mark.filterwarnings("error:The attributions")
 TEXTS = ["the sea and the sand", "a tree and a stream", "sand", "stream a tree", "and the sea", ""] * 4
 PLACES = ["beach", "forest", "beach", "forest", "beach", "forest"] * 4
 
@@ -129,6 +131,14 @@ def test_attributions_of_tokens_compare_with_embeddings_of_zeros():
     logs = model.predict_log_proba(TEXTS)[:, 0]
     model.module_.embedding.weight.assign(np.zeros(model.module_.embedding.weight.shape, np.float32))
     check_complete(found, logs - model.predict_log_proba(TEXTS)[:, 0])
+
+
+def test_too_few_steps_are_mentioned():
+    X, y = series(40)
+    model = SequenceClassifier(**RECURRENT).fit(X, y)
+    model.module_.output.weight.assign(100 * np.asarray(model.module_.output.weight))
+    with pytest.warns(ConvergenceWarning, match=r"attributions of \d+ sequences of 40 do not add up.*Try more steps"):
+        model.integrated_gradients(X, target=1, steps=1)
 
 
 def test_a_feature_without_effect_has_no_attribution():

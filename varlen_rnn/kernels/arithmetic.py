@@ -26,7 +26,12 @@ def multiply(x, y):
     return x * y
 
 
-@elementwise(quiet(np.divide))
+def _divide(x, y):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return x / y
+
+
+@elementwise(_divide)
 def divide(x, y):
     """Return `x / y`; a division by 0 gives infinity or NaN, without a warning."""
     return x / y

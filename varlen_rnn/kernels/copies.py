@@ -21,7 +21,7 @@ def copied(x):
 
 @cuda_kernel
 def assign_cuda(x, out):
-    """`out = x`, for arrays of three axes, of which those of `out` may have any strides; one thread per element."""
+    """`out = x`, for arrays of three axes; `out` may have any strides.  One thread per element."""
     i = cuda.grid(1)
     if i < out.size:
         a, b, c = i // out.shape[2] // out.shape[1], i // out.shape[2] % out.shape[1], i % out.shape[2]

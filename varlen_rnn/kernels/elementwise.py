@@ -47,10 +47,9 @@ def along(place, size):
 def quiet(function):
     """Return a function of NumPy whose infinities and NaN arise without a warning."""
 
-    @functools.wraps(function)
-    def call(*operands):
+    def call(x, *others):
         with np.errstate(divide="ignore", invalid="ignore"):
-            return function(*operands)
+            return function(x, *others)
 
     return call
 
@@ -78,10 +77,9 @@ def elementwise(host, numbers=0, dtype=None):
         names = list(inspect.signature(equation).parameters)
         count = len(names) - numbers
 
-        @functools.wraps(equation)
-        def front(*operands):
+        def anywhere(*operands):
             for operand in operands[:count]:
-                if type(operand) is not np.ndarray and on_device(operand):
+                if on_device(operand):
                     return on_cuda(operand, operands)
             return np.asarray(host(*operands))
 
@@ -93,11 +91,31 @@ def elementwise(host, numbers=0, dtype=None):
             launch_on(front.twin(), arrays, [of_numbers(number) for number in operands[count:]], out)
             return out
 
+        front = functools.wraps(equation)(_sooner(host, anywhere, len(names)) if not numbers else anywhere)
         # Made at the first launch, because to make all takes longer than to import the rest of the package.
         front.twin = functools.cache(functools.partial(_kernel_of, equation, names, numbers))
         return front
 
     return declare
+
+
+def _sooner(host, anywhere, count):
+    """Return a function that calls `host` at once if its operands, one or two, are NumPy arrays; else `anywhere`."""
+    array = np.ndarray
+
+    def of_one(x):
+        if type(x) is not array:
+            return anywhere(x)
+        made = host(x)
+        return made if type(made) is array else np.asarray(made)
+
+    def of_two(x, y):
+        if type(x) is not array or type(y) is not array:
+            return anywhere(x, y)
+        made = host(x, y)
+        return made if type(made) is array else np.asarray(made)
+
+    return {1: of_one, 2: of_two}.get(count, anywhere)
 
 
 def _kernel_of(equation, names, numbers):

@@ -17,7 +17,7 @@ from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
 from varlen_rnn.nn.summary import ModelSummary, summary
-from varlen_rnn.tape.elsewhere import missing_name
+from varlen_rnn.tape import elsewhere
 
 __all__ = [
     "ELU",
@@ -76,7 +76,7 @@ _HERE = {
 if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
 
     def __getattr__(name):
-        raise missing_name(__name__, name, _HERE)
+        raise elsewhere.missing_name(__name__, name, _HERE)
 
 
 def __dir__() -> list[str]:

@@ -201,7 +201,7 @@ def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per
 
 
 def _errors_on_device(x, y, weights, squared):
-    """Return what `error_counts` does; rows without weight count as 0, because they may hold NaN."""
+    """Compute `error_counts` on a device; rows without weight count as 0, because they may hold NaN."""
     difference = subtract(astype(x, _FLOAT64), astype(y, _FLOAT64))
     errors = multiply(difference, difference) if squared else absolute(difference)
     width = math.prod(x.shape[1:])
@@ -259,7 +259,7 @@ def variance_counts(predictions, targets, sample_weight=None):
 
 
 def _variance_on_device(x, y, weights):
-    """Return what `variance_counts` does; rows without weight count as 0, because they may hold NaN."""
+    """Compute `variance_counts` on a device; rows without weight count as 0, because they may hold NaN."""
     total, of_rows, counts = np.array(weights.sum()), beside(weights[:, None], x), beside(weights[:, None] != 0, x)
     x, y = (where(counts, astype(rows, _FLOAT64), np.array(0.0)) for rows in (x, y))
     mean = divide(sum_over(multiply(of_rows, y), 0), np.maximum(total, np.finfo(_FLOAT64).tiny))

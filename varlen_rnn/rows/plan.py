@@ -231,9 +231,9 @@ class SortedSeqs(Frozen):
 
 
 def step_rows(plan: SortedSeqs, reverse: bool) -> np.ndarray:
-    """Return the rows of the first step, in the order of ranks, then those of the second step, and so on, read-only.
+    """Return the rows of all steps, step by step, and in the order of ranks within a step, as a read-only array.
 
-    The rows of step t are the `batch_sizes[t]` numbers after those of the steps before.
+    Step t has the `batch_sizes[t]` numbers after the numbers of the steps before it.
 
     Examples
     --------

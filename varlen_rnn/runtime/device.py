@@ -95,7 +95,7 @@ def _remember(copies, key, found):
 
 
 def _bytes_of(array):
-    """Return the bytes of an array; those of a LoD or a plan are bytes already, whose hash is computed once."""
+    """Return the bytes of an array; a LoD or a plan has an object of bytes already, whose hash is computed once."""
     base = array.base
     is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous
     return base if is_whole else array.tobytes()

@@ -206,7 +206,7 @@ class DeviceArray:
     # Other libraries.
 
     def interface(self) -> dict[str, Any]:
-        """Return what `__cuda_array_interface__` says, for a launch: no other code gets the memory."""
+        """Return the dictionary of `__cuda_array_interface__` for a launch, which gives the memory to no other code."""
         flags = self._form.flags
         about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
         return about | {"strides": None if flags.c_contiguous else self.strides, "version": 3}
@@ -238,7 +238,7 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return CUDA_DEVICE
 
-    # What would copy numbers to the host unseen.
+    # Uses that would copy numbers to the host unseen.
 
     def _refuse(self, what: str) -> NoReturn:
         got = f"an array on {self.device}, shape {self.shape}"
@@ -273,7 +273,7 @@ def size_of(shape: Iterable[int], dtype: np.dtype) -> int:
 def shared(value: Any) -> DeviceArray | None:
     """Return an array over the device memory of another library's object; None if its memory is not on a device.
 
-    The object has `__cuda_array_interface__`, as those of PyTorch and CuPy, or `__dlpack__`, as those of JAX.
+    The object has `__cuda_array_interface__`, as arrays of PyTorch and CuPy do, or `__dlpack__`, as arrays of JAX do.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Lend memory of a CUDA device, and reuse the memory of a freed array for the next array of about its size.
 
 An allocation by the driver takes longer than many kernels, and may wait for all of them.  All launches are on one
-stream, so memory may be lent again as soon as nobody holds it: whatever still runs there comes first.
+stream, so memory may be lent again as soon as nobody holds it: launches that still use it come first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.runtime.memory import on_release, with_room_to_grow
 
-_LEAST = 512  # bytes: what a driver aligns to
+_LEAST = 512  # bytes, the alignment of a driver
 
 
 class Block(NamedTuple):

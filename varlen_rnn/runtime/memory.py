@@ -19,7 +19,7 @@ CACHE_LINE = 64  # bytes
 MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, in use and idle together; each array counts as at least 4 MiB
 _owned: set[_Lender] = set()  # lenders whose memory is in use or idle
 _waiting: list[_Lender] = []  # lenders with idle memory, in the order of their release
-on_release: list[Callable[[], None]] = []  # what else `release_memory` calls, such as the pools of CUDA devices
+on_release: list[Callable[[], None]] = []  # functions for `release_memory`, such as the one of the pools on devices
 
 
 class _Memory:

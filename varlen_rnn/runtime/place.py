@@ -40,7 +40,7 @@ def device(name: str | Place) -> Place:
     Parameters
     ----------
     name : {"cpu", "cuda", "cuda:0"} or Place
-        There is one CUDA device: of several, the environment variable `CUDA_VISIBLE_DEVICES` chooses it.
+        There is one CUDA device.  The environment variable `CUDA_VISIBLE_DEVICES` chooses it if a machine has several.
 
     Raises
     ------

@@ -10,17 +10,22 @@ Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep netwo
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from varlen_rnn.errors import count
 from varlen_rnn.nn import Module
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.missing import Filling
 from varlen_rnn.sklearn.network import Network
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable, backward
+
+_INCOMPLETE = 0.05  # the share of the largest difference of predictions that a sum of attributions may miss
 
 
 def integrated(
@@ -62,8 +67,10 @@ def attributions(
     score: Callable[[Variable, np.ndarray], Variable],
     filling: Filling | None,
     steps: int,
-) -> np.ndarray:
-    """Return the attributions of the rows of a batch, float32: `(rows, features)`, or `(rows,)` for tokens.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the attributions of the rows of a batch, and each sequence's score less the score of its baseline.
+
+    Attributions are float32, `(rows, features)`, or `(rows,)` for tokens.
 
     Parameters
     ----------
@@ -88,14 +95,39 @@ def attributions(
             given = np.append(np.array(filling.means, np.float32), np.zeros(len(filling.indicated), np.float32))
             baseline = np.asarray(network.rows(given[None]))
     rows = LoDTensor(np.asarray(rows), x.structure)
+    begins = LoDTensor(np.broadcast_to(baseline, rows.data.shape).copy(), x.structure)
     with _frozen(network):
         found = integrated(function, rows, baseline, steps).astype(np.float32)
+        differences = np.asarray(function(rows), np.float64) - np.asarray(function(begins), np.float64)
     if filling is None:
-        return found.sum(axis=1)
+        return found.sum(axis=1), differences
     features = len(filling.means)
     for column, feature in enumerate(filling.indicated):
         found[:, feature] += found[:, features + column]
-    return found[:, :features]
+    return found[:, :features], differences
+
+
+def warn_if_incomplete(found: list[np.ndarray], differences: np.ndarray) -> None:
+    """Warn if attributions do not add up to the differences of predictions.
+
+    Parameters
+    ----------
+    found : list of array
+        The attributions of each sequence.
+    differences : array, shape `(sequences,)`
+
+    Examples
+    --------
+    >>> warn_if_incomplete([np.array([0.5, 0.5])], np.array([1.0]))
+    """
+    sums = np.array([attribution.sum(dtype=np.float64) for attribution in found])
+    wrong = int((np.abs(sums - differences) > _INCOMPLETE * np.abs(differences).max(initial=0)).sum())
+    if wrong:
+        message = (
+            f"The attributions of {count(wrong, 'sequence')} of {len(found)} do not add up to the difference of the "
+            "predictions: the network is too steep between the baseline and the sequence. Try more steps."
+        )
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
 @contextlib.contextmanager

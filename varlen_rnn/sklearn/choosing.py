@@ -22,7 +22,7 @@ from varlen_rnn.communicator import Communicator
 from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
-from varlen_rnn.sklearn.attributions import attributions
+from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
 from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
@@ -292,6 +292,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
+        choice.show()
         self._adopt(choice.shares, choice.candidates, choice.shift)
 
     # Predictions, and files.
@@ -395,6 +396,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             If a ridge was chosen, whose features have no gradients; `model="recurrent"` has them.  Or if y had numbers
             of rows.
 
+        Warns
+        -----
+        ConvergenceWarning
+            If the attributions of a sequence miss the difference by more than a twentieth of the largest difference.
+
         Examples
         --------
         >>> from varlen_rnn.sklearn import SequenceRegressor
@@ -416,16 +422,19 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         factor = np.float32(self._shares["recurrent"])
         score = lambda outputs, chosen: self._scores(outputs * factor, chosen)
         found: list[Any] = [None] * len(sequences)
+        differences = np.zeros(len(sequences))
         made = batches(sequences, numbers, static=static_of(sequences), max_tokens=ROWS, bucket=True)
         self.module_.eval()
         try:
             for number, batch in enumerate(made):
-                rows = attributions(self.module_, batch, score, self._inputs.filling, steps)
+                rows, change = attributions(self.module_, batch, score, self._inputs.filling, steps)
+                differences[made.indices(number)] = change
                 parts = np.split(rows, batch[0].structure.levels[0][1:-1])
                 for k, part in zip(made.indices(number), parts, strict=True):
                     found[k] = part
         finally:
             self.module_.train()
+        warn_if_incomplete(found, differences)
         return found
 
     def _numbers_of_targets(self, target: Any, sequences: list[np.ndarray]) -> np.ndarray:

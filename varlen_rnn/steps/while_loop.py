@@ -127,7 +127,7 @@ def _holds(value):
         got = f"shape {value.shape}"
         hint = "of several, functional.where(condition, 1.0, 0.0).sum() > 0.0 asks for any"
         raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint=hint)
-    return bool(value.data.reshape(())[()])
+    return bool(value.data.item())  # from a device, this number is copied, because Python needs it
 
 
 def _cost(inputs, outputs, cond: Any, body: Any, **names):

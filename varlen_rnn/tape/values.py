@@ -20,7 +20,7 @@ def moved_value(value, place):
 
 
 def memory_of(value):
-    """Return what owns the memory of a value, an array or a Memory; None if the memory cannot be changed."""
+    """Return the owner of a value's memory, an array or a Memory; None if the memory cannot be changed."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
     array: Any = value.value if isinstance(value, SelectedRows) else value.data

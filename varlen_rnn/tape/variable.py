@@ -202,7 +202,11 @@ class Variable:
         place = as_place(device)
         if RECORDER.get() is not None:
             raise ProgramError("to", expected="eager mode", got="a program, which runs where its operands are")
-        return self if place == self.device else apply_op(_TO, (self,), {"device": place})
+        if place == self.device:
+            return self
+        values = [self.value.to(place)]
+        is_recorded = self.requires_grad and GRAD_ENABLED.get()
+        return _results(values, Record(_TO, [self], values, {"device": place}) if is_recorded else None)[0]
 
     def cpu(self) -> Variable:
         """Return this value on the host, as `to("cpu")` does."""

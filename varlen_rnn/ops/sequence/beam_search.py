@@ -7,6 +7,7 @@ import numpy as np
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_int, check_list
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.runtime.device import beside, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_same_dtype
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -84,6 +85,8 @@ _OUTPUTS = "selected_ids", "selected_scores", "parent_idx"
 @operator(name="beam_search", outputs=_OUTPUTS, cost=per_input_element)
 def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: int, level: int, is_accumulated: bool):
     """Return the best continuations of the hypotheses of each source, and which hypothesis each continues."""
+    place = scores.data
+    pre_ids, pre_scores, scores, ids = _on_host(pre_ids, pre_scores, scores, ids)
     before, had = pre_ids.data.reshape(-1), pre_scores.data.reshape(-1)
     count, width = scores.shape
     sources = np.asarray(scores.structure.absolute()[level], np.int64)
@@ -100,7 +103,12 @@ def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: in
     below = np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=count))]).astype(np.int64)
     lod = LoD([sources, below])
     picked = symbols.ravel()[kept], total.ravel()[kept]
-    return *(LoDTensor.wrap(values, lod) for values in picked), LoDTensor.wrap(parents)
+    return *(LoDTensor.wrap(beside(values, place), lod) for values in picked), LoDTensor.wrap(beside(parents, place))
+
+
+def _on_host(*tensors):
+    """Return tensors with their numbers on the host, where a search runs: the LoD of its result depends on them."""
+    return [None if tensor is None else tensor.like(to_host(tensor.data)) for tensor in tensors]
 
 
 def _best(total, may_follow, source, beam_size):
@@ -214,12 +222,14 @@ def beam_search_decode(
 @operator(name="beam_search_decode", outputs=("sentence_ids", "sentence_scores"), cost=per_input_element)
 def _decode(*steps, beam_size: int, end_id: int):
     """Return the texts of a beam search, and the scores of their prefixes, from the selections of each step."""
+    place, steps = steps[-1].data, _on_host(*steps)
     ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     _check_steps(ids, scores)
     texts = _Texts()
     for step in range(len(ids) - 1, -1, -1):
         texts.take(step, ids[step], scores[step].data, end_id)
-    return texts.best(beam_size, ids[0].num_elements(0))
+    found = texts.best(beam_size, ids[0].num_elements(0))
+    return tuple(value.like(beside(value.data, place)) for value in found)
 
 
 def _check_steps(ids, scores):

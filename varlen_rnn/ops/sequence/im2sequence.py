@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, check_list, shown
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -19,11 +23,28 @@ from varlen_rnn.typing import Rows
 @operator(name="im2sequence", cost=nothing)
 def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]):
     """Return the windows of images as rows, one sequence per image."""
-    images, counts = _padded(x.data, padding), _counts(x.shape, filter_size, stride, padding)
+    counts = _counts(x.shape, filter_size, stride, padding)
+    if on_device(x.data):
+        places = _places(x.shape, filter_size, stride, padding)
+        rows = rows_at(as_operand(x.data).reshape((x.data.size, 1)), places.reshape(-1)).reshape(places.shape)
+    else:
+        rows = _windows(x.data, filter_size, stride, padding)
+    return LoDTensor.wrap(rows, _lod(x, counts))
+
+
+def _windows(data, filter_size, stride, padding):
+    """Return the windows of images on the host, one per row; padding is zeros."""
+    images, counts = _padded(data, padding), _counts(data.shape, filter_size, stride, padding)
     windows = np.lib.stride_tricks.sliding_window_view(images, filter_size, axis=(2, 3))
     windows = windows[:, :, :: stride[0], :: stride[1]].transpose(0, 2, 3, 1, 4, 5)
-    rows = windows.reshape(len(images) * counts[0] * counts[1], x.shape[1] * filter_size[0] * filter_size[1])
-    return LoDTensor.wrap(np.ascontiguousarray(rows), _lod(x, counts))
+    rows = windows.reshape(len(images) * counts[0] * counts[1], data.shape[1] * filter_size[0] * filter_size[1])
+    return np.ascontiguousarray(rows)
+
+
+def _places(shape, filter_size, stride, padding):
+    """Return where each number of the windows stands among all numbers of the images; -1 in the padding."""
+    numbers = np.arange(1, 1 + math.prod(shape)).reshape(shape)
+    return _windows(numbers, filter_size, stride, padding) - 1
 
 
 def _padded(data, padding):
@@ -72,6 +93,11 @@ def _additions(inputs, outputs, **constants):
 def _im2sequence_grad(x, d_out, filter_size, stride, padding):
     (height, width), counts = filter_size, _counts(x.shape, filter_size, stride, padding)
     check_shape("im2sequence_grad", "d_out", d_out, (len(x.data) * counts[0] * counts[1], x.shape[1] * height * width))
+    if on_device(d_out.data):
+        places = _places(x.shape, filter_size, stride, padding).reshape(-1)
+        kept, d_x = np.flatnonzero(places >= 0), zeros((math.prod(x.shape), 1), d_out.data)
+        scatter_add_rows(rows_at(as_operand(d_out.data).reshape((len(places), 1)), kept), places[kept], d_x)
+        return x.like(d_x.reshape(x.shape))
     windows = d_out.data.reshape(len(x.data), *counts, x.shape[1], height, width)
     d_images = _padded(np.zeros(x.shape, x.dtype), padding)
     ends = (counts[0] - 1) * stride[0] + 1, (counts[1] - 1) * stride[1] + 1
