@@ -535,7 +535,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
             values = np.concatenate([labels[k] for k in held])
             targets = self._targets(values, np.ones(len(values)))
-            self._shift = ranks.array_of_first(self._comm, lambda: targets.shift(outputs))
+            self._shift = ranks.array_of_first(self._comm, lambda: np.asarray(targets.shift(outputs)))
 
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray | list[np.ndarray]:
         """Return the predictions for each sequence, float64, shape `(sequences,)` or `(sequences, targets)`.
