@@ -1,6 +1,7 @@
 """The emulated device itself: it computes as a GPU does, and sees races, wrong addresses, deadlocks, hidden copies."""
 
 import itertools
+import math
 import re
 
 import numpy as np
@@ -290,6 +291,36 @@ def test_a_race_between_threads_that_never_meet_is_seen(schedule):
     with pytest.raises(LaunchError, match="race: write after an unordered write of thread"):
         kernel.launch((1,), (64,), [x, x.copy()], schedule=schedule)
     kernel.launch((1,), (64,), [x, x.copy()], schedule=Schedule(races=False))
+
+
+def test_races_between_bytes():
+    """Threads may write neighbouring bytes of a word, but not the same byte."""
+    bytes_of = types.uint8[::1]
+    x = np.arange(64, dtype=np.uint8)
+    with pytest.raises(LaunchError, match="race: write after an unordered write of thread"):
+        compiled(race_in_memory, bytes_of, bytes_of).launch((1,), (64,), [x, x.copy()])
+    out = np.zeros(64, np.uint8)
+    compiled(copy_in_memory, bytes_of, bytes_of).launch((1,), (64,), [x, out])
+    assert (out == x).all()
+
+
+def copy_in_memory(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i]
+
+
+def power_in_memory(x, out):
+    i = cuda.grid(1)
+    out[i] = math.pow(x[i], 2.5) + math.pow(-x[i], 3.0)
+
+
+def test_functions_that_a_kernel_calls():
+    """The power of float64 is a function of its own in PTX, called twice here."""
+    kernel, x = compiled(power_in_memory, types.float64[::1], types.float64[::1]), np.linspace(0, 9, 32)
+    assert [function.name for function in kernel.source.functions] == ["__internal_accurate_pow"]
+    out = np.empty(32)
+    kernel.launch((1,), (32,), [x, out])
+    np.testing.assert_allclose(out, x**2.5 - x**3, rtol=1e-13, atol=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, listed, shown
+from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, count, listed, shown
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
@@ -137,10 +137,10 @@ class Inputs:
             return [empty] * len(sequences)
         if self.filling is not None:
             if sequences[0].shape[1] != self.features:
-                got, hint = f"{sequences[0].shape[1]} features", None
+                got, hint = count(sequences[0].shape[1], "feature"), None
                 if all(sequence.shape == (self.features, 1) for sequence in sequences):
                     hint = _ONE
-                expected = f"rows of {self.features} features, as in the training"
+                expected = f"rows of {count(self.features, 'feature')}, as in the training"
                 raise ShapeError("X", expected=expected, got=got, hint=hint)
             return [self.filling.fill(sequence) for sequence in sequences]
         if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
