@@ -140,7 +140,7 @@ class Inputs:
                 got, hint = count(sequences[0].shape[1], "feature"), None
                 if all(sequence.shape == (self.features, 1) for sequence in sequences):
                     hint = _ONE
-                expected = f"rows of {count(self.features, 'feature')}, as in the training"
+                expected = f"rows of {count(len(self.filling.means), 'feature')}, as in the training"
                 raise ShapeError("X", expected=expected, got=got, hint=hint)
             return [self.filling.fill(sequence) for sequence in sequences]
         if self.kind == "ids":  # ids that did not occur in the training become 0, unknown
