@@ -10,6 +10,9 @@ import varlen_rnn as vr
 pytest.importorskip("sklearn")
 
 from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, base, choosing, described, load
+from varlen_rnn.sklearn.inputs import Inputs
+from varlen_rnn.sklearn.linear import Targets
+from varlen_rnn.sklearn.ngrams import Text
 
 FEW = {"hidden_size": 4, "max_epochs": 3, "random_state": 0}
 
@@ -279,3 +282,17 @@ def test_n_grams_see_words_that_the_training_did_not_have():
     model = SequenceClassifier(random_state=0).fit(X, [text[:5] for text in texts])
     assert model.predict(["sands of the sea", "leaf and tree"]).tolist() == ["sandy", "leafy"]
     assert not {"sands", "leaf"} & set(model.vocabulary_)
+
+
+def test_words_of_texts_left_out_are_unknown_when_they_are_measured():
+    texts = [f"{'good' if k % 2 else 'bad'} number {k}" for k in range(40)]
+    targets = Targets(np.where(np.arange(40) % 2, 1.0, -1.0)[:, None] * [-1, 1], "classes", np.ones(40))
+    held, found = np.arange(0, 40, 5), []
+    for more in ("", " xyxy"):
+        X = [text + more if k in held else text for k, text in enumerate(texts)]
+        inputs = Inputs.learn(X, "words")
+        sequences = [Text.of(ids, text) for ids, text in zip(inputs.rows_of(X), X, strict=True)]
+        candidate = described.Described(inputs)
+        found.append(candidate.fit(sequences, targets, held, np.random.default_rng(0)))
+        assert more.strip() in ("", *candidate.features.vectorizers["words"].vocabulary_)
+    np.testing.assert_allclose(*found, rtol=1e-6)

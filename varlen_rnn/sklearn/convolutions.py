@@ -85,6 +85,9 @@ class SeriesFeatures:
         self.values.fit(scaled, count, rng)
         self.differences.fit(_differences(scaled), count // 2, rng)
 
+    def extend(self, sequences: list[np.ndarray]) -> None:
+        """Keep the convolutions, which gain little from more sequences."""
+
     def choices(self, features: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
         """Yield choices, and the columns that each keeps of all features."""
         for choice in _CHOICES:

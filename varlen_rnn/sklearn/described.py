@@ -47,16 +47,18 @@ class Described:
             None for all sequences, each by a fit without this sequence.
         rng : Generator
         """
-        self.features.fit(sequences, rng)
         if held is None:
+            self.features.fit(sequences, rng)
             return self._choose(sequences, targets)
         rest = np.setdiff1d(np.arange(len(sequences)), held)
-        few = rng.choice(rest, min(len(rest), MOST_LEFT_OUT), replace=False)
-        self._choose(take(sequences, few), targets.take(few))
-        features, factors = self.transform(sequences), self._factors(self.choice, static_of(sequences))
-        self.linear.fit(features[rest], factors, targets.take(rest))
-        found = self.linear.outputs(features[held])
-        self.linear.fit(features, factors, targets)
+        train, of_train = take(sequences, rest), targets.take(rest)
+        self.features.fit(train, rng)
+        few = rng.choice(len(rest), min(len(rest), MOST_LEFT_OUT), replace=False)
+        self._choose(take(train, few), of_train.take(few))
+        self.linear.fit(self.transform(train), self._factors(self.choice, static_of(train)), of_train)
+        found = self.outputs(take(sequences, held))
+        self.features.extend(sequences)
+        self.linear.fit(self.transform(sequences), self._factors(self.choice, static_of(sequences)), targets)
         return found
 
     def _choose(self, sequences: list[np.ndarray], targets: Targets) -> np.ndarray:

@@ -61,12 +61,19 @@ class TextFeatures:
 
     def fit(self, sequences: list[np.ndarray], rng: np.random.Generator) -> None:
         """Learn the n-grams and their weights."""
+        self._learn(sequences)
+
+    def _learn(self, sequences: list[np.ndarray]) -> None:
         texts = self._texts(sequences)
         for name, vectorizer in _vectorizers(self.inputs.kind).items():
             try:
                 self.vectorizers[name] = vectorizer.fit(texts)
             except ValueError:  # no text has a token
                 continue
+
+    def extend(self, sequences: list[np.ndarray]) -> None:
+        """Learn the n-grams and their weights anew, from more sequences."""
+        self._learn(sequences)
 
     def choices(self, features: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the only choice: all features."""
