@@ -78,8 +78,9 @@ def beside(index, array):
         return to_device(index)
     copies, key = cuda.driver.uploads, (index.dtype, index.shape, _bytes_of(index))
     found = copies.get(key)
-    if found is None:
+    if found is None or not found.memory.is_upload:  # another library may have written to it
         found = to_device(index)
+        found.memory.is_upload = True
         _remember(copies, key, found)
     return found
 
@@ -109,7 +110,7 @@ def as_operand(array):
     """
     if array.flags.carray:
         return array
-    return np.array(array, order="C") if isinstance(array, np.ndarray) else _copied(array)
+    return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()
 
 
 def empty(shape, like, dtype=None):
@@ -157,6 +158,7 @@ def copy_into(target, source):
     elif target.flags.c_contiguous and source.flags.c_contiguous:
         target.copy_to_device(source)
     else:
+        target.memory.changes()
         of_four = [array[(None,) * (_MOST_AXES - _checked_rank(array))] for array in (source, target)]
         launch(copy_strided_cuda, target.size, *of_four)
 
@@ -177,18 +179,11 @@ def copy_strided_cuda(x, out):
         out[a, b, c, d] = x[a, b, c, d]
 
 
-def _copied(array):
-    """Return a C-contiguous copy of a DeviceArray, made there."""
-    out = empty(array.shape, array)
-    copy_into(out, array)
-    return out
-
-
 def contiguous(array):
     """Return an array unchanged if it is C-contiguous, otherwise a copy that is."""
     if array.flags.c_contiguous:
         return array
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else _copied(array)
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.copy()
 
 
 def joined(parts, axis=0):

@@ -145,10 +145,10 @@ class DeviceArray:
 
     def copy(self) -> DeviceArray:
         """Return a C-contiguous copy on the device."""
-        if not self._form.flags.c_contiguous:
-            self._refuse("copying an array that is not contiguous")
+        from varlen_rnn.runtime.device import copy_into  # imported here because it imports this module
+
         made = DeviceArray(cuda.driver.memory(self.nbytes), self.shape, self.dtype)
-        made.copy_to_device(self)
+        copy_into(made, self)
         made.memory.host = None if (host := self.host) is None else host.tobytes()
         return made
 
@@ -160,7 +160,7 @@ class DeviceArray:
             raise DTypeError("copy_to_device", expected=self.dtype, got=source.dtype)
         if not self._form.flags.c_contiguous:
             self._refuse("overwriting an array that is not contiguous")
-        self.memory.host = None
+        self.memory.changes()
         if not self.size:
             return
         if isinstance(source, DeviceArray):
@@ -189,7 +189,7 @@ class DeviceArray:
         """Set all numbers to 0."""
         if not self._form.flags.c_contiguous:
             self._refuse("clearing an array that is not contiguous")
-        self.memory.host = None
+        self.memory.changes()
         if self.size:
             cuda.driver.clear(self.address, self.nbytes)
 
@@ -213,7 +213,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self.memory.host = None  # whoever reads the address may write there
+        self.memory.changes()  # whoever reads the address may write there
         return self.interface() | {"stream": 1}  # launches are on the default stream
 
     def __dlpack__(
@@ -232,7 +232,7 @@ class DeviceArray:
         if stream not in _WHOLE_STREAMS:
             cuda.driver.synchronize()
         shared = self.copy() if copy else self
-        shared.memory.host = None
+        shared.memory.changes()
         return capsule_of(shared._form)
 
     def __dlpack_device__(self) -> tuple[int, int]:
