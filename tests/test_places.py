@@ -328,6 +328,23 @@ def test_states_are_loaded_to_their_parameters():
         assert other.state_dict()["0.step"] == 2
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_moments_on_the_device(momentum):
+    states = []
+    for place in ("cpu", "cuda"):
+        rng, layer = np.random.default_rng(0), vr.nn.BatchNorm1d(3, momentum=momentum).to(place)
+        for count in (5, 1, 4):
+            x = vr.Variable(rng.standard_normal((count, 3))).to(place)
+            layer.weight.grad = None
+            layer(x.astype(np.float32)).sum().backward()
+        states.append(layer.state_dict())
+    with steady():
+        layer(x.astype(np.float32))
+    assert states[1]["num_batches_tracked"] == 3
+    for name, array in states[0].items():
+        np.testing.assert_allclose(states[1][name], array, rtol=1e-5)
+
+
 @pytest.mark.parametrize("max_norm", [2.0, 100.0])
 def test_gradients_of_several_types_are_clipped_by_one_norm(max_norm):
     rng, found = np.random.default_rng(0), []

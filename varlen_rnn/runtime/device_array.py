@@ -19,6 +19,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device_memory import Memory
 from varlen_rnn.runtime.dlpack import CUDA_DEVICE, capsule_of, form_in
 from varlen_rnn.runtime.place import CUDA, Place
+from varlen_rnn.runtime.strided import copy_strided
 
 in_use = False  # whether there ever was a DeviceArray: only then do operators compare places
 _new = object.__new__
@@ -145,12 +146,18 @@ class DeviceArray:
 
     def copy(self) -> DeviceArray:
         """Return a C-contiguous copy on the device."""
-        from varlen_rnn.runtime.device import copy_into  # imported here because it imports this module
-
         made = DeviceArray(cuda.driver.memory(self.nbytes), self.shape, self.dtype)
-        copy_into(made, self)
+        made.copy_from(self)
         made.memory.host = None if (host := self.host) is None else host.tobytes()
         return made
+
+    def copy_from(self, source: DeviceArray) -> None:
+        """Overwrite this array by another DeviceArray of its shape and data type; both may have any strides."""
+        if self._form.flags.c_contiguous and source._form.flags.c_contiguous:
+            self.copy_to_device(source)
+        else:
+            self.memory.changes()
+            copy_strided(source, self)
 
     def copy_to_device(self, source: np.ndarray | DeviceArray) -> None:
         """Overwrite this array by one of the same shape and data type, of the host or of the device."""

@@ -44,7 +44,7 @@ class Memory:
     host : bytes or None
         The same bytes on the host, if they are integers that came from there and that nothing has overwritten.
     is_upload : bool
-        Whether it holds what was copied there to be remembered, which nothing has overwritten.
+        Whether it is a copy that `device.beside` remembers, and nothing has overwritten it.
     """
 
     __slots__ = ("__weakref__", "address", "host", "is_upload", "owner", "size")
