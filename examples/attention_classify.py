@@ -48,7 +48,7 @@ class Classifier(vr.nn.Module):
         """Return logits, one row per message: of each class from what its own query found."""
         words, (num_classes, size) = self.words(ids), self.output.weight.shape
         count = len(ids.recursive_sequence_lengths()[-1])
-        classes = vr.create_lod_tensor(np.tile(np.arange(num_classes), count), [[num_classes] * count])
+        classes = vr.create_lod_tensor(np.tile(np.arange(num_classes), count), [[num_classes] * count]).to(ids.device)
         found = F.scaled_dot_product_attention(self.queries(classes), self.key(words), words)
         return (found.reshape(count, num_classes, size) * self.output.weight).sum(axis=-1) + self.output.bias
 

@@ -55,6 +55,81 @@ class Training:
         return loss
 
 
+F, LENGTHS = vr.nn.functional, [3, 1, 5, 2]
+IDS = vr.create_lod_tensor(np.random.default_rng(0).integers(0, 9, sum(LENGTHS)), [LENGTHS])
+TAGS = vr.create_lod_tensor(np.random.default_rng(1).integers(0, 3, sum(LENGTHS)), [LENGTHS])
+SPOKEN = vr.create_lod_tensor(np.random.default_rng(2).integers(1, 4, 6), [[2, 0, 3, 1]])
+CLASSES = vr.LoDTensor(np.array([0, 2, 1, 1]))
+
+
+class Speech(vr.nn.Module):
+    """The log-probabilities of classes, row by row, for CTC."""
+
+    def __init__(self):
+        self.embedding, self.reader = vr.nn.Embedding(9, 6), vr.nn.GRU(6, 5, bidirectional=True)
+        self.output = vr.nn.Linear(10, 4)
+
+    def forward(self, ids, spoken):
+        return F.ctc_loss(F.log_softmax(self.output(self.reader(self.embedding(ids))[0])), spoken, zero_infinity=True)
+
+
+class Words(vr.nn.Module):
+    """Attention of words to all words and to their neighbours."""
+
+    def __init__(self):
+        self.embedding, self.dropout = vr.nn.Embedding(9, 8), vr.nn.Dropout(0.2)
+        self.attention, self.output = vr.nn.MultiheadAttention(8, 2), vr.nn.Linear(8, 3)
+
+    def forward(self, ids, tags):
+        words = self.dropout(self.embedding(ids))
+        words = words + self.attention(words, words, words) + self.attention(words, words, words, window=(1, 1))
+        return F.cross_entropy(self.output(words), tags)
+
+
+class Classifier(vr.nn.Module):
+    """attention_classify in small, which makes ids of classes in each step."""
+
+    def __init__(self):
+        self.inner = example("attention_classify").Classifier(9, 3, 8, 2)
+
+    def forward(self, ids, classes):
+        return F.cross_entropy(self.inner(ids), classes)
+
+
+MODELS = {
+    "crf": (lambda: example("tag_tokens").Tagger(9, 3, 6, 5), TAGS),
+    "ctc": (Speech, SPOKEN),
+    "attention": (Words, TAGS),
+    "attention_classify": (Classifier, CLASSES),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_learn_as_on_the_cpu(name, on_cuda):
+    make, targets = MODELS[name]
+    losses = {}
+    for place in ("cpu", "cuda"):
+        vr.manual_seed(0)
+        model, ids = make().to(place), IDS.to(place)
+        wanted, optimizer = targets.to(place), vr.optim.Adam(model.parameters(), lr=1e-2)
+        vr.manual_seed(1)  # of dropout
+
+        def step(model=model, ids=ids, wanted=wanted, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = model(ids, wanted).mean()
+            loss.backward()
+            vr.optim.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return loss
+
+        losses[place] = [step().item() for _ in range(3)]
+    np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
+    if name != "attention_classify":
+        gc.collect()
+        with steady():
+            step()
+
+
 @pytest.fixture
 def on_cuda(monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())

@@ -4,6 +4,7 @@ The device is the emulated one; `python -m pytest -m gpu` runs the tests of kern
 """
 
 import copy
+import ctypes
 import gc
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ from tests.emulated.device import Driver, missing
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
 from tests.waiting import HANGS
 from varlen_rnn.kernels import pool
+from varlen_rnn.kernels.copies import assign
 from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import (
@@ -326,6 +328,45 @@ def test_states_are_loaded_to_their_parameters():
         assert other.state_dict()["0.step"] == 2
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_moments_on_the_device(momentum):
+    states = []
+    for place in ("cpu", "cuda"):
+        rng, layer = np.random.default_rng(0), vr.nn.BatchNorm1d(3, momentum=momentum).to(place)
+        for count in (5, 1, 4):
+            x = vr.Variable(rng.standard_normal((count, 3))).to(place)
+            layer.weight.grad = None
+            layer(x.astype(np.float32)).sum().backward()
+        states.append(layer.state_dict())
+    with steady():
+        layer(x.astype(np.float32))
+    assert states[1]["num_batches_tracked"] == 3
+    for name, array in states[0].items():
+        np.testing.assert_allclose(states[1][name], array, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_norm", [2.0, 100.0])
+def test_gradients_of_several_types_are_clipped_by_one_norm(max_norm):
+    rng, found = np.random.default_rng(0), []
+    sparse = vr.SelectedRows([2, 0, 2], rng.standard_normal((3, 2)).astype(np.float32), 4)
+    given = [sparse, rng.standard_normal(70), rng.standard_normal(3).astype(np.float32), np.zeros((0, 2))]
+    for place in ("cpu", "cuda"):
+        module = vr.nn.Module()
+        parameters = [vr.nn.Parameter(np.zeros(gradient.shape, gradient.dtype)) for gradient in given]
+        for parameter, gradient in zip(parameters, given, strict=True):
+            module.weight = parameter
+            module.to(place)
+            parameter.grad = vr.LoDTensor(gradient).to(place).data if gradient is not sparse else sparse.to(place)
+        norm = vr.optim.clip_grad_norm_(parameters, max_norm)
+        found.append([np.array(float(norm))])
+        for parameter in parameters:
+            here = parameter.grad.to_dense() if isinstance(parameter.grad, vr.SelectedRows) else parameter.grad
+            found[-1].append(here.copy_to_host() if place == "cuda" else here)
+    for there, here in zip(*reversed(found), strict=True):
+        assert there.dtype == here.dtype
+        np.testing.assert_allclose(there, here, rtol=1e-6)
+
+
 # One upload.
 
 
@@ -409,7 +450,7 @@ def test_what_would_read_numbers_is_refused():
     uses = [
         np.asarray, list, bool, float, lambda x: x[[0, 1]], lambda x: x[np.array([True, False])], lambda x: x[True],
         lambda x: np.ones(3) + x, lambda x: x + 1, lambda x: x.T.reshape(6), lambda x: x.__setitem__(0, 1), hash,
-        pickle.dumps, lambda x: np.add(x, 1), lambda x: x.T.copy(), lambda x: x.T.clear(),
+        pickle.dumps, lambda x: np.add(x, 1), lambda x: x.T.clear(),
         lambda x: x[0] == 1 or x.T.copy_to_device(np.zeros((3, 2))), np.from_dlpack, memoryview,
     ]  # fmt: skip
     with steady():
@@ -457,6 +498,27 @@ def test_integers_are_known_on_the_host_too():
     for array in (x, view, to_device(np.ones(2)), empty((2,), x)):
         with pytest.raises(vr.PlaceError, match="computed on the device"):
             host_numbers(array)
+
+
+def test_integers_that_a_kernel_overwrites_are_not_known_on_the_host():
+    source = to_device(np.full((3, 4), 5))
+    for overwrites in (lambda x: copy_into(x[:, ::2], source[:, ::2]), lambda x: assign(source, x)):
+        x = to_device(np.arange(12).reshape(3, 4))
+        overwrites(x)
+        assert x.host is None
+        assert x[0].copy_to_host()[0] == 5
+
+
+def test_copies_of_views_are_contiguous():
+    x, ids = np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3)
+    for view, wanted in ((to_device(x).T, x.T), (to_device(x)[:, ::-2], x[:, ::-2]), (to_device(ids).T, ids.T)):
+        for made in (view.copy(), copy.deepcopy(view), vr.LoDTensor(view).copy().data, as_operand(view)):
+            assert made.flags.c_contiguous
+            assert made.memory is not view.memory
+            np.testing.assert_array_equal(made.copy_to_host(), wanted)
+            if wanted.dtype.kind == "i":
+                np.testing.assert_array_equal(host_numbers(made), wanted)
+    np.testing.assert_array_equal(vr.nn.Parameter(to_device(x).T).cpu().numpy(), x.T)
 
 
 def test_strided_copies():
@@ -616,6 +678,19 @@ def test_integers_that_another_library_may_change_are_not_known_on_the_host():
     y = to_device(np.arange(3))
     y.__dlpack__()
     assert y.host is None
+
+
+def test_what_another_library_wrote_is_not_taken_for_a_remembered_copy():
+    lengths = vr.Variable(np.array([1, 3])).to("cuda")
+    before = vr.sequence_mask(lengths, 3).value.data
+    for give in (lambda x: x.__cuda_array_interface__, lambda x: x.__dlpack__(), lambda x: x.copy_to_device(x.copy())):
+        found = vr.sequence_mask(lengths, 3).value.data
+        give(found)
+        ctypes.memset(found.address, 7, found.nbytes)  # as another library may, on the emulated device
+        again = vr.sequence_mask(lengths, 3).value.data
+        np.testing.assert_array_equal(again.copy_to_host(), [[1, 0, 0], [1, 1, 1]])
+        np.testing.assert_array_equal(host_numbers(again), [[1, 0, 0], [1, 1, 1]])
+    assert before.shape == (2, 3)
 
 
 def test_another_stream_waits_for_launches(monkeypatch):

@@ -36,6 +36,7 @@ def assign(x, out):
         for place in range(out.shape[0]):
             assign(x[place], out[place])
     else:
+        out.memory.changes()
         more = (None,) * (_AXES - out.ndim)
         launch_beside(assign_cuda, out.size, as_operand(x).reshape((1,) * len(more) + out.shape), out[more])
 

@@ -16,7 +16,7 @@ import numpy as np
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels import moments
 from varlen_rnn.kernels.arithmetic import add, divide, maximum, multiply, negative, subtract
-from varlen_rnn.kernels.copies import assign
+from varlen_rnn.kernels.copies import assign, astype
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import TROUBLES, rows
@@ -208,13 +208,27 @@ def track_moments(running_mean, running_var, num_batches, mean, variance, count,
     """
     number = int(count.data)
     if number:
-        num_batches.data[...] += 1
-        share = running_mean.dtype.type(1 / max(1, int(num_batches.data)) if momentum is None else momentum)
+        assign(add(num_batches.data, np.array(1, _INT64)), num_batches.data)
+        share = _share_of_one(num_batches.data, running_mean) if momentum is None else running_mean.dtype.type(momentum)
         # The variance as from a sample.
         unbiased = multiply(variance.data, running_mean.dtype.type(number / max(number - 1, 1)))
         for running, moment in ((running_mean, mean.data), (running_var, unbiased))[: min(number, 2)]:
-            assign(moments.moved_towards(running.data, moment, share), running.data)
+            assign(_moved(running.data, moment, share), running.data)
     return running_mean, running_var, num_batches
+
+
+def _share_of_one(count, like):
+    """Return 1 / a count in the data type of `like`, where the count is."""
+    if on_device(count):
+        return divide(np.array(1, like.dtype), astype(count, like.dtype))
+    return like.dtype.type(1 / max(1, int(count)))
+
+
+def _moved(running, moment, share):
+    """Return a running moment, moved towards one of a batch; the share is a number, or on the device."""
+    if not on_device(share):
+        return moments.moved_towards(running, moment, share)
+    return add(multiply(subtract(np.array(1, running.dtype), share), running), multiply(share, moment))
 
 
 @track_moments.infer

@@ -35,11 +35,17 @@ def clip_by_global_norm(*x, max_norm: float):
 
 
 def _clipped_on_device(gradients, max_norm):
-    """Clip without a look at the norm, which stays on the device."""
+    """Clip without a look at the norm, which stays on the device; the norm of all types is one of float64."""
     arrays = [_elements(gradient) for gradient in gradients]
-    norm = norm_on_device(arrays)
-    return LoDTensor.wrap(astype(norm, np.float64)), *(
-        _with(gradient, clipped(value, norm, max_norm)) for gradient, value in zip(gradients, arrays, strict=True)
+    of_type = {array.dtype: [other for other in arrays if other.dtype == array.dtype] for array in arrays}
+    norms = {dtype: norm_on_device(some) for dtype, some in of_type.items()}
+    parts = [astype(norm, np.float64) for norm in norms.values()]
+    whole = parts[0] if len(parts) == 1 else norm_on_device(parts)
+    if len(parts) > 1:
+        norms = {dtype: astype(whole, dtype) for dtype in norms}
+    return LoDTensor.wrap(whole), *(
+        _with(gradient, clipped(value, norms[value.dtype], max_norm))
+        for gradient, value in zip(gradients, arrays, strict=True)
     )
 
 

@@ -6,14 +6,13 @@ import numpy as np
 
 from varlen_rnn.errors import PlaceError
 from varlen_rnn.runtime import cuda, memory
-from varlen_rnn.runtime.cuda import Kernel, is_device_array
+from varlen_rnn.runtime.cuda import is_device_array
 from varlen_rnn.runtime.device_array import DeviceArray, size_of
 from varlen_rnn.runtime.place import HOST
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes
 _MOST_OF_ONE, _MOST_OF_ALL, _MOST_COPIES = 2**24, 2**28, 1024  # copies to remember: bytes of one and of all, number
-_MOST_AXES = 4  # of a strided array that `as_operand` copies
 
 
 def on_device(array):
@@ -78,8 +77,9 @@ def beside(index, array):
         return to_device(index)
     copies, key = cuda.driver.uploads, (index.dtype, index.shape, _bytes_of(index))
     found = copies.get(key)
-    if found is None:
+    if found is None or not found.memory.is_upload:  # another library may have written to it
         found = to_device(index)
+        found.memory.is_upload = True
         _remember(copies, key, found)
     return found
 
@@ -109,7 +109,7 @@ def as_operand(array):
     """
     if array.flags.carray:
         return array
-    return np.array(array, order="C") if isinstance(array, np.ndarray) else _copied(array)
+    return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()
 
 
 def empty(shape, like, dtype=None):
@@ -154,11 +154,8 @@ def copy_into(target, source):
     """Overwrite an array, or a view of one, by another array of the same shape in the same place."""
     if isinstance(target, np.ndarray):
         target[...] = source
-    elif target.flags.c_contiguous and source.flags.c_contiguous:
-        target.copy_to_device(source)
     else:
-        of_four = [array[(None,) * (_MOST_AXES - _checked_rank(array))] for array in (source, target)]
-        launch(copy_strided_cuda, target.size, *of_four)
+        target.copy_from(source)
 
 
 def launch(kernel, num_threads, *arguments):
@@ -167,28 +164,11 @@ def launch(kernel, num_threads, *arguments):
         kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)
 
 
-@Kernel
-def copy_strided_cuda(x, out):
-    """Copy an array of four axes to another one, both with any strides; one thread per element."""
-    i = cuda.grid(1)
-    if i < out.size:
-        n1, n2, n3 = x.shape[1], x.shape[2], x.shape[3]
-        a, b, c, d = i // (n1 * n2 * n3), i // (n2 * n3) % n1, i // n3 % n2, i % n3
-        out[a, b, c, d] = x[a, b, c, d]
-
-
-def _copied(array):
-    """Return a C-contiguous copy of a DeviceArray, made there."""
-    out = empty(array.shape, array)
-    copy_into(out, array)
-    return out
-
-
 def contiguous(array):
     """Return an array unchanged if it is C-contiguous, otherwise a copy that is."""
     if array.flags.c_contiguous:
         return array
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else _copied(array)
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.copy()
 
 
 def joined(parts, axis=0):
@@ -210,10 +190,3 @@ def stacked(parts, axis=0):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis
     return joined([part[(*before, None)] for part in parts], axis)
-
-
-def _checked_rank(array):
-    if array.ndim > _MOST_AXES:
-        expected, hint = f"at most {_MOST_AXES} axes of a strided array", "x.to('cpu') copies it"
-        raise PlaceError("an array on the device", expected=expected, got=f"shape {array.shape}", hint=hint)
-    return array.ndim

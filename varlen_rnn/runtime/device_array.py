@@ -19,6 +19,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device_memory import Memory
 from varlen_rnn.runtime.dlpack import CUDA_DEVICE, capsule_of, form_in
 from varlen_rnn.runtime.place import CUDA, Place
+from varlen_rnn.runtime.strided import copy_strided
 
 in_use = False  # whether there ever was a DeviceArray: only then do operators compare places
 _new = object.__new__
@@ -145,12 +146,18 @@ class DeviceArray:
 
     def copy(self) -> DeviceArray:
         """Return a C-contiguous copy on the device."""
-        if not self._form.flags.c_contiguous:
-            self._refuse("copying an array that is not contiguous")
         made = DeviceArray(cuda.driver.memory(self.nbytes), self.shape, self.dtype)
-        made.copy_to_device(self)
+        made.copy_from(self)
         made.memory.host = None if (host := self.host) is None else host.tobytes()
         return made
+
+    def copy_from(self, source: DeviceArray) -> None:
+        """Overwrite this array by another DeviceArray of its shape and data type; both may have any strides."""
+        if self._form.flags.c_contiguous and source._form.flags.c_contiguous:
+            self.copy_to_device(source)
+        else:
+            self.memory.changes()
+            copy_strided(source, self)
 
     def copy_to_device(self, source: np.ndarray | DeviceArray) -> None:
         """Overwrite this array by one of the same shape and data type, of the host or of the device."""
@@ -160,7 +167,7 @@ class DeviceArray:
             raise DTypeError("copy_to_device", expected=self.dtype, got=source.dtype)
         if not self._form.flags.c_contiguous:
             self._refuse("overwriting an array that is not contiguous")
-        self.memory.host = None
+        self.memory.changes()
         if not self.size:
             return
         if isinstance(source, DeviceArray):
@@ -189,7 +196,7 @@ class DeviceArray:
         """Set all numbers to 0."""
         if not self._form.flags.c_contiguous:
             self._refuse("clearing an array that is not contiguous")
-        self.memory.host = None
+        self.memory.changes()
         if self.size:
             cuda.driver.clear(self.address, self.nbytes)
 
@@ -213,7 +220,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self.memory.host = None  # whoever reads the address may write there
+        self.memory.changes()  # whoever reads the address may write there
         return self.interface() | {"stream": 1}  # launches are on the default stream
 
     def __dlpack__(
@@ -232,7 +239,7 @@ class DeviceArray:
         if stream not in _WHOLE_STREAMS:
             cuda.driver.synchronize()
         shared = self.copy() if copy else self
-        shared.memory.host = None
+        shared.memory.changes()
         return capsule_of(shared._form)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -43,13 +43,20 @@ class Memory:
         Keeps the memory allocated.
     host : bytes or None
         The same bytes on the host, if they are integers that came from there and that nothing has overwritten.
+    is_upload : bool
+        Whether it is a copy that `device.beside` remembers, and nothing has overwritten it.
     """
 
-    __slots__ = ("__weakref__", "address", "host", "owner", "size")
+    __slots__ = ("__weakref__", "address", "host", "is_upload", "owner", "size")
 
     def __init__(self, address: int, size: int, owner: Any) -> None:
         self.address, self.size, self.owner = address, size, owner
         self.host: bytes | None = None
+        self.is_upload = False
+
+    def changes(self) -> None:
+        """Note that the bytes change, or may change from now on."""
+        self.host, self.is_upload = None, False
 
 
 class _Lender(weakref.ref):
