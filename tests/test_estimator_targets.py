@@ -183,3 +183,85 @@ def test_a_forecaster_names_what_it_does_not_take(tmp_path, monkeypatch, capsys)
     command = ["train", str(tmp_path / "sales.csv"), "--wide", "--horizon", "1", "--out", str(tmp_path / "model")]
     assert main(command) != 0
     assert "train, --horizon: expected one process, got 2 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["auto", "recurrent"])
+@pytest.mark.parametrize(
+    ("params", "change"),
+    [
+        ({}, {"y": [np.full(3, np.nan)] * 30}),
+        ({"loss": "mae"}, {"sample_weight": [1.0]}),
+        ({"cell": "none"}, {}),
+        ({"quantiles": (0.3, 0.2)}, {}),
+        ({"model": "ngrams"}, {}),
+        ({}, {"eval_set": 3}),
+    ],
+)
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(model, params, change):
+    X, y = noisy(30)
+    estimator = SequenceRegressor("gru", loss="quantile", model=model, **SMALL).fit(X, y)
+    before, attributes = estimator.predict(X), set(vars(estimator))
+    first = estimator.get_params()
+    with pytest.raises((ValueError, TypeError)):
+        estimator.set_params(**params).fit(**{"X": [np.ones((3, 1))] * 30, "y": 2 * y} | change)
+    np.testing.assert_array_equal(estimator.set_params(**first).predict(X), before)
+    assert set(vars(estimator)) == attributes
+
+
+def test_a_part_of_a_fit_that_fails_keeps_the_calibration():
+    X, y = noisy(30)
+    model = SequenceRegressor("gru", loss="quantile", model="recurrent", **SMALL).fit(X, y)
+    before = model.predict_quantiles(X)
+    with pytest.raises(vr.ShapeError, match="numbers of sequences, as in the first fit"):
+        model.partial_fit(X, [np.zeros(len(x)) for x in X])
+    np.testing.assert_array_equal(model.predict_quantiles(X), before)
+
+
+@pytest.mark.parametrize("again", ["partial_fit", "warm_start"])
+def test_a_network_is_trained_after_a_fit_that_chose_none(again):
+    X, y = noisy(20)
+    model = SequenceRegressor("gru", **SMALL).fit(X, y)
+    assert model.module_ is None
+    model.set_params(model="recurrent", warm_start=again == "warm_start")
+    model = model.partial_fit(X, y) if again == "partial_fit" else model.fit(X, y)
+    assert model.module_ is not None
+    assert model.predict(X).shape == (20,)
+
+
+def test_a_frame_of_several_targets():
+    X, y = noisy(20)
+    pandas = pytest.importorskip("pandas")
+    model = SequenceRegressor("gru", **SMALL)
+    found = model.fit(X, pandas.DataFrame({"a": y, "b": -y})).predict(X)
+    np.testing.assert_allclose(found, model.fit(X, np.stack([y, -y], axis=1)).predict(X), atol=1e-5)
+
+
+def test_quantiles_that_the_fit_had_not_are_named():
+    X, y = noisy(20)
+    model = SequenceRegressor("gru", loss="quantile", **SMALL).fit(X, y).set_params(quantiles=[0.2])
+    with pytest.raises(vr.InputError, match=r"quantiles: expected some of 0.1, 0.5, 0.9, as in the fit, got \[0.2\]"):
+        model.predict_quantiles(X)
+    model = SequenceRegressor("gru", **SMALL).fit(X, y).set_params(loss="quantile")
+    with pytest.raises(vr.InputError, match="quantiles: expected a fit with quantiles"):
+        model.predict_quantiles(X)
+
+
+def test_parameters_of_a_search_over_arrays_are_saved(tmp_path):
+    X, y = noisy(20)
+    params = SMALL | {"hidden_size": np.int64(8), "quantiles": np.array([0.1, 0.9])}
+    model = SequenceRegressor("gru", loss="quantile", **params).fit(X, y)
+    model.save(tmp_path / "model")
+    found = load(tmp_path / "model")
+    assert list(found.quantiles) == [0.1, 0.9]
+    np.testing.assert_array_equal(found.predict_quantiles(X), model.predict_quantiles(X))
+
+
+@pytest.mark.parametrize("of_row", [False, True])
+def test_sequences_without_a_weight_calibrate_nothing(of_row):
+    X, y = (of_rows if of_row else noisy)(60)
+    weights = np.repeat([1.0, 0.0], 30)
+    model = SequenceRegressor("gru", loss="quantile", model="recurrent", lr=1e-9, **SMALL | {"max_epochs": 1})
+    far = [target + 1000.0 for target in y[30:]]
+    y = [*y[:30], *far]
+    found = model.fit(X, y, weights).predict_quantiles(X)
+    assert np.concatenate(found).max() < 900

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from tests.test_wrong_types import WRONG
 from varlen_rnn.cli import main
-from varlen_rnn.sklearn import SequenceForecaster, load
+from varlen_rnn.sklearn import SequenceForecaster, forecaster, load
 from varlen_rnn.sklearn.ends import Ends
 from varlen_rnn.sklearn.lags import Form, Ridge, Rows, season_of
 
@@ -327,3 +327,50 @@ def test_the_command_line(tmp_path, capsys, wide):
     assert len(records[0]["forecast"]) == len(records[0]["quantiles"]["0.8"]) == 3
     assert main([*command, "--label", "x"]) == 2
     assert "--label: expected none with --horizon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("large", [2.0**40, 1e12])
+def test_large_numbers_keep_their_digits(large):
+    X = [large + 8 * np.arange(20 + k) for k in range(5)]
+    found = SequenceForecaster(2, model="ridge").fit(X).predict(X[:1]) - large
+    np.testing.assert_allclose(found, [[160, 168]], atol=1)
+
+
+def test_a_fit_that_fails_leaves_the_forecaster_as_it_was(monkeypatch):
+    X = trends(20)
+    model = SequenceForecaster(2, model="ridge").fit(X)
+    before = model.predict_quantiles(X)
+    with pytest.raises(vr.ShapeError):
+        model.set_params(quantiles=[0.3], season_length=3).fit(X, future_covariates=[[1.0]])
+    with monkeypatch.context() as patch:
+        patch.setattr(forecaster.Choice, "closed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X[:15])
+    np.testing.assert_array_equal(model.set_params(quantiles=(0.1, 0.5, 0.9)).predict_quantiles(X), before)
+
+
+def test_parameters_of_a_later_fit_do_not_change_forecasts():
+    X = trends(20)
+    model = SequenceForecaster(2, model="ridge").fit(X)
+    before, errors = model.predict(X), model.evaluate(X)
+    model.set_params(horizon=5)
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert model.evaluate(X) == errors
+    with pytest.raises(vr.InputError, match=r"quantiles: expected some of 0\.1, 0\.5, 0\.9, as in the fit"):
+        model.set_params(quantiles=[0.2]).predict_quantiles(X)
+
+
+def test_options_of_the_command_line_are_used_or_refused(tmp_path, capsys):
+    path, out = tmp_path / "series.csv", str(tmp_path / "model")
+    path.write_text("id,x\n" + "".join(f"a{k},{value}\n" for k, x in enumerate(trends(12)) for value in x))
+    command = ["train", str(path), "--id", "id", "--horizon", "2", "--model", "recurrent", "--out", out, "--quiet"]
+    assert main([*command, "--cell", "lstm", "--hidden-size", "5", "--max-epochs", "1", "--lr", "0.01"]) == 0
+    model = load(out)
+    assert (model.cell, model.hidden_size, model.max_epochs, model.lr) == ("lstm", 5, 1, 0.01)
+    assert main([*command, "--model", "ridge"]) == 0
+    assert "chosen: ridge" in capsys.readouterr().out
+    for options in (["--early-stopping"], ["--num-layers", "2"], ["--batch-size", "4"], ["--picture", "a.png"]):
+        assert main([*command, *options]) == 2
+        assert f"train, {options[0]}: expected none with --horizon" in capsys.readouterr().err
+    assert main(["train", str(path), "--id", "id", "--label", "x", "--season-length", "3", "--out", out]) == 2
+    assert "train, --season-length: expected none without --horizon, got 3" in capsys.readouterr().err

@@ -658,6 +658,7 @@ def test_a_ts_file_has_channels_and_a_class(tmp_path):
         (TS.replace("0.1,0.2", "0.1"), {}, r"line 6: expected channels of equal lengths, got \[2, 1\]"),
         (TS.replace("1.5,2:", "a,2:"), {}, "line 6: expected numbers, got 'a,2'"),
         (TS.replace("1.5,2:0.1,0.2:up", "up"), {}, "line 6: expected numbers, and the class, got 'up'"),
+        ("@targetLabel true\n@data\n1,2:3,4\n", {"label": "target"}, r"target: expected one number, got \[3.0, 4"),
         (TS.partition("1.5")[0], {}, "expected at least one record, got none"),
         ("1,2,3\n", {}, "expected a line '@data', got none"),
         ("", {}, "expected a line '@data', got none"),

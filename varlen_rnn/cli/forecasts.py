@@ -2,7 +2,10 @@
 
 from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import estimators, print_metrics
-from varlen_rnn.errors import InputError
+from varlen_rnn.errors import InputError, shown
+
+_WITHOUT = {"num_layers": 1, "batch_size": "auto", "test_fraction": 0.1, "early_stopping": False}
+_WITHOUT |= {"class_weight": None, "picture": None}
 
 
 def numbers(text):
@@ -21,11 +24,16 @@ def train(arguments):
     if arguments.label is not None:
         hint = "`features` names the column of the series"
         raise InputError("train, --label", expected="none with --horizon", got=arguments.label, hint=hint)
+    for name, default in _WITHOUT.items():
+        if (value := getattr(arguments, name)) != default:
+            raise InputError(f"train, --{name.replace('_', '-')}", expected="none with --horizon", got=shown(value))
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options)
     print(data, flush=True)
     params = {"random_state": arguments.seed, "verbose": not arguments.quiet, "season_length": arguments.season_length}
-    params |= {} if arguments.quantiles is None else {"quantiles": arguments.quantiles}
+    params |= {"max_epochs": arguments.max_epochs, "lr": arguments.lr}
+    given = {name: getattr(arguments, name) for name in ("quantiles", "cell", "hidden_size")}
+    params |= {name: value for name, value in given.items() if value is not None}
     model = estimators().SequenceForecaster(arguments.horizon, model=arguments.model, **params)
     model.fit(data.sequences)
     for candidate in model.candidates_:

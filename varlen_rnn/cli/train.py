@@ -17,6 +17,7 @@ from varlen_rnn.training.files import checkpoint_path, forget
 from varlen_rnn.training.picture import figure_for
 
 _INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
+_OWN_DEFAULT = "cell", "hidden_size"  # an estimator's own default stands for them if they are not given
 
 
 def add_to(commands):
@@ -34,19 +35,19 @@ def add_to(commands):
     add = parser.add_argument_group("the model, and its training").add_argument
     add(
         "--model",
-        choices=["auto", "recurrent", "convolutions", "ngrams"],
+        choices=["auto", "recurrent", "convolutions", "ngrams", "ridge"],
         default="auto",
-        help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; default auto, what "
-        "predicts best the sequences that were left out; a tagger is always a network",
+        help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; with --horizon a network "
+        "or a ridge; default auto, what predicts best the sequences that were left out; a tagger is always a network",
     )
-    add("--cell", default="lstm", help="lstm, gru, rnn, or the name of another cell; default lstm")
+    add("--cell", help="lstm, gru, rnn, or the name of another cell; default lstm, with --horizon gru")
     for name, default in _INTEGERS.items():
         add(
             f"--{name.replace('_', '-')}",
             type=number if default == "auto" else int,
-            default=default,
+            default=None if name in _OWN_DEFAULT else default,
             metavar="N",
-            help=f"default {default}",
+            help=f"default {default}{', with --horizon 32' if name == 'hidden_size' else ''}",
         )
     add("--lr", type=float, default=4e-3, help="the highest learning rate; default 0.004")
     add("--quantiles", type=forecasts.numbers, metavar="LEVELS", help="a regressor predicts them, as 0.1,0.5,0.9")
@@ -70,6 +71,8 @@ def number(text):
 def _run(arguments):
     if arguments.label is None and arguments.horizon is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
+    if arguments.season_length != "auto" and arguments.horizon is None:
+        raise InputError("train, --season-length", expected="none without --horizon", got=arguments.season_length)
     if arguments.picture is not None and not Path(arguments.picture).suffix:
         arguments.picture += ".png"  # as matplotlib would, but the file is named, and checked
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
@@ -173,6 +176,7 @@ def _save(arguments, model, data, options):
 def _estimator(arguments, label_kind, folder):
     """Return the estimator that the options describe."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
+    params = {name: value for name, value in params.items() if value is not None or name not in _OWN_DEFAULT}
     params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
     kind = KIND_OF[label_kind]
     if kind != "SequenceTagger":

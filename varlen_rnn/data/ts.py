@@ -80,7 +80,10 @@ def _record(line: str, field: str | None, where: str) -> Record:
     if len(set(map(len, columns))) > 1:
         raise ShapeError(where, expected="channels of equal lengths", got=shown(list(map(len, columns))))
     if field == "target":
-        label = None if label.lower() in EMPTY else _numbers(label, f"{where}, target")[0]
+        label = None if label.lower() in EMPTY else _numbers(label, f"{where}, target")
+        if label is not None and len(label) != 1:
+            raise InputError(f"{where}, target", expected="one number", got=shown(label))
+        label = None if label is None else label[0]
     rows = columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
     return Record(rows, label, where, f"{where}, {field}")
 

@@ -43,6 +43,21 @@ from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, 
 ROWS = 8192  # the number of rows in a batch of predictions
 
 
+@contextlib.contextmanager
+def kept_after(errors: type[BaseException], estimator: Any) -> Iterator[None]:
+    """Give an estimator its attributes back if a fit inside of a `with` block raises one of the `errors`.
+
+    So a fit with wrong labels leaves an estimator as it was.
+    """
+    before = dict(vars(estimator))
+    try:
+        yield
+    except errors:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
 class SequenceEstimator(BaseEstimator):
     """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
@@ -188,8 +203,8 @@ class SequenceEstimator(BaseEstimator):
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
-        with self._on(comm), random.seeded(self._seed()):
-            begins = not (self.warm_start and hasattr(self, "module_"))
+        with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
+            begins = not (self.warm_start and getattr(self, "module_", None) is not None)
             sequences = self._start(X, y, several_classes(X)) if begins else self._rows(X)
             labels, weights = self._encoded(sequences, y, sample_weight)
             if eval_set is None:
@@ -230,8 +245,8 @@ class SequenceEstimator(BaseEstimator):
             The classes that occur in any call; a classifier or tagger needs them in the first call.
         """
         y = labels_of_data(X, y)
-        first = not hasattr(self, "module_")
-        with random.seeded(self._seed() if first else self._seed() + self.n_iter_):
+        first = getattr(self, "module_", None) is None
+        with kept_after(Exception, self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             classes = several_classes(X) if classes is None else classes
             sequences = self._start(X, y, classes) if first else self._rows(X)
             if not hasattr(self, "_optimizer"):
@@ -523,6 +538,9 @@ class SequenceEstimator(BaseEstimator):
         params = self.get_params()
         params["checkpoints"] = None if self.checkpoints is None else str(self.checkpoints)
         for name, value in params.items():
+            if isinstance(value, (list, tuple, np.ndarray)):
+                params[name] = value = list(map(plain, value))
+            params[name] = value = plain(value)
             if isinstance(value, dict):  # as pairs, because JSON's keys are texts and classes may be numbers
                 params[name] = {"pairs": [list(map(plain, pair)) for pair in value.items()]}
             try:

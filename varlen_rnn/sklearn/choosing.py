@@ -23,7 +23,7 @@ from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
 from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
-from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, labels_of_data, several_classes
+from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, labels_of_data, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
@@ -96,14 +96,15 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         the best candidate until then.
         """
         if check_choice(self.model, "model", *MODELS) == "recurrent":
-            self._adopt({"recurrent": 1.0}, [])
-            return super().fit(X, y, sample_weight, eval_set=eval_set, comm=comm)
+            with kept_after(Exception, self):
+                self._adopt({"recurrent": 1.0}, [])
+                return super().fit(X, y, sample_weight, eval_set=eval_set, comm=comm)
         for name, neutral in (("warm_start", False), ("checkpoints", None)):
             if (value := getattr(self, name)) not in (neutral, False):
                 expected, hint = f"{neutral} with model={self.model!r}", "model='recurrent' takes it"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
         y = labels_of_data(X, y)
-        with self._on(comm), random.seeded(self._seed()):
+        with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
             sequences = self._learn(X, y, several_classes(X))
             labels, weights = self._encoded(sequences, y, sample_weight)
             if eval_set is None:
@@ -125,8 +126,9 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         classes : array, optional
             The classes that occur in any call; a classifier needs them in the first call.
         """
-        self._adopt({"recurrent": 1.0}, [])
-        return super().partial_fit(X, y, classes, sample_weight)
+        with kept_after(Exception, self):
+            self._adopt({"recurrent": 1.0}, [])
+            return super().partial_fit(X, y, classes, sample_weight)
 
     def _adopt(
         self, shares: dict[str, float], candidates: list[dict[str, Any]], shift: np.ndarray | None = None
@@ -156,10 +158,10 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         self._check_network()
         described = self._candidate()
         weights_of_losses = self._weights_of_losses(labels, weights)
-        counted = np.ones(len(sequences)) if weights_of_losses is None else np.asarray(weights_of_losses, np.float64)
-        kept = np.flatnonzero(counted) if counted.any() else np.arange(len(sequences))
+        counted = _counted(weights_of_losses, len(sequences))
+        kept = np.flatnonzero(counted)
         sequences, labels, weights = _take(kept, sequences, labels, weights)
-        targets = self._targets(labels, counted[kept] if counted.any() else np.ones(len(kept)))
+        targets = self._targets(labels, counted[kept])
         rng = np.random.default_rng(int(random.generator().integers(2**31)))
         parts = _Parts(labels, rng, len(kept) if number is None else int(np.searchsorted(kept, number)))
         begun = time.perf_counter()
@@ -289,7 +291,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             return
         outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
         verbose = self.verbose and ranks.is_first(self._comm)
-        choice = _Choice(self._targets(labels, np.ones(len(labels))).take(held), verbose)
+        own = self._weights_of_losses(labels[held], None if weights is None else weights[held])
+        choice = _Choice(self._targets(labels[held], _counted(own, len(held))), verbose)
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
         choice.show()
@@ -635,6 +638,11 @@ class _Choice:
             candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
         if self.verbose:
             print("chosen:", next(candidate["candidate"] for candidate in self.candidates if candidate["chosen"]))
+
+
+def _counted(weights: np.ndarray | None, number: int) -> np.ndarray:
+    """Return weights, float64, or ones if there are none or all are 0."""
+    return np.ones(number) if weights is None or not weights.any() else np.asarray(weights, np.float64)
 
 
 def _take(indices: np.ndarray, sequences: list[np.ndarray], labels: np.ndarray, weights: Any) -> tuple[Any, ...]:

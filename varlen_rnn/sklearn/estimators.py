@@ -41,7 +41,7 @@ from varlen_rnn.sklearn.choosing import ChoosingEstimator
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
-from varlen_rnn.sklearn.quantiles import check_quantiles, with_median
+from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
 from varlen_rnn.sklearn.static import take
 from varlen_rnn.tape.variable import Variable
 
@@ -533,8 +533,10 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             super()._calibrate(sequences, labels, weights, held)
         elif held is not None and self._levels:
             outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
-            values = np.concatenate([labels[k] for k in held])
-            targets = self._targets(values, np.ones(len(values)))
+            chosen = [labels[k] for k in held]
+            own = self._weights_of_losses(chosen, None if weights is None else weights[held])
+            values = np.concatenate(chosen)
+            targets = self._targets(values, np.ones(len(values)) if own is None else own)
             self._shift = ranks.array_of_first(self._comm, lambda: np.asarray(targets.shift(outputs)))
 
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray | list[np.ndarray]:
@@ -567,7 +569,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             As in `predict`.
         """
         sequences, found = self._found(X, executor)
-        chosen = [self._levels.index(level) for level in check_quantiles(self.quantiles)]
+        chosen = places_of(self.quantiles, self._levels)
         return self._shaped(sequences, found[:, :, chosen])
 
     def _found(self, X: Any, executor: Any) -> tuple[list[np.ndarray], np.ndarray]:
@@ -855,6 +857,8 @@ def _as_lists(y: Any) -> Any:
         return y.to_sequences()
     if (frame := frame_of(y, "y")) is not None and len(frame.fields) == 1:
         y = frame.foreign(frame.fields[0])
+    elif frame is not None:  # a column per target
+        return y
     return entries_of(y) if any(hasattr(y, name) for name in ("iloc", "get_chunks", "to_pylist")) else y
 
 
@@ -887,7 +891,10 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
-        if array.dtype.kind in "fO" and any(label is not None and _is_absent(label) for label in array):
+        absent = np.isnan(array).any() if array.dtype.kind == "f" else False
+        if array.dtype.kind == "O":
+            absent = any(label is not None and _is_absent(label) for label in array)
+        if absent:
             raise InputError(f"y, sequence {number}", expected="labels, or None for a step without one", got="NaN")
         found.append(array)
     kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))

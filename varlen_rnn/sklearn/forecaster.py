@@ -21,11 +21,11 @@ from varlen_rnn import random
 from varlen_rnn.checkpoint import save
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_int, listed, shown
 from varlen_rnn.nn import functional
-from varlen_rnn.sklearn.base import SequenceEstimator
+from varlen_rnn.sklearn.base import SequenceEstimator, kept_after
 from varlen_rnn.sklearn.ends import Choice, Ends, ordered
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
-from varlen_rnn.sklearn.quantiles import check_quantiles, with_median
+from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
 from varlen_rnn.sklearn.static import divided
 from varlen_rnn.tape.variable import Variable
 
@@ -135,10 +135,15 @@ class SequenceForecaster(BaseEstimator):
         future_covariates : list of arrays, optional
             Numbers that are known ahead, such as the day of the week, `(steps, columns)` for each series.
         """
+        with kept_after(BaseException, self):
+            self._learn(_series(X), future_covariates)
+        return self
+
+    def _learn(self, series: list[np.ndarray], future_covariates: Any) -> None:
+        """Check the parameters, and fit the candidates."""
         _check_steps(self.horizon, "horizon")
         check_choice(self.model, "model", "auto", "ridge", "recurrent")
         self._levels = with_median(check_quantiles(self.quantiles))
-        series = _series(X)
         auto = isinstance(self.season_length, str) and self.season_length == "auto"
         season = season_of(series) if auto else _check_steps(self.season_length, "season_length")
         self.season_length_ = season
@@ -150,7 +155,6 @@ class SequenceForecaster(BaseEstimator):
         series = [x[-self._keep :] for x in series]
         with random.seeded(int(check_random_state(self.random_state).randint(2**31 - 1))):
             self._fit(series, covariates, Ends.of(np.array(list(map(len, series))), self.horizon))
-        return self
 
     def _fit(self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends) -> None:
         """Fit the candidates without the ends, then the chosen ones on all values."""
@@ -239,7 +243,7 @@ class SequenceForecaster(BaseEstimator):
     def _network_outputs(self, rows: Rows) -> np.ndarray:
         """Return the quantiles of the changes after each row, `(rows, horizon, quantiles)`."""
         outputs = self._network._outputs_of(self._features(rows), None)
-        return outputs.astype(np.float64).reshape(len(rows.last), self.horizon, -1)
+        return outputs.astype(np.float64).reshape(len(rows.last), rows.form.horizon, -1)
 
     # Forecasts.
 
@@ -265,13 +269,12 @@ class SequenceForecaster(BaseEstimator):
         X, future_covariates
             As in `predict`.
         """
-        chosen = [self._levels.index(level) for level in check_quantiles(self.quantiles)]
-        return self._forecasts(X, future_covariates)[:, :, chosen]
+        return self._forecasts(X, future_covariates)[:, :, places_of(self.quantiles, self._levels)]
 
     def _forecasts(self, X: Any, future_covariates: Any) -> np.ndarray:
         check_is_fitted(self, "candidates_")
         series = _series(X)
-        covariates = self._covariates(future_covariates, series, self.horizon)
+        covariates = self._covariates(future_covariates, series, self._form.horizon)
         rows = Rows(self._form, [x[-self._keep :] for x in series], covariates)
         last = np.cumsum(rows.lengths) - 1
         return ordered(rows, self._changes(rows)[last] + self._shift, last, self._levels)
@@ -326,7 +329,7 @@ class SequenceForecaster(BaseEstimator):
             As in `fit`.
         """
         check_is_fitted(self, "candidates_")
-        series, horizon = _series(X), self.horizon
+        series, horizon = _series(X), self._form.horizon
         for number, x in enumerate(series):
             if len(x) <= horizon:
                 expected = f"more values than the horizon of {horizon}"
@@ -385,7 +388,7 @@ class SequenceForecaster(BaseEstimator):
             setattr(self._ridge, name, array)
         if "module" in saved:
             self._network = self._new_network(0)
-            self._network.restore(len(self._ridge.mean), self.horizon, saved["module"])
+            self._network.restore(len(self._ridge.mean), self._form.horizon, saved["module"])
         self.notes_ = saved["notes"]
 
     def __sklearn_tags__(self) -> Any:
@@ -459,7 +462,7 @@ def _as_rows(X: Any, name: str) -> list[np.ndarray]:
     if isinstance(X, (list, tuple)):
         X = [_as_floats(entry) for entry in X]
     try:
-        kind, sequences = as_sequences(X)
+        kind, sequences = as_sequences(X, np.float64)
     except InputError as error:
         what = str(error.what).replace("X", name, 1)
         raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error

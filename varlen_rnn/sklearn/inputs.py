@@ -163,10 +163,10 @@ class Inputs:
         return [ids[sequence] for sequence in data.sequences]
 
 
-def as_sequences(X: Any) -> tuple[str, list[Any]]:
-    """Return the kind of sequences, and a list of them: texts, lists of tokens, int64 ids or float32 rows.
+def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
+    """Return the kind of sequences, and a list of them: texts, lists of tokens, int64 ids or rows of numbers.
 
-    Missing numbers are NaN.  Static features of a frame are left out.
+    Rows have the type `dtype`, and fit float32.  Missing numbers are NaN.  Static features of a frame are left out.
 
     Raises
     ------
@@ -201,13 +201,13 @@ def as_sequences(X: Any) -> tuple[str, list[Any]]:
             what = "Complex data not supported: " if X.dtype.kind == "c" else ""
             raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
         unpadded = map(without_padding, rows)
-        return "numbers", [_float32(sequence, f"X, sequence {number}") for number, sequence in enumerate(unpadded)]
+        return "numbers", [_rows(sequence, dtype, f"X, sequence {number}") for number, sequence in enumerate(unpadded)]
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
         hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
     if getattr(X, "ndim", 1) == 0:
         raise ShapeError("X", expected="many sequences", got=shown(X), hint=_HINT)
-    return _of_list(list(X))
+    return _of_list(list(X), dtype)
 
 
 def _opened(X: Any) -> Any:
@@ -245,7 +245,7 @@ def _of_frame(frame: Frame) -> Any:
     return _opened(columns[0])
 
 
-def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
+def _of_list(entries: list[Any], dtype: Any) -> tuple[str, list[Any]]:
     if all(isinstance(entry, str) for entry in entries):
         return ("texts" if entries else "numbers"), entries
     if entries and isinstance(entries[0], str):
@@ -255,7 +255,7 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
     kinds: dict[str, int] = {}  # the index of the first sequence of each kind
     found = []
     for number, entry in enumerate(entries):
-        kind, sequence = _of_entry(entry, f"X, sequence {number}")
+        kind, sequence = _of_entry(entry, dtype, f"X, sequence {number}")
         found.append(sequence)
         if len(sequence):
             kinds.setdefault(kind, number)
@@ -272,10 +272,10 @@ def _of_list(entries: list[Any]) -> tuple[str, list[Any]]:
         if len(sequence) and sequence.shape[1] != width:
             expected = f"{width} features, as in sequence {first}"
             raise ShapeError(f"X, sequence {number}", expected=expected, got=sequence.shape[1])
-    return kind, [s if len(s) else np.zeros((0, width), np.float32) for s in found]
+    return kind, [s if len(s) else np.zeros((0, width), dtype) for s in found]
 
 
-def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
+def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     """Return the kind of one sequence, and the sequence in the form of this kind."""
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
         return "tokens", entry
@@ -303,11 +303,11 @@ def _of_entry(entry: Any, where: str) -> tuple[str, Any]:
             hint = "integers are ids of tokens; of measurements, pass floating-point numbers"
             raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=hint)
         return "ids", rows.astype(np.int64)
-    return "numbers", _float32(rows if rows.ndim == 2 else rows[:, None], where)
+    return "numbers", _rows(rows if rows.ndim == 2 else rows[:, None], dtype, where)
 
 
-def _float32(rows: np.ndarray, where: str) -> np.ndarray:
+def _rows(rows: np.ndarray, dtype: Any, where: str) -> np.ndarray:
     if (np.abs(rows) > np.finfo(np.float32).max).any():  # NaNs are missing numbers
         expected, hint = "finite numbers that fit float32", "NaN is a missing number"
         raise InputError(where, expected=expected, got="infinity or a larger number", hint=hint)
-    return np.ascontiguousarray(rows, np.float32)
+    return np.ascontiguousarray(rows, dtype)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import InputError, check_list, check_number, shown
+from varlen_rnn.errors import InputError, check_list, check_number, listed, shown
 
 
 def check_quantiles(quantiles: Any) -> list[float]:
@@ -35,6 +35,21 @@ def check_quantiles(quantiles: Any) -> list[float]:
 def with_median(quantiles: list[float]) -> list[float]:
     """Return rising quantiles with 0.5 among them, from which the prediction of a single number comes."""
     return sorted({*quantiles, 0.5})
+
+
+def places_of(quantiles: Any, levels: list[float]) -> list[int]:
+    """Return the place of each quantile among the levels of a fit, or raise if one is not among them.
+
+    Examples
+    --------
+    >>> places_of((0.1, 0.9), [0.1, 0.5, 0.9])
+    [0, 2]
+    """
+    wanted = check_quantiles(quantiles)
+    if not set(wanted) <= set(levels):
+        expected = f"some of {listed(levels)}, as in the fit" if levels else "a fit with quantiles"
+        raise InputError("quantiles", expected=expected, got=shown(quantiles), hint="fit again")
+    return [levels.index(level) for level in wanted]
 
 
 def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
