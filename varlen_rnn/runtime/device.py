@@ -22,7 +22,7 @@ def on_device(array):
 
 def place_of(array):
     """Return the place of an array."""
-    return HOST if isinstance(array, np.ndarray) else array.device
+    return array.device if on_device(array) else HOST  # a number of NumPy names its device, too, as text
 
 
 def moved(array, place):
