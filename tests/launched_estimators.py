@@ -48,7 +48,7 @@ def fits(comm, *names):
 
 
 def write(folder, rank, comm):
-    """Fit, and save what was fitted."""
+    """Fit estimators, and save them."""
     for name, model in fits(comm, "chosen", "evaluated", "without a seed").items():
         model.save(folder / f"{name}.{rank}", notes={})
 

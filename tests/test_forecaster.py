@@ -1,4 +1,4 @@
-"""Forecasts: what is learned, that no row knows the future, calibrated intervals, files, and input that is refused."""
+"""Tests of forecasts: accuracy, rows without knowledge of the future, calibrated intervals, files and refused input."""
 
 import json
 import pickle
@@ -35,7 +35,7 @@ def trends(number=40, seed=0):
 
 
 def seasons(number=20, seed=0, length=60):
-    """Return noisy series with a season of seven steps, of which each has its own phase."""
+    """Return noisy series with a season of seven steps; each series has its own phase."""
     rng = np.random.default_rng(seed)
     steps = np.arange(length)
     return [20 + 5 * np.sin(2 * np.pi * (steps + k) / 7) + 0.5 * rng.standard_normal(length) for k in range(number)]
@@ -115,7 +115,7 @@ def test_a_row_by_hand():
     """Differences with the values before, with the mean, slope, and with the values of a season before."""
     x = np.array([5.0, 7, 6, 8, 9])
     rows = Rows(Form(2, 3, 2, False, False, (9.0, 0.25)), [x])
-    scale = (3 + 4 * 0.25 * 6) / (2 + 4)  # at step 2: differences 2 and 1, and four typical ones, of a quarter of 6
+    scale = (3 + 4 * 0.25 * 6) / (2 + 4)  # at step 2: differences 2 and 1, and four typical differences, each 6 / 4
     np.testing.assert_allclose(rows.scale[2], scale)
     np.testing.assert_allclose(rows.features[2], np.array([6 - 7, 6 - 5, 6 - 6, 0.5, 5 - 6, 7 - 6]) / scale)
     np.testing.assert_allclose(rows.changes()[2], np.array([2, 3]) / scale)

@@ -1,4 +1,4 @@
-"""Places: values move when they are told to, never by themselves; what a device array is, and what it refuses.
+"""Tests of places: values move only when a caller moves them.  Tests of device arrays and their errors.
 
 The device is the emulated one; `python -m pytest -m gpu` runs the tests of kernels on a GPU.
 """

@@ -220,7 +220,7 @@ def test_levels_are_checked():
 
 
 def rows_file(tmp_path):
-    """Write rows of sensors, of which each has a number."""
+    """Write rows of sensors, each with a number."""
     lines = ["id,t,u,v,y"]
     for number, (x, own) in enumerate(zip(*sums(60), strict=True)):
         lines += [f"s{number},{t},{u},{v},{target}" for t, ((u, v), target) in enumerate(zip(x, own, strict=True))]

@@ -459,7 +459,7 @@ def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatc
     monkeypatch.setattr(kind, "_parts", lambda *_: (np.arange(50), held))
     params = RECURRENT if kind is SequenceClassifier else SMALL
     model = kind(**params, max_epochs=1, early_stopping=True, class_weight={False: 3.0}).fit(X, y, weights)
-    # The loss is that of the network, before probabilities are calibrated.
+    # Probabilities without calibration, from which the network's loss was computed.
     model._shares, model._factor = {"recurrent": 1.0}, 1.0
     losses, own = [], []
     for k, probabilities in zip(held, model.predict_proba([X[k] for k in held]), strict=True):

@@ -61,7 +61,7 @@ def called(name):
 
 
 def passed(name):
-    """Return the C++ name of what is passed to a function or back."""
+    """Return the C++ name of a function's argument or result."""
     return f"A_{identifier(name)}"
 
 
@@ -110,7 +110,7 @@ class Operands:
         self.is_plain, self.named = source.is_plain, set()
 
     def declare(self, source):
-        """Return C++ declarations of all registers, of local memory, and of what is passed to functions."""
+        """Return C++ declarations of all registers, of local memory, and of functions' arguments and results."""
         lines, kinds = [f"u64 {passed(name)} = 0;" for name in source.passed()], {}
         for kind, name in source.registers():
             if kinds.setdefault(name, kind) != kind:

@@ -114,7 +114,7 @@ class Code:
         return re.findall(r"\.local\s+\.align\s+(\d+)\s+\.b8\s+([\w$]+)\[(\d+)\]\s*;", self.body)
 
     def passed(self):
-        """Return the names of what is passed to functions and back, 8 bytes each."""
+        """Return the names of functions' arguments and results, 8 bytes each."""
         return list(dict.fromkeys(re.findall(r"\.param\s+\.b\d+\s+([\w$]+)\s*;", self.body)))
 
 

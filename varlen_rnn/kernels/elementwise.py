@@ -26,15 +26,15 @@ def {name}_cuda({operands}, out):
     """Compute `{name}` for each element of `out`; all arrays have three axes, an operand's may have size 1."""
     i = cuda.grid(1)
     if i < out.size:
-        a, b, c = place_of(i, out.shape[1], out.shape[2])
+        a, b, c = unravel(i, out.shape[1], out.shape[2])
         out[a, b, c] = equation({elements})
 '''
 _ELEMENT = "{x}[along(a, {x}.shape[0]), along(b, {x}.shape[1]), along(c, {x}.shape[2])]"
 
 
 @body
-def place_of(i, rows, columns):
-    """Return the place of element i in an array of shape `(..., rows, columns)`."""
+def unravel(i, rows, columns):
+    """Return the index of element i in a C-contiguous array of shape `(..., rows, columns)`, as `np.unravel_index`."""
     return i // columns // rows, i // columns % rows, i % columns
 
 
@@ -126,7 +126,7 @@ def _kernel_of(equation, names, numbers):
         operands=", ".join(names),
         elements=", ".join(_ELEMENT.format(x=name) if name in arrays else name for name in names),
     )
-    space = {"cuda": cuda, "place_of": place_of, "along": along, "equation": body(equation)}
+    space = {"cuda": cuda, "unravel": unravel, "along": along, "equation": body(equation)}
     space["__name__"] = equation.__module__
     exec(compile(text, f"<elementwise {equation.__name__}>", "exec"), space)
     return cuda_kernel(space[f"{equation.__name__}_cuda"])

@@ -5,6 +5,7 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
+from varlen_rnn.kernels.elementwise import unravel
 from varlen_rnn.kernels.reductions import cut
 from varlen_rnn.kernels.twins import launch_beside, sequences, twins
 from varlen_rnn.runtime import cuda
@@ -96,8 +97,7 @@ def take_along_cuda(x, index, out):
     """`out[b, k, a] = x[b, index[b, k, a], a]`."""
     thread = cuda.grid(1)
     if thread < out.size:
-        after, count = out.shape[2], out.shape[1]
-        b, k, a = thread // after // count, thread // after % count, thread % after
+        b, k, a = unravel(thread, out.shape[1], out.shape[2])
         out[b, k, a] = x[b, index[b, k, a], a]
 
 
@@ -106,8 +106,7 @@ def put_along_cuda(values, index, out):
     """`out[b, index[b, k, a], a] = values[b, k, a]`, if that is in `out`; one thread per element of `values`."""
     thread = cuda.grid(1)
     if thread < values.size:
-        after, count = values.shape[2], values.shape[1]
-        b, k, a = thread // after // count, thread // after % count, thread % after
+        b, k, a = unravel(thread, values.shape[1], values.shape[2])
         if 0 <= index[b, k, a] < out.shape[1]:
             out[b, index[b, k, a], a] = values[b, k, a]
 

@@ -1,5 +1,6 @@
 """Products of many pairs of small matrices.  They use no tile, because packing each matrix would take longer."""
 
+from varlen_rnn.kernels.elementwise import unravel
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
@@ -24,8 +25,7 @@ def multiply_matrices_cuda(a, of_a, b, of_b, out):
     """Twin of `multiply_matrices_cpu`."""
     thread = cuda.grid(1)
     if thread < out.size:
-        columns = out.shape[2]
-        i, row, j = thread // columns // out.shape[1], thread // columns % out.shape[1], thread % columns
+        i, row, j = unravel(thread, out.shape[1], out.shape[2])
         left, right, total = of_a[i], of_b[i], out.dtype.type(0)
         for k in range(a.shape[2]):
             total += a[left, row, k] * b[right, k, j]

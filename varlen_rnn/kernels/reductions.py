@@ -1,4 +1,4 @@
-"""Sums, extremes and the places of extremes, of all elements of an array or over an axis.
+"""Reduce an array, or one axis of it, to its sum, its extreme or the index of its extreme.
 
 On a CUDA device, an axis is cut into blocks of 48 elements, each of which is reduced by one thread, and then the
 results of blocks are.  The order depends on the shape alone, so a result has the same bits in every run.  Sums are
@@ -12,6 +12,7 @@ import numpy as np
 from varlen_rnn.kernels import windows
 from varlen_rnn.kernels.arithmetic import divide, equal, share_of_equal
 from varlen_rnn.kernels.copies import astype
+from varlen_rnn.kernels.elementwise import unravel
 from varlen_rnn.kernels.pool import exceeds, sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.kernels.twins import launch_beside
@@ -25,8 +26,7 @@ GROUP = BLOCK * BLOCK  # blocks whose sums one thread adds
 @body
 def block_of(thread, out, size, length):
     """Return the place of a thread's element of `out` (before, blocks, after), and its block of `size` elements."""
-    after, blocks = out.shape[2], out.shape[1]
-    a, k, b = thread % after, thread // after % blocks, thread // after // blocks
+    b, k, a = unravel(thread, out.shape[1], out.shape[2])
     first = k * size
     return b, k, a, first, first + size if length - first > size else length
 

@@ -7,7 +7,6 @@ that it was not trained on, times the temperature of the product.
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any
 
@@ -236,16 +235,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         begun = time.perf_counter()
         if parts.apart:
             self._train_network(sequences, labels, weights, None, num_held=len(parts.held))
-            some = take(sequences, parts.held)
-            outputs = ranks.array_of_first(self._comm, lambda: SequenceEstimator._outputs_of(self, some, None))
-            self._measure(choice, outputs, begun)
+            self._measure(choice, self._network_outputs(take(sequences, parts.held)), begun)
             return choice
         outputs, seen = np.zeros((len(parts.held), self._num_outputs), np.float32), np.zeros(len(parts.held), bool)
         for fold in parts.folds:
             rest, places = np.setdiff1d(np.arange(len(sequences)), fold), np.searchsorted(parts.held, fold)
             some, of_some, weighing = _take(rest, sequences, labels, weights)
-            predicted = self._train_network(some, of_some, weighing, (), take(sequences, fold))
-            outputs[places] = ranks.array_of_first(self._comm, functools.partial(np.asarray, predicted))
+            outputs[places] = self._train_network(some, of_some, weighing, (), take(sequences, fold))
             seen[places] = True
             found = choice.among(np.flatnonzero(seen))
             self._measure(found, outputs[seen], begun)
@@ -276,12 +272,16 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         try:
             self._begin(sequences[: len(sequences) - num_held])
             self._train(sequences, labels, weights, callbacks, num_held)
-            found = None if others is None else SequenceEstimator._outputs_of(self, others, None)
+            found = None if others is None else self._network_outputs(others)
             kept = others is None
         finally:
             if not kept:
                 self._forget_network()
         return found
+
+    def _network_outputs(self, sequences: list[np.ndarray]) -> np.ndarray:
+        """Return the network's outputs for sequences, which rank 0 computes."""
+        return ranks.array_of_first(self._comm, lambda: SequenceEstimator._outputs_of(self, sequences, None))
 
     def _forget_network(self) -> None:
         self.module_, self.history_, self.n_iter_ = None, [], 0
@@ -289,7 +289,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     def _calibrate(self, sequences: list[np.ndarray], labels: Any, weights: Any, held: np.ndarray | None) -> None:
         if self.model != "recurrent" or held is None:
             return
-        outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
+        outputs = self._network_outputs(take(sequences, held))
         verbose = self.verbose and ranks.is_first(self._comm)
         own = self._weights_of_losses(labels[held], None if weights is None else weights[held])
         choice = _Choice(self._targets(labels[held], _counted(own, len(held))), verbose)

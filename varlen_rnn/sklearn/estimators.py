@@ -532,7 +532,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         if self._pool:
             super()._calibrate(sequences, labels, weights, held)
         elif held is not None and self._levels:
-            outputs = SequenceEstimator._outputs_of(self, take(sequences, held), None)
+            outputs = self._network_outputs(take(sequences, held))
             chosen = [labels[k] for k in held]
             own = self._weights_of_losses(chosen, None if weights is None else weights[held])
             values = np.concatenate(chosen)

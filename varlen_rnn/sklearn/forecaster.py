@@ -29,7 +29,8 @@ from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
 from varlen_rnn.sklearn.static import divided
 from varlen_rnn.tape.variable import Variable
 
-_MOST_STEPS, _MOST_LAGS = 20_000, 100  # of all series, of which the last values count; and of a row
+# The last steps of all series together that are used, and the lags of a row.
+_MOST_STEPS, _MOST_LAGS = 20_000, 100
 _NETWORK_STEPS = 500  # of an optimizer
 # The fitted attributes that JSON holds.
 _FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
