@@ -1,11 +1,11 @@
-"""CUDA kernels of the shrinking batch, written once for any cell: a launch runs one phase of a step in all directions.
+"""CUDA kernels of the shrinking batch for any cell: a launch runs one phase of a step in all directions.
 
-Each thread has one unit of one sequence in one direction.  It computes its own sums of products before its equations,
-and reads the states before where the step before left them: in the outputs `y`, in the saved columns `kept`, or in the
-initial states.  So no thread reads what another thread of the same launch writes.
+Each thread has one unit of one sequence in one direction.  It sums the products of its own gates, then computes the
+cell's equations.  It reads the states of the step before where that step wrote them: in the outputs `y`, in the saved
+columns `kept`, or in the initial states.  No thread reads numbers that another thread of the same launch writes.
 
-Sequences come in the order of ranks: `alive` of them have step `t`, and `starts`, `lengths` and `order` are the plan's.
-Arguments that differ between directions are tuples with an entry per direction.
+Sequences are in the order of ranks: `alive` of them have step `t`.  `starts`, `lengths` and `order` are the plan's.
+An argument that differs between directions is a tuple with an entry per direction.
 """
 
 import functools
