@@ -92,14 +92,15 @@ def loss_of(model, ids, weights, labels):
     penalty = (model.output.weight * model.output.weight).sum() * 0.01
     of_columns = ((y - 0.1) ** 2).mean(axis=0).sum()
     weighted = cross_entropy(logits, labels, sample_weight=weights) * (-model.scale).exp() + model.scale
-    root = (mse_loss(y, np.full(y.shape, 0.5, np.float32)) + 0.01).sqrt()
+    half = vr.Variable(np.full(y.shape, 0.5, np.float32)).to(y.device)
+    root = (mse_loss(y, half) + 0.01).sqrt()
     return cross_entropy(logits, labels) + weighted + 0.3 * root + of_columns + penalty + logits.sum() * 0.01
 
 
-def train(comm, reproducible=None):
+def train(comm, reproducible=None, place="cpu"):
     """Train an epoch; return losses and weights.  Without a communicator, train as a script of one process does."""
     vr.manual_seed(0 if comm is None else comm.rank)  # ranks begin with other weights
-    model = Model()
+    model = Model().to(place)
     optimizer = vr.optim.Adam(model.parameters(), lr=0.05)
     losses, parts = [], [data()]
     if comm is not None:
@@ -108,7 +109,7 @@ def train(comm, reproducible=None):
     for batches in zip(*parts, strict=True):
         optimizer.zero_grad()
         for batch in batches:
-            loss = loss_of(model, *batch)
+            loss = loss_of(model, *(vr.Variable(value).to(place) for value in batch))
             loss.backward()
         vr.optim.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -117,11 +118,11 @@ def train(comm, reproducible=None):
     return {"losses": np.array(losses), **model.state_dict()}
 
 
-def normalised(comm, sizes=()):
+def normalised(comm, sizes=(), place="cpu"):
     """Return losses, gradients and moments of a model that normalises batches, trained for three steps."""
     vr.manual_seed(0)
     layers = [vr.nn.Linear(3, 4, dtype=np.float64), vr.nn.BatchNorm1d(4, dtype=np.float64), vr.nn.Tanh()]
-    model = vr.nn.Sequential(*layers, vr.nn.BatchNorm1d(4, affine=False, dtype=np.float64))
+    model = vr.nn.Sequential(*layers, vr.nn.BatchNorm1d(4, affine=False, dtype=np.float64)).to(place)
     optimizer, rows = vr.optim.SGD(model.parameters(), 0.1), slice(None)
     if comm is not None:
         vr.distributed.replicate(model, optimizer, comm)
@@ -130,7 +131,7 @@ def normalised(comm, sizes=()):
     found, x = {}, np.random.default_rng(0).standard_normal((12, 3))
     for step in range(3):
         optimizer.zero_grad()
-        loss = (model(x[rows]) ** 3).mean()
+        loss = (model(vr.Variable(x[rows]).to(place)) ** 3).mean()
         loss.backward()
         optimizer.step()
         found[f"loss {step}"] = np.array(loss.item())

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.oracles.attention import attend, attend_grad
+from tests.oracles.attention import attend, attend_grad, attention_weights
 from varlen_rnn import attention
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import threads
+from varlen_rnn.tape.variable import apply
 
 LENGTHS = {
     "empty ones": ([3, 0, 5, 1, 0], [4, 2, 0, 7, 0]),
@@ -297,6 +298,42 @@ def test_on_every_device(device, window, dtype, tolerance):
     wanted = attend(q, k, v, *ends, 0.5, *window), *attend_grad(q, k, v, d_out, *ends, 0.5, *window)
     for mine, right in zip(found, wanted, strict=True):
         np.testing.assert_allclose(device.get(mine), right.reshape(len(right), -1), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("lengths", [LENGTHS["empty ones"], ([60, 1], [3, 70]), ([], [])], ids=str)
+@pytest.mark.parametrize("window", [(None, None), (None, 0), (3, 2), (0, -1)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 2e-6)], ids=["float64", "float32"])
+def test_weights_on_every_device(device, lengths, window, dtype, tolerance):
+    rng, ends = np.random.default_rng(0), [np.cumsum([0, *of]) for of in lengths]
+    q, k = (rng.standard_normal((end[-1], 2, 5)).astype(dtype) for end in ends)
+    given = [
+        vr.Variable(vr.LoDTensor(device.put(x), [end]), requires_grad=True) for x, end in zip((q, k), ends, strict=True)
+    ]
+    found = apply("attention_weights", *given, left=window[0], right=window[1])
+    wanted = attention_weights(q.astype(np.float64), k.astype(np.float64), *ends, *window)
+    np.testing.assert_allclose(device.get(found.value.data), wanted, rtol=tolerance, atol=tolerance)
+    assert found.lod()[0] == list(ends[0])
+    d = rng.standard_normal(found.shape)
+    found.backward(gradient=device.put(d.astype(dtype)))
+    d_sum = lambda q, k: (attention_weights(q, k, *ends, *window) * d).sum()
+    for number, x in enumerate(given):
+        mine = device.get(x.grad.data)
+        for at in [*np.ndindex(x.shape)][::7]:
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = [q.astype(np.float64), k.astype(np.float64)]
+                moved[number][at] += step
+                sides.append(d_sum(*moved))
+            np.testing.assert_allclose(mine[at], (sides[0] - sides[1]) / 2e-6, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.twins
+def test_weights_of_scores_that_are_not_finite_on_every_device(device):
+    q, k = np.array([[[1.0]], [[np.nan]], [[1.0]]]), np.array([[[np.inf]], [[1.0]], [[2.0]]])
+    x, y = (vr.LoDTensor(device.put(array), [[0, 3]]) for array in (q, k))
+    found = device.get(apply("attention_weights", x, y, left=0, right=None).value.data)
+    np.testing.assert_array_equal(found[:, 0], [np.nan, 0, 0, np.nan, np.nan, np.nan, 0, 0, 1])
 
 
 @pytest.mark.twins

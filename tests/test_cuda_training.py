@@ -96,7 +96,57 @@ class Classifier(vr.nn.Module):
         return F.cross_entropy(self.inner(ids), classes)
 
 
+class Recomputed(vr.nn.Module):
+    """A layer that saves every second state."""
+
+    def __init__(self):
+        self.embedding, self.reader = vr.nn.Embedding(9, 6), vr.nn.LSTM(6, 5, bidirectional=True, recompute=2)
+        self.output = vr.nn.Linear(10, 3)
+
+    def forward(self, ids, tags):
+        return F.cross_entropy(self.output(self.reader(self.embedding(ids))[0]), tags)
+
+
+class Steps(vr.nn.Module):
+    """A step of its own, which runs as a cell, or operator by operator."""
+
+    def __init__(self, fused):
+        self.embedding, self.output = vr.nn.Embedding(9, 6), vr.nn.Linear(5, 3)
+        self.of_x, self.of_h = vr.nn.Linear(6, 10), vr.nn.Linear(5, 10, bias=False)
+        self.layer = vr.nn.DynamicRNN(self.fused if fused else self.interpreted)
+
+    def fused(self, x, h):
+        gate = F.sigmoid(self.of_x(x)[:, :5] + self.of_h(h)[:, :5])
+        h = gate * h + (1.0 - gate) * F.tanh(self.of_x(x)[:, 5:] + self.of_h(h)[:, 5:])
+        return h, h
+
+    def interpreted(self, x, h):
+        gates = F.softmax(F.dropout(self.of_h(h), 0.2) + self.of_x(x))
+        return gates[:, :5] - h, h + gates[:, 5:]
+
+    def forward(self, ids, tags):
+        y, _ = self.layer(self.embedding(ids), [(5,)])
+        assert self.layer.explain().startswith("runs fused") == (self.layer.cell == self.fused)
+        return F.cross_entropy(self.output(y), tags)
+
+
+class Weights(vr.nn.Module):
+    """The weights of attention as a loss of their own."""
+
+    def __init__(self):
+        self.embedding, self.attention = vr.nn.Embedding(9, 8), vr.nn.MultiheadAttention(8, 2)
+
+    def forward(self, ids, tags):
+        words = self.embedding(ids)
+        output, weights = self.attention(words, words, words, need_weights=True)
+        return (output * output).sum() + (weights * weights).sum()
+
+
 MODELS = {
+    "recomputed": (Recomputed, TAGS),
+    "step as a cell": (lambda: Steps(True), TAGS),
+    "step by operators": (lambda: Steps(False), TAGS),
+    "weights of attention": (Weights, TAGS),
     "crf": (lambda: example("tag_tokens").Tagger(9, 3, 6, 5), TAGS),
     "ctc": (Speech, SPOKEN),
     "attention": (Words, TAGS),

@@ -1,13 +1,6 @@
-"""Every operator on its own examples, forward and backward, with its operands on the device, beside the CPU's results.
+"""Every operator on its own examples, forward and backward, on the device, beside the CPU's results."""
 
-`not_on_cuda.txt` lists the operators that have no kernel there yet.  It only shrinks: an operator that is listed and
-works fails here, and so does one that is not listed and does not work.  `python -m tests.test_operators_on_cuda` writes
-the list anew.
-"""
-
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +14,6 @@ from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.tape.operator import OPERATORS
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
-LIST = Path(__file__).with_name("not_on_cuda.txt")
 NAMES = [name for name, op in OPERATORS.items() if op.examples and op.forward.__module__.startswith("varlen_rnn.")]
 
 
@@ -70,37 +62,7 @@ def compare(name):
             np.testing.assert_allclose(to_host(a), b, rtol=1e-9, atol=1e-11)
 
 
-def listed():
-    return LIST.read_text().split()
-
-
-def test_the_list_has_operators_in_order():
-    assert listed() == sorted(set(listed()) & set(NAMES))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operator_runs_where_its_operands_are(name, monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
-    if name in listed():
-        with pytest.raises(vr.PlaceError):  # if it works, take it off the list
-            compare(name)
-    else:
-        compare(name)
-
-
-def main():
-    """Write the list anew."""
-    cuda.driver, found = Driver(), []
-    for name in sorted(NAMES):
-        try:
-            compare(name)
-        except vr.PlaceError:
-            found.append(name)
-        except Exception as error:
-            print(f"{name}: {type(error).__name__}: {error}")
-    LIST.write_text("".join(f"{name}\n" for name in found))
-    print(f"{len(found)} of {len(NAMES)} operators are not through")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    compare(name)

@@ -746,3 +746,30 @@ def test_a_product_and_its_gradient():
     found.backward(gradient=to_device(np.ones((5, 2), np.float32)))
     np.testing.assert_allclose(found.cpu().numpy(), wanted.numpy(), rtol=1e-6)
     np.testing.assert_allclose(layer.weight.grad.copy_to_host(), d_weight, rtol=1e-5)
+
+
+def test_steps_over_sub_sequences_and_over_states_with_rows():
+    vr.manual_seed(0)
+    table, rng = vr.nn.Embedding(7, 3, dtype=np.float64), np.random.default_rng(0)
+    paragraphs = vr.create_lod_tensor(rng.integers(0, 7, 9), [[2, 0, 3], [2, 1, 1, 3, 2]])
+    looked_at = vr.create_lod_tensor(rng.standard_normal((6, 3)), [[3, 1, 2]])
+
+    def step(words, memory, state):
+        sentence = vr.sequence_pool(table(words), "sum")
+        state = state + sentence * vr.sequence_pool(memory, "mean")
+        return state, memory * 0.5, state
+
+    found = []
+    for place in ("cpu", "cuda"):
+        table.to(place)
+        memory = vr.Variable(looked_at.to(place), requires_grad=True)
+        y, _, last = vr.nn.DynamicRNN(step, level=0)(
+            paragraphs.to(place), [memory, vr.Variable(np.zeros((3, 3))).to(place)]
+        )
+        ((y * y).sum() + last.sum()).backward()
+        found.append(
+            [y.cpu().numpy(), last.cpu().numpy(), table.weight.grad.to("cpu").to_dense(), memory.grad.to("cpu").data]
+        )
+        table.weight.grad = None
+    for there, here in zip(*found, strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-12, atol=1e-14)

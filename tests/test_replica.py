@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import varlen_rnn as vr
+from tests.emulated.device import Driver, missing
 from tests.launched import Model, data, loss_of, normalised, train
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, buckets, replicate
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import to_host
 from varlen_rnn.tape import operator
 
 F = vr.nn.functional
@@ -815,3 +818,33 @@ def test_programs_that_cannot_be_on_ranks():
         loss = model(vr.feed_data("x", [-1, 3], "float32")).mean()
         with pytest.raises(vr.ProgramError, match="expected leaves of one process, got 'weight', which is replicated"):
             loss.backward()
+
+
+# Replicas on a device.
+
+
+@pytest.fixture
+def _emulated(monkeypatch):
+    if reason := missing():
+        pytest.skip(reason)
+    monkeypatch.setattr(cuda, "driver", Driver())
+
+
+@pytest.mark.parametrize("reproducible", [None, 4])
+@pytest.mark.usefixtures("_emulated")
+def test_ranks_train_on_a_device_as_on_the_host(reproducible):
+    wanted = run_ranks(2, lambda comm: train(comm, reproducible))[0]
+    found = run_ranks(2, lambda comm: train(comm, reproducible, "cuda"))
+    check_equal(found[1], found[0])
+    assert found[0].keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    np.testing.assert_allclose(found[0]["losses"], wanted["losses"], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_emulated")
+def test_moments_over_ranks_on_a_device():
+    wanted = run_ranks(2, lambda comm: normalised(comm, (12, 0)))[0]
+    for found in run_ranks(2, lambda comm: normalised(comm, (12, 0), "cuda")):
+        for name, value in wanted.items():
+            np.testing.assert_allclose(to_host(found[name]), value, rtol=1e-9, atol=1e-12, err_msg=name)

@@ -63,3 +63,22 @@ def attend_additively(query, key, value, weight, q_offsets, k_offsets, left=None
                 weights = np.exp(scores - scores.max())
                 out[row] = matmul(weights / weights.sum(), values[first:end])
     return out
+
+
+def attention_weights(query, key, q_offsets, k_offsets, left=None, right=None):
+    """Return the weights, (pairs, heads): for each query in turn, one row for each key of its sequence."""
+    found = [np.zeros((0, query.shape[1]))]
+    for i in range(len(q_offsets) - 1):
+        keys = key[k_offsets[i] : k_offsets[i + 1]]
+        for row in range(q_offsets[i], q_offsets[i + 1]):
+            ahead = np.arange(len(keys)) - (row - q_offsets[i])
+            seen = np.ones(len(keys), bool)
+            seen &= True if left is None else ahead >= -left
+            seen &= True if right is None else ahead <= right
+            weights = np.zeros((len(keys), query.shape[1]))
+            for head in range(query.shape[1] if seen.any() else 0):
+                scores = matmul(keys[seen, head], query[row, head]) * query.shape[2] ** -0.5
+                powers = np.exp(scores - scores.max())
+                weights[seen, head] = powers / powers.sum()
+            found.append(weights)
+    return np.concatenate(found)

@@ -125,7 +125,7 @@ def dot_heads(a, b, dots):
         dots[head, row] = total
 
 
-def _seen(offsets, others, left, right, like):
+def rows_seen(offsets, others, left, right, like):
     """Return, for each row, the range of rows of the other side that it sees."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
@@ -142,7 +142,7 @@ def _weight_of(weight, like):
 def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight):
     """Twin of `layer.forward`."""
     out, sums = empty((q.shape[0], v.shape[1]), q), empty((2, heads, q.shape[0]), q)
-    keys, number = _seen(q_offsets, k_offsets, left, right, q), q.dtype.type(scale)
+    keys, number = rows_seen(q_offsets, k_offsets, left, right, q), q.dtype.type(scale)
     launch(attend, heads * q.shape[0], q, k, v, *keys, _weight_of(weight, q), number, out, sums)
     return out, sums
 
@@ -155,7 +155,7 @@ def backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left
     dots = empty((heads, q.shape[0]), q)
     launch(dot_heads, dots.size, out, d_out, dots)
     given = of_weight, q.dtype.type(scale), sums, dots
-    keys, queries = _seen(q_offsets, k_offsets, left, right, q), _seen(k_offsets, q_offsets, right, left, q)
+    keys, queries = rows_seen(q_offsets, k_offsets, left, right, q), rows_seen(k_offsets, q_offsets, right, left, q)
     launch(attend_grad_of_queries, heads * q.shape[0], q, k, v, d_out, *keys, *given, d_q, d_weight)
     launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
     if weight is None:

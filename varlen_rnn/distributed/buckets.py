@@ -1,5 +1,8 @@
 """Sums of gradients over ranks by the engine, which begin while the pass of gradients goes on.
 
+Engines carry arrays of the host.  So a gradient on a device is copied to the host once it is final, and its sum is
+copied back.
+
 Buckets hold the gradients of several parameters, the last parameters first, as passes finish them.  A bucket is begun
 only after those before it, so that all ranks begin them in one order, whatever their graphs are.
 """
@@ -15,7 +18,9 @@ from varlen_rnn.communicator import Communicator, Pending
 from varlen_rnn.distributed.rows import row_bytes
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows, append
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import empty, moved, on_device, overwrite, place_of
+from varlen_rnn.runtime.place import HOST
+from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
 Gradient: TypeAlias = LoDTensor | SelectedRows
@@ -60,7 +65,7 @@ class Layout:
         """Return memory for the numbers of a bucket, and the marks of each parameter: see `_write`."""
         bucket = self.buckets[number]
         size = sum(p.value.data.size + (len(p.value.data) if p in self.crowded else 1) for p in bucket)
-        return empty((size,), bucket[0].value.data)
+        return empty((size,), np.empty(0, bucket[0].dtype))
 
     def parts(self, number: int, flat: np.ndarray) -> Iterator[tuple[Variable, np.ndarray, np.ndarray]]:
         """Yield each parameter of a bucket with its numbers, in the parameter's shape, and its marks."""
@@ -87,8 +92,8 @@ class EngineSum:
         self._begun: list[tuple[np.ndarray, Pending]] = []
 
     def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
-        """Take the final gradient of a leaf."""
-        self._gradients[leaf] = gradient
+        """Take the final gradient of a leaf; from a device, it is copied to the host."""
+        self._gradients[leaf] = moved_value(gradient, HOST)
         for _, handle in self._begun:
             handle.progress()
         if (number := self._layout.bucket_of.get(leaf)) is not None:
@@ -190,16 +195,27 @@ def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Liste
 
 
 def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:
-    """Return the sums of arrays over all ranks, in one exchange.
+    """Return the sums of arrays over all ranks, in one exchange; arrays on a device travel by the host.
 
     Examples
     --------
     >>> sums_over(Communicator(), np.int64(3), np.ones(2, np.float32))
     [array(3), array([1., 1.], dtype=float32)]
     """
-    arrays = [np.asarray(array) for array in sums]
+    places, arrays = map(place_of, sums), [np.asarray(moved(array, HOST)) for array in sums]
     flat = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
     comm.all_reduce(flat)
     parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
-    pairs = zip(parts, arrays, strict=True)
-    return [np.asarray(part.reshape(array.shape).astype(array.dtype)) for part, array in pairs]
+    return [
+        moved(np.asarray(part.reshape(array.shape).astype(array.dtype)), place)
+        for part, array, place in zip(parts, arrays, places, strict=True)
+    ]
+
+
+def share(comm: Communicator, variable: Variable) -> None:
+    """Give a Variable the numbers of rank 0; on a device, they travel by the host."""
+    array = variable.value.data
+    here = moved(array, HOST)
+    comm.broadcast(here)
+    if on_device(array):
+        overwrite(array, ..., here)

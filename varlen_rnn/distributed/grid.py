@@ -15,6 +15,7 @@ import numpy as np
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.distributed.buckets import Gradient, Layout, as_rows_of, dense, gather_rows
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.variable import Variable
 
 _BITS = 62  # of a sum, without its sign
@@ -29,8 +30,9 @@ class GridSum:
         self._parts: dict[Variable, list[Gradient]] = {}  # held until the grid is known
 
     def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
-        """Take the final gradient of a leaf."""
+        """Take the final gradient of a leaf; from a device, it is copied to the host."""
         if gradient is not None:
+            gradient = gradient.to(HOST)
             merged = gradient.merge() if isinstance(gradient, SelectedRows) else gradient
             self._parts.setdefault(leaf, []).append(merged)
 

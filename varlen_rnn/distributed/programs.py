@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, sums_over
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, share, sums_over
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.ops.batch_norm import summing
@@ -19,9 +19,12 @@ from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import moved
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import SUFFIX
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
 
@@ -65,8 +68,8 @@ class ReplicatedProgram:
         self.comm = connect() if comm is None else check_communicator(comm, "ReplicatedProgram, comm")
         block = program.desc.blocks[0]
         specs = {var.name: of_var(var) for var in block.vars}
-        named = {f"{name}{SUFFIX}": value for name, value in program.persistables.items()}
-        self._parameters = {name: Variable(value) for name, value in named.items() if name in specs}
+        named = {f"{name}{SUFFIX}": variable for name, variable in program.variables.items()}
+        self._parameters = {name: variable for name, variable in named.items() if name in specs}
         kinds = [SPARSE if specs[name].kind == SELECTED_ROWS else DENSE for name in self._parameters]
         self._layout = Layout(list(self._parameters.values()), kinds)
         self._loss, self._reduction = _loss_of(block.ops)
@@ -74,8 +77,8 @@ class ReplicatedProgram:
         self._seed = f"{self._loss}{SUFFIX}"
         self._parts = program.split(at=[[self._seed], list(self._parameters)])
         self._made = [{name for op in part.desc.blocks[0].ops for name in op.output_names()} for part in self._parts]
-        for value in program.persistables.values():
-            self.comm.broadcast(value.data)
+        for variable in program.variables.values():
+            share(self.comm, variable)
 
     def run(
         self, feed: dict[str, Any] | None = None, fetch_list: Iterable[Variable | str] | None = None
@@ -113,7 +116,7 @@ class ReplicatedProgram:
             total.ready(variable, _gradient(held.pop(name)))
         total.end_of_pass()
         sums = dict(total.finish())
-        held |= {name: sums[variable] for name, variable in self._parameters.items()}
+        held |= {name: moved_value(sums[variable], variable.device) for name, variable in self._parameters.items()}
         self._run(update, held, names)
         return [held[name] for name in names]
 
@@ -135,7 +138,7 @@ class ReplicatedProgram:
         values = [value if isinstance(value, LoDTensor) else LoDTensor(value) for value in inputs]
         assert op.divisor is not None
         weight = op.divisor(*values, **decode(op, self._reduction.attrs, None))
-        loss = np.asarray(held[self._loss])
+        loss = np.asarray(moved(held[self._loss], HOST))
         share = float(loss) * (1.0 if weight is None else weight) if weight != 0 else 0.0
         every = np.array([share, 0.0 if weight is None else weight])
         self.comm.all_reduce(every)
@@ -143,11 +146,11 @@ class ReplicatedProgram:
             held[self._loss] = loss.dtype.type(every[0])
         elif every[1] and self.comm.size > 1:
             held[self._loss] = loss.dtype.type(every[0] / every[1])
-            held[self._seed] = held[self._seed] * loss.dtype.type(weight / every[1])
+            held[self._seed] = moved(held[self._seed], HOST) * loss.dtype.type(weight / every[1])
 
 
 def _gradient(value: Any) -> Gradient:
-    return value if isinstance(value, (SelectedRows, LoDTensor)) else LoDTensor.wrap(np.asarray(value))
+    return value if isinstance(value, (SelectedRows, LoDTensor)) else LoDTensor(value)
 
 
 def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:

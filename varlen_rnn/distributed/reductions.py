@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.distributed.kinds import MIXED, ROWS, SUMS, Kind, is_watched, kind_of, kinds_of
+from varlen_rnn.runtime.device import copy_into, moved, overwrite
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
@@ -84,7 +86,7 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
             chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
         for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(array.tobytes())
+            digest.update(moved(array, HOST).tobytes())
     return digest.digest(), chooser
 
 
@@ -121,7 +123,7 @@ def part_of(terms: Terms) -> Part:
     numbers, weights = [np.zeros(0)], []
     for record in terms.reductions:
         weight = record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
-        result = record.values[0].data.astype(np.float64).ravel()
+        result = moved(record.values[0].data, HOST).astype(np.float64).ravel()
         # The mean of nothing may be NaN; it has no weight.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
@@ -145,12 +147,13 @@ def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:
         place += result.size
         if np.isnan(weight):
             factors[record.number] = 1.0
-            result[...] = total
+            overwrite(result, ..., total)
         else:
             factors[record.number] = float(mine.weights[number] / weight) if weight else 0.0
-            result[...] = total / weight if weight else result
+            if weight:
+                overwrite(result, ..., total / weight)
     for record in terms.tail:
         again = run(record.op, [None if v is None else v.value for v in record.inputs], record.attrs)
         for value, new in zip(record.values, again, strict=True):
-            value.data[...] = new.data
+            copy_into(value.data, new.data)
     return factors

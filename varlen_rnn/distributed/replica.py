@@ -12,7 +12,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import CROWDED, DENSE, SPARSE, EngineSum, Layout, sums_over
+from varlen_rnn.distributed.buckets import CROWDED, DENSE, SPARSE, EngineSum, Layout, share, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
@@ -20,7 +20,9 @@ from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramEr
 from varlen_rnn.nn import Module
 from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.optim import Optimizer
+from varlen_rnn.runtime.device import copy_into, host_numbers
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
+from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
 _MOST_SHARDS = 2**16  # which leave 46 bits for the gradient of each
@@ -85,7 +87,7 @@ class Replica:
         self._layouts: dict[bytes, Layout] = {}
         self._begin = random.drawn()
         for parameter in self._parameters:
-            comm.broadcast(parameter.value.data)
+            share(comm, parameter)
             was_updated(parameter)
             watch(parameter, self)
         for parameter in self._divided:  # its gradients go home by themselves
@@ -144,7 +146,7 @@ class Replica:
                 one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
             total.end_of_pass()
         for leaf, gradient in total.finish():
-            waiting[0].passing.add(leaf, Variable(gradient))
+            waiting[0].passing.add(leaf, Variable(moved_value(gradient, leaf.device)))
         if self._is_reproducible:  # otherwise they are moments over all ranks, and so alike
             self._share_buffers()
 
@@ -153,11 +155,11 @@ class Replica:
         if not self._waiting:
             self._moments = [buffer.value.data.copy() for buffer in self._buffers]
         for buffer, moments in zip(self._buffers, self._moments, strict=True):
-            buffer.value.data[...] = moments
+            copy_into(buffer.value.data, moments)
 
     def _share_buffers(self) -> None:
         for buffer in self._buffers:
-            self.comm.broadcast(buffer.value.data)
+            share(self.comm, buffer)
 
     def _is_last(self) -> bool:
         """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
@@ -226,7 +228,7 @@ def _kind_of(record: Record) -> int:
     """Return bits for the gradients that an operator brings to its parameters."""
     if not record.attrs.get("sparse"):
         return DENSE
-    ids, table = (variable.value.data for variable in record.inputs)
+    ids, table = host_numbers(record.inputs[0].value.data), record.inputs[1].value.data
     if 2 * ids.size < len(table) or not ids.size:
         return SPARSE
     is_touched = np.zeros(len(table), bool)

@@ -312,7 +312,7 @@ class Module:
         Raises
         ------
         PlaceError
-            If there is no such device.
+            If there is no such device, or ranks divide a table of the module, which stays on the host.
         InputError
             If numba-cuda is not installed, or finds no GPU.
 
@@ -325,8 +325,11 @@ class Module:
         Source: `torch.nn.Module.to`.
         """
         place = as_place(device)
-        # All copies are made before any is used, so that an error leaves the module where it is.
         kept = [variable for _, variable in self._kept() if variable.device != place]
+        if any(variable.shard is not None for variable in kept):
+            hint = "nn.Embedding without shard="
+            raise PlaceError("to", expected="a table of one rank", got="a table that ranks divide", hint=hint)
+        # All copies are made before any is used, so that an error leaves the module where it is.
         values = [(variable.value.to(place), moved_value(variable.grad, place)) for variable in kept]
         for variable, (value, gradient) in zip(kept, values, strict=True):
             variable.value, variable.grad = value, gradient

@@ -6,6 +6,7 @@ has 6 rows, and a new last level of the LoD divides them into 3 rows for each qu
 
 import numpy as np
 
+from varlen_rnn.attention import UNLIMITED, weights_cuda
 from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.ops.attention import check_window
 from varlen_rnn.ops.cost import known
@@ -13,7 +14,7 @@ from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.products import gemm
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, on_device
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -31,8 +32,13 @@ def _cost(inputs, outputs, **attrs):
 def attention_weights(query, key, left: int | None = None, right: int | None = None):
     """Return the softmax of the scores of each query and the keys of its sequence, one row per pair; 0 out of sight."""
     of_pairs, parts = _parts(query, key)
-    out = np.empty((int(of_pairs[-1]), query.shape[1]), query.dtype)
     scale = query.dtype.type(query.shape[2] ** -0.5)
+    if on_device(query.data):
+        left, right = (UNLIMITED if rows is None else rows for rows in (left, right))
+        q, k, (of_queries, of_keys) = flat(query.data), flat(key.data), _offsets(query, key)
+        out = weights_cuda.forward(q, k, of_queries, of_keys, of_pairs, query.shape[1], scale, left, right)
+        return LoDTensor.wrap(out, LoD([*query.structure.levels, of_pairs]))
+    out = np.empty((int(of_pairs[-1]), query.shape[1]), query.dtype)
     for queries, keys, pairs in parts:
         seen = _seen(queries, keys, left, right)
         for head in range(query.shape[1]):
@@ -41,13 +47,18 @@ def attention_weights(query, key, left: int | None = None, right: int | None = N
     return LoDTensor.wrap(out, LoD([*query.structure.levels, of_pairs]))
 
 
+def _offsets(query, key):
+    """Return the offsets of queries and of keys; without a LoD, each query is a sequence."""
+    of_queries = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
+    return of_queries, levels_of(key.structure)[-1]
+
+
 def _parts(query, key):
     """Return the offsets of the keys of each query among the pairs, and slices of queries, keys and pairs.
 
     There is a triple of slices for each sequence that has queries and keys.
     """
-    of_keys = levels_of(key.structure)[-1]
-    of_queries = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
+    of_queries, of_keys = _offsets(query, key)
     if len(of_queries) != len(of_keys):
         expected = f"{len(of_queries) - 1} sequences, as the queries"
         raise LoDError(f"{_NAME}, key", expected=expected, got=len(of_keys) - 1)
@@ -72,6 +83,7 @@ def _product(a, b, transposed=False):
     return out
 
 
+@np.errstate(invalid="ignore")  # of infinities and of NaN, whose weights are NaN
 def _softmax(scores, seen):
     """Return the softmax of the scores that are seen, and 0 for the others."""
     highest = np.max(scores, axis=1, keepdims=True, initial=-np.inf, where=seen)
@@ -104,8 +116,12 @@ def _backward(query, key, out, d_out, left, right):
     if len(out.data) != of_pairs[-1] or d_out.shape != out.shape:
         raise ShapeError(f"{_NAME}_grad, out", expected="the result of the operator", got=out.shape)
     weights, d_weights = as_operand(flat(out.data)), as_operand(flat(d_out.data))
-    d_query, d_key = np.zeros(query.shape, query.dtype), np.zeros(key.shape, key.dtype)
     scale = query.dtype.type(query.shape[2] ** -0.5)
+    if on_device(weights):
+        q, k, (of_queries, of_keys) = flat(query.data), flat(key.data), _offsets(query, key)
+        found = weights_cuda.backward(q, k, weights, d_weights, of_queries, of_keys, of_pairs, scale)
+        return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key), found, strict=True))
+    d_query, d_key = np.zeros(query.shape, query.dtype), np.zeros(key.shape, key.dtype)
     for queries, keys, pairs in parts:
         shape = queries.stop - queries.start, keys.stop - keys.start
         for head in range(query.shape[1]):

@@ -6,6 +6,7 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import first_outside, gather_rows
+from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
 from varlen_rnn.tape.checks import FLOATS
 
@@ -39,3 +40,12 @@ def rows_at(table, flat):
     out, width = empty((len(flat), *table.shape[1:]), table), math.prod(table.shape[1:])
     gather_rows(table.reshape(len(table), width), flat, out.reshape(len(flat), width))
     return out
+
+
+def put_rows(table, flat, rows):
+    """Overwrite the rows of an array, which is contiguous on a device, at positions that differ."""
+    if not on_device(table):
+        table[flat] = rows
+    elif rows.size:
+        width = math.prod(table.shape[1:])
+        init_memories_grad(as_operand(rows).reshape(len(flat), width), flat, table.reshape(len(table), width))

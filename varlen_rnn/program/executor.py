@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, LoDError, ProgramError, ShapeError, count
+from varlen_rnn.errors import DTypeError, InputError, LoDError, PlaceError, ProgramError, ShapeError, count
 from varlen_rnn.program.desc import ProgramDesc, of_var
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.random import next_step
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime import device_array
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.places import place_of_value
 from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
@@ -59,14 +61,15 @@ class Executor:
         -------
         list
             For each fetched variable an array, a LoDTensor if it has a LoD, or SelectedRows.  They belong to the
-            caller.
+            caller, and are where the program ran: `program.to("cuda")` moves it.
 
         Raises
         ------
         ProgramError
             If a feed is missing or unknown, or the program does not have a fetched name; nothing is run.
-        LoDError, DTypeError, ShapeError
-            If a feed has another number of levels, data type or shape than declared; nothing is run.
+        LoDError, DTypeError, ShapeError, PlaceError
+            If a feed has another number of levels, data type or shape than declared, or is not where the program is;
+            nothing is run.
         """
         if not isinstance(program, Program):
             raise DTypeError("run, program", expected="a Program", got=type(program).__name__)
@@ -78,13 +81,14 @@ class Executor:
                 program.prepared.clear()
             program.prepared[names] = ready = _prepare(program, desc, names)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
+        if device_array.in_use:
+            _check_places(program, fed)
         given = program.persistables | fed
         try:
             held, place = ready.instructions.run(given), ready.instructions.place
         finally:  # even after an error, because some may be updated
-            leaves = program.leaves if ready.updated else {}
-            for name in ready.updated & leaves.keys():
-                was_updated(leaves[name])
+            for name in ready.updated:
+                was_updated(program.variables[name])
         if ready.updated:
             next_step()
         # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
@@ -132,6 +136,21 @@ def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dic
         expected = f"a value for {missing}" if missing else f"only {list(declared)}"
         raise ProgramError("feed", expected=expected, got=f"unknown {unknown}" if unknown else "none")
     return {name: _checked_feed(name, feed[name], spec) for name, spec in declared.items()}
+
+
+def _check_places(program: Program, fed: dict[str, Value]) -> None:
+    """Raise unless persistables and feeds are in one place; single numbers on the host may stand beside any."""
+    found = {name: place_of_value(value) for name, value in program.persistables.items()}
+    first = {place: name for name, place in reversed(found.items()) if place is not None}  # a name for each place
+    if len(first) > 1:
+        got = ", ".join(f"{name!r} on {place}" for place, name in first.items())
+        raise PlaceError("program", expected="one place", got=got, hint="program.to('cuda') moves all of it")
+    for name, value in fed.items():
+        place = place_of_value(value)
+        if first and place is not None and place not in first:
+            (wanted,) = first
+            expected, hint = f"values on {wanted}, where the program is", f"x.to({str(wanted)!r}) copies them"
+            raise PlaceError(f"feed {name!r}", expected=expected, got=f"values on {place}", hint=hint)
 
 
 def _checked_feed(name: str, value: Any, spec: TensorSpec) -> Value:

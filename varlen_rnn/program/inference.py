@@ -10,7 +10,6 @@ from varlen_rnn.program import prune
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.program import Program, edge_names, names_of, over
-from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import StrPath
@@ -72,8 +71,8 @@ def save_inference_model(
     write_file(Path(folder) / _FILE, content)
 
 
-def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple[ProgramDesc, Mapping[str, LoDTensor]]:
-    """Return the description and the persistables of the program that the fetches belong to."""
+def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple[ProgramDesc, Mapping[str, Variable]]:
+    """Return the description and the persistables' Variables of the program that the fetches belong to."""
     if program is not None and not isinstance(program, Program):
         raise DTypeError("save_inference_model, program", expected="a Program", got=type(program).__name__)
     if not isinstance(fetches, (list, tuple)):
@@ -83,7 +82,7 @@ def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple
     if program is not None:
         if recorders - {program.recorder}:
             raise ProgramError("fetches", expected="variables of the program", got="a variable of another program")
-        return program.desc, program.persistables
+        return program.desc, program.variables
     if len(recorders) != 1:
         expected = "variables of one program" if recorders else "a variable of a program, or the program itself"
         raise ProgramError("fetches", expected=expected, got=shown(fetches))

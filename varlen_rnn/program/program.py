@@ -15,8 +15,13 @@ from varlen_rnn.program.format import files
 from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.program.structure import LONGEST_NAME
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.place import Place
+from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.kinds import Type
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import Symbol
+from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
 
@@ -30,14 +35,14 @@ class Program:
     ----------
     desc : ProgramDesc, optional
         By default an empty description, for `program_guard` to record into.
-    persistables : dict of str to array or LoDTensor
+    persistables : dict of str to array, LoDTensor or Variable
         The values of the variables that outlive a run; used in place, not copied.
 
     Attributes
     ----------
     desc : ProgramDesc
     persistables : dict of str to LoDTensor
-        Parameters, the states of optimizers, and constants; updates change them in place.
+        Parameters, the states of optimizers, and constants; updates change them in place, and `to` moves them.
 
     Raises
     ------
@@ -70,9 +75,8 @@ class Program:
             )
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
-        self._persistables = {k: v if isinstance(v, LoDTensor) else LoDTensor(v) for k, v in values.items()}
+        self._variables = {k: v if isinstance(v, Variable) else Variable(v) for k, v in values.items()}
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
-        self._leaves: dict[str, Variable] = {}
         if desc is not None:
             self._check()
 
@@ -88,12 +92,12 @@ class Program:
     @property
     def persistables(self) -> MappingProxyType[str, LoDTensor]:
         """The values that outlive a run, by name: a view, whose arrays may be written to."""
-        return MappingProxyType(self._persistables if self.recorder is None else self.recorder.persistables)
+        return MappingProxyType({name: variable.value for name, variable in self.variables.items()})
 
     @property
-    def leaves(self) -> dict[str, Variable]:
-        """The Variables that it was recorded from, by name; a run that updates a persistable notifies its Variable."""
-        return self._leaves if self.recorder is None else self.recorder.leaves()
+    def variables(self) -> dict[str, Variable]:
+        """The Variables of the persistables, by name: of a recorded program, those that it was recorded from."""
+        return self._variables if self.recorder is None else self.recorder.persistables
 
     @property
     def feed_names(self) -> list[str]:
@@ -117,7 +121,7 @@ class Program:
         Returns
         -------
         Program
-            It shares the persistables of this program; they are not copied.
+            It shares the persistables of this program; they are not copied, and move together.
 
         Raises
         ------
@@ -150,9 +154,42 @@ class Program:
 
     def part(self, desc: ProgramDesc) -> Program:
         """Return a program with another description and the same values."""
-        part = over(desc, self.persistables)
-        part._leaves = self.leaves
-        return part
+        return over(desc, self.variables)
+
+    def to(self, device: str | Place) -> Self:
+        """Move the persistables to a device, in place; return the program.
+
+        The parameters of the model that it was recorded from move with it, and so do the states of the optimizer and
+        the programs that `prune` and `split` made.  Learning rates and counts of steps stay on the host.  A run is fed
+        with values on the device, and returns values there.
+
+        Parameters
+        ----------
+        device : {"cpu", "cuda"} or the result of `vr.device`
+
+        Raises
+        ------
+        PlaceError
+            If there is no such device.
+        InputError
+            If numba-cuda is not installed, or finds no GPU.
+
+        Examples
+        --------
+        >>> from varlen_rnn.program.guard import feed_data, program_guard
+        >>> with program_guard() as program:
+        ...     y = feed_data("x", shape=[-1, 2], dtype="float32").sum()
+        >>> program.to("cpu") is program
+        True
+        """
+        place, stay = as_place(device), _on_host(self.desc)
+        kept = [v for name, v in self.variables.items() if name not in stay and v.device != place]
+        # All copies are made before any is used, so that an error leaves the program where it is.
+        values = [(variable.value.to(place), moved_value(variable.grad, place)) for variable in kept]
+        for variable, (value, gradient) in zip(kept, values, strict=True):
+            variable.value, variable.grad = value, gradient
+            was_updated(variable)
+        return self
 
     def save(self, path: StrPath) -> None:
         """Write the description and the persistables to one safetensors file, which appears whole or not at all.
@@ -216,8 +253,14 @@ class Program:
         return f"Program of {ops} operators, {len(self.persistables)} persistables, feeds {self.feed_names}"
 
 
-def over(desc: ProgramDesc, values: Mapping[str, Rows]) -> Program:
-    """Return a program with the values that its description declares persistable."""
+def _on_host(desc: ProgramDesc) -> set[str]:
+    """Return the names of numbers that updates read on the host, on any device: learning rates and counts of steps."""
+    updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
+    return {name for op in updates for var in op.inputs if var.parameter in ("lr", "step") for name in var.arguments}
+
+
+def over(desc: ProgramDesc, values: Mapping[str, Variable]) -> Program:
+    """Return a program with the Variables that its description declares persistable."""
     return Program(desc, {var.name: values[var.name] for var in desc.blocks[0].vars if var.persistable})
 
 

@@ -1,8 +1,8 @@
 """The recorder collects the operators of a program block by block, and gives their inputs and outputs names.
 
-Parameters, the states of optimizers and the learning rate are the program's *persistables*.  The program holds them by
-reference, so running its updates trains the model that it was recorded from.  All other arrays that the recorded code
-uses become constants of the program.
+Parameters, the states of optimizers and the learning rate are the program's *persistables*.  The program holds their
+Variables, so running its updates trains the model that it was recorded from, wherever that is.  All other arrays that
+the recorded code uses become constants of the program.
 """
 
 import contextlib
@@ -151,7 +151,7 @@ class Recorder:
     """Records one program: under `program_guard`, `apply` hands it operators instead of running them."""
 
     def __init__(self):
-        self.blocks, self.persistables = [], {}
+        self.blocks, self.persistables = [], {}  # the Variables of persistables, by name
         self._made, self._feeds = {}, []
         self.named = {}  # every symbol by its name, which is unique over all blocks
         self._counts, self._suggested = {}, {}
@@ -256,14 +256,14 @@ class Recorder:
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
         name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
-        # A value that a run may update is held by reference.  A constant is copied, since its owner may change it.
+        # A Variable that a run may update is held itself.  A constant is copied, since its owner may change it.
         flags = value.data.flags
         in_place = flags.c_contiguous and flags.writeable
         if persistable and not in_place:
             expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
             raise ProgramError(f"persistable {name!r}", expected=expected, got="strided or read-only", hint=hint)
         trains = persistable or (variable.requires_grad and in_place)
-        self.persistables[symbol.name] = value if trains else value.copy()
+        self.persistables[symbol.name] = variable if trains else Variable(value.copy())
         return Variable(symbol, requires_grad=variable.requires_grad)
 
     def append(self, op, variables, attrs):

@@ -19,7 +19,7 @@ from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.rows.plan import sort_by_seq_len
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, empty, zeros
 from varlen_rnn.steps import fused, interpret
 from varlen_rnn.steps.describe import Names, describe_gradient, describe_step, levels_of_state, lowered_step
 from varlen_rnn.steps.lower import Lowered
@@ -134,7 +134,7 @@ def _forward(*inputs, block, keep, names):
     else:
         spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
         # A size of the output that only running a step determines is 0 for a batch without steps.
-        y = np.empty((0, *(max(size, 0) for size in spec.shape[1:])), spec.dtype)
+        y = empty((0, *(max(size, 0) for size in spec.shape[1:])), xs[0].data, spec.dtype)
     by_rank = zip(last, boots, below, strict=True)
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
     scopes = Scopes(variables if keep else {})
@@ -156,8 +156,8 @@ def _forward_fused(lowered, x, boots, others, plan, keep):
 def _backward_fused(inputs, scopes, y, d_y, d_last, names, need_x):
     """Return the gradients of all inputs of a step that ran as a cell."""
     (x,), boots, others = names.split(inputs)
-    d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
-    d_last = [np.zeros(boot.shape, boot.dtype) if d is None else d.data for boot, d in zip(boots, d_last, strict=True)]
+    d_y = zeros(y.shape, y.data) if d_y is None else as_operand(d_y.data)
+    d_last = [zeros(boot.shape, boot.data) if d is None else d.data for boot, d in zip(boots, d_last, strict=True)]
     d_x, d_boots, totals = fused.backward(
         scopes.fused, as_operand(x.data), as_operand(y.data), scopes.plan, d_y, d_last,
         [other.data for other in others], need_x,
@@ -229,14 +229,14 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     if scopes.fused is not None:
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
-    d_y = np.zeros(y.shape, y.dtype) if d_y is None else as_operand(d_y.data)
+    d_y = zeros(y.shape, y.data) if d_y is None else as_operand(d_y.data)
     # The gradients of the last memories, in the order of ranks.
     below = [block.nested.spec(name).lod_level for name in names.memories]
     d_states = [
-        interpret.to_ranks(boot.like(np.zeros(boot.shape, boot.dtype) if d is None else d.data), plan, levels)
+        interpret.to_ranks(boot.like(zeros(boot.shape, boot.data) if d is None else d.data), plan, levels)
         for boot, d, levels in zip(boots, d_last, below, strict=True)
     ]
-    d_xs = [x.like(np.zeros(x.shape, x.dtype)) for x in xs]
+    d_xs = [x.like(zeros(x.shape, x.data)) for x in xs]
     totals, d_rows = [None] * len(others), [d.data for d in d_states]
     if plan.total_len:
         given = d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs
@@ -258,9 +258,9 @@ def _like(value, total):
 def _nothing(value, kind):
     """Return the gradient of a captured value for a batch without steps: zeros, or no rows if it is sparse."""
     if kind == SELECTED_ROWS:
-        rows = np.empty((0, *value.shape[1:]), value.dtype)
+        rows = empty((0, *value.shape[1:]), value.data)
         return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))
-    return value.like(np.zeros(value.shape, value.dtype))
+    return value.like(zeros(value.shape, value.data))
 
 
 def _given(names):

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn import recurrence
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.kernels.arithmetic import add
+from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, empty, joined, stacked, zeros
 from varlen_rnn.steps.lower import Part
 
 
@@ -34,13 +35,13 @@ def forward(lowered, x, states, captured, plan, keep):
     hidden = states[0].shape[1]
     vectors = [_part(captured, part, hidden) for part in lowered.vectors]
     direction = recurrence.Direction(
-        weight_ih=_weight(lowered.of_x, captured, hidden, x.shape[1], x.dtype),
-        weight_hh=_weight(lowered.of_h, captured, hidden, hidden, x.dtype),
-        bias_ih=_bias(lowered.of_x, captured, hidden, x.dtype),
-        bias_hh=_bias(lowered.of_h, captured, hidden, x.dtype),
-        vectors=np.stack(vectors) if vectors else None,
+        weight_ih=_weight(lowered.of_x, captured, hidden, x.shape[1], x),
+        weight_hh=_weight(lowered.of_h, captured, hidden, hidden, x),
+        bias_ih=_bias(lowered.of_x, captured, hidden, x),
+        bias_hh=_bias(lowered.of_h, captured, hidden, x),
+        vectors=stacked(vectors) if vectors else None,
     )
-    initial = np.stack([states[number] for number in lowered.states])[:, None]
+    initial = stacked([states[number] for number in lowered.states])[:, None]
     y, last, kept = recurrence.forward(lowered.cell, as_operand(x), [direction], initial, plan, keep)
     return (
         y,
@@ -65,22 +66,27 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
         Whether to compute the gradient of `x`.
     """
     lowered = run.lowered
-    d_states = np.stack([d_last[number] for number in lowered.states])[:, None]
+    d_states = stacked([d_last[number] for number in lowered.states])[:, None]
     # The first backward pass overwrites the saved columns, so a second pass over the same run computes them again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
     d_x, (d,), d_initial = recurrence.backward(
         lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x=need_x
     )
-    totals, hidden = [np.zeros(value.shape, value.dtype) for value in captured], d_states.shape[-1]
+    totals, hidden = [zeros(value.shape, value) for value in captured], d_states.shape[-1]
     for products, d_weight, d_bias in ((lowered.of_x, d.weight_ih, d.bias_ih), (lowered.of_h, d.weight_hh, d.bias_hh)):
         for number, product in enumerate(products):
             rows = slice(number * hidden, (number + 1) * hidden)
-            _rows_of(totals, product.weight, hidden)[...] += d_weight[rows]
+            _add_to(_rows_of(totals, product.weight, hidden), d_weight[rows])
             if product.bias is not None:
-                _part(totals, product.bias, hidden)[...] += d_bias[rows]
+                _add_to(_part(totals, product.bias, hidden), d_bias[rows])
     for part, d_vector in zip(lowered.vectors, () if d.vectors is None else d.vectors, strict=True):
-        _part(totals, part, hidden)[...] += d_vector
+        _add_to(_part(totals, part, hidden), d_vector)
     return d_x, [d_initial[lowered.states.index(number), 0] for number in range(len(d_last))], totals
+
+
+def _add_to(total, more):
+    """Add to a view of an array."""
+    copy_into(total, add(total, more))
 
 
 def _rows_of(captured, part, hidden):
@@ -94,19 +100,19 @@ def _part(captured, part, hidden):
     return captured[part.number].reshape(-1)[part.block * hidden : (part.block + 1) * hidden]
 
 
-def _weight(products, captured, hidden, depth, dtype):
+def _weight(products, captured, hidden, depth, like):
     parts = [product.weight for product in products]
     if not parts:
-        return np.empty((0, depth), dtype)
+        return empty((0, depth), like)
     whole = captured[parts[0].number]
     if parts == [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]:
         if whole.shape[1] == depth:
             return as_operand(whole)
-    # `concatenate` alone would make the columns of transposed weights contiguous, not their rows.
-    return np.ascontiguousarray(np.concatenate([_rows_of(captured, part, hidden) for part in parts]))
+    # Joining alone would make the columns of transposed weights contiguous, not their rows.
+    return contiguous(joined([_rows_of(captured, part, hidden) for part in parts]))
 
 
-def _bias(products, captured, hidden, dtype):
-    nothing = np.zeros(hidden, dtype)
+def _bias(products, captured, hidden, like):
+    nothing = zeros((hidden,), like)
     parts = [nothing if p.bias is None else _part(captured, p.bias, hidden) for p in products]
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
+    return joined(parts) if parts else empty((0,), like)

@@ -9,10 +9,11 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.kernels import segment
+from varlen_rnn.ops.indices import put_rows, rows_at
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.ops.sums import sum_values
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, take_sequences
-from varlen_rnn.runtime.device import as_operand
+from varlen_rnn.runtime.device import as_operand, copy_into, empty, joined, zeros
 from varlen_rnn.steps.describe import places_of
 from varlen_rnn.steps.loop import Loop, OverSteps, rows_by_step, run_once
 from varlen_rnn.steps.stages import arrange
@@ -40,7 +41,7 @@ def _sub_sequences(structure, level, order, ends):
 def _steps_of(x, level, order, ends):
     """Return the part of `x` for each step: rows, or sub-sequences."""
     index, ends, lods = _rows_at_steps(x, level, order, ends)
-    rows = np.take(x.data, index, 0)
+    rows = rows_at(x.data, index)
     if lods is None:
         return OverSteps(with_rows(describe(LoDTensor.wrap(rows))), whole=LoDTensor.wrap(rows))
     parts = zip(itertools.pairwise([0, *ends]), lods, strict=True)
@@ -70,9 +71,9 @@ def run(nested, names, xs, states, others, plan, level, keep):
     loop = Loop(stages, variables, ends, memories, {output, *after} - (stages.in_rows - {*after}), set(recorded))
     outputs, last = _run_loop(stages, loop, plan.batch_sizes.tolist(), states, memories, after, output, names)
     run_once(stages.after, variables, stages)
-    rows = variables[output].whole().data if output in stages.in_rows else np.concatenate(outputs)
-    y = np.empty(rows.shape, rows.dtype)
-    y[order] = rows
+    rows = variables[output].whole().data if output in stages.in_rows else joined(outputs)
+    y = empty(rows.shape, rows)
+    put_rows(y, order, rows)
     return y, last, {name: variables[p] for name, p in place.items() if variables[p] is not None}
 
 
@@ -96,10 +97,10 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
     The list of outputs is empty if the loop's variables hold the output as rows.
     """
-    last = [np.empty_like(state.data) for state in states]
+    last = [empty(state.shape, state.data) for state in states]
     counts = [_num_rows(state, sizes[0]) for state in states]
     for end, state, count in zip(last, states, counts, strict=True):
-        end[count:] = state.data[count:]  # sequences without steps keep their initial state
+        copy_into(end[count:], state.data[count:])  # sequences without steps keep their initial state
     is_known = [
         stages.known[memory] is not None and stages.known.get(p) == stages.known[memory]
         for p, memory in zip(after, memories, strict=True)
@@ -115,7 +116,7 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
             rows = value.data if is_known[number] else _state_of(value, alive, name, given[number], end)
             left = _num_rows(state, remain)
             if remain < alive:
-                end[left : len(rows)] = rows[left:]
+                copy_into(end[left : len(rows)], rows[left:])
             is_same = is_known[number] and remain == alive
             given[number] = value if is_same else _first(state, remain, rows[:left])
     return outputs, last
@@ -129,7 +130,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     variables = [None] * (nested.instructions.size - 1) + [OverSteps()]
     for name in place.keys() & scopes.keys():
         variables[place[name]] = scopes[name]
-    rows = LoDTensor.wrap(np.take(d_y, order, 0))
+    rows = LoDTensor.wrap(rows_at(d_y, order))
     variables[of_y] = OverSteps(with_rows(describe(rows)), whole=rows)
     given = {p: variable.known for p, variable in enumerate(variables[:-1]) if variable is not None}
     given |= {p: _known_of(d) for p, d in zip(of_states, d_states, strict=True)}
@@ -152,7 +153,7 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     run_once(stages.after, variables, stages)
     for p, d_x, (index, *_) in zip(to_xs, d_xs, rows_of, strict=True):
         if p is not None:
-            d_x.data[index] = variables[p].whole().data
+            put_rows(d_x.data, index, variables[p].whole().data)
     totals = [
         None if p is None else variables[p].same if p in stages.totals else sum_values(sums[p]) for p in to_others
     ]
@@ -170,16 +171,16 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
         alive = sizes[t]
         if alive > later:  # sequences that end at this step join
             ended = [end.data[len(d) : _num_rows(end, alive)] for d, end in zip(arriving, d_states, strict=True)]
-            arriving = [np.concatenate(pair) for pair in zip(arriving, ended, strict=True)]
+            arriving = [joined(pair) for pair in zip(arriving, ended, strict=True)]
         held = loop.run(t, (_first(end, alive, d) for d, end in zip(arriving, d_states, strict=True)))
         yield t, held
         arriving = [
-            np.zeros_like(d) if p is None else _rows_of(held[p], len(d), name, d)
+            zeros(d.shape, d) if p is None else _rows_of(held[p], len(d), name, d)
             for p, d, name in zip(to_states, arriving, names.split(d_inputs)[1], strict=True)
         ]
         later = alive
     for d_state, d in zip(d_states, arriving, strict=True):
-        d_state.data[: len(d)] = d
+        copy_into(d_state.data[: len(d)], d)
 
 
 def _collect(total, value):
@@ -222,18 +223,18 @@ def to_ranks(state, plan, levels):
     """
     if levels:
         lod, index = take_sequences(_below(state, levels), plan.sorted_indices)
-        return LoDTensor.wrap(np.take(state.data, index, 0), lod)
-    out = np.empty(state.shape, state.dtype)
+        return LoDTensor.wrap(rows_at(state.data, index), lod)
+    out = empty(state.shape, state.data)
     segment.init_memories(flat(state.data), plan.sorted_indices, flat(out))
     return LoDTensor.wrap(out)
 
 
 def to_callers_order(rows, plan, like, levels):
     """Bring rows from the order of ranks into the caller's order, with the LoD of `like`."""
-    out = np.empty(rows.shape, rows.dtype)
+    out = empty(rows.shape, rows)
     if levels:
         lod = _below(like, levels)
-        out[take_sequences(lod, plan.sorted_indices)[1]] = rows
+        put_rows(out, take_sequences(lod, plan.sorted_indices)[1], rows)
         return LoDTensor.wrap(out, lod)
     segment.init_memories_grad(flat(rows), plan.sorted_indices, flat(out))
     return LoDTensor.wrap(out)

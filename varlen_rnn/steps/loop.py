@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import joined
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.run import run
 
@@ -28,7 +29,7 @@ class OverSteps:
     def whole(self):
         """Return the rows of all steps, first step first, or the value if it is the same at every step."""
         if self._whole is None and self.steps is not None:
-            self._whole = LoDTensor.wrap(np.concatenate([value.data for value in self.steps]))
+            self._whole = LoDTensor.wrap(joined([value.data for value in self.steps]))
         return self.same if self._whole is None else self._whole
 
     def at_steps(self, ends):

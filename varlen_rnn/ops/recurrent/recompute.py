@@ -11,7 +11,10 @@ import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.arithmetic import add
+from varlen_rnn.ops.indices import put_rows, rows_at
 from varlen_rnn.rows.plan import SortedSeqs
+from varlen_rnn.runtime.device import contiguous, copy_into, empty, joined, zeros
 
 
 class _Chunk(NamedTuple):
@@ -53,21 +56,36 @@ def forward(cell, x, directions, initial, plan, every, reverse):
     """
     outputs, hidden = directions[0].weight_hh.shape[1], directions[0].hidden
     sizes = len(cell.states), len(directions), plan.num_sequences, hidden
-    last = np.zeros(sizes, x.dtype) if initial is None else initial.copy()
-    y, kept = np.empty((x.shape[0], len(directions) * outputs), x.dtype), []
+    last = zeros(sizes, x) if initial is None else initial.copy()
+    y, kept = [], []
     for number, (direction, backward) in enumerate(zip(directions, reverse, strict=True)):
-        columns, order = y[:, number * outputs : (number + 1) * outputs], plan.sorted_indices
-        states, begins = last[:, number][:, order], [np.empty((0, hidden), x.dtype)]  # states in the order of ranks
+        of_direction, of_ranks = empty((x.shape[0], outputs), x), _rows_of_ranks(sizes, number, plan)
+        states, begins = _by_rank(last, of_ranks), [empty((0, hidden), x)]
         for chunk in _chunks(plan, every, backward):
             begin = states[:, : chunk.alive].copy()  # the next lines overwrite the states
             begins.append(begin.reshape(-1, hidden))
-            columns[chunk.rows], end, _ = recurrence.forward(
-                cell, x[chunk.rows], [direction], begin[:, None], chunk.plan, False, (backward,)
+            part, end, _ = recurrence.forward(
+                cell, rows_at(x, chunk.rows), [direction], begin[:, None], chunk.plan, False, (backward,)
             )
-            states[:, : chunk.alive] = end[:, 0]
-        last[:, number, order] = states
-        kept.append(np.concatenate(begins))
-    return y, last, kept
+            put_rows(of_direction, chunk.rows, part)
+            copy_into(states[:, : chunk.alive], end[:, 0])
+        put_rows(last.reshape(-1, hidden), of_ranks, states.reshape(-1, hidden))
+        y.append(of_direction)
+        kept.append(joined(begins))
+    return y[0] if len(y) == 1 else joined(y, axis=1), last, kept
+
+
+def _rows_of_ranks(sizes, number, plan):
+    """Return which rows of `(states, directions, sequences, hidden)` belong to a direction, in the order of ranks."""
+    num_states, directions, sequences, _ = sizes
+    firsts = (np.arange(num_states) * directions + number) * sequences
+    return np.add.outer(firsts, plan.sorted_indices).ravel()
+
+
+def _by_rank(states, rows):
+    """Return the states of a direction, (states, sequences, hidden), in the order of ranks."""
+    num_states, _, sequences, hidden = states.shape
+    return rows_at(states.reshape(-1, hidden), rows).reshape(num_states, sequences, hidden)
 
 
 def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, need_weights, reverse):
@@ -93,11 +111,15 @@ def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, nee
         If the states do not fit the chunks.
     """
     outputs, d_directions = directions[0].weight_hh.shape[1], []
-    d_x, d_initial = np.zeros_like(x) if need_x else None, d_last.copy()
+    d_x, d_initial = zeros(x.shape, x) if need_x else None, d_last.copy()
+    hidden = d_initial.shape[-1]
     for number, (direction, way) in enumerate(zip(directions, reverse, strict=True)):
-        columns, d_states = d_y[:, number * outputs : (number + 1) * outputs], d_initial[:, number]
+        columns = contiguous(d_y[:, number * outputs : (number + 1) * outputs])
+        of_ranks = _rows_of_ranks(d_initial.shape, number, plan)
+        d_states = _by_rank(d_initial, of_ranks)
         begins = _begins(len(cell.states), plan, every, way, kept[number])
-        d = _backward_of_direction(cell, (x, direction, way), begins, plan, columns, d_states, d_x, need_weights)
+        d = _backward_of_direction(cell, (x, direction, way), begins, columns, d_states, d_x, need_weights)
+        put_rows(d_initial.reshape(-1, hidden), of_ranks, d_states.reshape(-1, hidden))
         d_directions.append(d)
     return d_x, d_directions if need_weights else [], d_initial
 
@@ -115,26 +137,30 @@ def _begins(num_states, plan, every, backward, kept):
     return begins
 
 
-def _backward_of_direction(cell, operands, begins, plan, d_y, d_states, d_x, need_weights):
-    """Return the gradients of a direction's weights; add to `d_x`; write gradients of initial states to `d_states`."""
-    x, direction, backward = operands
-    order, total = plan.sorted_indices, None
-    d_now = d_states[:, order]
+def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weights):
+    """Return the gradients of a direction's weights; add to `d_x`; write gradients of initial states to `d_states`.
+
+    `d_states` has the gradients of the last states before; both are in the order of ranks.
+    """
+    (x, direction, backward), total = operands, None
     for chunk, begin in reversed(begins):
-        part, weights, begin = x[chunk.rows], [direction], np.ascontiguousarray(begin)
+        part, weights = rows_at(x, chunk.rows), [direction]
         y, _, kept = recurrence.forward(cell, part, weights, begin, chunk.plan, True, (backward,))
-        d_end = np.ascontiguousarray(d_now[:, None, : chunk.alive])
+        d_end = contiguous(d_states[:, None, : chunk.alive])
         d_part, d_weights, d_begin = recurrence.backward(
-            cell, part, weights, begin, chunk.plan, y, kept, d_y[chunk.rows], d_end, need_x=d_x is not None,
+            cell, part, weights, begin, chunk.plan, y, kept, rows_at(d_y, chunk.rows), d_end, need_x=d_x is not None,
             need_weights=need_weights, reverse=(backward,),
         )  # fmt: skip
-        d_now[:, : chunk.alive] = d_begin[:, 0]
+        copy_into(d_states[:, : chunk.alive], d_begin[:, 0])
         if d_x is not None:
-            d_x[chunk.rows] += d_part
+            put_rows(d_x, chunk.rows, add(rows_at(d_x, chunk.rows), d_part))
         for d in d_weights:
-            total = d if total is None else _of_arrays(np.add, total, d)
-    d_states[:, order] = d_now
-    return _of_arrays(np.zeros_like, direction) if total is None else total
+            total = d if total is None else _of_arrays(add, total, d)
+    return _of_arrays(_zeros_like, direction) if total is None else total
+
+
+def _zeros_like(array):
+    return zeros(array.shape, array)
 
 
 def _of_arrays(function, *directions):

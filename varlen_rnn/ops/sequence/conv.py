@@ -12,10 +12,9 @@ import numpy as np
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.copies import assign
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
-from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.indices import rows_at
+from varlen_rnn.ops.indices import put_rows, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
@@ -111,10 +110,7 @@ def _products(x, offsets, window, weight, bias=None, padding=None):
         some = edges[first : first + block]
         products = empty((len(some), weight.shape[1]), x)
         gemm.product(_copied(x, offsets, window, padding, some), weight, products, bias=bias)
-        if on_device(out):
-            init_memories_grad(products, some, out)
-        else:
-            out[some] = products
+        put_rows(out, some, products)
     return out
 
 
@@ -132,10 +128,7 @@ def _copied(x, offsets, window, padding, rows):
     gather_rows(x, at.ravel(), windows)
     if padding is not None:
         outside = np.flatnonzero(at < 0)
-        if on_device(windows):
-            init_memories_grad(rows_at(padding, of_padding.ravel()[outside]), outside, windows)
-        else:
-            windows[outside] = padding[of_padding.ravel()[outside]]
+        put_rows(windows, outside, rows_at(padding, of_padding.ravel()[outside]))
     return windows.reshape(len(rows), window.taps * x.shape[1])
 
 

@@ -12,6 +12,8 @@ import safetensors.numpy
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.program.format import schema
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import moved
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
@@ -24,7 +26,7 @@ def to_bytes(desc, persistables):
     if _RESERVED in persistables:
         raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors uses this one itself")
     # safetensors writes strided arrays wrongly.
-    arrays = {name: np.asarray(value.data, order="C") for name, value in persistables.items()}
+    arrays = {name: np.asarray(moved(value.data, HOST), order="C") for name, value in persistables.items()}
     # One metadata entry only, because safetensors writes several in random order: equal programs give equal bytes.
     return safetensors.numpy.save(arrays, {_FORMAT: schema.to_json(desc)})
 

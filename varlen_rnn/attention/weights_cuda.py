@@ -1,0 +1,112 @@
+"""The weights of attention on CUDA: one thread per head of a query, or of a key, walks over its pairs.
+
+A sequence of 2 queries and 3 keys has 6 pairs: query 0 with keys 0, 1 and 2, then query 1 with them.
+"""
+
+import math
+
+import numpy as np
+
+from varlen_rnn.attention.cuda import dot, rows_seen
+from varlen_rnn.kernels.activations import exp
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import beside, empty, launch
+from varlen_rnn.runtime.jit import cuda_kernel
+
+
+@cuda_kernel
+def weigh_pairs(q, k, begins, first_pairs, first_keys, end_keys, scale, out):
+    """Write the weight of each pair: the softmax of the scores of a query, and 0 for keys that it does not see.
+
+    `begins[row]` is the first key of the query's sequence, `first_pairs[row]` the first pair of the query.
+    """
+    i, rows, heads = cuda.grid(1), q.shape[0], out.shape[1]
+    if i >= heads * rows:
+        return
+    head, row, number = i // rows, i % rows, q.dtype.type
+    depth, start, end = q.shape[1] // heads, first_pairs[row], first_pairs[row + 1]
+    best, total = -number(np.inf), number(0)
+    for pair in range(start, end):
+        key = begins[row] + pair - start
+        found = -number(np.inf)
+        if first_keys[row] <= key and key < end_keys[row]:
+            found = dot(q, row, k, key, head * depth, depth) * scale
+        best = found if found > best else best
+        out[pair, head] = found
+    less = best if math.isfinite(best) else number(0)
+    for pair in range(start, end):
+        share = exp(out[pair, head] - less)
+        total += share
+        out[pair, head] = share
+    if total != number(0):
+        for pair in range(start, end):
+            out[pair, head] /= total
+
+
+@cuda_kernel
+def weigh_pairs_grad_of_queries(k, begins, first_pairs, weights, d_weights, scale, dots, d_q):
+    """Write the gradients of queries, and to `dots` the sum of each query's weights times their gradients."""
+    i, rows, heads = cuda.grid(1), d_q.shape[0], dots.shape[0]
+    if i >= heads * rows:
+        return
+    head, row = i // rows, i % rows
+    depth, start, end = d_q.shape[1] // heads, first_pairs[row], first_pairs[row + 1]
+    total = d_q.dtype.type(0)
+    for pair in range(start, end):
+        total += weights[pair, head] * d_weights[pair, head]
+    dots[head, row] = total
+    for j in range(head * depth, (head + 1) * depth):
+        d_q[row, j] = 0
+    for pair in range(start, end):
+        d, key = weights[pair, head] * (d_weights[pair, head] - total) * scale, begins[row] + pair - start
+        for j in range(head * depth, (head + 1) * depth):
+            d_q[row, j] += d * k[key, j]
+
+
+@cuda_kernel
+def weigh_pairs_grad_of_keys(q, first_queries, end_queries, begins, first_pairs, weights, d_weights, scale, dots, d_k):
+    """Write the gradients of keys; queries of a key's sequence are `first_queries[key]` up to `end_queries[key]`."""
+    i, keys, heads = cuda.grid(1), d_k.shape[0], dots.shape[0]
+    if i >= heads * keys:
+        return
+    head, key = i // keys, i % keys
+    depth = d_k.shape[1] // heads
+    for j in range(head * depth, (head + 1) * depth):
+        d_k[key, j] = 0
+    for row in range(first_queries[key], end_queries[key]):
+        pair = first_pairs[row] + key - begins[row]
+        d = weights[pair, head] * (d_weights[pair, head] - dots[head, row]) * scale
+        for j in range(head * depth, (head + 1) * depth):
+            d_k[key, j] += d * q[row, j]
+
+
+def _pairs_of(q_offsets, k_offsets, of_pairs, like):
+    """Return the first key of each query's sequence, and the first pair of each query."""
+    return beside(np.repeat(k_offsets[:-1], np.diff(q_offsets)), like), beside(of_pairs, like)
+
+
+def forward(q, k, q_offsets, k_offsets, of_pairs, heads, scale, left, right):
+    """Return the weights of attention, one row per pair of a query and a key of its sequence, one column per head.
+
+    Parameters
+    ----------
+    q, k, q_offsets, k_offsets, heads, scale, left, right
+        As `attention.forward` takes them.
+    of_pairs : (queries + 1,) int64
+        The offsets of the pairs of each query.
+    """
+    out = empty((int(of_pairs[-1]), heads), q)
+    given = *_pairs_of(q_offsets, k_offsets, of_pairs, q), *rows_seen(q_offsets, k_offsets, left, right, q)
+    launch(weigh_pairs, heads * q.shape[0], q, k, *given, q.dtype.type(scale), out)
+    return out
+
+
+def backward(q, k, weights, d_weights, q_offsets, k_offsets, of_pairs, scale):
+    """Return the gradients of queries and keys, given the weights and their gradients, (pairs, heads) each."""
+    heads, number, all_rows = weights.shape[1], q.dtype.type(scale), len(q) + len(k)
+    d_q, d_k, dots = empty(q.shape, q), empty(k.shape, q), empty((heads, len(q)), q)
+    pairs = _pairs_of(q_offsets, k_offsets, of_pairs, q)
+    queries = rows_seen(k_offsets, q_offsets, all_rows, all_rows, q)
+    launch(weigh_pairs_grad_of_queries, dots.size, k, *pairs, weights, d_weights, number, dots, d_q)
+    launch(weigh_pairs_grad_of_keys, heads * len(k), q, *queries, *pairs, weights, d_weights, number, dots, d_k)
+    return d_q, d_k
