@@ -76,7 +76,7 @@ def quantiles_of(
     """Return a quantile of each column, so that another number lies below it with the probability `level`.
 
     Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  If fewer are independent, levels are as far from
-    the middle as those of so few.  A level beyond the first or last has its number.
+    the middle as in a sample of so few.  A level beyond the first or last has its number.
 
     Parameters
     ----------
