@@ -14,6 +14,7 @@ from tests.emulated.figures import faults_of, find_ptxas
 from tests.emulated.kernels import Kernel, LaunchError, Schedule
 from tests.emulated.ledger import LAUNCH, count
 from tests.emulated.sources import digest_of, ptx_of, signature_of
+from varlen_rnn.runtime.cuda import Limits
 
 MOST_THREADS = 1024  # of a block
 LAUNCHED = collections.Counter()  # of (module, name, digest, signature)
@@ -64,6 +65,14 @@ class Driver(MemoryOfHost):
     def __init__(self, schedule=None):
         super().__init__()
         self.schedule = schedule or Schedule()
+
+    limits = Limits((9, 0), multiprocessors=8, shared=64 * 1024)
+
+    def launch_together(self, kernel, blocks, threads, shared, *arguments):
+        """Run a kernel with all blocks at once, as the emulated device always does."""
+        assert blocks <= self.limits.multiprocessors
+        assert shared <= self.limits.shared
+        self.launch(kernel, (blocks, threads, 0, shared), *arguments)
 
     def launch(self, kernel, configuration, *arguments):
         """Run a kernel on `configuration`: blocks, threads of a block, and, after a stream, bytes of shared memory."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
-from varlen_rnn.recurrence import cuda_steps
+from varlen_rnn.recurrence import cuda_steps, persistent
 from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.phases import (
     BackwardPhase,
@@ -19,6 +19,7 @@ from varlen_rnn.recurrence.phases import (
     norms_of,
     passed_by,
 )
+from varlen_rnn.recurrence.task import weights_of
 from varlen_rnn.rows.plan import ranks_of
 from varlen_rnn.runtime.device import beside, empty, launch, zeros
 
@@ -65,12 +66,6 @@ def _norm_places(cell, shape, phase):
     return column, kept_by(cell, shape.projects) * shape.hidden + phase.first_norm
 
 
-def _of(directions, name, otherwise):
-    """Return the weights of all directions, or for each an array that replaces the missing one."""
-    found = tuple(getattr(direction, name) for direction in directions)
-    return (otherwise,) * len(found) if found[0] is None else found
-
-
 def _initial_states(cell, x, directions, initial, plan, shape):
     sizes = len(cell.states), len(directions), plan.num_sequences, shape.hidden
     return zeros(sizes, x) if initial is None else initial
@@ -81,29 +76,35 @@ def forward(cell, x, directions, initial, plan, shape, columns, reverse, keep):
     of = _batch(plan, reverse, x)
     initial = _initial_states(cell, x, directions, initial, plan, shape)
     y, last = empty((x.shape[0], len(directions) * shape.outputs), x), zeros(initial.shape, x)
-    kept = tuple(empty((x.shape[0], columns), x) for _ in directions)
-    projected = []
-    for direction in directions:
-        projected.append(empty((x.shape[0], direction.weight_ih.shape[0]), x))
-        product(x, direction.weight_ih, projected[-1], transposed=True, bias=direction.bias_ih)
-    run_steps(cell, of, directions, shape, tuple(projected), initial, kept, y)
+    kept = empty((len(directions), x.shape[0], columns), x)
+    projected = empty((len(directions), x.shape[0], directions[0].weight_ih.shape[0]), x)
+    for direction, rows in zip(directions, _by_direction(projected), strict=True):
+        product(x, direction.weight_ih, rows, transposed=True, bias=direction.bias_ih)
+    run = persistent.run_steps if persistent.fits(cell, shape, plan, len(directions), x) else run_steps
+    run(cell, of, directions, shape, projected, initial, kept, y)
+    kept = _by_direction(kept)
     arguments = of.starts, of.lengths, of.order, of.reverse, initial, kept, y, shape.outputs, last
     launch(cuda_steps.last_states_of(cell), len(kept) * plan.num_sequences * shape.hidden, *arguments)
     return y, last, list(kept) if keep else []
 
 
+def _by_direction(array):
+    """Return the arrays of directions in an array of all."""
+    return tuple(array[d] for d in range(len(array)))
+
+
 def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     """Run all steps forward, from projected inputs: write the outputs and the saved rows."""
-    hidden, outputs = shape.hidden, shape.outputs
-    weight, bias = _of(directions, "weight_hh", None), _of(directions, "bias_hh", None)
-    vectors, given = _of(directions, "vectors", zeros((0, hidden), y)), _of(directions, "rows", zeros((1, 0), y))
+    hidden, outputs, projected, kept = shape.hidden, shape.outputs, _by_direction(projected), _by_direction(kept)
+    weight, bias = weights_of(directions, "weight_hh"), weights_of(directions, "bias_hh")
+    vectors, given = weights_of(directions, "vectors", zeros((0, hidden), y)), weights_of(directions, "rows", zeros((1, 0), y))
     passed = zeros((len(kept), passed_by(cell), len(of.order), hidden), y)
     phases = list(enumerate(_phases(cell, shape, forward_table, ForwardPhase)))
     for t, alive in enumerate(of.sizes):
         reads, threads = 0, len(kept) * alive
         for number, phase in phases:
             if not phase.equations:
-                places = kept, reads, _of(directions, "weight_hr", None), y.dtype.type(cell.proj_clip), y
+                places = kept, reads, weights_of(directions, "weight_hr"), y.dtype.type(cell.proj_clip), y
                 launch(cuda_steps.project, threads * outputs, t, alive, *of.rows, *places)
                 continue
             weights = projected, given, weight, bias, vectors, phase.first_row, phase.depth
@@ -142,8 +143,8 @@ def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_
     """Twin of `recurrence.cpu.backward`."""
     of, kept, hidden, outputs = _batch(plan, reverse, y), tuple(kept), shape.hidden, shape.outputs
     initial = _initial_states(cell, y, directions, initial, plan, shape)
-    vectors, given = _of(directions, "vectors", zeros((0, hidden), y)), _of(directions, "rows", zeros((1, 0), y))
-    weight, weight_rows, all_rows = _of(directions, "weight_hh", None), beside(weight_rows, y), beside(ALL_ROWS, y)
+    vectors, given = weights_of(directions, "vectors", zeros((0, hidden), y)), weights_of(directions, "rows", zeros((1, 0), y))
+    weight, weight_rows, all_rows = weights_of(directions, "weight_hh"), beside(weight_rows, y), beside(ALL_ROWS, y)
     nothing, bound = zeros((0, 0), y), y.dtype.type(cell.proj_clip)
     carried = zeros((len(kept), carried_by(cell), plan.num_sequences, hidden), y)
     launch(cuda_steps.carry_last, d_last.size, d_last, of.order, carried)
@@ -154,7 +155,7 @@ def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_
         for _, phase in phases
     ]  # fmt: skip
     if shape.projects:
-        steps[-1] = steps[-1]._replace(weight=_of(directions, "weight_hr", None), rows=all_rows)
+        steps[-1] = steps[-1]._replace(weight=weights_of(directions, "weight_hr"), rows=all_rows)
     ranks, no_others = 0, (nothing,) * len(kept)
     for t in reversed(range(len(of.sizes))):
         alive, later, pending = of.sizes[t], t + 1, steps[0]

@@ -37,6 +37,12 @@ class Direction(NamedTuple):
         return (self.weight_hh if self.weight_hr is None else self.weight_hr).shape[1]
 
 
+def weights_of(directions, name, otherwise=None):
+    """Return the weights of all directions that have a name, or for each an array that replaces a missing one."""
+    found = tuple(getattr(direction, name) for direction in directions)
+    return (otherwise,) * len(found) if found[0] is None else found
+
+
 class Task(NamedTuple):
     """One direction of a layer over a batch, for both loops, on any device.
 

@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import sys
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,14 @@ class Kernel:
         return numba_cuda().jit(self.source)
 
 
+class Limits(NamedTuple):
+    """What a GPU has: its compute capability, its multiprocessors, and the most shared memory of a block, in bytes."""
+
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared: int
+
+
 class Driver:
     """The memory and launches of numba-cuda, on the GPU that it chooses; tests put another driver in its place.
 
@@ -125,6 +133,28 @@ class Driver:
     def synchronize(self) -> None:
         """Wait for all launches and copies."""
         numba_cuda().synchronize()
+
+    @functools.cached_property
+    def limits(self) -> Limits:
+        """The limits of the GPU."""
+        device = numba_cuda().get_current_device()
+        shared = device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        return Limits(device.compute_capability, device.MULTIPROCESSOR_COUNT, shared)
+
+    def launch_together(self, kernel: Kernel, blocks: int, threads: int, shared: int, *arguments: Any) -> None:
+        """Run a kernel whose blocks wait for one another; each has `shared` bytes of shared memory.
+
+        The driver raises an error if not all blocks can run at once.
+        """
+        from cuda.bindings import driver as bindings  # numba-cuda has no call for more than 48 KiB of shared memory
+
+        given = tuple(map(_argument, arguments))
+        (compiled,) = [kernel.dispatcher.compile(tuple(map(numba_cuda().typeof, given)))]
+        handle = compiled._codelibrary.get_cufunc().handle
+        most = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        bindings.cuKernelSetAttribute(most, shared, handle, bindings.CUdevice(0))
+        compiled.cooperative = True
+        kernel.dispatcher[blocks, threads, 0, shared](*given)
 
     def launch(self, kernel: Kernel, configuration: tuple[int, ...], *arguments: Any) -> None:
         """Run a kernel on `configuration`: the number of blocks, and of threads in a block."""

@@ -1,0 +1,93 @@
+"""Instructions of a GPU that numba-cuda has no name for.
+
+Only kernels call them.  This module imports `numba.cuda`, so it is imported where such a kernel is made.
+
+Source: NVIDIA's PTX ISA, sections `mma`, `cvt`, `ld` and `red`.
+"""
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.extending import intrinsic
+from numba.cuda.typing import signature
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+
+
+def _assembly(builder, result, kinds, text, constraints, arguments, effect=True):
+    function = ir.InlineAsm(ir.FunctionType(result, kinds), text, constraints, side_effect=effect)
+    return builder.call(function, arguments)
+
+
+def _pointer(context, builder, kind, array, index):
+    """Return a pointer to an element of an array of one axis."""
+    return builder.gep(context.make_array(kind)(context, builder, value=array).data, [index])
+
+
+def _items(builder, count, item):
+    return cgutils.pack_array(builder, [item(number) for number in range(count)])
+
+
+@intrinsic
+def to_tf32(typing, x):
+    """Return a float32 rounded to the nearest tf32 number, as 32 bits."""
+
+    def write(context, builder, signature, arguments):
+        return _assembly(builder, _INT, [_FLOAT], "cvt.rna.tf32.f32 $0, $1;", "=r,f", arguments, effect=False)
+
+    return signature(types.int32, types.float32), write
+
+
+@intrinsic
+def load_four(typing, array, index):
+    """Return four neighbours of an array of 32-bit integers from `index` on, a multiple of 4, by one load."""
+
+    def write(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, signature.args[0], *arguments)
+        of_four = ir.VectorType(_INT, 4).as_pointer(pointer.type.addrspace)
+        loaded = builder.load(builder.bitcast(pointer, of_four), align=16)
+        return _items(builder, 4, lambda number: builder.extract_element(loaded, _INT(number)))
+
+    return signature(types.UniTuple(types.int32, 4), array, index), write
+
+
+@intrinsic
+def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+    """Return `a b + c` of a warp for tiles of tf32: `a` is 16 by 8, `b` is 8 by 8, and `c` is float32.
+
+    Thread `4 r + q` has `a[r, q]`, `a[r + 8, q]`, `a[r, q + 4]` and `a[r + 8, q + 4]`, then `b[q, r]` and
+    `b[q + 4, r]`, then `c[r, 2 q]`, `c[r, 2 q + 1]`, `c[r + 8, 2 q]` and `c[r + 8, 2 q + 1]`, as the result has them.
+    """
+
+    def write(context, builder, signature, arguments):
+        result, kinds = ir.LiteralStructType([_FLOAT] * 4), [_INT] * 6 + [_FLOAT] * 4
+        text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+        constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
+        found = _assembly(builder, result, kinds, text, constraints, arguments, effect=False)
+        return _items(builder, 4, lambda number: builder.extract_value(found, number))
+
+    return signature(types.UniTuple(types.float32, 4), *[types.int32] * 6, *[types.float32] * 4), write
+
+
+@intrinsic
+def load_acquire(typing, array, index):
+    """Return an element of an array of int32 in global memory; later reads see all before the release of its number."""
+
+    def write(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, signature.args[0], *arguments)
+        text = "ld.acquire.gpu.global.u32 $0, [$1];"
+        return _assembly(builder, _INT, [pointer.type], text, "=r,l,~{memory}", [pointer])
+
+    return signature(types.int32, array, index), write
+
+
+@intrinsic
+def add_release(typing, array, index, number):
+    """Add to an element of an array of int32 in global memory; all writes before are seen by those who acquire it."""
+
+    def write(context, builder, signature, arguments):
+        pointer = _pointer(context, builder, signature.args[0], *arguments[:2])
+        text = "red.release.gpu.global.add.u32 [$0], $1;"
+        _assembly(builder, ir.VoidType(), [pointer.type, _INT], text, "l,r,~{memory}", [pointer, arguments[2]])
+        return context.get_dummy_value()
+
+    return signature(types.none, array, index, types.int32), write
