@@ -11,6 +11,7 @@ Source: Diamos and others (2016), "Persistent RNNs: stashing recurrent weights o
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,8 @@ from varlen_rnn.runtime.jit import cuda_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles, which a thread loads at once
-_THREADS, _UNITS = (256, 128, 64), (32, 16, 8)  # of a block, the best first
-_MOST_REGISTERS = 128  # of a thread for weights; a thread has 255
+_THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # of a block, the best first
+_MOST_REGISTERS = 144  # of a thread for weights and sums; a thread has 255
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks
 _TF32 = 8, 0  # the least compute capability with tf32
 _LINE = 32  # counters are a cache line apart
@@ -39,14 +40,15 @@ class Layout(NamedTuple):
     ----------
     gates, hidden : int
         Recurrent products of the cell, and units of the layer.
-    threads, units : int
-        Of a block.
+    threads, units, tiles : int
+        Of a block; tiles are rows of the batch that it multiplies at a time.
     """
 
     gates: int
     hidden: int
     threads: int
     units: int
+    tiles: int
 
     @classmethod
     def of(cls, cell, hidden):
@@ -56,18 +58,24 @@ class Layout(NamedTuple):
         --------
         >>> from varlen_rnn.cells import LSTM
         >>> Layout.of(LSTM, 512), Layout.of(LSTM, 500)
-        (Layout(gates=4, hidden=512, threads=256, units=16), None)
+        (Layout(gates=4, hidden=512, threads=256, units=16, tiles=1), None)
         """
         phase = cell.phases[0]
         if len(cell.phases) > 1 or phase.norms or not phase.gates:
             return None
-        for threads in _THREADS:
-            for units in _UNITS:
-                found = cls(phase.gates, hidden, threads, units)
-                whole = hidden % (DEPTH * found.warps) == hidden % units == phase.gates * units % DEPTH == 0
-                if whole and found.registers <= _MOST_REGISTERS:
-                    return found
+        for threads, units, tiles in itertools.product(_THREADS, _UNITS, _TILES):
+            found = cls(phase.gates, hidden, threads, units, tiles)
+            if found.is_possible:
+                return found
         return None
+
+    @property
+    def is_possible(self):
+        """Whether tiles are whole, registers suffice, and the rows of tiles have no more units than threads."""
+        width = self.gates * self.units
+        is_whole = self.hidden % (DEPTH * self.warps) == self.hidden % self.units == width % DEPTH == 0
+        registers = self.registers + 4 * self.tiles * (width // DEPTH)
+        return is_whole and registers <= _MOST_REGISTERS and self.rows * self.units <= self.threads
 
     @property
     def warps(self):
@@ -82,7 +90,7 @@ class Layout(NamedTuple):
     @property
     def rows(self):
         """The rows of the batch that a block multiplies at a time."""
-        return TILE * max(1, self.threads // (TILE * self.units))
+        return TILE * self.tiles
 
     @property
     def registers(self):
@@ -112,12 +120,13 @@ def forward_kernel(cell, layout):
     step, states, (first_slot, end) = phase.step, states_before(cell), phase.kept
     num_rows, take_rows, take_vectors = len(cell.row_inputs), take(len(cell.row_inputs)), take(len(cell.vectors))
     take_x, take_h, put_slots, put_others = take(len(cell.x_gates)), take(phase.gates), put(end - first_slot), put(num_states - 1)
-    gates, hidden, threads, units, rows, blocks = *layout[:4], layout.rows, layout.blocks
+    gates, hidden, threads, units, tiles = layout
+    rows, blocks = layout.rows, layout.blocks
     warps, width, depth, registers = layout.warps, gates * units, hidden // layout.warps, layout.registers
-    tiles, of_width, of_depth = rows // TILE, width // DEPTH, depth // DEPTH
+    of_width, of_depth = width // DEPTH, depth // DEPTH
     pitch, sums_pitch = hidden + _PADDING[0], width + _PADDING[1]
     sums_begin = rows * pitch
-    biases_begin, per_thread = sums_begin + warps * rows * sums_pitch, rows * units // threads
+    biases_begin = sums_begin + warps * rows * sums_pitch
     zero = np.float32(0)
 
     @cuda_kernel
@@ -136,13 +145,14 @@ def forward_kernel(cell, layout):
         for s in range(of_depth):
             for m in range(of_width):
                 for e in range(2):
-                    at, k = ((s * of_width + m) * 2 + e) * 4, warp * depth + s * DEPTH + q * 4 + e * 2
+                    to, k = ((s * of_width + m) * 2 + e) * 4, warp * depth + s * DEPTH + q * 4 + e * 2
                     low, high = m * DEPTH + r8, m * DEPTH + r8 + TILE
-                    low = low // units * hidden + first_unit + low % units
-                    high = high // units * hidden + first_unit + high % units
-                    weights[at], weights[at + 1] = to_tf32(of_weights[low, k]), to_tf32(of_weights[high, k])
-                    weights[at + 2] = to_tf32(of_weights[low, k + 1])
-                    weights[at + 3] = to_tf32(of_weights[high, k + 1])
+                    low = (low // units * hidden + first_unit + low % units) * hidden + k
+                    high = (high // units * hidden + first_unit + high % units) * hidden + k
+                    # Indices of 32 bits leave registers for weights.
+                    weights[to], weights[to + 1] = to_tf32(of_weights[uint32(low)]), to_tf32(of_weights[uint32(high)])
+                    weights[to + 2] = to_tf32(of_weights[uint32(low + 1)])
+                    weights[to + 3] = to_tf32(of_weights[uint32(high + 1)])
         for m in range(thread, width, threads):
             numbers[biases_begin + m] = bias[d][m // units * hidden + first_unit + m % units]
         sums, totals = cuda.local.array((tiles, of_width, 4), float32), cuda.local.array(gates, float32)
@@ -155,16 +165,12 @@ def forward_kernel(cell, layout):
                     while load_acquire(arrived, counter) < blocks * t:
                         pass
                 cuda.syncthreads()
-                for i in range(thread, rows * hidden, threads):
-                    row, k = i // hidden, i % hidden
-                    value = zero
-                    if j + row < alive:
-                        r = group + groups * (j + row)
-                        if t > 0:
-                            value = y[row_of(starts, lengths, r, t - 1, reverse[d]), d * hidden + k]
-                        else:
-                            value = initial[0, d, order[r], k]
-                    bits[uint32(row * pitch + k)] = to_tf32(value)
+                for place in range(min(rows, alive - j)):
+                    r = group + groups * (j + place)
+                    row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+                    for k in range(thread, hidden, threads):
+                        value = y[row_before, d * hidden + k] if t > 0 else initial[0, d, order[r], k]
+                        bits[uint32(place * pitch + k)] = to_tf32(value)
                 cuda.syncthreads()
                 for n in range(tiles):
                     for m in range(of_width):
@@ -173,7 +179,7 @@ def forward_kernel(cell, layout):
                 for s in range(of_depth):
                     for n in range(tiles):
                         at = (n * TILE + r8) * pitch + warp * depth + s * DEPTH + q * 4
-                        h0, h1, h2, h3 = load_four(bits, at)
+                        h0, h1, h2, h3 = load_four(bits, uint32(at))
                         for m in range(of_width):
                             w, c = (s * of_width + m) * 8, sums[n, m]
                             c0, c1, c2, c3 = multiply_tf32(
@@ -189,25 +195,23 @@ def forward_kernel(cell, layout):
                         numbers[uint32(at + TILE)] = sums[n, m, 2]
                         numbers[uint32(at + sums_pitch + TILE)] = sums[n, m, 3]
                 cuda.syncthreads()
-                for part in range(per_thread):
-                    mine = thread + part * threads
-                    place, unit = mine // units, first_unit + mine % units
-                    if j + place < alive:
-                        r = group + groups * (j + place)
-                        row = row_of(starts, lengths, r, t, reverse[d])
-                        row_before = row_of(starts, lengths, r, t - 1, reverse[d])
-                        for e in range(gates):
-                            totals[e] = numbers[uint32(biases_begin + e * units + mine % units)]
-                            for v in range(warps):
-                                at = sums_begin + (v * rows + place) * sums_pitch + e * units + mine % units
-                                totals[e] += numbers[uint32(at)]
-                        prev = states(initial, order[r], d, y, hidden, kept[d], row_before, t, unit)
-                        x = take_x(projected[d, row], unit, hidden)
-                        v = take_vectors(vectors[d][:, unit], 0, 1) + take_rows(given[d][row if num_rows else 0], unit, hidden)
-                        first, new, slots, _ = step(x, take_h(totals, 0, 1), prev, (), v)
-                        y[row, d * hidden + unit] = first
-                        put_others(kept[d, row], num_slots * hidden + unit, hidden, new)
-                        put_slots(kept[d, row], first_slot * hidden + unit, hidden, slots)
+                place, own = thread // units, thread % units
+                if place < rows and j + place < alive:
+                    r, unit = group + groups * (j + place), first_unit + own
+                    row = row_of(starts, lengths, r, t, reverse[d])
+                    row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+                    for e in range(gates):
+                        totals[e] = numbers[uint32(biases_begin + e * units + own)]
+                        for w in range(warps):
+                            totals[e] += numbers[uint32(sums_begin + (w * rows + place) * sums_pitch + e * units + own)]
+                    prev = states(initial, order[r], d, y, hidden, kept[d], row_before, t, unit)
+                    x = take_x(projected[d, row], unit, hidden)
+                    of_rows = take_rows(given[d][row if num_rows else 0], unit, hidden)
+                    v = take_vectors(vectors[d][:, unit], 0, 1) + of_rows
+                    first, new, slots, _ = step(x, take_h(totals, 0, 1), prev, (), v)
+                    y[row, d * hidden + unit] = first
+                    put_others(kept[d, row], num_slots * hidden + unit, hidden, new)
+                    put_slots(kept[d, row], first_slot * hidden + unit, hidden, slots)
             cuda.syncthreads()
             if thread == 0:
                 add_release(arrived, counter, 1)
@@ -227,7 +231,8 @@ def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     """Twin of `recurrence.cuda.run_steps` in one launch."""
     layout, count = Layout.of(cell, shape.hidden), len(directions)
     groups = layout.groups(count, cuda.driver.limits, of.sizes[0])
-    weight, bias = weights_of(directions, "weight_hh"), weights_of(directions, "bias_hh")
+    weight = tuple(array.reshape(-1) for array in weights_of(directions, "weight_hh"))
+    bias = weights_of(directions, "bias_hh")
     vectors = weights_of(directions, "vectors", zeros((0, shape.hidden), y))
     given = weights_of(directions, "rows", zeros((1, 0), y))
     arrived, sizes = zeros((count * groups * _LINE,), y, np.dtype(np.int32)), beside(np.array(of.sizes), y)
