@@ -52,6 +52,7 @@ from varlen_rnn.rows.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.runtime.place import device
+from varlen_rnn.runtime.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape.declare import operator
@@ -106,6 +107,7 @@ __all__ = [
     "feed_data",
     "from_arrow",
     "from_awkward",
+    "get_float32_matmul_precision",
     "get_num_threads",
     "grad_enabled",
     "im2sequence",
@@ -150,6 +152,7 @@ __all__ = [
     "sequence_softmax",
     "sequence_topk_avg_pooling",
     "sequence_unpad",
+    "set_float32_matmul_precision",
     "set_num_threads",
     "sort_by_seq_len",
     "split_by_mask",
