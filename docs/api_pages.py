@@ -74,7 +74,7 @@ SUBJECTS = {
     "program": "Programs",
     "interop": "Arrays of other libraries",
     "checkpoint": "Files",
-    "runtime": "Threads and memory",
+    "runtime": "Threads, memory, devices",
     "random": "Random numbers",
     "errors": "Errors",
 }

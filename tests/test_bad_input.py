@@ -187,6 +187,7 @@ cases(
 cases("max_norm", lambda v: vr.optim.clip_grad_norm_([parameter()], v), [-1, NAN, "a", None])
 cases("clipped", lambda v: vr.optim.clip_grad_norm_(v, 1.0), [None, 3, parameter(), [X], [None], "a"])
 cases("seed", vr.manual_seed, [-1, 1.5, "a", None])
+cases("precision", vr.set_float32_matmul_precision, ["fp64", "high", "TF32", "", None, 32])
 cases("threads", vr.set_num_threads, [0, -1, 1.5, "a", None, True])
 
 

@@ -403,6 +403,7 @@ CALLS = {
     ),
     "Recurrent": (vr.nn.Recurrent, lambda: vr.cells.GRU, lambda: 3, lambda: 4),
     "Recurrent, x": (vr.nn.Recurrent(vr.cells.GRU, 3, 4), rows, lambda: H),
+    "set_float32_matmul_precision": (vr.set_float32_matmul_precision, lambda: "fp32"),
     "set_num_threads": (vr.set_num_threads, lambda: 2),
     "values_to_bytes": (vr.values_to_bytes, dict),
     "values_to_bytes, value": (lambda value: vr.values_to_bytes({"x": value}), lambda: X),
@@ -840,7 +841,7 @@ def test_every_public_function_is_called():
     of_programs = {"Executor", "Program"}
     made_by_others = {"PaddingReport", "GradientReport", "SortedSeqItem", "Batches", "Module", "Optimizer", "Metric"}
     made_by_others |= {"ModelSummary", "Replica", "Shard"}
-    without_arguments = {"get_num_threads", "grad_enabled", "no_grad", "release_memory"}
+    without_arguments = {"get_float32_matmul_precision", "get_num_threads", "grad_enabled", "no_grad", "release_memory"}
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}
     of_engines = {"TorchCommunicator", "MpiCommunicator"}  # `test_distributed.py` gives their arguments

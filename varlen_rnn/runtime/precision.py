@@ -1,48 +1,65 @@
-"""How exact products of float32 matrices are on a CUDA device."""
+"""The precision of products of float32 on a CUDA device: float32, or TensorFloat-32 on tensor cores."""
 
-from typing import Literal
+from __future__ import annotations
 
-from varlen_rnn.errors import InputError, shown
+import contextvars
 
-_PRECISIONS = "fp32", "tf32"
-_OF_TORCH = {"highest": "fp32", "high": "tf32", "medium": "tf32"}
-_chosen = "fp32"
+from varlen_rnn.errors import InputError, check_choice
+
+PRECISIONS = "fp32", "tf32"
+_OF_TORCH = {
+    "highest": "PyTorch's 'highest' is 'fp32' here",
+    "high": "PyTorch's 'high' is 'tf32' here",
+    "medium": "PyTorch's 'medium' computes in bfloat16, which kernels here do not: 'tf32' is the fastest precision",
+}
+
+_own_precision: contextvars.ContextVar[str | None] = contextvars.ContextVar("float32_matmul_precision", default=None)
+_last_precision = "fp32"  # the last precision set in any context, for contexts without their own
 
 
-def set_float32_matmul_precision(precision: Literal["fp32", "tf32"]) -> None:
-    """Set how exact products of float32 matrices are on a CUDA device, for all threads of this process.
+def get_float32_matmul_precision() -> str:
+    """Return the precision of products of float32 on a CUDA device, "fp32" or "tf32", for calls in this context.
 
-    "tf32" rounds operands to 10 bits of mantissa and sums in float32, as tensor cores do; a result is right to about
-    1e-3.  Layers whose recurrent weights fit into registers then run all steps in one launch.  Products on the host,
-    and of float64, stay as they are.  A gradient uses the setting of the time when it is computed.
+    Examples
+    --------
+    >>> get_float32_matmul_precision()
+    'fp32'
+    """
+    return _own_precision.get() or _last_precision
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Set the precision of products of float32 on a CUDA device.
+
+    It governs a CUDA device alone.  The CPU always computes products in the data type of their operands, and products
+    of float64 are float64 on every device.
+
+    As the number of threads, the precision holds for the whole process, except for a thread (or another context of
+    `contextvars`, such as an asyncio task) that has called this function itself.
 
     Parameters
     ----------
     precision : {"fp32", "tf32"}
-        "fp32" at the start of a process.
+        "fp32", the default, multiplies and adds in float32.  "tf32" lets kernels that have it round the factors to
+        TensorFloat-32, with 10 bits behind the binary point in place of 23, for tensor cores, and add in float32.
 
     Raises
     ------
     InputError
-        Another value.
+        If `precision` is neither "fp32" nor "tf32".
 
     Examples
     --------
-    >>> import varlen_rnn as vr
-    >>> vr.set_float32_matmul_precision("tf32")
-    >>> vr.get_float32_matmul_precision()
+    >>> set_float32_matmul_precision("tf32"); get_float32_matmul_precision()
     'tf32'
-    >>> vr.set_float32_matmul_precision("fp32")
+    >>> set_float32_matmul_precision("fp32")
 
-    Source: `torch.set_float32_matmul_precision`, whose "highest" is "fp32", and whose "high" is "tf32".
+    Source: `torch.set_float32_matmul_precision`, whose names are "highest" and "high".
     """
-    global _chosen
-    if precision not in _PRECISIONS:
-        hint = f"PyTorch's {precision!r} is {_OF_TORCH[precision]!r} here" if precision in _OF_TORCH else None
-        raise InputError("precision", expected="'fp32' or 'tf32'", got=shown(precision), hint=hint)
-    _chosen = precision
-
-
-def get_float32_matmul_precision() -> str:
-    """Return how exact products of float32 matrices are on a CUDA device: "fp32" or "tf32"."""
-    return _chosen
+    global _last_precision
+    if isinstance(precision, str) and precision in _OF_TORCH:
+        expected, hint = " or ".join(map(repr, PRECISIONS)), _OF_TORCH[precision]
+        raise InputError("precision", expected=expected, got=repr(precision), hint=hint)
+    chosen = check_choice(precision, "precision", *PRECISIONS)
+    _own_precision.set(chosen)
+    _last_precision = chosen
