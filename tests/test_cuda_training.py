@@ -29,10 +29,10 @@ def example(name):
 class Training:
     """classify_names in small, on a device."""
 
-    def __init__(self, place):
+    def __init__(self, place, hidden_size=12):
         vr.manual_seed(0)
-        self.place = place
-        self.model = example("classify_names").Classifier(len(LETTERS), 7, embedding_size=8, hidden_size=12).to(place)
+        self.place, sizes = place, {"embedding_size": 8, "hidden_size": hidden_size}
+        self.model = example("classify_names").Classifier(len(LETTERS), 7, **sizes).to(place)
         self.optimizer = vr.optim.Adam(self.model.parameters(), lr=4e-3, lazy=True)
 
     def batch(self, names=slice(None)):

@@ -97,7 +97,8 @@ def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     """Run all steps forward, from projected inputs: write the outputs and the saved rows."""
     hidden, outputs, projected, kept = shape.hidden, shape.outputs, _by_direction(projected), _by_direction(kept)
     weight, bias = weights_of(directions, "weight_hh"), weights_of(directions, "bias_hh")
-    vectors, given = weights_of(directions, "vectors", zeros((0, hidden), y)), weights_of(directions, "rows", zeros((1, 0), y))
+    vectors = weights_of(directions, "vectors", zeros((0, hidden), y))
+    given = weights_of(directions, "rows", zeros((1, 0), y))
     passed = zeros((len(kept), passed_by(cell), len(of.order), hidden), y)
     phases = list(enumerate(_phases(cell, shape, forward_table, ForwardPhase)))
     for t, alive in enumerate(of.sizes):
@@ -143,7 +144,8 @@ def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_
     """Twin of `recurrence.cpu.backward`."""
     of, kept, hidden, outputs = _batch(plan, reverse, y), tuple(kept), shape.hidden, shape.outputs
     initial = _initial_states(cell, y, directions, initial, plan, shape)
-    vectors, given = weights_of(directions, "vectors", zeros((0, hidden), y)), weights_of(directions, "rows", zeros((1, 0), y))
+    vectors = weights_of(directions, "vectors", zeros((0, hidden), y))
+    given = weights_of(directions, "rows", zeros((1, 0), y))
     weight, weight_rows, all_rows = weights_of(directions, "weight_hh"), beside(weight_rows, y), beside(ALL_ROWS, y)
     nothing, bound = zeros((0, 0), y), y.dtype.type(cell.proj_clip)
     carried = zeros((len(kept), carried_by(cell), plan.num_sequences, hidden), y)

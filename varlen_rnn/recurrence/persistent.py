@@ -15,7 +15,7 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from numba import float32, int32, int64, uint32
+from numba import float32, int32, uint32
 
 from varlen_rnn.recurrence.cuda_steps import row_of, states_before
 from varlen_rnn.recurrence.task import weights_of
@@ -119,7 +119,8 @@ def forward_kernel(cell, layout):
     (phase,), num_slots, num_states = cell.phases, len(cell.slots), len(cell.states)
     step, states, (first_slot, end) = phase.step, states_before(cell), phase.kept
     num_rows, take_rows, take_vectors = len(cell.row_inputs), take(len(cell.row_inputs)), take(len(cell.vectors))
-    take_x, take_h, put_slots, put_others = take(len(cell.x_gates)), take(phase.gates), put(end - first_slot), put(num_states - 1)
+    take_x, take_h = take(len(cell.x_gates)), take(phase.gates)
+    put_slots, put_others = put(end - first_slot), put(num_states - 1)
     gates, hidden, threads, units, tiles = layout
     rows, blocks = layout.rows, layout.blocks
     warps, width, depth, registers = layout.warps, gates * units, hidden // layout.warps, layout.registers
@@ -182,12 +183,10 @@ def forward_kernel(cell, layout):
                         h0, h1, h2, h3 = load_four(bits, uint32(at))
                         for m in range(of_width):
                             w, c = (s * of_width + m) * 8, sums[n, m]
-                            c0, c1, c2, c3 = multiply_tf32(
-                                weights[w], weights[w + 1], weights[w + 2], weights[w + 3], h0, h1, c[0], c[1], c[2], c[3]
-                            )
-                            c[0], c[1], c[2], c[3] = multiply_tf32(
-                                weights[w + 4], weights[w + 5], weights[w + 6], weights[w + 7], h2, h3, c0, c1, c2, c3
-                            )
+                            w0, w1, w2, w3 = weights[w], weights[w + 1], weights[w + 2], weights[w + 3]
+                            c0, c1, c2, c3 = multiply_tf32(w0, w1, w2, w3, h0, h1, c[0], c[1], c[2], c[3])
+                            w0, w1, w2, w3 = weights[w + 4], weights[w + 5], weights[w + 6], weights[w + 7]
+                            c[0], c[1], c[2], c[3] = multiply_tf32(w0, w1, w2, w3, h2, h3, c0, c1, c2, c3)
                 for n in range(tiles):
                     for m in range(of_width):
                         at = sums_begin + (warp * rows + n * TILE + 2 * q) * sums_pitch + m * DEPTH + r8

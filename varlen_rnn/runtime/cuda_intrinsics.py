@@ -5,11 +5,16 @@ Only kernels call them.  This module imports `numba.cuda`, so it is imported whe
 Source: NVIDIA's PTX ISA, sections `mma`, `cvt`, `ld` and `red`.
 """
 
+from typing import Any
+
 from llvmlite import ir
-from numba.cuda import cgutils, types
+from numba.cuda import cgutils as numba_cgutils  # type: ignore[attr-defined]
+from numba.cuda import types as numba_types
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
+types: Any = numba_types  # Numba's own numba.cuda, which type checkers may see, lacks some names
+cgutils: Any = numba_cgutils
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 
 
@@ -60,7 +65,8 @@ def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 
     def write(context, builder, signature, arguments):
         result, kinds = ir.LiteralStructType([_FLOAT] * 4), [_INT] * 6 + [_FLOAT] * 4
-        text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
+        text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        text += "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
         constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
         found = _assembly(builder, result, kinds, text, constraints, arguments, effect=False)
         return _items(builder, 4, lambda number: builder.extract_value(found, number))
