@@ -773,3 +773,36 @@ def test_steps_over_sub_sequences_and_over_states_with_rows():
         table.weight.grad = None
     for there, here in zip(*found, strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("decay", [0.5, None])
+def test_averages_follow_their_parameters(decay):
+    found = []
+    for places in (("cpu",) * 3, ("cpu", "cuda", "cpu"), ("cuda",) * 3):
+        vr.manual_seed(0)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), vr.nn.BatchNorm1d(2)).to(places[0])
+        average = vr.optim.AveragedModel(model, decay)
+        for number, place in enumerate(places):
+            model.to(place)
+            for parameter in model.parameters():
+                parameter.assign(np.random.default_rng(number).standard_normal(parameter.shape))
+            average.update()
+        own = model.state_dict()
+        before = counted(TO_HOST, TO_DEVICE)
+        with average.applied():
+            assert counted(TO_HOST, TO_DEVICE) == before
+            assert {p.device for p in model.parameters()} == {vr.device(places[-1])}
+            found.append(model.state_dict())
+        for name, array in own.items():
+            np.testing.assert_array_equal(model.state_dict()[name], array)
+        state = average.state_dict()
+        assert {type(array) for array in state.values()} == {np.ndarray}
+        again = vr.optim.AveragedModel(model.to("cuda"), decay)
+        again.load_state_dict(state)
+        with again.applied():
+            found.append(model.state_dict())
+        again.update()
+        assert again.n_averaged == 4
+    for other in found[1:]:
+        for name, array in found[0].items():
+            np.testing.assert_allclose(other[name], array, rtol=1e-6)

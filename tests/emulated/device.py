@@ -6,6 +6,7 @@ import importlib.util
 import math
 import platform
 import shutil
+import threading
 
 from numba import types
 
@@ -16,6 +17,7 @@ from tests.emulated.ledger import LAUNCH, count
 from tests.emulated.sources import digest_of, ptx_of, signature_of
 
 MOST_THREADS = 1024  # of a block
+_stream = threading.RLock()  # launches of several threads of Python run one after another
 LAUNCHED = collections.Counter()  # of (module, name, digest, signature)
 
 
@@ -74,6 +76,7 @@ class Driver(MemoryOfHost):
         count(LAUNCH)
         LAUNCHED[function.__module__, function.__qualname__, _digest_of(kernel), signature] += 1
         try:
-            _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
+            with _stream:
+                _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
         except LaunchError as error:
             raise LaunchError(f"{function.__qualname__}{signature}: {error}") from None

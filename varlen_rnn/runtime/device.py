@@ -145,7 +145,7 @@ def overwrite(array, rows, source):
         array[rows] = source
         return
     target = array[rows]
-    if isinstance(source, np.ndarray):
+    if not on_device(source):
         source = np.broadcast_to(source, target.shape).astype(target.dtype, copy=False)
     target.copy_to_device(source)
 
