@@ -234,3 +234,58 @@ def test_the_example_trains_and_predicts_on_the_device(on_cuda):
     for name, array in found[0][0].items():
         np.testing.assert_allclose(found[1][0][name], array, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-4)
+
+
+def trainer_of(folder, place):
+    """Return a trainer of classify_names in small, with dropout, averages and checkpoints."""
+    vr.manual_seed(0)
+    model = example("classify_names").Classifier(len(LETTERS), 7, embedding_size=8, hidden_size=12).to(place)
+    sequences = [np.array([LETTERS.index(letter) for letter in name]) for name in NAMES]
+    batches = vr.data.batches(sequences, LABELS, batch_size=2, shuffle=True, seed=1)
+
+    def loss(ids, labels):
+        return F.cross_entropy(model(ids.to(place)), vr.Variable(labels).to(place))
+
+    optimizer = vr.optim.Adam(model.parameters(), lr=4e-3, lazy=True)
+    averaged = vr.optim.AveragedModel(model, 0.5)
+    callbacks = [vr.training.Averaging(averaged), vr.training.Checkpoints(folder, every=2)]
+    return vr.training.Trainer(model, optimizer, loss, batches, clip_norm=1.0, callbacks=callbacks), averaged
+
+
+@pytest.mark.parametrize("places", [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")], ids="-".join)
+def test_a_training_is_resumed_in_another_place(on_cuda, places, tmp_path):
+    whole, average = trainer_of(tmp_path / "whole", "cpu")
+    whole.fit(steps=5)
+    first, _ = trainer_of(tmp_path / "parts", places[0])
+    first.fit(steps=2)
+    again, averaged = trainer_of(tmp_path / "parts", places[1])
+    assert again.resume(tmp_path / "parts")
+    assert again.step == 2
+    again.fit(steps=5)
+    for found, wanted in (
+        (again.model.state_dict(), whole.model.state_dict()),
+        (again.optimizer.state_dict(), whole.optimizer.state_dict()),
+        (averaged.state_dict(), average.state_dict()),
+    ):
+        assert found.keys() == wanted.keys()
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_states_of_a_device_go_out_and_in(on_cuda, tmp_path):
+    model, optimizer = on_cuda.model, on_cuda.optimizer
+    on_cuda.losses(slice(0, 4))
+    vr.save(tmp_path / "run", model=model.state_dict(), optimizer=optimizer.state_dict())
+    before, states = model.state_dict(), optimizer.state_dict()
+    model.load_state_dict(model.state_dict())
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert {parameter.device for parameter in model.parameters()} == {vr.device("cuda")}
+    other, saved = Training("cuda"), vr.load(tmp_path / "run")
+    for training, given in ((on_cuda, (before, states)), (other, (saved["model"], saved["optimizer"]))):
+        training.model.load_state_dict(given[0])
+        training.optimizer.load_state_dict(given[1])
+        for found, wanted in ((training.model.state_dict(), before), (training.optimizer.state_dict(), states)):
+            assert found.keys() == wanted.keys()
+            for name, array in wanted.items():
+                np.testing.assert_array_equal(found[name], array)
+    assert on_cuda.losses(slice(2, 6), slice(0, 3)) == other.losses(slice(2, 6), slice(0, 3))

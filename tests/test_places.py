@@ -34,6 +34,7 @@ from varlen_rnn.runtime.device import (
     zeros,
 )
 from varlen_rnn.runtime.device_array import DeviceArray, shared
+from varlen_rnn.sklearn import SequenceClassifier
 from varlen_rnn.tape import operator
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -806,3 +807,41 @@ def test_averages_follow_their_parameters(decay):
     for other in found[1:]:
         for name, array in found[0].items():
             np.testing.assert_allclose(other[name], array, rtol=1e-6)
+
+
+# Inference.
+
+
+def test_a_prepared_module_runs_where_it_is():
+    vr.manual_seed(0)
+    table = vr.nn.Embedding(7, 3)
+    model = vr.nn.Sequential(table, vr.nn.GRU(3, 4, num_layers=2, dropout=0.5))
+    ids = vr.create_lod_tensor(np.array([1, 6, 2, 0, 1]), [[2, 0, 3]])
+    wanted, _ = model.prepare()(ids)
+    run = model.to("cuda").prepare()
+    model.to("cpu")
+    table.weight.assign(0.0)
+    found, _ = run(ids.to("cuda"))
+    assert (found.device, found.requires_grad) == (vr.device("cuda"), False)
+    np.testing.assert_allclose(found.cpu().numpy(), wanted.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(vr.PlaceError, match="values on"):
+        run(ids)
+
+
+def test_packed_layers_and_estimators_say_that_they_are_on_the_host():
+    layer, x, there = vr.nn.GRU(3, 4), rows_of(2, 1), rows_of(2, 1).to("cuda")
+    run, stream = layer.prepare(), layer.stream()
+    calls = [
+        lambda: run(there), lambda: run(x, to_device(np.zeros((1, 2, 4), np.float32))),
+        lambda: stream(to_device(np.ones((1, 3), np.float32))),
+    ]  # fmt: skip
+    layer.to("cuda")
+    (before,) = counted(TO_HOST)
+    for call in (*calls, layer.prepare, layer.stream):
+        with pytest.raises(vr.PlaceError, match=r"on cpu, got .* on cuda:0 \(to\('cpu'\) moves it\)"):
+            call()
+    of_four = rows_of(2, 1, 1, 1).to("cuda")
+    for given in ([to_device(np.ones((2, 3)))] * 4, vr.Variable(to_device(np.ones((4, 3)))), of_four):
+        with pytest.raises(vr.PlaceError, match=r"to\('cpu'\)"):
+            SequenceClassifier().fit(given, [0, 1, 0, 1])
+    assert counted(TO_HOST) == [before]
