@@ -217,3 +217,13 @@ def test_a_module_is_not_put_into_itself():
     outer.layers.append(outer)
     with pytest.raises(vr.ProgramError, match=r"layers\.0: expected a Module without this Sequential inside it"):
         outer.parameters()
+
+
+def test_entries_of_a_sequential_are_read_by_number_or_slice():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    assert [type(entry) for entry in model] == [nn.Linear, nn.Tanh, nn.Linear]
+    assert model[-1] is model[2]
+    assert list(model[1:]) == [model[1], model[2]]
+    for index, error in ((3, vr.OutOfRangeError), ("0", vr.errors.DTypeError)):
+        with pytest.raises(error, match="Sequential, index: expected an index of 3 entries"):
+            model[index]

@@ -287,11 +287,23 @@ def test_global_norm_on_the_device(device, dtype):
         expected = np.linalg.norm(np.concatenate([array.ravel() for array in arrays]).astype(np.longdouble))
         np.testing.assert_allclose(device.get(norm), expected.astype(dtype), rtol=tolerance)
         for limit in (1.0, np.inf):
-            found = device.get(clip.clipped(device.put(arrays[0]), norm, limit))
+            found = clip.clipped([device.put(array) for array in arrays], norm, limit)
             with np.errstate(invalid="ignore"):
                 factor = 1 if expected <= limit else limit / expected
-                right = (arrays[0] * np.longdouble(factor)).astype(dtype)
-            np.testing.assert_allclose(found, right, rtol=tolerance)
+                right = [(array * np.longdouble(factor)).astype(dtype) for array in arrays]
+            for one, other in zip(found, right, strict=True):
+                np.testing.assert_allclose(device.get(one), other, rtol=tolerance)
+
+
+def test_more_gradients_than_a_launch_takes_are_clipped(device):
+    if device.name == "cpu":
+        return
+    arrays = [np.full(number % 4, number, np.float32) for number in range(35)]
+    norm = clip.norm_on_device([device.put(array) for array in arrays])
+    expected = np.linalg.norm(np.concatenate(arrays).astype(np.float64))
+    np.testing.assert_allclose(device.get(norm), expected, rtol=1e-6)
+    for one, other in zip(clip.clipped([device.put(array) for array in arrays], norm, 2.0), arrays, strict=True):
+        np.testing.assert_allclose(device.get(one), other * (2 / expected), rtol=1e-6)
 
 
 @by_number

@@ -38,7 +38,23 @@ class Stack(vr.nn.Module):
 def test_lists_of_modules_and_parameters_are_found():
     names = [name for name, _ in Stack().named_parameters()]
     assert names == ["scales.0", "scales.1", "layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"]
-    assert [name for name, _ in Stack().eval().children()] == ["layers.0", "layers.1"]
+    assert [name for name, _ in Stack().eval().named_children()] == ["layers.0", "layers.1"]
+
+
+def test_modules_are_listed_once_from_the_outermost_on():
+    shared = vr.nn.Linear(2, 2)
+    model = vr.nn.Sequential(shared, vr.nn.Sequential(vr.nn.Tanh(), shared))
+    assert [type(module).__name__ for module in model.modules()] == ["Sequential", "Linear", "Sequential", "Tanh"]
+    assert model.children() == [shared, model[1]]
+    assert model.modules()[1] is shared
+
+
+def test_zero_grad_of_a_module_drops_all_gradients():
+    model = vr.nn.Sequential(vr.nn.Linear(2, 3), vr.nn.Linear(3, 1))
+    model(np.ones((4, 2), np.float32)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 class Grid(vr.nn.Module):
@@ -81,8 +97,8 @@ def test_two_parameters_of_one_name_are_an_error():
 def test_modes_reach_all_modules():
     model = Tied()
     assert model.eval() is model
-    assert not model.second.children()[1][1].training
-    assert model.train().second.children()[1][1].training
+    assert not model.second.children()[1].training
+    assert model.train().second.children()[1].training
 
 
 def test_state_dicts_are_copies_and_strict():

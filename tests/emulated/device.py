@@ -35,8 +35,9 @@ def missing():
 
 def float_types(signature):
     """Return the names of the types of floats in arrays, or, if no array has any, of numbers."""
-    floats = [kind.dtype for kind in signature if isinstance(kind, types.Array) and isinstance(kind.dtype, types.Float)]
-    return {str(kind) for kind in floats or [kind for kind in signature if isinstance(kind, types.Float)]}
+    kinds = [part for kind in signature for part in (kind if isinstance(kind, types.BaseTuple) else [kind])]
+    floats = [kind.dtype for kind in kinds if isinstance(kind, types.Array) and isinstance(kind.dtype, types.Float)]
+    return {str(kind) for kind in floats or [kind for kind in kinds if isinstance(kind, types.Float)]}
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import pkgutil
 from tests.emulated.device import digest_of, float_types
 from varlen_rnn import attention, kernels, products, recurrence, runtime
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
-from varlen_rnn.recurrence import cuda as steps
+from varlen_rnn.recurrence import cuda_steps as steps
 from varlen_rnn.runtime.cuda import Kernel
 
 FLOATS = {"float32", "float64"}
@@ -28,6 +28,8 @@ def declared():
             for make in (steps.forward_step_of, steps.backward_step_of):
                 kernel = make(cell, number)
                 found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
+        kernel = steps.last_states_of(cell)
+        found[id(kernel)] = (f"last_states of {cell.name}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}
 
 

@@ -152,6 +152,8 @@ def _cell(kind, value):
 
 def _parameters(argument, ranges):
     """Return the parameters of PTX for an argument; add the memory that an array spans to the ranges."""
+    if isinstance(argument, tuple):
+        return [value for item in argument for value in _parameters(item, ranges)]
     if isinstance(argument, np.generic) or not isinstance(argument, np.ndarray | DeviceArray):
         return [argument]
     interface = argument.interface() if isinstance(argument, DeviceArray) else argument.__array_interface__

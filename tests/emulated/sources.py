@@ -25,6 +25,8 @@ def signature_of(arguments):
 
 
 def _type_of(argument):
+    if isinstance(argument, tuple):
+        return types.Tuple(tuple(map(_type_of, argument)))
     if isinstance(argument, DeviceArray):
         return types.Array(from_dtype(argument.dtype), argument.ndim, layout(argument))
     if isinstance(argument, np.ndarray):

@@ -12,8 +12,10 @@ from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.sums import BLOCK, end_of_block
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.device import as_operand, empty, launch
 from varlen_rnn.runtime.jit import body, cuda_kernel
+
+_MOST = 16  # arrays of a launch
 
 
 @body
@@ -30,18 +32,26 @@ def ratio(magnitude, most):
 
 
 @cuda_kernel
-def squares_cuda(x, first, out):
-    """`out[:, first + k]` = the largest magnitude `m` of block k of `x`, and the sum of its `(x / m)**2`."""
-    k = cuda.grid(1)
-    start = k * BLOCK
-    if start < x.shape[0]:
-        most = total = out.dtype.type(0)
-        for i in range(start, end_of_block(start, x.shape[0])):
-            most = larger(abs(x[i]), most)
-        for i in range(start, end_of_block(start, x.shape[0])):
-            part = ratio(abs(x[i]), most)
-            total += part * part
-        out[0, first + k], out[1, first + k] = most, total
+def squares_cuda(arrays, out):
+    """`out[:, k]` = the largest magnitude `m` of block k, and the sum of its `(x / m)**2`; one thread per block.
+
+    The blocks of flat arrays follow one another.
+    """
+    thread = cuda.grid(1)
+    k = thread
+    for a in range(len(arrays)):
+        x = arrays[a]
+        blocks = (x.shape[0] + BLOCK - 1) // BLOCK
+        if 0 <= k < blocks:
+            start = k * BLOCK
+            most = total = out.dtype.type(0)
+            for i in range(start, end_of_block(start, x.shape[0])):
+                most = larger(abs(x[i]), most)
+            for i in range(start, end_of_block(start, x.shape[0])):
+                part = ratio(abs(x[i]), most)
+                total += part * part
+            out[0, thread], out[1, thread] = most, total
+        k -= blocks
 
 
 @cuda_kernel
@@ -65,10 +75,15 @@ def root_of_squares(most, total):
     return most * math.sqrt(total)
 
 
-@elementwise(None, numbers=1)
-def clipped(x, norm, max_norm):
-    """Return an element of a gradient of the given global norm, so scaled that the norm is at most `max_norm`."""
-    return x if norm <= max_norm else x * (max_norm / norm)
+@cuda_kernel
+def clip_cuda(arrays, norm, max_norm, out):
+    """Scale gradients of the given global norm so that it is at most `max_norm`; one thread per element of all."""
+    i = cuda.grid(1)
+    for a in range(len(arrays)):
+        if 0 <= i < arrays[a].shape[0]:
+            x, whole = arrays[a][i], norm[()]
+            out[a][i] = x if whole <= max_norm else x * (max_norm / whole)
+        i -= arrays[a].shape[0]
 
 
 def norm_on_device(arrays):
@@ -77,11 +92,31 @@ def norm_on_device(arrays):
     parts, first = empty((2, max(1, sum(counts))), arrays[0]), 0
     if not sum(counts):
         launch_beside(add_squares_cuda, 1, empty((2, 0), parts), parts)
-    for array, count in zip(arrays, counts, strict=True):
-        launch_beside(squares_cuda, count, as_operand(array).reshape((array.size,)), first, parts)
+    for group in _groups([_flat(array) for array in arrays]):
+        count = sum(-(-array.size // BLOCK) for array in group)
+        launch(squares_cuda, count, group, parts[:, first : first + count])
         first += count
     while parts.shape[1] > 1:
         sums = empty((2, -(-parts.shape[1] // BLOCK)), parts)
         launch_beside(add_squares_cuda, sums.shape[1], parts, sums)
         parts = sums
     return root_of_squares(parts[0].reshape(()), parts[1].reshape(()))
+
+
+def clipped(arrays, norm, max_norm):
+    """Return device arrays of one data type, scaled so that their global norm, of rank 0, is at most `max_norm`."""
+    found = [empty(array.shape, array) for array in arrays]
+    flat = [_flat(array) for array in arrays], [_flat(array) for array in found]
+    for group, out in zip(*map(_groups, flat), strict=True):
+        launch(clip_cuda, sum(array.size for array in group), group, norm, norm.dtype.type(max_norm), out)
+    return found
+
+
+def _flat(array):
+    return as_operand(array).reshape((array.size,))
+
+
+def _groups(arrays):
+    """Return tuples of `_MOST` arrays each, the last one filled up by empty arrays, so that one kernel serves all."""
+    groups = [arrays[first : first + _MOST] for first in range(0, len(arrays), _MOST)]
+    return [(*group, *[group[0][:0]] * (_MOST - len(group))) for group in groups]

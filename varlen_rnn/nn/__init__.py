@@ -9,7 +9,7 @@ from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequ
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss
 from varlen_rnn.nn.layers import BatchNorm1d, Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
-from varlen_rnn.nn.module import Module, Parameter
+from varlen_rnn.nn.module import Buffer, Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
 from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, Recurrent
@@ -27,6 +27,7 @@ __all__ = [
     "RNN",
     "AdditiveAttention",
     "BatchNorm1d",
+    "Buffer",
     "CTCLoss",
     "Dropout",
     "DynamicRNN",

@@ -11,6 +11,16 @@ from varlen_rnn.nn.module import Module, Parameter, check_apart
 T = TypeVar("T", Module, Parameter)
 
 
+def _check_index(entries: list[Any], index: Any, name: str) -> Any:
+    """Return an index of a list, or raise unless it is a slice or the number of an entry."""
+    try:
+        entries[index]
+    except (TypeError, IndexError, ValueError) as error:
+        kind = OutOfRangeError if isinstance(error, IndexError) else DTypeError
+        raise kind(f"{name}, index", expected=f"an index of {len(entries)} entries", got=shown(index)) from error
+    return index
+
+
 class Sequential(Module):
     """Run modules and functions one after another, each on the output of the one before.
 
@@ -26,6 +36,12 @@ class Sequential(Module):
     >>> from varlen_rnn.nn import Linear, functional
     >>> Sequential(Linear(3, 4), functional.relu, Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
     (5, 2)
+
+    Entries are read by number or slice, as in PyTorch:
+
+    >>> model = Sequential(Linear(3, 4), functional.relu, Linear(4, 2))
+    >>> len(model), model[-1].weight.shape, model[:2](np.zeros((5, 3), np.float32)).shape
+    (3, (2, 4), (5, 4))
     """
 
     def __init__(self, *modules: Module | Callable[[Any], Any]) -> None:
@@ -40,6 +56,17 @@ class Sequential(Module):
         for _, module in self._parts():
             x = module(x)
         return x
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([module for _, module in self._parts()])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return an entry, or for a slice a Sequential of the same entries."""
+        found = list(self)[_check_index(list(self), index, "Sequential")]
+        return Sequential(*found) if isinstance(index, slice) else found
 
     def _parts(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in vars(self).items() if name.isdigit()]
@@ -69,14 +96,7 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
         return [(str(number), entry) for number, entry in enumerate(self._listed)]
 
     def _at(self, index: Any) -> Any:
-        """Return an index of the list, or raise unless it is a slice or the number of an entry."""
-        try:
-            self._listed[index]
-        except (TypeError, IndexError, ValueError) as error:
-            what, expected = f"{type(self).__name__}, index", f"an index of {len(self)} entries"
-            kind = OutOfRangeError if isinstance(error, IndexError) else DTypeError
-            raise kind(what, expected=expected, got=shown(index)) from error
-        return index
+        return _check_index(self._listed, index, type(self).__name__)
 
     @overload
     def __getitem__(self, index: int) -> T: ...

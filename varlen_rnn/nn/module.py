@@ -20,6 +20,7 @@ from varlen_rnn.runtime.place import HOST, Place
 from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
 from varlen_rnn.tape.values import moved_value
@@ -127,8 +128,24 @@ class Buffer(Variable):
 
     Parameters
     ----------
-    array : array
+    array : array_like
         Numbers of any data type; copied.
+
+    Examples
+    --------
+    >>> from varlen_rnn import nn
+    >>> class Count(nn.Module):
+    ...     def __init__(self):
+    ...         self.rows = nn.Buffer(np.zeros((), np.int64))
+    ...
+    ...     def forward(self, x):
+    ...         self.rows.value.data[...] += len(x)
+    ...         return x
+    >>> model = Count()
+    >>> y = model(Variable([1.0, 2.0])); model.state_dict()
+    {'rows': array(2)}
+
+    Source: `torch.nn.Buffer`.
     """
 
     __slots__ = ()
@@ -162,6 +179,9 @@ class Module:
     array([2., 6.])
     """
 
+    register_buffer = Elsewhere("self.name = nn.Buffer(array)")
+    register_parameter = Elsewhere("self.name = nn.Parameter(array)")
+    add_module, apply = Elsewhere("self.name = module"), Elsewhere("for module in model.modules(): ...")
     training = True
     normalised: tuple[str, ...] = ()  # names of parameters that `weight_norm` computes from `{name}_v` and `{name}_g`
 
@@ -195,9 +215,30 @@ class Module:
             into.suggest(self)
         return self.forward(*inputs, **named)
 
-    def children(self) -> list[tuple[str, Module]]:
+    def children(self) -> list[Module]:
+        """Return the modules in this module's attributes, lists and dicts."""
+        return [child for _, child in self.named_children()]
+
+    def named_children(self) -> list[tuple[str, Module]]:
         """Return (name, module) pairs of the modules in this module's attributes, lists and dicts."""
         return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
+
+    def modules(self) -> list[Module]:
+        """Return this module, its children, their children, and so on; one found in several places comes once.
+
+        Examples
+        --------
+        >>> from varlen_rnn import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> [type(module).__name__ for module in model.modules()]
+        ['Sequential', 'Linear', 'Tanh']
+
+        Source: `Module.modules` of PyTorch.
+        """
+        found = {id(self): self}
+        for child in self.children():
+            found |= {id(module): module for module in child.modules() if id(module) not in found}
+        return list(found.values())
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
@@ -243,13 +284,18 @@ class Module:
         """Return the Parameters, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    def zero_grad(self) -> None:
+        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
 
         Dropout acts in training mode only, and `BatchNorm1d` uses the moments of the batch there.
         """
         self.training = check_flag(mode, "train, mode")
-        for _, child in self.children():
+        for child in self.children():
             child.train(mode)
         return self
 
@@ -321,7 +367,7 @@ class Module:
 
     def _freeze(self) -> None:
         """Prepare the module's children for inference with constant parameters."""
-        for _, child in self.children():
+        for child in self.children():
             child._freeze()
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
@@ -374,7 +420,7 @@ class Module:
 
     def _shown(self) -> list[tuple[str, str]]:
         """Return the names and the texts of the children for `repr`."""
-        return [(name, repr(child)) for name, child in self.children()]
+        return [(name, repr(child)) for name, child in self.named_children()]
 
     def extra_repr(self) -> str:
         """Return the text between the parentheses of `repr`: the constructor's sizes and options."""
@@ -391,7 +437,7 @@ def check_apart(module: Module, inner: Module, what: str) -> None:
             raise ProgramError(what, expected=f"a Module without this {kind} inside it", got=type(inner).__name__)
         if id(found) not in seen:
             seen.add(id(found))
-            waiting += [child for _, child in found.children()]
+            waiting += found.children()
 
 
 def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:

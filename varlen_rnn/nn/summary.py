@@ -186,7 +186,7 @@ def _tree(model: Module, name: str = "") -> Iterator[tuple[str, Module]]:
         if id(module) not in seen:
             seen.add(id(module))
             yield name, module
-            inner = [(f"{name}.{part}" if name else part, child) for part, child in module.children()]
+            inner = [(f"{name}.{part}" if name else part, child) for part, child in module.named_children()]
             waiting += reversed(inner)
 
 

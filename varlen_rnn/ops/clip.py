@@ -43,10 +43,8 @@ def _clipped_on_device(gradients, max_norm):
     whole = parts[0] if len(parts) == 1 else norm_on_device(parts)
     if len(parts) > 1:
         norms = {dtype: astype(whole, dtype) for dtype in norms}
-    return LoDTensor.wrap(whole), *(
-        _with(gradient, clipped(value, norms[value.dtype], max_norm))
-        for gradient, value in zip(gradients, arrays, strict=True)
-    )
+    found = {dtype: iter(clipped(some, norms[dtype], max_norm)) for dtype, some in of_type.items()}
+    return LoDTensor.wrap(whole), *(_with(gradient, next(found[gradient.dtype])) for gradient in gradients)
 
 
 @clip_by_global_norm.infer

@@ -464,4 +464,6 @@ def row_product(a, b):
     """
     none = empty((0, 0), a)
     factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
+    if on_device(a):
+        return _row_product_on_device(a, *factor)
     return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]

@@ -1,4 +1,4 @@
-"""The recurrence on the CPU: choose and call the two loops, and allocate the saved columns.
+"""The recurrence on the CPU: choose and call the two loops for each direction, and allocate the saved columns.
 
 Rows stay where they are: products read inputs and gate gradients through the offsets of their rows.
 """
@@ -15,7 +15,8 @@ from varlen_rnn.recurrence.equations import backward_equations, forward_equation
 from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.recurrence.task import Gradients, Task
+from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
 from varlen_rnn.runtime.memory import CACHE_LINE
 
 _NON_TEMPORAL = 16 * 2**20  # saved columns of so many bytes have left the caches when the gradient reads them
@@ -85,7 +86,28 @@ def _plain(loop, task):
     return task.x, plain_weights(loop, task.weights), *task[2:-2], rows, task.bound
 
 
-def forward(cell, task, shape, last, plan, reverse, keep):
+def forward(cell, x, directions, initial, plan, shape, columns, reverse, keep):
+    """Run a layer forward, one direction after another, as `layer.forward` says; `columns` of a row are saved."""
+    y, sizes = empty((len(x), len(directions) * shape.outputs), x), (len(cell.states), plan.num_sequences, shape.hidden)
+    last, kept = [], []
+    for number, (direction, backwards) in enumerate(zip(directions, reverse, strict=True)):
+        # Without initial states, the array of last states begins as zeros and serves for both: each state is read there
+        # before it is written.
+        end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
+        start = end if initial is None else _of_direction(initial, number)
+        kept_rows = kept_of_rows(x, columns) if keep else y[:0]
+        task = Task(
+            x=x, weights=direction, initial=start, begins=initial is not None, outputs=shape.outputs, y=y,
+            column=number * shape.outputs, kept=kept_rows, given=direction.rows, bound=cell.proj_clip,
+        )  # fmt: skip
+        _run_forward(cell, task, shape, end, plan, backwards, keep)
+        last.append(end)
+        if keep:
+            kept.append(kept_rows)
+    return y, _stack_directions(last), kept
+
+
+def _run_forward(cell, task, shape, last, plan, reverse, keep):
     """Run a task forward: write its outputs, last states and, if `keep`, the saved columns."""
     loop, weights = loop_of(cell, task.y.dtype, shape, False), task.weights
     products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
@@ -93,12 +115,48 @@ def forward(cell, task, shape, last, plan, reverse, keep):
     run(loop, plan, reverse, products, task.y, _plain(loop, task), last, keep, past_caches)
 
 
-def backward(cell, task, shape, weight_rows, gradients, plan, reverse):
-    """Run the backward loop: replace the slots of a task by the gradients of gates, and write the other Gradients.
+def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_y, d_last, d_others, reverse):
+    """Run a layer backward: replace the slots in `kept` by the gradients of gates.
 
     Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
+
+    Returns
+    -------
+    d_initial : (states, directions, sequences, hidden)
+    d_vectors : list of (vectors of the cell, sequences, hidden), one per direction
+        The gradients of the cell's vectors, for each sequence, in the order of phases.
     """
+    sizes = len(cell.states), plan.num_sequences, shape.hidden
+    d_initial, d_vectors = [], []
+    for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
+        start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
+        task = Task(
+            x=x, weights=direction, initial=start, begins=True, outputs=shape.outputs, y=y,
+            column=number * shape.outputs, kept=slots, given=direction.rows, bound=cell.proj_clip,
+        )  # fmt: skip
+        gradients = Gradients(
+            d_y=d_y, d_others=None if d_others is None else d_others[number], d_last=_of_direction(d_last, number),
+            d_initial=empty(sizes, x), d_vectors=empty((len(cell.vectors), *sizes[1:]), x),
+        )  # fmt: skip
+        _run_backward(cell, task, shape, weight_rows, gradients, plan, reverse[number])
+        d_initial.append(gradients.d_initial)
+        d_vectors.append(gradients.d_vectors)
+    return _stack_directions(d_initial), d_vectors
+
+
+def _run_backward(cell, task, shape, weight_rows, gradients, plan, reverse):
+    """Run the backward loop of a task: replace its slots, and write the gradients of initial states and vectors."""
     loop, products = loop_of(cell, task.y.dtype, shape, True), len(task.y) * task.weights.weight_hh.size
     d_y, d_others, *others = gradients
     d_others = none_of(task.y.dtype) if d_others is None else d_others
     run(loop, plan, reverse, products, task.y, _plain(loop, task), weight_rows, (d_y, d_others, *others))
+
+
+def _of_direction(states, number):
+    """Return the states of one direction, (states, sequences, hidden), C-contiguous."""
+    return contiguous(states[:, number])
+
+
+def _stack_directions(states):
+    """Stack one array per direction into (states, directions, sequences, hidden)."""
+    return stacked(states, axis=1) if len(states) > 1 else states[0][:, None]

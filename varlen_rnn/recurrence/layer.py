@@ -16,8 +16,8 @@ from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
-from varlen_rnn.recurrence.task import Direction, Gradients, Task
-from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, stacked, zeros
+from varlen_rnn.recurrence.task import Direction
+from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
 
 _REVERSE = False, True
 _STEPS = 32  # shapes of layers whose arguments and memory for single steps are remembered
@@ -49,26 +49,9 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     if (step := _one_step(cell, x, directions, plan)) is not None:
         return step.forward(x, directions[0], initial, keep)
     shape = shape_of(x, directions[0])
-    outputs, columns = shape.outputs, _places(cell, shape).kept
-    sizes = len(cell.states), plan.num_sequences, shape.hidden
-    y = empty((x.shape[0], len(directions) * outputs), x)
-    last, kept = [], []
-    engine, bound = _engine_of(x), cell.proj_clip
-    for number, (direction, backwards) in enumerate(zip(directions, reverse or _REVERSE, strict=False)):
-        # Without initial states, the array of last states begins as zeros and serves for both: each state is read there
-        # before it is written.
-        end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
-        start = end if initial is None else _of_direction(initial, number)
-        kept_rows = engine.kept_of_rows(x, columns) if keep or engine is cuda else y[:0]
-        task = Task(
-            x=x, weights=direction, initial=start, begins=initial is not None, outputs=outputs, y=y,
-            column=number * outputs, kept=kept_rows, given=direction.rows, bound=bound,
-        )  # fmt: skip
-        engine.forward(cell, task, shape, end, plan, backwards, keep)
-        last.append(end)
-        if keep:
-            kept.append(kept_rows)
-    return y, _stack_directions(last), kept
+    columns, engine = _places(cell, shape).kept, cuda if on_device(x) else cpu
+    reverse = reverse or _REVERSE[: len(directions)]
+    return engine.forward(cell, x, directions, initial, plan, shape, columns, reverse, keep)
 
 
 def backward(
@@ -98,33 +81,26 @@ def backward(
     if d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:
         return step.backward(x, directions[0], initial, y, kept[0], d_y, d_last, need_x, need_weights)
     shape = shape_of(x, directions[0])
-    sizes = len(cell.states), plan.num_sequences, shape.hidden
-    places = _places(cell, shape)
+    places, engine = _places(cell, shape), cuda if on_device(x) else cpu
+    reverse = reverse or _REVERSE[: len(directions)]
+    gradients = d_y, d_last, d_others
+    d_initial, d_vectors = engine.backward(
+        cell, x, directions, initial, plan, shape, places.all_rows, y, kept, *gradients, reverse
+    )  # fmt: skip
     d_x = empty(x.shape, x) if need_x else None
-    d_directions, d_initial = [], []
-    engine, bound = _engine_of(x), cell.proj_clip
+    d_directions = []
     for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
-        start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
-        column, backwards = number * shape.outputs, (reverse or _REVERSE)[number]
-        task = Task(
-            x=x, weights=direction, initial=start, begins=True, outputs=shape.outputs, y=y, column=column, kept=slots,
-            given=direction.rows, bound=bound,
-        )  # fmt: skip
-        gradients = Gradients(
-            d_y=d_y, d_others=None if d_others is None else d_others[number], d_last=_of_direction(d_last, number),
-            d_initial=empty(sizes, x), d_vectors=empty((len(cell.vectors), *sizes[1:]), x),
-        )  # fmt: skip
-        engine.backward(cell, task, shape, places.all_rows, gradients, plan, backwards)
         if need_x:
             weight = direction.weight_ih
             if len(places.x_rows):
                 weight = _rows_in_order(weight, places.x_rows)
             product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
-        d_initial.append(gradients.d_initial)
         if need_weights:
-            before = y, column, start[0], plan.previous_rows(backwards)
-            d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, gradients.d_vectors))
-    return d_x, d_directions, _stack_directions(d_initial)
+            sizes = plan.num_sequences, shape.hidden
+            first = zeros(sizes, x) if initial is None else contiguous(initial[0, number])
+            before = y, number * shape.outputs, first, plan.previous_rows(reverse[number])
+            d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, d_vectors[number]))
+    return d_x, d_directions, d_initial
 
 
 def _one_step(cell, x, directions, plan):
@@ -227,21 +203,6 @@ def _rows_in_order(array, rows):
     out = empty((len(rows), array.shape[1]), array)
     gather_rows(array, rows, out)
     return out
-
-
-def _engine_of(x):
-    """Return the module that runs a direction's steps on the device of `x`."""
-    return cuda if on_device(x) else cpu
-
-
-def _of_direction(states, number):
-    """Return the states of one direction, (states, sequences, hidden), C-contiguous."""
-    return contiguous(states[:, number])
-
-
-def _stack_directions(states):
-    """Stack one array per direction into (states, directions, sequences, hidden)."""
-    return stacked(states, axis=1) if len(states) > 1 else states[0][:, None]
 
 
 @functools.lru_cache

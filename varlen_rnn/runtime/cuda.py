@@ -142,6 +142,8 @@ def _bytes_at(address: int, size: int) -> Any:
 
 def _argument(argument: Any) -> Any:
     """Return an argument as numba-cuda takes it: an array of ours becomes one of its own, which is kept."""
+    if type(argument) is tuple:
+        return tuple(map(_argument, argument))
     if not hasattr(argument, "interface"):
         return argument
     if argument.launched is None:

@@ -16,10 +16,6 @@ from varlen_rnn.errors import (
     ProgramError,
     ShapeError,
     check_flag,
-    check_int,
-    check_none,
-    check_number,
-    numpy_names,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
@@ -29,6 +25,7 @@ from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import beside, on_device
 from varlen_rnn.runtime.place import CUDA, HOST, Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.tape.array_methods import ArrayMethods
 from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
@@ -57,7 +54,7 @@ class _Ufuncs:
         return _apply_ufunc if variable is None else None
 
 
-class Variable:
+class Variable(ArrayMethods["Variable"]):
     """A value that remembers how it was computed; its length, items and iteration run over rows.
 
     Parameters
@@ -94,6 +91,9 @@ class Variable:
     permute, t, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("T"), Elsewhere("ndim")
     pow, tolist = Elsewhere("x ** exponent"), Elsewhere("numpy().tolist()")
     clamp, masked_fill = Elsewhere("clip(min, max)"), Elsewhere("functional.where(mask, value, x)")
+    any, all, prod = Elsewhere("numpy().any()"), Elsewhere("numpy().all()"), Elsewhere("numpy().prod()")
+    round = Elsewhere("numpy().round()")
+    clone = Elsewhere("x itself, which no operator changes, or Variable(x.numpy().copy())")
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
@@ -425,313 +425,14 @@ class Variable:
             hint = "give requires_grad=True to the leaves; under no_grad nothing is remembered"
             raise ProgramError(name, expected="a Variable that requires a gradient", hint=hint)
 
-    @numpy_names
-    def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> Variable:
-        """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
-        check_none("sum", dtype=dtype, out=out)
-        return apply("reduce_sum", self, axis=axis, keepdims=keepdims)
-
-    @numpy_names
-    def mean(
-        self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None
-    ) -> Variable:
-        """Return the mean of all elements, or over an axis; NaN if there are no elements, as in NumPy."""
-        check_none("mean", dtype=dtype, out=out)
-        return apply("reduce_mean", self, axis=axis, keepdims=keepdims)
-
-    @numpy_names
-    def var(
-        self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
-    ) -> Variable:
-        """Return the variance of all elements, or over an axis; an axis other than the rows keeps the LoD.
-
-        Parameters
-        ----------
-        axis : int, optional
-        ddof : int
-            Subtracted from the number of elements, by which the sum of squares is divided: 0 as in NumPy.  PyTorch's
-            default is 1, the estimate from a sample.  Without more elements than that, the result is NaN.
-        keepdims : bool
-
-        Raises
-        ------
-        ProgramError
-            `ddof` is not 0, and a program's number of elements is one that only a run tells.
-
-        Examples
-        --------
-        >>> x = Variable([[1.0, 3.0], [2.0, 2.0]])
-        >>> x.var(axis=1).numpy(), x.var(ddof=1).item()
-        (array([1., 0.]), 0.6666666666666666)
-        """
-        check_none("var", dtype=dtype, out=out)
-        axis = axis if axis is None else check_int(axis, "var, axis")
-        ddof, keepdims = check_int(ddof, "var, ddof", 0), check_flag(keepdims, "var, keepdims")
-        apart = self - self.mean(axis, keepdims=True)
-        found = (apart * apart).mean(axis, keepdims)
-        if not ddof:
-            return found
-        count = self.size if axis is None else self.shape[axis]
-        if count < 0:
-            hint = "ddof=0 works with any number"
-            raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
-        return found * (count / (count - ddof) if count > ddof else math.nan)
-
-    @numpy_names
-    def std(
-        self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
-    ) -> Variable:
-        """Return the standard deviation, the square root of `var`; its gradient is 0 where it is 0, as in PyTorch.
-
-        Examples
-        --------
-        >>> Variable([[1.0, 3.0], [2.0, 2.0]]).std(axis=1).numpy()
-        array([1., 0.])
-        """
-        check_none("std", dtype=dtype, out=out)
-        variance = self.var(axis, ddof, keepdims)
-        positive, one = variance > 0.0, operand(1.0, variance)
-        return apply("where", positive, apply("where", positive, variance, one).sqrt(), variance)
-
-    @numpy_names
-    def max(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
-        """Return the largest of all elements, or of those along an axis; NaN is larger than all numbers.
-
-        Equal elements share the gradient, as in `torch.amax`.  An axis other than the rows keeps the LoD.  `argmax`
-        returns the index, which PyTorch's `max` returns beside the value.
-
-        Raises
-        ------
-        ShapeError
-            There are no elements, or no such axis.
-
-        Examples
-        --------
-        >>> x = Variable([[1.0, 5.0], [7.0, 3.0]])
-        >>> x.max().item(), x.max(axis=0).numpy()
-        (7.0, array([7., 5.]))
-        """
-        check_none("max", out=out)
-        axis = axis if axis is None else check_int(axis, "max, axis")
-        return apply("reduce_max", self, axis=axis, keepdims=check_flag(keepdims, "max, keepdims"))
-
-    @numpy_names
-    def min(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
-        """Return the smallest of all elements, or of those along an axis; all else is as in `max`, NaN too.
-
-        Examples
-        --------
-        >>> Variable([[1.0, 5.0], [7.0, 3.0]]).min(axis=1).numpy()
-        array([1., 3.])
-        """
-        check_none("min", out=out)
-        axis = axis if axis is None else check_int(axis, "min, axis")
-        return apply("reduce_min", self, axis=axis, keepdims=check_flag(keepdims, "min, keepdims"))
-
-    def clip(self, min: Rows | None = None, max: Rows | None = None, *, out: None = None) -> Variable:
-        """Return every element, or the bound that it is beyond; the gradient beyond is 0, and whole on the bound.
-
-        Parameters
-        ----------
-        min, max : number, Variable or array, optional
-            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`; where a bound is NaN,
-            the result is.
-
-        Examples
-        --------
-        >>> Variable([-2.0, 0.5, 3.0]).clip(0, 1).numpy()
-        array([0. , 0.5, 1. ])
-
-        Source: `torch.clip`.
-        """
-        check_none("clip", out=out)
-        if min is None and max is None:
-            raise DTypeError("clip", expected="at least one of min and max", got="neither")
-        found = self
-        for bound, beyond in ((min, "less"), (max, "greater")):
-            if bound is not None:
-                limit = operand(bound, self)
-                found = apply("where", apply_detached(beyond, found, limit), limit, found)
-                if limit.dtype.kind == "f" and (isinstance(limit, Variable) or np.isnan(limit.data).any()):
-                    is_number = apply_detached("less_equal", limit, limit)  # NaN is not at most itself
-                    found = apply("where", is_number, found, limit)
-        return found
-
-    @numpy_names
-    def squeeze(self, axis: int | None = None) -> Variable:
-        """Return the elements without an axis of size 1, or without any such axis; rows with a LoD stay.
-
-        In a program, an axis stays if only a run tells its size.
-
-        Raises
-        ------
-        ShapeError
-            The axis has another size, or does not exist.
-
-        Examples
-        --------
-        >>> Variable([[[1.0], [2.0]]]).squeeze(-1).shape, Variable([[[1.0], [2.0]]]).squeeze().shape
-        ((1, 2), (2,))
-        """
-        shape = tuple(self.value.shape)
-        if axis is None:
-            first = bool(self.value.num_levels)
-            return self.reshape(shape[:first] + tuple(n for n in shape[first:] if n != 1))
-        axis = check_int(axis, "squeeze, axis")
-        if not -self.ndim <= axis < self.ndim or shape[axis] != 1:
-            raise ShapeError("squeeze, axis", expected=f"one of size 1 in shape {shape}", got=axis)
-        axis %= self.ndim
-        return self.reshape(shape[:axis] + shape[axis + 1 :])
-
-    @numpy_names
-    def unsqueeze(self, axis: int) -> Variable:
-        """Return the elements with a new axis of size 1; the LoD is kept unless the axis is the first.
-
-        Parameters
-        ----------
-        axis : int
-            The position of the new axis in the result; a negative number counts from the end.
-
-        Examples
-        --------
-        >>> Variable([1.0, 2.0]).unsqueeze(-1).shape
-        (2, 1)
-
-        Source: `Tensor.unsqueeze` of PyTorch.
-        """
-        shape, axis = tuple(self.value.shape), check_int(axis, "unsqueeze, axis")
-        if not -self.ndim - 1 <= axis <= self.ndim:
-            raise ShapeError("unsqueeze, axis", expected=f"{-self.ndim - 1} to {self.ndim}", got=shown(axis))
-        axis %= self.ndim + 1
-        return self.reshape((*shape[:axis], 1, *shape[axis:]))
-
-    @numpy_names
-    def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> Variable:
-        """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
-
-        Of equal elements, it is the first; NaN is largest.  An axis other than the rows keeps the LoD.
-        """
-        check_none("argmax", out=out)
-        axis = axis if axis is None else check_int(axis, "argmax, axis")
-        return apply_detached("argmax", self, axis=axis, keepdims=check_flag(keepdims, "argmax, keepdims"))
-
-    @numpy_names
-    def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> Variable:
-        """Return cumulative sums along an axis; rows with a LoD cannot be summed so."""
-        check_none("cumsum", dtype=dtype, out=out)
-        return apply("cumsum", self, axis=check_int(axis, "cumsum, axis"))
-
-    def abs(self) -> Variable:
-        """Return the magnitude of every element."""
-        return apply("absolute", self)
-
-    def sqrt(self) -> Variable:
-        """Return the square root of every element."""
-        return apply("sqrt", self)
-
-    def exp(self) -> Variable:
-        """Return e to the power of every element."""
-        return apply("exp", self)
-
-    def log(self) -> Variable:
-        """Return the natural logarithm of every element."""
-        return apply("log", self)
-
-    def tanh(self) -> Variable:
-        """Return the hyperbolic tangent of every element."""
-        return apply("tanh", self)
-
-    def sigmoid(self) -> Variable:
-        """Return 1 / (1 + exp(-x)) of every element."""
-        return apply("sigmoid", self)
-
-    def reshape(self, *shape: int | Iterable[int]) -> Variable:
-        """Return the elements in another shape; the LoD is kept if the number of rows is."""
-        return apply("reshape", self, shape=tuple(shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape))
-
-    @numpy_names
-    def transpose(self, axis0: int, axis1: int) -> Variable:
-        """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
-        axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
-        return apply("transpose", self, axis0=axis0, axis1=axis1)
-
-    @property
-    def T(self) -> Variable:
-        """The transposed matrix."""
-        if self.ndim != 2:
-            hint = "transpose(axis0, axis1) exchanges two axes of any number"
-            raise ShapeError("T of a Variable", expected="two axes", got=f"shape {self.shape}", hint=hint)
-        return apply("transpose", self, axis0=0, axis1=1)
-
-    def __add__(self, other: Rows) -> Variable:
-        return apply("add", self, operand(other, self))
-
-    def __radd__(self, other: Rows) -> Variable:
-        return apply("add", operand(other, self), self)
-
-    def __sub__(self, other: Rows) -> Variable:
-        return apply("sub", self, operand(other, self))
-
-    def __rsub__(self, other: Rows) -> Variable:
-        return apply("sub", operand(other, self), self)
-
-    def __mul__(self, other: Rows) -> Variable:
-        return apply("mul", self, operand(other, self))
-
-    def __rmul__(self, other: Rows) -> Variable:
-        return apply("mul", operand(other, self), self)
-
-    def __truediv__(self, other: Rows) -> Variable:
-        return apply("div", self, operand(other, self))
-
-    def __rtruediv__(self, other: Rows) -> Variable:
-        return apply("div", operand(other, self), self)
-
-    def __neg__(self) -> Variable:
-        return apply("neg", self)
-
-    def __abs__(self) -> Variable:
-        return apply("absolute", self)
-
-    def __lt__(self, other: Rows) -> Variable:
-        return apply_detached("less", self, operand(other, self))
-
-    def __le__(self, other: Rows) -> Variable:
-        return apply_detached("less_equal", self, operand(other, self))
-
-    def __gt__(self, other: Rows) -> Variable:
-        return apply_detached("greater", self, operand(other, self))
-
-    def __ge__(self, other: Rows) -> Variable:
-        return apply_detached("greater_equal", self, operand(other, self))
-
-    def __invert__(self) -> Variable:
-        return apply_detached("logical_not", self)
-
-    def __and__(self, other: Rows) -> Variable:
-        return apply_detached("logical_and", self, operand(other, self))
-
-    def __or__(self, other: Rows) -> Variable:
-        return apply_detached("logical_or", self, operand(other, self))
-
-    __rand__, __ror__ = __and__, __or__
-
-    def __pow__(self, exponent: float) -> Variable:
-        # A Python number, so that the result has the data type of the rows.
-        exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
-        return apply("pow", self, exponent=exponent)
-
-    def __matmul__(self, weight: Rows) -> Variable:
-        return _product(self, operand(weight, self))
-
-    def __rmatmul__(self, rows: Rows) -> Variable:
-        return _product(operand(rows, self), self)
-
     def __getitem__(self, index: Any) -> Variable:
         is_array = type(index) is np.ndarray and index.dtype.kind in "iu" and RECORDER.get() is not None
         if is_array or isinstance(index, (Variable, LoDTensor)):  # in a program, an array is a constant
             return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
+
+    def _operand(self, value: Rows) -> Variable | LoDTensor:
+        return operand(value, self)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype, copy=copy)
@@ -957,6 +658,10 @@ def apply_list(op_type: str, *inputs: Any, **attrs: Any) -> list[Variable]:
     """Return the outputs of an operator as a list, even if there is only one."""
     outputs = apply(op_type, *inputs, **attrs)
     return outputs if isinstance(outputs, list) else [outputs]
+
+
+Variable._apply, Variable._apply_detached = staticmethod(apply), staticmethod(apply_detached)
+Variable._product = staticmethod(_product)
 
 
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:

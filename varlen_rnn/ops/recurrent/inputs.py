@@ -327,7 +327,8 @@ def flat(directions):
     arrays = []
     for direction in directions:
         *four, projection, vectors, of_rows = direction
-        arrays += [*four, *(() if projection is None else (projection,)), *(() if vectors is None else vectors)]
+        arrays += [*four, *(() if projection is None else (projection,))]
+        arrays += [] if vectors is None else [vectors[k] for k in range(len(vectors))]
         if of_rows is not None:
             columns = range(0, of_rows.shape[1], direction.hidden)
             arrays += [contiguous(of_rows[:, first : first + direction.hidden]) for first in columns]

@@ -1,0 +1,318 @@
+"""CUDA kernels of the shrinking batch for any cell: a launch runs one phase of a step in all directions.
+
+Each thread has one unit of one sequence in one direction.  It sums the products of its own gates, then computes the
+cell's equations.  It reads the states of the step before where that step wrote them: in the outputs `y`, in the saved
+columns `kept`, or in the initial states.  No thread reads numbers that another thread of the same launch writes.
+
+Sequences are in the order of ranks: `alive` of them have step `t`.  `starts`, `lengths` and `order` are the plan's.
+An argument that differs between directions is a tuple with an entry per direction.
+"""
+
+import functools
+import math
+
+from varlen_rnn.kernels.elementwise import unravel
+from varlen_rnn.kernels.sums import add_block, settled
+from varlen_rnn.recurrence.bounds import bounded, through_bound
+from varlen_rnn.recurrence.phases import OUTPUT, PER_EPSILON, carried_by
+from varlen_rnn.recurrence.tuples import add, put, take
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.jit import body, cuda_kernel
+
+
+@body
+def row_of(starts, lengths, r, t, reverse):
+    """Return the row of rank `r` at step `t`."""
+    return starts[r] + (lengths[r] - 1 - t if reverse else t)
+
+
+@body
+def product_of(operand, row, column, depth, weight, weight_row, bias):
+    """Return `operand[row, column:] @ weight[weight_row] + bias`."""
+    total = bias
+    for k in range(depth):
+        total += operand[row, column + k] * weight[weight_row, k]
+    return total
+
+
+@body
+def product_grad_of(start, kept, row, column, depth, weight, rows, first_row, unit):
+    """Return `start + kept[row, column:] @ weight[first_row:][rows, unit]`; all rows in order if `rows` is empty."""
+    total = start
+    for k in range(depth):
+        weight_row = rows[first_row + k] if rows.shape[0] else k
+        total += kept[row, column + k] * weight[first_row + weight_row, unit]
+    return total
+
+
+@functools.cache
+def products_of(gates):
+    """Return a body for the tuple of `product_of` of each gate, whose rows of the weight are `hidden` apart."""
+    if gates == 0:
+
+        @body
+        def no_products(operand, row, column, depth, weight, bias, first, hidden):
+            return ()
+
+        return no_products
+    head, last = products_of(gates - 1), gates - 1
+
+    @body
+    def products(operand, row, column, depth, weight, bias, first, hidden):
+        at = first + last * hidden
+        mine = product_of(operand, row, column, depth, weight, at, bias[at])
+        return head(operand, row, column, depth, weight, bias, first, hidden) + (mine,)  # noqa: RUF005 - as in `take`
+
+    return products
+
+
+@functools.cache
+def states_before(cell):
+    """Return a body for the tuple of the states before step `t` in a unit of a sequence.
+
+    A layer with a projection has fewer outputs than units; the first state of the other units is 0.
+    """
+    column, take_states, take_others = len(cell.slots), take(len(cell.states)), take(len(cell.states) - 1)
+
+    @body
+    def states(initial, sequence, d, y, outputs, kept, row_before, t, unit):
+        hidden = initial.shape[3]
+        if t == 0:
+            return take_states(initial[:, d, sequence, unit], 0, 1)
+        first = y[row_before, d * outputs + unit] if unit < outputs else y.dtype.type(0)
+        return (first,) + take_others(kept[row_before], column * hidden + unit, hidden)  # noqa: RUF005 - as in `take`
+
+    return states
+
+
+@functools.cache
+def forward_step_of(cell, number):
+    """Return the kernel of a phase of a step of `cell`; one thread per direction, rank and unit."""
+    phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
+    before = sum(earlier.passes for earlier in cell.phases[:number])
+    states, step, products = states_before(cell), phase.step, products_of(phase.gates)
+    is_first, is_last = number == 0, number == len(cell.phases) - 1
+    num_rows, take_rows = len(cell.row_inputs), take(len(cell.row_inputs))
+    take_x, take_passed, take_vectors = take(len(cell.x_gates)), take(before), take(len(cell.vectors))
+    first_slot, end = phase.kept
+    put_slots, put_passes, put_others = put(end - first_slot), put(phase.passes), put((num_states - 1) * is_last)
+
+    @cuda_kernel
+    def forward_step(
+        t, alive, starts, lengths, order, reverse, initial, projected, given, weight, bias, vectors, first_row, depth,
+        reads, passed, kept, keeps, y, outputs,
+    ):  # fmt: skip
+        """A later phase's product reads column `reads`; `keeps` is the column of the first result, or -1 for `y`."""
+        i = cuda.grid(1)
+        hidden = initial.shape[3]
+        if i < len(reverse) * alive * hidden:
+            d, r, unit = unravel(i, alive, hidden)
+            sequence, saved, y_column = order[r], kept[d], d * outputs
+            row = row_of(starts, lengths, r, t, reverse[d])
+            row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+            prev = states(initial, sequence, d, y, outputs, saved, row_before, t, unit)
+            if not is_first:
+                operand, at, column = saved, row, reads * hidden
+            elif t == 0:
+                operand, at, column = initial[0, d], sequence, 0
+            else:
+                operand, at, column = y, row_before, y_column
+            h = products(operand, at, column, depth, weight[d], bias[d], first_row + unit, hidden)
+            x, earlier = take_x(projected[d][row], unit, hidden), take_passed(passed[d, :, r, unit], 0, 1)
+            v = take_vectors(vectors[d][:, unit], 0, 1) + take_rows(given[d][row if num_rows else 0], unit, hidden)
+            first, new, slots, later = step(x, h, prev, earlier, v)
+            put_others(saved[row], num_slots * hidden + unit, hidden, new)
+            put_slots(saved[row], first_slot * hidden + unit, hidden, slots)
+            put_passes(passed[d, :, r, unit], before, 1, later)
+            if keeps >= 0:
+                saved[row, keeps * hidden + unit] = first
+            elif keeps == OUTPUT:
+                y[row, y_column + unit] = first
+
+    return forward_step
+
+
+@cuda_kernel
+def project(t, alive, starts, lengths, reverse, kept, reads, weight, bound, y):
+    """Write the outputs of a projection of column `reads`; one thread per direction, rank and output."""
+    i = cuda.grid(1)
+    outputs, hidden = weight[0].shape
+    if i < len(reverse) * alive * outputs:
+        d, r, j = unravel(i, alive, outputs)
+        row = row_of(starts, lengths, r, t, reverse[d])
+        total = product_of(kept[d], row, reads * hidden, hidden, weight[d], j, y.dtype.type(0))
+        y[row, d * outputs + j] = bounded(total, bound)
+
+
+@cuda_kernel
+def normalise(t, alive, starts, lengths, reverse, passed, first_pass, norms, kept, column, scales):
+    """Normalise the values that a phase passes on; save them and the inverse divisors.
+
+    One thread per direction, rank and value.
+    """
+    i = cuda.grid(1)
+    number, hidden = passed.dtype.type, passed.shape[3]
+    if i < len(reverse) * alive * norms:
+        d, r, n = unravel(i, alive, norms)
+        values, saved = passed[d, first_pass + n, r], kept[d][row_of(starts, lengths, r, t, reverse[d])]
+        mean, variance = number(0), number(0)
+        for j in range(hidden):
+            mean += values[j] / number(hidden)
+        for j in range(hidden):
+            apart = values[j] - mean
+            variance += apart * apart / number(hidden)
+        scale = number(1) / math.sqrt(variance + number(1) / number(PER_EPSILON))
+        saved[scales + n] = scale
+        for j in range(hidden):
+            value = (values[j] - mean) * scale
+            values[j] = saved[column + n * hidden + j] = value
+
+
+@functools.cache
+def last_states_of(cell):
+    """Return the kernel of the last states; one thread per direction, rank and unit."""
+    states, put_states = states_before(cell), put(len(cell.states))
+
+    @cuda_kernel
+    def last_states(starts, lengths, order, reverse, initial, kept, y, outputs, last):
+        """`last[:, d, order[r]]` = the states after the last step of rank r; the initial ones if it has no steps."""
+        i = cuda.grid(1)
+        count, hidden = order.shape[0], initial.shape[3]
+        if i < len(reverse) * count * hidden:
+            d, r, unit = unravel(i, count, hidden)
+            row = row_of(starts, lengths, r, lengths[r] - 1, reverse[d])
+            found = states(initial, order[r], d, y, outputs, kept[d], row, lengths[r], unit)
+            put_states(last[:, d, order[r], unit], 0, 1, found)
+
+    return last_states
+
+
+@cuda_kernel
+def carry_last(d_last, order, carried):
+    """`carried[d, s, r]` = the gradient of last state s of rank r; one thread per element of `d_last`."""
+    i = cuda.grid(1)
+    if i < d_last.size:
+        plane, r, unit = unravel(i, d_last.shape[2], d_last.shape[3])
+        s, d = plane // d_last.shape[1], plane % d_last.shape[1]
+        carried[d, s, r, unit] = d_last[s, d, order[r], unit]
+
+
+@functools.cache
+def backward_step_of(cell, number):
+    """Return the kernel of the gradient of a phase of a step; one thread per direction, rank and unit."""
+    phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
+    num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, cell.num_kept - num_slots - num_states + 1
+    num_rows, take_rows, states = len(cell.row_inputs), take(len(cell.row_inputs)), states_before(cell)
+    take_slots, take_others = take(num_slots), take(num_states - 1)
+    take_operands, take_carried, take_vectors = take(num_operands), take(num_carried), take(len(cell.vectors))
+    first_slot, end = phase.slots
+    put_slots, put_carried = put(end - first_slot), put(num_carried)
+    first_vector, end_vector = phase.vectors
+    add_vectors = add(end_vector - first_vector)
+
+    @cuda_kernel
+    def backward_step(
+        t, alive, starts, lengths, order, reverse, initial, given, vectors, kept, y, outputs, d_y, d_others, carried,
+        later, ranks, column, depth, weight, rows, first_row, target, sums, total, lost, ends,
+    ):  # fmt: skip
+        """Replace slots and `carried` gradients; first add the product of the launch before to `carried[:, target]`.
+
+        That product is of step `later`, of the first `ranks` ranks.  `d_y` and `d_others` have no rows if they do not
+        reach this phase.  If the step `ends` a block, the sums of vectors' gradients are added to the totals.
+        """
+        i = cuda.grid(1)
+        hidden = carried.shape[3]
+        if i < len(reverse) * alive * hidden:
+            d, r, unit = unravel(i, alive, hidden)
+            row, saved, mine = row_of(starts, lengths, r, t, reverse[d]), kept[d], carried[d, :, r, unit]
+            if r < ranks and unit < weight[d].shape[1]:
+                row_later = row_of(starts, lengths, r, later, reverse[d])
+                mine[target] = product_grad_of(
+                    mine[target], saved, row_later, column, depth, weight[d], rows, first_row, unit
+                )
+            if d_y.shape[0]:
+                mine[0] += d_y[row, d * outputs + unit]
+            for s in range(1, num_states if d_others[d].shape[0] else 0):
+                mine[s] += d_others[d][row, (s - 1) * hidden + unit]
+            slots = take_slots(saved[row], unit, hidden)
+            after = slots[:1] + take_others(saved[row], num_slots * hidden + unit, hidden)
+            operands = take_operands(saved[row], (num_slots + num_states - 1) * hidden + unit, hidden)
+            row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+            prev = states(initial, order[r], d, y, outputs, saved, row_before, t, unit)
+            v = take_vectors(vectors[d][:, unit], 0, 1) + take_rows(given[d][row if num_rows else 0], unit, hidden)
+            d_slots, leaving, d_v = step_grad(slots, prev, after, operands, take_carried(mine, 0, 1), v)
+            put_slots(saved[row], first_slot * hidden + unit, hidden, d_slots)
+            put_carried(mine, 0, 1, leaving)
+            add_vectors(sums[d, :, r, unit], first_vector, 1, d_v)
+            for k in range(first_vector, end_vector if ends else first_vector):
+                at = d, k, r, unit
+                total[at], lost[at] = add_block(total[at], lost[at], sums[at])
+                sums[at] = 0
+
+    return backward_step
+
+
+@cuda_kernel
+def project_grad(
+    t, alive, starts, lengths, reverse, kept, keeps, y, bound, d_y, carried, ranks, column, depth, weight, rows
+):
+    """Save the gradient of outputs from column `keeps` on, and clear the gradient of the first state.
+
+    The product of step `t + 1`, of the first `ranks` ranks, is added before.  One thread per direction, rank and unit.
+    """
+    i = cuda.grid(1)
+    outputs, hidden = weight[0].shape[1], carried.shape[3]
+    if i < len(reverse) * alive * hidden:
+        d, r, j = unravel(i, alive, hidden)
+        row = row_of(starts, lengths, r, t, reverse[d])
+        if j < outputs:
+            total = carried[d, 0, r, j]
+            if r < ranks:
+                row_later = row_of(starts, lengths, r, t + 1, reverse[d])
+                total = product_grad_of(total, kept[d], row_later, column, depth, weight[d], rows, 0, j)
+            total += d_y[row, d * outputs + j]
+            kept[d][row, keeps + j] = through_bound(total, y[row, d * outputs + j], bound)
+        carried[d, 0, r, j] = 0
+
+
+@cuda_kernel
+def normalise_grad(t, alive, starts, lengths, reverse, kept, column, scales, carried, first, norms):
+    """Turn gradients of normalised values into gradients of passed values; one thread per direction, rank and value."""
+    i = cuda.grid(1)
+    number, hidden = carried.dtype.type, carried.shape[3]
+    if i < len(reverse) * alive * norms:
+        d, r, n = unravel(i, alive, norms)
+        values, saved = carried[d, first + n, r], kept[d][row_of(starts, lengths, r, t, reverse[d])]
+        mean, slope = number(0), number(0)
+        for j in range(hidden):
+            mean += values[j] / number(hidden)
+            slope += values[j] * saved[column + n * hidden + j] / number(hidden)
+        for j in range(hidden):
+            values[j] = saved[scales + n] * (values[j] - mean - saved[column + n * hidden + j] * slope)
+
+
+@cuda_kernel
+def initial_grads(starts, lengths, order, reverse, kept, carried, ranks, column, depth, weight, rows, d_initial):
+    """Write the gradients of initial states, to which the product of step 0 is added.
+
+    One thread per element of `d_initial`, (states, directions, sequences, hidden).
+    """
+    i = cuda.grid(1)
+    if i < d_initial.size:
+        plane, r, unit = unravel(i, d_initial.shape[2], d_initial.shape[3])
+        s, d = plane // d_initial.shape[1], plane % d_initial.shape[1]
+        total = carried[d, s, r, unit]
+        if s == 0 and r < ranks and unit < weight[d].shape[1]:
+            row = row_of(starts, lengths, r, 0, reverse[d])
+            total = product_grad_of(total, kept[d], row, column, depth, weight[d], rows, 0, unit)
+        d_initial[s, d, order[r], unit] = total
+
+
+@cuda_kernel
+def settle(total, lost, order, out):
+    """`out[d, k, order[r]] = settled(total[d, k, r], lost[d, k, r])`; one thread per sum."""
+    i = cuda.grid(1)
+    if i < out.size:
+        plane, r, unit = unravel(i, out.shape[2], out.shape[3])
+        d, k = plane // out.shape[1], plane % out.shape[1]
+        out[d, k, order[r], unit] = settled(total[d, k, r, unit], lost[d, k, r, unit])
