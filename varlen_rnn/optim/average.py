@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
-from varlen_rnn.kernels.arithmetic import add, multiply, subtract
 from varlen_rnn.runtime.device import copy_into, moved, on_device
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import shard_name
+from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
+from varlen_rnn.tape.modes import no_grad, recording
+from varlen_rnn.tape.variable import Variable
 
 
 class AveragedModel:
@@ -69,10 +71,12 @@ class AveragedModel:
         buffers = {name for name, _ in self.model.named_buffers()}
         for name, variable in self._kept():
             average, array = self._average_of(name, variable), variable.value.data
-            if name in buffers:  # moments are averages already
+            if name in buffers or array.dtype not in FLOATS:  # moments are averages already, and no float16 is trained
                 copy_into(average, array)
             else:
-                copy_into(average, add(average, multiply(subtract(array, average), average.dtype.type(share))))
+                with no_grad(), recording(None):
+                    before = Variable(average)
+                    copy_into(average, (before + (Variable(array) - before) * share).value.data)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
