@@ -59,7 +59,6 @@ F, LENGTHS = vr.nn.functional, [3, 1, 5, 2]
 IDS = vr.create_lod_tensor(np.random.default_rng(0).integers(0, 9, sum(LENGTHS)), [LENGTHS])
 TAGS = vr.create_lod_tensor(np.random.default_rng(1).integers(0, 3, sum(LENGTHS)), [LENGTHS])
 SPOKEN = vr.create_lod_tensor(np.random.default_rng(2).integers(1, 4, 6), [[2, 0, 3, 1]])
-CLASSES = vr.LoDTensor(np.array([0, 2, 1, 1]))
 
 
 class Speech(vr.nn.Module):
@@ -84,16 +83,6 @@ class Words(vr.nn.Module):
         words = self.dropout(self.embedding(ids))
         words = words + self.attention(words, words, words) + self.attention(words, words, words, window=(1, 1))
         return F.cross_entropy(self.output(words), tags)
-
-
-class Classifier(vr.nn.Module):
-    """attention_classify in small, which makes ids of classes in each step."""
-
-    def __init__(self):
-        self.inner = example("attention_classify").Classifier(9, 3, 8, 2)
-
-    def forward(self, ids, classes):
-        return F.cross_entropy(self.inner(ids), classes)
 
 
 class Recomputed(vr.nn.Module):
@@ -147,10 +136,8 @@ MODELS = {
     "step as a cell": (lambda: Steps(True), TAGS),
     "step by operators": (lambda: Steps(False), TAGS),
     "weights of attention": (Weights, TAGS),
-    "crf": (lambda: example("tag_tokens").Tagger(9, 3, 6, 5), TAGS),
     "ctc": (Speech, SPOKEN),
     "attention": (Words, TAGS),
-    "attention_classify": (Classifier, CLASSES),
 }
 
 
@@ -174,10 +161,9 @@ def test_models_learn_as_on_the_cpu(name, on_cuda):
 
         losses[place] = [step().item() for _ in range(3)]
     np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
-    if name != "attention_classify":
-        gc.collect()
-        with steady():
-            step()
+    gc.collect()
+    with steady():
+        step()
 
 
 @pytest.fixture
