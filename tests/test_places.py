@@ -9,6 +9,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -573,6 +574,70 @@ def test_idle_memory_is_given_back_before_the_device_has_none(monkeypatch):
     assert len(tries) == 2
     assert not any(driver._pool._idle.values())
     assert x.size == 9000
+
+
+class Limited:
+    """An allocation of at most some bytes at a time, as on a device with little memory."""
+
+    def __init__(self, monkeypatch, most):
+        self.most, self.held, allocate = most, 0, cuda.driver._pool._allocate
+
+        def limited(size):
+            if self.held + size > self.most:
+                raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+            block = allocate(size)
+            self.held += size
+            weakref.finalize(block.owner, self._free, size)
+            return block
+
+        monkeypatch.setattr(cuda.driver._pool, "_allocate", limited)
+
+    def _free(self, size):
+        self.held -= size
+
+
+def test_remembered_copies_and_idle_memory_make_room(monkeypatch):
+    memory, like = Limited(monkeypatch, 40_000), to_device(np.zeros(1))
+    beside(np.arange(1000), like)  # 8,000 bytes that only save a copy
+    idle = to_device(np.ones(2000))
+    del idle
+    assert memory.held > 24_000
+    x = to_device(np.ones(4000))
+    assert memory.held < 40_000
+    assert not cuda.driver.uploads
+    np.testing.assert_array_equal(x.copy_to_host(), 1)
+    np.testing.assert_array_equal(beside(np.arange(500), like).copy_to_host(), np.arange(500))
+
+
+def test_an_error_says_how_much_memory_arrays_hold(monkeypatch):
+    memory, held = Limited(monkeypatch, 40_000), to_device(np.ones(4000))
+    message = r"CUDA device: expected room for [0-9,]+ bytes, got .* arrays hold 3[2-9],[0-9]+ bytes"
+    with pytest.raises(MemoryError, match=message) as raised:
+        to_device(np.ones(4000))
+    assert "OUT_OF_MEMORY" in str(raised.value.__cause__)
+    del held, raised
+    gc.collect()
+    assert to_device(np.ones(4000)).size == 4000
+    assert memory.held <= 40_000
+
+
+def test_a_step_that_finds_no_memory_leaves_the_model_as_it_was(monkeypatch):
+    model, x = vr.nn.GRU(3, 40).to("cuda"), rows_of(30, 20).to("cuda")
+    before = model.state_dict()
+    memory = Limited(monkeypatch, 0)
+    with pytest.raises(MemoryError, match="expected room for"):
+        model(x)[0].sum().backward()
+    memory.most = 10**9
+    model(x)[0].sum().backward()
+    for name, array in before.items():
+        np.testing.assert_array_equal(model.state_dict()[name], array)
+
+
+def test_released_memory_is_that_of_remembered_copies_too():
+    like = to_device(np.zeros(1))
+    beside(np.arange(9), like)
+    vr.release_memory()
+    assert not cuda.driver.uploads
 
 
 # Other libraries.

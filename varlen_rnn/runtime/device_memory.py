@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.memory import on_release, with_room_to_grow
 
 _LEAST = 512  # bytes, the alignment of a driver
@@ -76,10 +77,12 @@ class Pool:
     ----------
     allocate : callable
         `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory.
+    forget : callable
+        Drops arrays that are kept only to save copies.
     """
 
-    def __init__(self, allocate: Callable[[int], Block]) -> None:
-        self._allocate = allocate
+    def __init__(self, allocate: Callable[[int], Block], forget: Callable[[], object]) -> None:
+        self._allocate, self._forget = allocate, forget
         self._lent: set[_Lender] = set()
         self._idle: dict[int, list[_Lender]] = defaultdict(list)  # by size
         _pools.add(self)
@@ -105,20 +108,29 @@ class Pool:
         return lender.block
 
     def _new_block(self, size: int) -> Block:
+        """Return a new block; if there is no memory for it, release what nobody needs, and try once more."""
         try:
             return self._allocate(size)
+        except InputError:  # there is no device
+            raise
         except Exception:
-            if not self.release():
-                raise
-        return self._allocate(size)
+            self.release()
+        try:
+            return self._allocate(size)
+        except Exception as error:
+            held = sum(lender.block.size for lender in list(self._lent))
+            got = f"a device without, where arrays hold {held:,} bytes"
+            message = (
+                f"memory of a CUDA device: expected room for {size:,} bytes, got {got} (smaller batches hold less)"
+            )
+            raise MemoryError(message) from error
 
-    def release(self) -> bool:
-        """Give idle blocks back to the driver; return whether there were any."""
-        found = False
+    def release(self) -> None:
+        """Give idle blocks back to the driver, and those of arrays that are kept only to save copies."""
+        self._forget()
         for size in list(self._idle):
             while self._idle_block(size) is not None:
-                found = True
-        return found
+                pass
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
