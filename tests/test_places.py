@@ -759,6 +759,25 @@ def test_what_another_library_wrote_is_not_taken_for_a_remembered_copy():
     assert before.shape == (2, 3)
 
 
+def test_results_and_gradients_never_share_a_remembered_copy():
+    lengths = vr.Variable(np.array([1, 3])).to("cuda")
+    weight = vr.Variable(vr.sequence_mask(lengths, 3, dtype="float32").detach().value, requires_grad=True)
+    (weight * 1.0).sum().backward()
+    vr.optim.SGD([weight], lr=1.0).step()  # in place
+    again = vr.sequence_mask(lengths, 3, dtype="float32")
+    np.testing.assert_array_equal(again.cpu().numpy(), [[1, 0, 0], [1, 1, 1]])
+    first, second = (vr.sequence_mask(lengths, 3).value.data for _ in range(2))
+    assert first.memory is not second.memory
+    np.testing.assert_array_equal(host_numbers(second), [[1, 0, 0], [1, 1, 1]])
+    leaves = [vr.Variable(to_device(np.array([2.0])), requires_grad=True) for _ in range(2)]
+    for leaf in leaves:
+        leaf.backward()
+    ctypes.memset(leaves[0].grad.address, 7, 8)  # as a kernel of the user may
+    assert leaves[1].grad.item() == 1
+    assert (leaves[1] * 1.0).sum().backward() is None
+    assert leaves[1].grad.item() == 2
+
+
 def test_another_stream_waits_for_launches(monkeypatch):
     waits, x = [], to_device(np.ones(3))
     monkeypatch.setattr(cuda.driver, "synchronize", lambda: waits.append(1))
