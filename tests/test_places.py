@@ -5,11 +5,14 @@ The device is the emulated one; `python -m pytest -m gpu` runs the tests of kern
 
 import copy
 import ctypes
+import functools
 import gc
 import pickle
+import re
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +20,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.emulated.device import Driver, missing
-from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from tests.emulated.ledger import ALLOCATION, LAUNCH, ON_DEVICE, TO_DEVICE, TO_HOST, steady, totals
 from tests.waiting import HANGS
 from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.copies import assign
@@ -786,6 +789,44 @@ def test_another_stream_waits_for_launches(monkeypatch):
         assert len(waits) == wanted
     vr.Variable(SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | {"stream": 77}))
     assert len(waits) == 3
+
+
+class Dispatcher:
+    """A kernel of numba-cuda's `jit`, which takes arrays by their interface; here the emulated device runs it."""
+
+    def __init__(self, dispatcher):
+        self.dispatcher = dispatcher
+
+    def __getitem__(self, configuration):
+        return functools.partial(self._launch, configuration)
+
+    def _launch(self, configuration, *arguments):
+        array, *numbers = arguments
+        assert str(self.dispatcher.typeof_pyval(array)) == "array(float32, 2d, C)"
+        about = SimpleNamespace(__cuda_array_interface__=array.__cuda_array_interface__)
+        cuda.Kernel(self.dispatcher.py_func)[configuration](shared(about), *numbers)
+
+
+def test_the_page_gives_memory_to_kernels_and_tensors_without_a_copy(monkeypatch):
+    from numba import cuda as numba_cuda
+
+    page = (Path(__file__).parent.parent / "docs" / "gpu.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    jit = numba_cuda.jit
+    monkeypatch.setattr(numba_cuda, "jit", lambda function: Dispatcher(jit(function)))
+    tensor = Foreign(np.arange(6, dtype=np.float32).reshape(2, 3), "interface")
+    torch = SimpleNamespace(as_tensor=lambda x, device: x.__cuda_array_interface__)
+    vr.manual_seed(0)
+    weight, bias = (parameter.data for parameter in vr.nn.Linear(3, 2).parameters())
+    vr.manual_seed(0)
+    names, before = {"np": np, "vr": vr, "torch": torch, "tensor": tensor}, counted(TO_HOST, TO_DEVICE, ON_DEVICE)
+    exec(compile(block, "gpu.md", "exec"), names)
+    assert counted(TO_HOST, TO_DEVICE, ON_DEVICE) == [before[0], before[1] + 2, before[2]]
+    assert names["x"].value.data.address == tensor.array.address
+    y = shared(SimpleNamespace(__cuda_array_interface__=names["y"]))
+    np.testing.assert_array_equal(names["layer"].weight.data.copy_to_host(), weight * np.float32(0.5))
+    wanted = tensor.array.copy_to_host() @ (weight * np.float32(0.5)).T + bias
+    np.testing.assert_allclose(y.copy_to_host(), wanted, rtol=1e-6)
 
 
 # A layer.
