@@ -80,3 +80,17 @@ def test_few_sequences_or_constant_features(count):
         assert np.isfinite(found).all()
         assert np.isfinite(loss)
         assert np.isfinite(model.outputs(features)).all()
+
+
+def test_outputs_of_classes_are_logarithms_of_shares():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(20, size=60)
+    x = (np.eye(20)[labels] + 0.5 * rng.standard_normal((60, 20))).astype(np.float32)
+    values, model = 2.0 * np.eye(20)[labels] - 1, Linear()
+    _, left_out = model.fit_left_out(x, np.ones(20), Targets(values, "classes", np.ones(60)))
+    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
+    logarithms = lambda found: np.log(np.maximum((1 + found) / 2, 0) + 4 / 20)
+    whole = Ridge(model.penalty).fit(scaled, values)
+    np.testing.assert_allclose(model.outputs(x), logarithms(whole.predict(scaled)), rtol=1e-3, atol=1e-4)
+    without = Ridge(model.penalty).fit(scaled[1:], values[1:])
+    np.testing.assert_allclose(left_out[0], logarithms(without.predict(scaled[:1]))[0], rtol=1e-5, atol=1e-5)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-BINS = 10
+BINS, TRIALS = 10, 200
 
 
 def losses_of(kind, found, wanted):
@@ -32,15 +32,16 @@ def summary(kind, found, proba, wanted):
 
     Examples
     --------
-    >>> summary("series", np.array([0, 0]), None, np.array([0, 1]))
-    {'error': 0.5, 'of_test': 0.354}
+    >>> summary("series", np.zeros(16), None, np.arange(16) % 2)
+    {'error': 0.5, 'of_test': 0.125}
     """
     losses = losses_of(kind, found, wanted)
-    line = {"error": float(losses.mean()), "of_test": round(float(losses.std() / len(losses) ** 0.5), 3)}
+    line = {"error": float(losses.mean()), "of_test": float(losses.std() / len(losses) ** 0.5)}
     if proba is not None and kind in ("numbers", "forecasts"):
         line["coverage"] = float(np.mean((proba[..., 0] <= wanted) & (wanted <= proba[..., 1])))
     elif proba is not None:
-        line["calibration"] = calibration(np.max(proba, axis=1), losses == 0)
+        sure = np.max(proba, axis=1)
+        line |= {"calibration": calibration(sure, losses == 0), "calibration_by_chance": by_chance(sure)}
     return line
 
 
@@ -55,3 +56,15 @@ def calibration(sure, right):
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     gaps = [abs(sure[bins == k].mean() - right[bins == k].mean()) * np.mean(bins == k) for k in np.unique(bins)]
     return np.float64(sum(gaps))
+
+
+def by_chance(sure):
+    """Return the mean calibration error of a model that is right exactly as often as it is sure, on so few sequences.
+
+    Examples
+    --------
+    >>> by_chance(np.full(4, 0.5)) > by_chance(np.full(400, 0.5)) > 0
+    np.True_
+    """
+    rng = np.random.default_rng(0)
+    return np.mean([calibration(sure, rng.random(len(sure)) < sure) for _ in range(TRIALS)])

@@ -1,13 +1,16 @@
 """The sets: where each comes from, and how it is divided.
 
-The loaders import what they need themselves, because aeon's environment has NumPy and scikit-learn alone.
+The loaders import what else they need themselves, because aeon's environment has NumPy and scikit-learn alone.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.quality import series
 from benchmarks.quality.models import models_of
+from benchmarks.quality.series import forecasts
 
 SHARE = 4  # one of four sequences is for the test, if the set has no test part of its own
 
@@ -29,6 +32,9 @@ class Set(NamedTuple):
         Whether its files are in aeon's environment.
     of_ours : bool
         Whether varlen_rnn reads it, which aeon's environment lacks.
+    origins : int
+        From how many points of time forecasts begin: the last `horizon` values, and the values before them, ...  A few
+        series have few forecasts from one point, and their errors belong together.
     """
 
     kind: str
@@ -37,6 +43,17 @@ class Set(NamedTuple):
     about: str
     of_aeon: bool = False
     of_ours: bool = False
+    origins: int = 1
+
+    def divisions(self, folder):
+        """Yield the training and the test part, of forecasts once for each origin."""
+        whole = self.load(folder)
+        yield whole
+        if self.origins > 1:
+            (past, (horizon, season)), (_, future) = whole
+            for number in range(1, self.origins):
+                series = [np.concatenate(pair)[: -number * horizon] for pair in zip(past, future, strict=True)]
+                yield forecasts(series, horizon, season)
 
 
 def read_ts(path):
@@ -44,8 +61,6 @@ def read_ts(path):
 
     A series that is padded with NaN ends where the padding begins.
     """
-    import numpy as np
-
     lines = path.read_text().splitlines()
     begin = next(number for number, line in enumerate(lines) if line.lower().startswith("@data"))
     X, y = [], []
@@ -70,8 +85,6 @@ def _series(name, about, tuned=False, kind="series"):
 
 def _divided(X, y):
     """Return training and test part: a random quarter, the same in every run, is for the test."""
-    import numpy as np
-
     order = np.random.default_rng(0).permutation(len(X))
     held = len(X) // SHARE
     chosen = lambda some, which: some[which] if isinstance(some, np.ndarray) else [some[k] for k in which]
@@ -79,7 +92,6 @@ def _divided(X, y):
 
 
 def _digits(folder):
-    import numpy as np
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -87,8 +99,6 @@ def _digits(folder):
 
 
 def _names(folder):
-    import numpy as np
-
     import varlen_rnn as vr
 
     whole = vr.data.unicode_names()
@@ -98,8 +108,6 @@ def _names(folder):
 
 
 def _sentences(folder):
-    import numpy as np
-
     import varlen_rnn as vr
 
     whole = vr.data.documentation_sentences()
@@ -108,8 +116,6 @@ def _sentences(folder):
 
 
 def _packages(folder):
-    import numpy as np
-
     import varlen_rnn as vr
 
     whole = vr.data.standard_library_functions(["asyncio", "email", "json", "logging", "unittest", "xml"])
@@ -124,8 +130,6 @@ def _functions():
 
 
 def _branches(folder):
-    import numpy as np
-
     from benchmarks.estimators import lines
 
     pairs = [pair for text in _functions() if (pair := lines(text)) is not None]
@@ -172,9 +176,11 @@ SETS = dict(
     "M1 yearly": Set("forecasts", series.m1, False, "181 yearly series of the M1 competition", True),
     "fertility": Set("forecasts", series.fertility, True, "births per woman in 192 countries, yearly", True),
     "firms": Set("forecasts", series.firms, True, "investment, value and capital of 11 firms, yearly", True),
-    "economy": Set("forecasts", series.economy, False, "10 quarterly series of the United States", True),
-    "sea": Set("forecasts", series.sea, True, "temperatures of the sea, 6 decades of months", True),
-    "carbon dioxide": Set("forecasts", series.carbon_dioxide, False, "concentrations in the air, by month", True),
+    "economy": Set("forecasts", series.economy, False, "10 quarterly series of the United States", True, origins=4),
+    "sea": Set("forecasts", series.sea, True, "temperatures of the sea, 6 decades of months", True, origins=4),
+    "carbon dioxide": Set(
+        "forecasts", series.carbon_dioxide, False, "concentrations in the air, by month", True, origins=4
+    ),
     "sales": Set("forecasts", series.sales, False, "3 monthly series of passengers, sales and orders", True),
     "branches": Set(
         "numbers", _branches, False, "the lines of functions, indent and length: how many branches", of_ours=True

@@ -1,10 +1,13 @@
 """`python -m benchmarks.quality.worker SET MODEL FOLDER SEED ...`: a line of JSON for each seed, as it is computed."""
 
 import json
+import statistics
 import sys
 import time
 import warnings
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.quality.models import function_of
 from benchmarks.quality.scores import summary
@@ -13,13 +16,20 @@ from benchmarks.quality.sets import SETS
 
 def result(name, model, seed, folder):
     """Return the error of a model on a set, its parts, and the seconds of the fit and of the predictions."""
-    (X, y), (X_test, y_test) = SETS[name].load(Path(folder))
-    kind = SETS[name].kind
-    began = time.process_time()
-    found, proba, seconds = function_of(model)(kind, X, y, X_test, seed)
+    kind, parts, fits, began = SETS[name].kind, [], [], time.process_time()
+    for (X, y), (X_test, y_test) in SETS[name].divisions(Path(folder)):
+        *found, seconds = function_of(model)(kind, X, y, X_test, seed)
+        parts.append((*found, y_test))
+        fits.append(seconds)
     whole = time.process_time() - began
-    line = {"set": name, "model": model, "seed": seed, "kind": kind, "train": len(X), "test": len(X_test)}
-    return line | summary(kind, found, proba, y_test) | {"fit": seconds, "predict": whole - seconds}
+    found, proba, wanted = (joined(some) for some in zip(*parts, strict=True))
+    line = {"set": name, "model": model, "seed": seed, "kind": kind, "train": len(X), "test": len(found)}
+    return line | summary(kind, found, proba, wanted) | {"fit": statistics.mean(fits), "predict": whole - sum(fits)}
+
+
+def joined(some):
+    """Return what a model found from each origin as one array; from one origin, as it is."""
+    return some[0] if len(some) == 1 or some[0] is None else np.concatenate(some)
 
 
 if __name__ == "__main__":

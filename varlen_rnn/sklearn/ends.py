@@ -124,6 +124,7 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
     """Return numbers that calibrate quantiles if they are added to them, `(horizon, quantiles)`; 0 for the median.
 
     Errors grow with the steps ahead as a power of them.  Over this power, they are quantiles of all steps together.
+    Errors after one end belong together, so as many of them are independent as there are ends.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
         spread = np.polyval(np.polyfit(steps, spread, 1), steps)
     errors = (wanted[:, :, None] - found) / np.exp(spread)[:, None]
     errors = np.broadcast_to(errors, (*wanted.shape, len(levels))).reshape(-1, len(levels))
-    found = np.exp(spread)[:, None] * quantiles_of(errors, np.array(levels))
+    found = np.exp(spread)[:, None] * quantiles_of(errors, np.array(levels), independent=len(wanted))
     found[:, middle] = 0
     return found
 

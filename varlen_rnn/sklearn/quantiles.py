@@ -70,16 +70,21 @@ def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.n
     return np.maximum(levels * difference, (levels - 1) * difference)
 
 
-def quantiles_of(values: np.ndarray, levels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def quantiles_of(
+    values: np.ndarray, levels: np.ndarray, weights: np.ndarray | None = None, independent: int | None = None
+) -> np.ndarray:
     """Return a quantile of each column, so that another number lies below it with the probability `level`.
 
-    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  A level beyond the first or last has its number.
+    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  If fewer are independent, levels are as far from
+    the middle as in a sample of so few.  A level beyond the first or last has its number.
 
     Parameters
     ----------
     values : array, shape `(numbers, columns)`
     levels : array, shape `(columns,)`
     weights : array, shape `(numbers,)`, optional
+    independent : int, optional
+        How many of the numbers are independent, such as the ends of series, each of which has several errors.
 
     Examples
     --------
@@ -92,5 +97,8 @@ def quantiles_of(values: np.ndarray, levels: np.ndarray, weights: np.ndarray | N
         return np.zeros(len(levels))
     order = np.argsort(values, axis=0, kind="stable")
     places = np.cumsum(weights[order], axis=0) / weights.sum() * (len(values) / (len(values) + 1))
+    if independent is not None and 1 < independent < len(values):  # the levels of so few reach from 1 / (n + 1) on
+        of_few, of_all = ((n - 1) / (n + 1) for n in (independent, len(values)))
+        places = 0.5 + (places - 0.5) * (of_few / of_all)
     columns = np.take_along_axis(values, order, axis=0)
     return np.array([np.interp(level, places[:, k], columns[:, k]) for k, level in enumerate(levels)])
