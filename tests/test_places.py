@@ -614,7 +614,7 @@ def test_remembered_copies_and_idle_memory_make_room(monkeypatch):
 
 def test_an_error_says_how_much_memory_arrays_hold(monkeypatch):
     memory, held = Limited(monkeypatch, 40_000), to_device(np.ones(4000))
-    message = r"CUDA device: expected room for [0-9,]+ bytes, got .* arrays hold 3[2-9],[0-9]+ bytes"
+    message = r"CUDA memory: expected room for [0-9,]+ bytes, got .* arrays hold 3[2-9],[0-9]+ bytes"
     with pytest.raises(MemoryError, match=message) as raised:
         to_device(np.ones(4000))
     assert "OUT_OF_MEMORY" in str(raised.value.__cause__)

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.memory import on_release, with_room_to_grow
 
 _LEAST = 512  # bytes, the alignment of a driver
@@ -78,7 +77,7 @@ class Pool:
     allocate : callable
         `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory.
     forget : callable
-        Drops arrays that are kept only to save copies.
+        Drops the copies that `device.beside` remembers.
     """
 
     def __init__(self, allocate: Callable[[int], Block], forget: Callable[[], object]) -> None:
@@ -108,29 +107,34 @@ class Pool:
         return lender.block
 
     def _new_block(self, size: int) -> Block:
-        """Return a new block; if there is no memory for it, release what nobody needs, and try once more."""
-        try:
-            return self._allocate(size)
-        except InputError:  # there is no device
-            raise
-        except Exception:
-            self.release()
+        """Return a new block; if the device is full, release idle blocks and remembered copies, and try once more."""
         try:
             return self._allocate(size)
         except Exception as error:
+            if not _is_full(error):
+                raise
+        self.release()
+        try:
+            return self._allocate(size)
+        except Exception as error:
+            if not _is_full(error):
+                raise
             held = sum(lender.block.size for lender in list(self._lent))
-            got = f"a device without, where arrays hold {held:,} bytes"
-            message = (
-                f"memory of a CUDA device: expected room for {size:,} bytes, got {got} (smaller batches hold less)"
-            )
-            raise MemoryError(message) from error
+            expected, got = f"room for {size:,} bytes", f"a device on which arrays hold {held:,} bytes"
+            hint = "smaller batches hold less"
+            raise MemoryError(f"CUDA memory: expected {expected}, got {got} ({hint})") from error
 
     def release(self) -> None:
-        """Give idle blocks back to the driver, and those of arrays that are kept only to save copies."""
+        """Give idle blocks back to the driver, and blocks of remembered copies."""
         self._forget()
         for size in list(self._idle):
             while self._idle_block(size) is not None:
                 pass
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether an error says that the device has no more memory; the driver's errors say so in their text."""
+    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
