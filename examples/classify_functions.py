@@ -64,12 +64,12 @@ def batches(functions, labels, batch_size, rng=None):
 def accuracy(model, functions, labels):
     """Return the share of functions that the model tells right."""
     model.eval()
+    right, device = 0, model.output.weight.device
     with vr.no_grad():
-        right = [
-            (np.asarray(model(ids)).argmax(axis=1) == wanted).sum() for ids, wanted in batches(functions, labels, 64)
-        ]
+        for ids, wanted in batches(functions, labels, 64):
+            right += (model(ids.to(device)).cpu().numpy().argmax(axis=1) == wanted).sum()
     model.train()
-    return sum(right) / len(labels)
+    return right / len(labels)
 
 
 def train(model, functions, labels, settings):
@@ -77,9 +77,12 @@ def train(model, functions, labels, settings):
     optimizer, rng = vr.optim.Adam(model.parameters(), lr=settings.lr, lazy=True), np.random.default_rng(0)
     steps = settings.epochs * -(-len(functions) // settings.batch_size)
     falling = vr.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.05, 1 - step / steps))
+
+    def loss(ids, wanted):
+        return F.cross_entropy(model(ids.to(settings.device)), vr.Variable(wanted).to(settings.device))
+
     vr.training.Trainer(
-        model, optimizer, lambda ids, wanted: F.cross_entropy(model(ids), wanted),
-        lambda epoch: batches(functions, labels, settings.batch_size, rng), clip_norm=1.0,
+        model, optimizer, loss, lambda epoch: batches(functions, labels, settings.batch_size, rng), clip_norm=1.0,
         callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
     ).fit(settings.epochs)  # fmt: skip
 
@@ -100,6 +103,7 @@ def parse_arguments():
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=5e-3)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the model is trained")
     return parser.parse_args()
 
 
@@ -114,7 +118,8 @@ def main():
     training, held_out = data.split(seed=0)
     functions, tests = functions_of(training), functions_of(held_out)
     labels, wanted = np.asarray(training.labels), np.asarray(held_out.labels)
-    model, began = Classifier(len(data.vocabulary), len(data.classes)), time.perf_counter()
+    model = Classifier(len(data.vocabulary), len(data.classes)).to(settings.device)
+    began = time.perf_counter()
     train(model, functions, labels, settings)
     share = accuracy(model, tests, wanted)
     most = np.bincount(wanted, minlength=len(data.classes)).max() / len(wanted)

@@ -59,8 +59,7 @@ def trainer_of(data, settings, comm, device="cpu"):
     trainer = vr.training.Trainer(
         model, optimizer, lambda ids, labels: loss_of(model, ids, labels, device), batches,
         validate=lambda: {"held-out accuracy": accuracy(model, test)}, clip_norm=CLIP_NORM,
-        comm=comm if device == "cpu" else None,  # ranks exchange arrays of the host
-        callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
+        comm=comm, callbacks=[vr.training.Schedule(falling), vr.training.Progress()],
     )  # fmt: skip
     return trainer, test
 

@@ -36,10 +36,10 @@ class Classifier(vr.nn.Module):
         return self.output(vr.sequence_pool(self.gru(self.embedding(ids))[0], "mean"))
 
 
-def train(data, steps, comm=None, reproducible=None):
+def train(data, steps, device, comm=None, reproducible=None):
     """Train some steps, on the ranks of a communicator or in this process alone; return the losses and the model."""
     vr.manual_seed(0)
-    model = Classifier(len(data.vocabulary), len(data.classes))
+    model = Classifier(len(data.vocabulary), len(data.classes)).to(device)
     optimizer = vr.optim.SGD(model.parameters(), lr=0.5)
     batches = vr.data.batches(data.sequences, data.labels, batch_size=64, shuffle=True, seed=0)
     parts = [batches]
@@ -50,12 +50,12 @@ def train(data, steps, comm=None, reproducible=None):
     for batch in islice(zip(*parts, strict=True), steps):
         optimizer.zero_grad()
         for ids, labels in batch:
-            loss = vr.nn.functional.cross_entropy(model(ids), labels)
+            loss = vr.nn.functional.cross_entropy(model(ids.to(device)), vr.Variable(labels).to(device))
             loss.backward()
         vr.optim.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())  # over the sequences of all ranks
-    return losses, model
+    return losses, model.to("cpu")
 
 
 def digest(model):
@@ -74,17 +74,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=count, default=20, help="batches of the data set, at least 1; default 20")
     parser.add_argument("--reproducible", type=count, metavar="PARTS", help="parts of a batch, at least the ranks")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where each rank trains")
     arguments = parser.parse_args()
     comm = vr.distributed.connect()
     data = vr.data.unicode_names()
-    losses, model = train(data, arguments.steps, comm, arguments.reproducible)
+    losses, model = train(data, arguments.steps, arguments.device, comm, arguments.reproducible)
     digests = {bytes(part) for part in comm.all_gather(np.frombuffer(digest(model).encode(), np.uint8))}
     if len(digests) > 1:
         raise SystemExit("ranks hold different parameters")
     if comm.rank == 0:
         print(f"{comm.size} ranks: loss {losses[0]:.4f} at the first step, {losses[-1]:.4f} at step {len(losses)}")
         print(f"digest of the parameters on all ranks: {digest(model)}")
-        _, twin = train(data, arguments.steps)
+        _, twin = train(data, arguments.steps, arguments.device)
         pairs = zip(model.parameters(), twin.parameters(), strict=True)
         difference = max(np.abs(p.data - q.data).max() for p, q in pairs)
         print(f"one process: parameters differ by {difference:.0e} at most")

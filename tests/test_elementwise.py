@@ -344,6 +344,18 @@ def test_running_sums(device, dtype):
 
 
 @by_number
+def test_a_power_of_a_half_is_the_root(device, dtype):
+    x = np.array([-np.inf, -1, -0.0, 0, 2, 9, np.inf, np.nan], dtype)
+    with np.errstate(invalid="ignore"):
+        root = np.sqrt(x)
+    found = device.get(arithmetic.power(device.put(x), 0.5))
+    np.testing.assert_array_equal(found, root)
+    np.testing.assert_array_equal(np.signbit(found)[2:4], [True, False])
+    slope = device.get(arithmetic.power_grad(device.put(x), device.put(np.full(8, 2, dtype)), 1.5))
+    np.testing.assert_allclose(slope, 3 * root, rtol=1e-6)
+
+
+@by_number
 def test_equal_elements_share_the_gradient(device, dtype):
     x = np.array([[1, 3, 3], [2, 2, 2], [np.nan, 0, 1]], dtype)
     out, d = x.max(1, keepdims=True), np.array([[6], [6], [6]], dtype)

@@ -5,10 +5,14 @@ The device is the emulated one; `python -m pytest -m gpu` runs the tests of kern
 
 import copy
 import ctypes
+import functools
 import gc
 import pickle
+import re
 import subprocess
 import sys
+import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +20,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.emulated.device import Driver, missing
-from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from tests.emulated.ledger import ALLOCATION, LAUNCH, ON_DEVICE, TO_DEVICE, TO_HOST, steady, totals
 from tests.waiting import HANGS
 from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.copies import assign
@@ -34,6 +38,7 @@ from varlen_rnn.runtime.device import (
     zeros,
 )
 from varlen_rnn.runtime.device_array import DeviceArray, shared
+from varlen_rnn.sklearn import SequenceClassifier
 from varlen_rnn.tape import operator
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -574,6 +579,70 @@ def test_idle_memory_is_given_back_before_the_device_has_none(monkeypatch):
     assert x.size == 9000
 
 
+class Limited:
+    """An allocation of at most some bytes at a time, as on a device with little memory."""
+
+    def __init__(self, monkeypatch, most):
+        self.most, self.held, allocate = most, 0, cuda.driver._pool._allocate
+
+        def limited(size):
+            if self.held + size > self.most:
+                raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+            block = allocate(size)
+            self.held += size
+            weakref.finalize(block.owner, self._free, size)
+            return block
+
+        monkeypatch.setattr(cuda.driver._pool, "_allocate", limited)
+
+    def _free(self, size):
+        self.held -= size
+
+
+def test_remembered_copies_and_idle_memory_make_room(monkeypatch):
+    memory, like = Limited(monkeypatch, 40_000), to_device(np.zeros(1))
+    beside(np.arange(1000), like)  # 8,000 bytes that only save a copy
+    idle = to_device(np.ones(2000))
+    del idle
+    assert memory.held > 24_000
+    x = to_device(np.ones(4000))
+    assert memory.held < 40_000
+    assert not cuda.driver.uploads
+    np.testing.assert_array_equal(x.copy_to_host(), 1)
+    np.testing.assert_array_equal(beside(np.arange(500), like).copy_to_host(), np.arange(500))
+
+
+def test_an_error_says_how_much_memory_arrays_hold(monkeypatch):
+    memory, held = Limited(monkeypatch, 40_000), to_device(np.ones(4000))
+    message = r"CUDA memory: expected room for [0-9,]+ bytes, got .* arrays hold 3[2-9],[0-9]+ bytes"
+    with pytest.raises(MemoryError, match=message) as raised:
+        to_device(np.ones(4000))
+    assert "OUT_OF_MEMORY" in str(raised.value.__cause__)
+    del held, raised
+    gc.collect()
+    assert to_device(np.ones(4000)).size == 4000
+    assert memory.held <= 40_000
+
+
+def test_a_step_that_finds_no_memory_leaves_the_model_as_it_was(monkeypatch):
+    model, x = vr.nn.GRU(3, 40).to("cuda"), rows_of(30, 20).to("cuda")
+    before = model.state_dict()
+    memory = Limited(monkeypatch, 0)
+    with pytest.raises(MemoryError, match="expected room for"):
+        model(x)[0].sum().backward()
+    memory.most = 10**9
+    model(x)[0].sum().backward()
+    for name, array in before.items():
+        np.testing.assert_array_equal(model.state_dict()[name], array)
+
+
+def test_released_memory_is_that_of_remembered_copies_too():
+    like = to_device(np.zeros(1))
+    beside(np.arange(9), like)
+    vr.release_memory()
+    assert not cuda.driver.uploads
+
+
 # Other libraries.
 
 
@@ -693,6 +762,25 @@ def test_what_another_library_wrote_is_not_taken_for_a_remembered_copy():
     assert before.shape == (2, 3)
 
 
+def test_results_and_gradients_never_share_a_remembered_copy():
+    lengths = vr.Variable(np.array([1, 3])).to("cuda")
+    weight = vr.Variable(vr.sequence_mask(lengths, 3, dtype="float32").detach().value, requires_grad=True)
+    (weight * 1.0).sum().backward()
+    vr.optim.SGD([weight], lr=1.0).step()  # in place
+    again = vr.sequence_mask(lengths, 3, dtype="float32")
+    np.testing.assert_array_equal(again.cpu().numpy(), [[1, 0, 0], [1, 1, 1]])
+    first, second = (vr.sequence_mask(lengths, 3).value.data for _ in range(2))
+    assert first.memory is not second.memory
+    np.testing.assert_array_equal(host_numbers(second), [[1, 0, 0], [1, 1, 1]])
+    leaves = [vr.Variable(to_device(np.array([2.0])), requires_grad=True) for _ in range(2)]
+    for leaf in leaves:
+        leaf.backward()
+    ctypes.memset(leaves[0].grad.address, 7, 8)  # as a kernel of the user may
+    assert leaves[1].grad.item() == 1
+    assert (leaves[1] * 1.0).sum().backward() is None
+    assert leaves[1].grad.item() == 2
+
+
 def test_another_stream_waits_for_launches(monkeypatch):
     waits, x = [], to_device(np.ones(3))
     monkeypatch.setattr(cuda.driver, "synchronize", lambda: waits.append(1))
@@ -701,6 +789,44 @@ def test_another_stream_waits_for_launches(monkeypatch):
         assert len(waits) == wanted
     vr.Variable(SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | {"stream": 77}))
     assert len(waits) == 3
+
+
+class Dispatcher:
+    """A kernel of numba-cuda's `jit`, which takes arrays by their interface; here the emulated device runs it."""
+
+    def __init__(self, dispatcher):
+        self.dispatcher = dispatcher
+
+    def __getitem__(self, configuration):
+        return functools.partial(self._launch, configuration)
+
+    def _launch(self, configuration, *arguments):
+        array, *numbers = arguments
+        assert str(self.dispatcher.typeof_pyval(array)) == "array(float32, 2d, C)"
+        about = SimpleNamespace(__cuda_array_interface__=array.__cuda_array_interface__)
+        cuda.Kernel(self.dispatcher.py_func)[configuration](shared(about), *numbers)
+
+
+def test_the_page_gives_memory_to_kernels_and_tensors_without_a_copy(monkeypatch):
+    from numba import cuda as numba_cuda
+
+    page = (Path(__file__).parent.parent / "docs" / "gpu.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    jit = numba_cuda.jit
+    monkeypatch.setattr(numba_cuda, "jit", lambda function: Dispatcher(jit(function)))
+    tensor = Foreign(np.arange(6, dtype=np.float32).reshape(2, 3), "interface")
+    torch = SimpleNamespace(as_tensor=lambda x, device: x.__cuda_array_interface__)
+    vr.manual_seed(0)
+    weight, bias = (parameter.data for parameter in vr.nn.Linear(3, 2).parameters())
+    vr.manual_seed(0)
+    names, before = {"np": np, "vr": vr, "torch": torch, "tensor": tensor}, counted(TO_HOST, TO_DEVICE, ON_DEVICE)
+    exec(compile(block, "gpu.md", "exec"), names)
+    assert counted(TO_HOST, TO_DEVICE, ON_DEVICE) == [before[0], before[1] + 2, before[2]]
+    assert names["x"].value.data.address == tensor.array.address
+    y = shared(SimpleNamespace(__cuda_array_interface__=names["y"]))
+    np.testing.assert_array_equal(names["layer"].weight.data.copy_to_host(), weight * np.float32(0.5))
+    wanted = tensor.array.copy_to_host() @ (weight * np.float32(0.5)).T + bias
+    np.testing.assert_allclose(y.copy_to_host(), wanted, rtol=1e-6)
 
 
 # A layer.
@@ -773,3 +899,74 @@ def test_steps_over_sub_sequences_and_over_states_with_rows():
         table.weight.grad = None
     for there, here in zip(*found, strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("decay", [0.5, None])
+def test_averages_follow_their_parameters(decay):
+    found = []
+    for places in (("cpu",) * 3, ("cpu", "cuda", "cpu"), ("cuda",) * 3):
+        vr.manual_seed(0)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 2), vr.nn.BatchNorm1d(2)).to(places[0])
+        average = vr.optim.AveragedModel(model, decay)
+        for number, place in enumerate(places):
+            model.to(place)
+            for parameter in model.parameters():
+                parameter.assign(np.random.default_rng(number).standard_normal(parameter.shape))
+            average.update()
+        own = model.state_dict()
+        before = counted(TO_HOST, TO_DEVICE)
+        with average.applied():
+            assert counted(TO_HOST, TO_DEVICE) == before
+            assert {p.device for p in model.parameters()} == {vr.device(places[-1])}
+            found.append(model.state_dict())
+        for name, array in own.items():
+            np.testing.assert_array_equal(model.state_dict()[name], array)
+        state = average.state_dict()
+        assert {type(array) for array in state.values()} == {np.ndarray}
+        again = vr.optim.AveragedModel(model.to("cuda"), decay)
+        again.load_state_dict(state)
+        with again.applied():
+            found.append(model.state_dict())
+        again.update()
+        assert again.n_averaged == 4
+    for other in found[1:]:
+        for name, array in found[0].items():
+            np.testing.assert_allclose(other[name], array, rtol=1e-6)
+
+
+# Inference.
+
+
+def test_a_prepared_module_runs_where_it_is():
+    vr.manual_seed(0)
+    table = vr.nn.Embedding(7, 3)
+    model = vr.nn.Sequential(table, vr.nn.GRU(3, 4, num_layers=2, dropout=0.5))
+    ids = vr.create_lod_tensor(np.array([1, 6, 2, 0, 1]), [[2, 0, 3]])
+    wanted, _ = model.prepare()(ids)
+    run = model.to("cuda").prepare()
+    model.to("cpu")
+    table.weight.assign(0.0)
+    found, _ = run(ids.to("cuda"))
+    assert (found.device, found.requires_grad) == (vr.device("cuda"), False)
+    np.testing.assert_allclose(found.cpu().numpy(), wanted.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(vr.PlaceError, match="values on"):
+        run(ids)
+
+
+def test_packed_layers_and_estimators_say_that_they_are_on_the_host():
+    layer, x, there = vr.nn.GRU(3, 4), rows_of(2, 1), rows_of(2, 1).to("cuda")
+    run, stream = layer.prepare(), layer.stream()
+    calls = [
+        lambda: run(there), lambda: run(x, to_device(np.zeros((1, 2, 4), np.float32))),
+        lambda: stream(to_device(np.ones((1, 3), np.float32))),
+    ]  # fmt: skip
+    layer.to("cuda")
+    (before,) = counted(TO_HOST)
+    for call in (*calls, layer.prepare, layer.stream):
+        with pytest.raises(vr.PlaceError, match=r"on cpu, got .* on cuda:0 \(to\('cpu'\) moves it\)"):
+            call()
+    of_four = rows_of(2, 1, 1, 1).to("cuda")
+    for given in ([to_device(np.ones((2, 3)))] * 4, vr.Variable(to_device(np.ones((4, 3)))), of_four):
+        with pytest.raises(vr.PlaceError, match=r"to\('cpu'\)"):
+            SequenceClassifier().fit(given, [0, 1, 0, 1])
+    assert counted(TO_HOST) == [before]

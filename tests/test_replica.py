@@ -757,18 +757,20 @@ def recorded(loss_of_logits=F.cross_entropy):
     return program, loss, parameters
 
 
-def run_program(comm, loss_of_logits=F.cross_entropy):
+def run_program(comm, loss_of_logits=F.cross_entropy, place="cpu"):
     program, loss, parameters = recorded(loss_of_logits)
     parts, losses = data(), []
     if comm is not None:
         if comm.rank:
             for parameter in parameters:
-                parameter.data[...] = 0.0  # gets the numbers of rank 0
+                parameter.assign(0.0)  # gets the numbers of rank 0
+        program.to(place)
         replicated, parts = ReplicatedProgram(program, comm), data().part(comm.rank, comm.size)
     run = (lambda *given: vr.Executor().run(program, *given)) if comm is None else replicated.run
     for ids, _, labels in [*parts, *parts]:
-        losses.append(float(run({"ids": ids, "labels": labels}, [loss])[0]))
-    return {"losses": losses, **{str(k): parameter.data for k, parameter in enumerate(parameters)}}
+        feed = {"ids": ids.to(place), "labels": vr.Variable(labels).to(place)}
+        losses.append(run(feed, [loss])[0].item())
+    return {"losses": losses, **{str(k): to_host(parameter.data) for k, parameter in enumerate(parameters)}}
 
 
 PROGRAMS = {
@@ -848,3 +850,24 @@ def test_moments_over_ranks_on_a_device():
     for found in run_ranks(2, lambda comm: normalised(comm, (12, 0), "cuda")):
         for name, value in wanted.items():
             np.testing.assert_allclose(to_host(found[name]), value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["mean", "weights"])
+@pytest.mark.usefixtures("_emulated")
+def test_programs_on_ranks_on_a_device(name):
+    wanted = run_program(None, PROGRAMS[name])
+    found = run_ranks(2, lambda comm: run_program(comm, PROGRAMS[name], "cuda"))
+    check_equal(found[1], found[0])
+    for key, value in wanted.items():
+        np.testing.assert_allclose(found[0][key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.usefixtures("_emulated")
+def test_a_table_that_ranks_divide_stays_on_the_host():
+    def run(comm):
+        model = vr.nn.Sequential(vr.nn.Linear(2, 3), vr.nn.Embedding(4, 2, shard=comm))
+        with pytest.raises(vr.PlaceError, match="a table that ranks divide"):
+            model.to("cuda")
+        return {p.device for p in model.parameters()}
+
+    assert run_ranks(2, run) == [{vr.device("cpu")}] * 2

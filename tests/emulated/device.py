@@ -6,6 +6,7 @@ import importlib.util
 import math
 import platform
 import shutil
+import threading
 
 from numba import types
 
@@ -17,6 +18,7 @@ from tests.emulated.sources import digest_of, ptx_of, signature_of
 from varlen_rnn.runtime.cuda import Limits
 
 MOST_THREADS = 1024  # of a block
+_stream = threading.RLock()  # launches of several threads of Python run one after another
 LAUNCHED = collections.Counter()  # of (module, name, digest, signature)
 
 
@@ -84,6 +86,7 @@ class Driver(MemoryOfHost):
         count(LAUNCH)
         LAUNCHED[function.__module__, function.__qualname__, _digest_of(kernel), signature] += 1
         try:
-            _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
+            with _stream:
+                _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
         except LaunchError as error:
             raise LaunchError(f"{function.__qualname__}{signature}: {error}") from None

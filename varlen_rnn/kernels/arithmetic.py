@@ -6,6 +6,7 @@ import numpy as np
 
 from varlen_rnn.kernels import activations
 from varlen_rnn.kernels.elementwise import elementwise, quiet
+from varlen_rnn.runtime.jit import body
 
 
 @elementwise(np.add)
@@ -80,10 +81,16 @@ def log(x):
     return activations.log(x)
 
 
+@body
+def _power(x, exponent):
+    """Return `x` to the power of a number; of 0.5 its root, as NumPy does, which differs for -inf and -0."""
+    return math.sqrt(x) if exponent == type(x)(0.5) else math.pow(x, exponent)
+
+
 @elementwise(quiet(lambda x, exponent: x**exponent), numbers=1)
 def power(x, exponent):
     """Return `x` to the power of a number."""
-    return math.pow(x, exponent)
+    return _power(x, exponent)
 
 
 @quiet
@@ -97,7 +104,7 @@ def _power_grad(x, d_y, exponent):
 def power_grad(x, d_y, exponent):
     """Return the gradient of `power`."""
     zero, one = type(x)(0), type(x)(1)
-    return zero if exponent == zero else d_y * exponent * math.pow(x, exponent - one)
+    return zero if exponent == zero else d_y * exponent * _power(x, exponent - one)
 
 
 # Comparisons.

@@ -11,7 +11,7 @@ import numpy as np
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import host_numbers
+from varlen_rnn.runtime.device import bytes_of, host_numbers
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, as a hash: it spreads neighbours
@@ -338,7 +338,7 @@ def scatter_add_rows_cuda(values, rows, starts, order, out):
 
 def _scatter_on_device(values, ids, out):
     """Launch `scatter_add_rows_cuda` on the listed rows, each once, after sorting the ids."""
-    listed, starts, order = _grouped(host_numbers(ids).tobytes())
+    listed, starts, order = _grouped(bytes_of(host_numbers(ids)))
     launch_beside(scatter_add_rows_cuda, len(listed) * out.shape[1], values, listed, starts, order, out)
 
 
@@ -349,7 +349,8 @@ def _grouped(ids):
     order = np.argsort(ids, kind="stable")
     ascending = ids[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
-    return ascending[starts], np.append(starts, len(ids)), order
+    found = ascending[starts], np.append(starts, len(ids)), order
+    return [np.frombuffer(array.tobytes(), np.int64) for array in found]  # whose bytes are hashed once
 
 
 @twins(scatter_add_rows_cpu, _scatter_on_device, size=None)

@@ -343,8 +343,9 @@ class Module:
     def prepare(self) -> Callable[..., Any]:
         """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of recurrent layers are packed once, now.  Later changes of the module do not reach the function,
-        but for parameters over memory maps, which are shared.  Any number of threads may call it at the same time.
+        The weights of recurrent layers on the host are packed once, now.  Later changes of the module do not reach the
+        function, but for parameters over memory maps, which are shared.  Any number of threads may call it at the same
+        time.
 
         Examples
         --------

@@ -15,6 +15,8 @@ from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.program import Program
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import moved
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.kinds import DTYPES
 from varlen_rnn.tape.operator import Op, find
@@ -93,7 +95,7 @@ class _Writer:
         self.refused: list[str] = []
         for name, tensor in program.persistables.items():
             if isinstance(tensor, LoDTensor):
-                self._constant(name, tensor.data)
+                self._constant(name, moved(tensor.data, HOST))
 
     def _constant(self, name: str, data: np.ndarray) -> None:
         self.values[name] = Value(self.graph.constant(data), data.ndim, data.dtype, None, data)

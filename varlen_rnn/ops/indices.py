@@ -14,9 +14,10 @@ _INT64 = np.dtype(np.int64)
 
 
 def indices(what, tensor, height, noun, of="", from_end=False):
-    """Return integers as a new flat int64 array; raise unless each is the position of one of `height` rows.
+    """Return integers as a flat int64 array; raise unless each is the position of one of `height` rows.
 
-    If `from_end`, negative integers count from the end.
+    If `from_end`, negative integers count from the end.  The array is new; on a device, it may be the read-only array
+    that their memory has, whose bytes are hashed only once (`device.beside`).
     """
     numbers = host_numbers(tensor.data)
     flat = numbers.astype(_INT64)
@@ -28,7 +29,8 @@ def indices(what, tensor, height, noun, of="", from_end=False):
     if entry >= 0:
         got, lowest = int(numbers.flat[entry]), -height if from_end else 0
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)
-    return flat
+    is_kept = on_device(tensor.data) and not from_end and numbers.dtype == _INT64
+    return numbers.reshape(-1) if is_kept else flat
 
 
 def rows_at(table, flat):

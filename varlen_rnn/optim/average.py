@@ -10,9 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, PlaceError, check_number, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
+from varlen_rnn.runtime.device import copy_into, moved, on_device
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import shard_name
+from varlen_rnn.tape.checks import FLOATS
+from varlen_rnn.tape.gradient import was_updated
+from varlen_rnn.tape.modes import no_grad, recording
+from varlen_rnn.tape.variable import Variable
 
 
 class AveragedModel:
@@ -23,7 +28,7 @@ class AveragedModel:
     model : nn.Module
     decay : float or None
         Each update sets `average = decay average + (1 - decay) parameter`.  None means the mean over all updates.  The
-        first update copies the parameters.
+        first update copies the parameters.  The averages are where the parameters are.
 
     Examples
     --------
@@ -45,36 +50,52 @@ class AveragedModel:
         holds = lambda number: 0 <= number <= 1
         self.decay = None if decay is None else check_number(decay, "decay", "0 to 1", holds)
         self.model, self.n_averaged = model, 0
-        self._averages = model.state_dict()
+        self._averages = {name: variable.value.data.copy() for name, variable in self._kept()}
+
+    def _kept(self) -> list[tuple[str, Any]]:
+        """Return the names of averages, with the parameters and the buffers of the model."""
+        parameters = [
+            (shard_name(name, parameter.shard), parameter) for name, parameter in self.model.named_parameters()
+        ]
+        return parameters + self.model.named_buffers()
+
+    def _average_of(self, name: str, variable: Any) -> Any:
+        """Return an average; it follows its parameter to a device."""
+        self._averages[name] = moved(self._averages[name], variable.device)
+        return self._averages[name]
 
     def update(self) -> None:
         """Update the average with the current parameters; call it after each step of the optimizer."""
-        if any(parameter.device != HOST for parameter in self.model.parameters()):
-            hint = "model.to('cpu')"
-            raise PlaceError("AveragedModel", expected="parameters on cpu", got="parameters on cuda:0", hint=hint)
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
-        for name, parameter in self.model.named_parameters():
-            average = self._averages[shard_name(name, parameter.shard)]
-            average += share * (parameter.data - average)
-        for name, buffer in self.model.named_buffers():  # moments are averages already
-            self._averages[name][...] = buffer.value.data
+        buffers = {name for name, _ in self.model.named_buffers()}
+        for name, variable in self._kept():
+            average, array = self._average_of(name, variable), variable.value.data
+            if name in buffers or array.dtype not in FLOATS:  # moments are averages already, and no float16 is trained
+                copy_into(average, array)
+            else:
+                with no_grad(), recording(None):
+                    before = Variable(average)
+                    copy_into(average, (before + (Variable(array) - before) * share).value.data)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Let the model have the averages inside a `with` block, and its own parameters again afterwards."""
-        own = self.model.state_dict()
-        self.model.load_state_dict(self._averages)
+        own = [(variable, variable.value.data.copy()) for _, variable in self._kept()]
+        for name, variable in self._kept():
+            _overwrite(variable, self._average_of(name, variable))
         try:
             yield
         finally:
-            self.model.load_state_dict(own)
+            for variable, array in own:
+                _overwrite(variable, moved(array, variable.device))
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies of the averages by name, and the number of updates as "n_averaged"."""
-        return {name: value.copy() for name, value in self._averages.items()} | {
-            "n_averaged": np.array(self.n_averaged)
+        """Return copies of the averages by name, on the host, and the number of updates as "n_averaged"."""
+        averages = {
+            name: moved(value, HOST) if on_device(value) else value.copy() for name, value in self._averages.items()
         }
+        return averages | {"n_averaged": np.array(self.n_averaged)}
 
     def load_state_dict(self, state: Mapping[str, ArrayLike]) -> None:
         """Continue from the result of `state_dict`; an error changes nothing."""
@@ -85,3 +106,8 @@ class AveragedModel:
                 raise CheckpointError(f"AveragedModel, {name!r}", expected=expected, got=got)
         self.n_averaged = int(arrays.pop("n_averaged"))
         self._averages = {name: np.array(value, order="C") for name, value in arrays.items()}
+
+
+def _overwrite(variable: Any, array: Any) -> None:
+    copy_into(variable.value.data, array)
+    was_updated(variable)

@@ -96,7 +96,7 @@ class Program:
 
     @property
     def variables(self) -> dict[str, Variable]:
-        """The Variables of the persistables, by name: of a recorded program, those that it was recorded from."""
+        """The Variables of the persistables, by name; a recorded program has the parameters of its model."""
         return self._variables if self.recorder is None else self.recorder.persistables
 
     @property

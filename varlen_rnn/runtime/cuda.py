@@ -97,8 +97,8 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        self._pool = Pool(self.allocate)
         self.uploads: dict[Any, Any] = {}
+        self._pool = Pool(self.allocate, self.uploads.clear)
 
     def memory(self, size: int) -> Memory:
         """Return uninitialised memory, new or used before."""

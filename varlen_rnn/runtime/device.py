@@ -38,7 +38,7 @@ def to_device(array):
     made = _new(array.shape, array.dtype)
     made.copy_to_device(array)
     if array.dtype.kind != "f":
-        made.memory.host = _bytes_of(array)
+        made.memory.host = bytes_of(array)
     return made
 
 
@@ -75,7 +75,7 @@ def beside(index, array):
         return index
     if index.nbytes > _MOST_OF_ONE:
         return to_device(index)
-    copies, key = cuda.driver.uploads, (index.dtype, index.shape, _bytes_of(index))
+    copies, key = cuda.driver.uploads, (index.dtype, index.shape, bytes_of(index))
     found = copies.get(key)
     if found is None or not found.memory.is_upload:  # another library may have written to it
         found = to_device(index)
@@ -94,9 +94,10 @@ def _remember(copies, key, found):
             copies.pop(key, None)
 
 
-def _bytes_of(array):
+def bytes_of(array):
     """Return the bytes of an array; a LoD or a plan has an object of bytes already, whose hash is computed once."""
     base = array.base
+    base = base.base if isinstance(base, np.ndarray) else base  # of a view
     is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous
     return base if is_whole else array.tobytes()
 
@@ -145,7 +146,7 @@ def overwrite(array, rows, source):
         array[rows] = source
         return
     target = array[rows]
-    if isinstance(source, np.ndarray):
+    if not on_device(source):
         source = np.broadcast_to(source, target.shape).astype(target.dtype, copy=False)
     target.copy_to_device(source)
 

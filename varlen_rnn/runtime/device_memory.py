@@ -76,10 +76,12 @@ class Pool:
     ----------
     allocate : callable
         `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory.
+    forget : callable
+        Drops the copies that `device.beside` remembers.
     """
 
-    def __init__(self, allocate: Callable[[int], Block]) -> None:
-        self._allocate = allocate
+    def __init__(self, allocate: Callable[[int], Block], forget: Callable[[], object]) -> None:
+        self._allocate, self._forget = allocate, forget
         self._lent: set[_Lender] = set()
         self._idle: dict[int, list[_Lender]] = defaultdict(list)  # by size
         _pools.add(self)
@@ -105,20 +107,34 @@ class Pool:
         return lender.block
 
     def _new_block(self, size: int) -> Block:
+        """Return a new block; if the device is full, release idle blocks and remembered copies, and try once more."""
         try:
             return self._allocate(size)
-        except Exception:
-            if not self.release():
+        except Exception as error:
+            if not _is_full(error):
                 raise
-        return self._allocate(size)
+        self.release()
+        try:
+            return self._allocate(size)
+        except Exception as error:
+            if not _is_full(error):
+                raise
+            held = sum(lender.block.size for lender in list(self._lent))
+            expected, got = f"room for {size:,} bytes", f"a device on which arrays hold {held:,} bytes"
+            hint = "smaller batches hold less"
+            raise MemoryError(f"CUDA memory: expected {expected}, got {got} ({hint})") from error
 
-    def release(self) -> bool:
-        """Give idle blocks back to the driver; return whether there were any."""
-        found = False
+    def release(self) -> None:
+        """Give idle blocks back to the driver, and blocks of remembered copies."""
+        self._forget()
         for size in list(self._idle):
             while self._idle_block(size) is not None:
-                found = True
-        return found
+                pass
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether an error says that the device has no more memory; the driver's errors say so in their text."""
+    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -11,9 +11,19 @@ import numpy as np
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, count, listed, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    LoDError,
+    PlaceError,
+    ShapeError,
+    check_choice,
+    count,
+    listed,
+    shown,
+)
 from varlen_rnn.interop import from_arrow, from_awkward
-from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.rows.checks import check_unmasked, device_rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
@@ -189,6 +199,7 @@ def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
     if isinstance(X, LoDTensor):
         if X.num_levels > 1:
             raise LoDError("X", expected="sequences of one level", got=f"a LoDTensor of {X.num_levels}")
+        _check_on_host(X, "X")
         X = X.to_sequences() if X.num_levels else X.data
     if isinstance(X, np.ndarray) and X.dtype.kind != "O" and X.ndim > 1:
         rows = X[:, :, None] if X.ndim == 2 else X
@@ -202,6 +213,7 @@ def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
             raise ShapeError("X", expected=expected, got=f"{what}{X.dtype} of shape {X.shape}")
         unpadded = map(without_padding, rows)
         return "numbers", [_rows(sequence, dtype, f"X, sequence {number}") for number, sequence in enumerate(unpadded)]
+    _check_on_host(X, "X")
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
         hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
@@ -275,6 +287,14 @@ def _of_list(entries: list[Any], dtype: Any) -> tuple[str, list[Any]]:
     return kind, [s if len(s) else np.zeros((0, width), dtype) for s in found]
 
 
+def _check_on_host(values: Any, where: str) -> None:
+    """Raise if values are on a device, because estimators run on the host."""
+    found = device_rows(values)
+    if found is not None:
+        hint = "x.to('cpu') copies it"
+        raise PlaceError(where, expected="an array on cpu", got=f"an array on {found.device}", hint=hint)
+
+
 def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     """Return the kind of one sequence, and the sequence in the form of this kind."""
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
@@ -284,6 +304,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
         if isinstance(entry, (int, float, np.generic)):
             hint = f"{_ONE}. Reshape your data: X.reshape(-1, 1) are sequences of one step"
         raise DTypeError(where, expected="a sequence of the kind of the others", got=shown(entry), hint=hint)
+    _check_on_host(entry, where)
     try:
         rows = np.asarray(entry)
     except (ValueError, TypeError) as error:

@@ -5,6 +5,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device_array import HostAccessError
 from varlen_rnn.runtime.place import CUDA, HOST
+from varlen_rnn.tape.values import is_remembered, memory_of
 
 
 def place_of_value(value):
@@ -46,11 +47,17 @@ def without_kernel(op, values, error):
     return _no_kernel(op) if any(place_of_value(value) is CUDA for value in values) else None
 
 
-def check_results(op, values, results):
-    """Raise if an operator of values on a device left a result on the host; a single number may be there."""
-    if any(place_of_value(value) is CUDA for value in values):
-        if any(place_of_value(result) is HOST for result in results):
-            raise _no_kernel(op)
+def checked_results(op, values, results):
+    """Return the results of an operator; raise if values were on a device, and a result other than a number is not.
+
+    A result in the memory of a remembered copy (`device.beside`) is copied, because its holder may write to it: an
+    optimizer does, or a kernel of the user.
+    """
+    if not any(place_of_value(value) is CUDA for value in values):
+        return results
+    if any(place_of_value(result) is HOST for result in results):
+        raise _no_kernel(op)
+    return [result.copy() if is_remembered(memory_of(result)) else result for result in results]
 
 
 def _no_kernel(op):

@@ -10,7 +10,7 @@ from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.tape.checks import shared_lod
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON
-from varlen_rnn.tape.places import check_places, check_results, without_kernel
+from varlen_rnn.tape.places import check_places, checked_results, without_kernel
 from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
 
 _FINISHED = frozenset(VALUES)
@@ -50,9 +50,7 @@ def run(op, values, attrs):
     if not device_array.in_use:
         return _run(op, values, attrs)
     check_places(op, values)
-    results = _run(op, values, attrs)
-    check_results(op, values, results)
-    return results
+    return checked_results(op, values, _run(op, values, attrs))
 
 
 def _run(op, values, attrs):

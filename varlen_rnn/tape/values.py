@@ -31,6 +31,11 @@ def memory_of(value):
     return array
 
 
+def is_remembered(memory):
+    """Return whether memory is a copy on a device that `device.beside` may hand out again."""
+    return getattr(memory, "is_upload", False)
+
+
 def own(value, owned):
     """Return a value that its holder may change in place: a copy if another holder has the same memory.
 
@@ -39,7 +44,7 @@ def own(value, owned):
     array = memory_of(value)
     if array is None:
         return value
-    if id(array) in owned:
+    if id(array) in owned or is_remembered(array):
         return value.copy()
     owned[id(array)] = array
     return value

@@ -31,6 +31,7 @@ from varlen_rnn.nn.recurrent.options import Activation, GRUOptions, LSTMOptions,
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
 from varlen_rnn.ops.recurrent.inputs import form_of, weight_shapes
+from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
@@ -224,11 +225,17 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        if not self.cell.row_inputs:  # a layer with masks draws them per batch, so it cannot be packed
+        # A layer with masks draws them per batch, so it cannot be packed.  On a device, there is no packed form.
+        if not self.cell.row_inputs and self.parameters()[0].device == HOST:
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
     def prepare(self) -> Prepared:
         """Return a copy of the layer for inference, with packed weights, without gradients; it also takes arrays.
+
+        Raises
+        ------
+        PlaceError
+            If the layer is on a device, where no weights are packed.
 
         Examples
         --------
@@ -240,6 +247,11 @@ class Recurrent(Module):
 
     def stream(self, num_sequences: int = 1) -> Stream:
         """Return a copy of the layer for sequences that arrive row by row, with packed weights and stored states.
+
+        Raises
+        ------
+        PlaceError
+            If the layer is on a device, where no weights are packed.
 
         Examples
         --------

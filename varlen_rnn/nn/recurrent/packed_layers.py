@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import PlaceError, ShapeError
 from varlen_rnn.ops.recurrent.inputs import layer_of, operands_of
 from varlen_rnn.recurrence.packed import FewSequences, Packed
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import plan_of_rows
+from varlen_rnn.runtime.device import place_of
+from varlen_rnn.runtime.place import HOST, Place
 
 _ONES = LoD([[0]])
 
@@ -21,6 +23,7 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     if layer.cell.row_inputs:
         hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are those of a batch"
         raise ShapeError(f"{what}, layer", expected="a cell without them", got=layer.cell.name, hint=hint)
+    _check_on_host(f"{what}, layer", layer.parameters()[0].device, "a layer")
     found, none = [], [None] * len(layer.cell.states)
     for number in range(layer.num_layers):
         given = [weight for suffix in layer.suffixes(number) for weight in layer.present_weights(suffix)]
@@ -33,6 +36,11 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
             [Packed(layer.cell, w, features, bool(way)) for w, way in zip(directions, layer.reverse, strict=True)]
         )
     return found
+
+
+def _check_on_host(what: str, place: Place, noun: str) -> None:
+    if place != HOST:
+        raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="to('cpu') moves it")
 
 
 class Workspace:
@@ -54,7 +62,7 @@ class Arrays:
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
         """Return rows as a C-contiguous array, or raise if they do not fit the layer."""
-        array = rows if type(rows) is np.ndarray else as_rows(rows, f"{where}, {self.form.rows}")
+        array = rows if type(rows) is np.ndarray else _host_rows(rows, f"{where}, {self.form.rows}")
         # This test avoids the full check, which would take a tenth of the few microseconds of a row.
         if array.shape[1:] != self._features or array.dtype != self.dtype:
             self.form.check_rows(where, array)
@@ -65,7 +73,7 @@ class Arrays:
         if states is None:
             return None
         given = self.form.each(where, "states", states)
-        arrays = [None if state is None else as_rows(state, f"{where}, states") for state in given]
+        arrays = [None if state is None else _host_rows(state, f"{where}, states") for state in given]
         self.form.check_states(where, arrays, (self.num_rows_of_states, count))
         if all(array is None for array in arrays):
             return None
@@ -79,3 +87,9 @@ class Arrays:
         """Return states as a call of the layer does: one array, or a tuple if the cell has several states."""
         first = states[:, 0, :, : self.output_size]
         return first if self.num_states == 1 else (first, *(states[:, n] for n in range(1, self.num_states)))
+
+
+def _host_rows(rows: Any, what: str) -> np.ndarray:
+    array = as_rows(rows, what)
+    _check_on_host(what, place_of(array), "an array")
+    return array

@@ -10,6 +10,9 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn.module import Module
 from varlen_rnn.nn.recurrent.layers import Recurrent
+from varlen_rnn.ops.indices import rows_at
+from varlen_rnn.runtime.device import moved
+from varlen_rnn.runtime.place import Place
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
@@ -60,7 +63,7 @@ class Stateful(Module):
     def reset(self) -> None:
         """Forget all sequences."""
         self._places: dict[Hashable, int] = {}
-        self._last: list[np.ndarray] = []
+        self._last: list[Any] = []
 
     def forward(self, x: Rows, keys: Iterable[Hashable]) -> tuple[Variable, Any]:
         """Run the layer, starting each sequence from its last states in the previous chunk.
@@ -85,22 +88,22 @@ class Stateful(Module):
             raise ProgramError("Stateful", expected="values", got="a program that is recorded", hint=hint)
         x = required(x, "Stateful, x")
         places = _places(keys, x.value.num_elements(-1) if x.value.num_levels else 0)
-        y, last = self.layer(x, self._initial(places))
+        y, last = self.layer(x, self._initial(places, x.device))
         self._places = places
-        self._last = [np.array(state) for state in (last if isinstance(last, tuple) else (last,))]
+        self._last = [state.value.data.copy() for state in (last if isinstance(last, tuple) else (last,))]
         return y, last
 
-    def _initial(self, places: dict[Hashable, int]) -> Any:
+    def _initial(self, places: dict[Hashable, int], device: Place) -> Any:
         """Return the states before a chunk: the last states of sequences that continue, zeros for new sequences."""
-        going_on = [key for key in places if key in self._places]
-        if not going_on:
+        sources = np.array([self._places.get(key, -1) for key in places], np.int64)
+        if not (sources >= 0).any():
             return None
-        to, source = [places[key] for key in going_on], [self._places[key] for key in going_on]
         states = []
         for before in self._last:
-            state = np.zeros((before.shape[0], len(places), before.shape[2]), before.dtype)
-            state[:, to] = before[:, source]
-            states.append(state)
+            layers, sequences, hidden = before.shape
+            index = np.where(sources < 0, -1, np.arange(layers)[:, None] * sequences + sources)
+            rows = rows_at(moved(before, device).reshape(-1, hidden), index.ravel())
+            states.append(rows.reshape(layers, len(places), hidden))
         return tuple(states) if len(states) > 1 else states[0]
 
     def extra_repr(self) -> str:
