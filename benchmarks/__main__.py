@@ -3,7 +3,8 @@
 `python -m benchmarks [SUITE ...] [--quick]` runs suites; `python -m benchmarks report` writes docs/benchmarks.md;
 `python -m benchmarks against OTHER` compares a layer's training step with that of another checkout,
 or of kernels for a level of processors; `python -m benchmarks scale --ranks N` prints what a model says of many ranks;
-`python -m benchmarks quality` compares the estimators' defaults with simple baselines.
+`python -m benchmarks quality` compares the estimators' defaults with simple baselines;
+`python -m benchmarks gpu` compares layers on a CUDA device with PyTorch's there.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 import varlen_rnn as vr
 from benchmarks import against, machine, measure, results, scale
 from benchmarks.engines import ALL, lacking
+from benchmarks.gpu import run as gpu
 from benchmarks.processes import ROOT, EngineError
 from benchmarks.quality import run as quality
 from benchmarks.report import write_report
@@ -60,6 +62,8 @@ def main():
             scale.main(sys.argv[2:])
         elif sys.argv[1:2] == ["quality"]:
             quality.main(sys.argv[2:])
+        elif sys.argv[1:2] == ["gpu"]:
+            gpu.main(sys.argv[2:])
         else:
             main_of_suites()
     except EngineError as error:

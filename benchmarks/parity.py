@@ -25,13 +25,15 @@ def difference(ours, theirs):
     return float(value) if np.isfinite(value) else np.inf
 
 
-def disagreement(outputs):
+def disagreement(outputs, tolerance=TOLERANCE):
     """Return why the outputs of engines are not to be trusted, or None if all agree.
 
     Parameters
     ----------
     outputs : dict
         For each engine a mapping of arrays by name; the first engine's are compared with every other's.
+    tolerance : float
+        The largest difference relative to the norm, unless an engine or a result has its own.
     """
     (first, ours), *others = outputs.items()
     if not others:
@@ -40,7 +42,7 @@ def disagreement(outputs):
         if set(theirs) != set(ours):
             return f"{engine} gives {sorted(theirs)}, {first} {sorted(ours)}"
         for name in ours:
-            apart, allowed = difference(ours[name], theirs[name]), OF_ENGINES.get(engine, WIDER.get(name, TOLERANCE))
+            apart, allowed = difference(ours[name], theirs[name]), OF_ENGINES.get(engine, WIDER.get(name, tolerance))
             if apart > allowed:
                 return f"{name} of {engine} is {apart:.0e} from that of {first}, {allowed:.0e} allowed"
     return None

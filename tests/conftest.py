@@ -1,6 +1,7 @@
 """Every device that tests run on: the CPU, the emulated device, and a GPU if this machine has one."""
 
 import ctypes
+import importlib.util
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def _has_gpu():
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
-    return cuda.numba_cuda().is_available()
+    return importlib.util.find_spec("numba_cuda") is not None and cuda.numba_cuda().is_available()
 
 
 DEVICES = ["cpu", "emulated", *([pytest.param("gpu", marks=pytest.mark.gpu)] if _has_gpu() else [])]
