@@ -141,24 +141,30 @@ MODELS = {
 }
 
 
+def stepper(name, place):
+    """Return the training step of a model, on a device."""
+    make, targets = MODELS[name]
+    vr.manual_seed(0)
+    model, ids, wanted = make().to(place), IDS.to(place), targets.to(place)
+    optimizer = vr.optim.Adam(model.parameters(), lr=1e-2)
+    vr.manual_seed(1)  # of dropout
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(ids, wanted).mean()
+        loss.backward()
+        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_learn_as_on_the_cpu(name, on_cuda):
-    make, targets = MODELS[name]
     losses = {}
     for place in ("cpu", "cuda"):
-        vr.manual_seed(0)
-        model, ids = make().to(place), IDS.to(place)
-        wanted, optimizer = targets.to(place), vr.optim.Adam(model.parameters(), lr=1e-2)
-        vr.manual_seed(1)  # of dropout
-
-        def step(model=model, ids=ids, wanted=wanted, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = model(ids, wanted).mean()
-            loss.backward()
-            vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            return loss
-
+        step = stepper(name, place)
         losses[place] = [step().item() for _ in range(3)]
     np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
     gc.collect()

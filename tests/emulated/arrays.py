@@ -20,6 +20,8 @@ def layout(array):
 class MemoryOfHost(Driver):
     """The part of a driver that allocates and copies; every event is counted, with the line that asks for it."""
 
+    cublas = None  # a real one would need a GPU
+
     def memory(self, size):
         """Return memory full of NaN, new or used before, so that a kernel that reads it is found."""
         found = super().memory(size)

@@ -1,7 +1,8 @@
 """The big products on tiles: `x W + b` and `dg W^T`.
 
 Every element is a sum over k that does not depend on the rows beside it, nor on the number of threads.  CUDA twins are
-plain: one thread per element of the result.
+plain: one thread per element of the result.  Only with the precision "tf32" does cuBLAS compute on CUDA, if CuPy is
+installed: its sums may depend on the number of rows.
 """
 
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, launch, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
@@ -158,6 +160,27 @@ def product_cuda(a, a_column, depth, weight, transposed, bias, c, c_column, colu
         c[r, c_column + j] = total
 
 
+def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate):
+    columns, depth = weight.shape if transposed else weight.shape[::-1]
+    cublas = _cublas_for(a, weight, c)
+    if cublas is not None and (bias is None or accumulate):
+        cublas.multiply(a, a_column, weight, transposed, c, c_column, accumulate)
+        return
+    bias = zeros(columns, a) if bias is None else bias
+    by_kernel = 0 if cublas is not None else depth  # without depth, the kernel writes the bias alone
+    arguments = (a, a_column, by_kernel, weight, transposed, bias, c, c_column, columns, accumulate)
+    launch(product_cuda, a.shape[0] * columns, *arguments)
+    if cublas is not None:
+        cublas.multiply(a, a_column, weight, transposed, c, c_column, True)
+
+
+def _cublas_for(a, weight, c):
+    """Return the calls of cuBLAS if they are to compute a product, None if the kernel is."""
+    operands = a, weight, c
+    is_plain = all(array.dtype == np.float32 and array.flags.c_contiguous and array.size for array in operands)
+    return cuda.driver.cublas if is_plain and get_float32_matmul_precision() == "tf32" else None
+
+
 def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):
     """Compute `c = a @ weight + bias`, or add `a @ weight` to `c`, on windows of columns of `a` and `c`.
 
@@ -177,9 +200,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     """
     columns, depth = weight.shape if transposed else weight.shape[::-1]
     if on_device(a):
-        bias = zeros(columns, a) if bias is None else bias
-        arguments = (a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate)
-        launch(product_cuda, a.shape[0] * columns, *arguments)
+        _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate)
         return
     bias = np.zeros(columns, a.dtype) if bias is None else np.ascontiguousarray(bias)
     width = panel_width(weight.dtype)

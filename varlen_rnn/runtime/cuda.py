@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import InputError
+from varlen_rnn.runtime import cublas
 from varlen_rnn.runtime.device_memory import Block, Memory, Pool
 
 
@@ -99,6 +100,11 @@ class Driver:
     def __init__(self) -> None:
         self.uploads: dict[Any, Any] = {}
         self._pool = Pool(self.allocate, self.uploads.clear)
+
+    @functools.cached_property
+    def cublas(self) -> cublas.Cublas | None:
+        """The calls of cuBLAS, or None if they are not installed."""
+        return cublas.find()
 
     def memory(self, size: int) -> Memory:
         """Return uninitialised memory, new or used before."""

@@ -40,8 +40,9 @@ def set_float32_matmul_precision(precision: str) -> None:
     Parameters
     ----------
     precision : {"fp32", "tf32"}
-        "fp32", the default, multiplies and adds in float32.  "tf32" lets kernels that have it round the factors to
-        TensorFloat-32, with 10 bits behind the binary point in place of 23, for tensor cores, and add in float32.
+        "fp32", the default, multiplies and adds in float32, and a row has the same bits in every batch.  "tf32" allows
+        to round factors to TensorFloat-32, with 10 bits behind the binary point in place of 23, for tensor cores, and
+        to add in float32.  With cuBLAS (extras `cublas12`, `cublas13`), a row's bits may then depend on other rows.
 
     Raises
     ------

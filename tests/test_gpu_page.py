@@ -1,0 +1,41 @@
+"""`docs/gpu_figures.md` is up to date, except for the figures of ptxas, which depend on the compiler."""
+
+import doctest
+
+import pytest
+
+from tests import gpu_model
+from tests.emulated.device import missing
+
+
+def test_the_example_of_the_model():
+    found = doctest.testmod(gpu_model)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_every_assumption_has_a_source():
+    assert gpu_model.ASSUMPTIONS.keys() == gpu_model.H100._asdict().keys()
+
+
+@pytest.mark.parametrize("hidden", gpu_model.SIZES)
+def test_predictions_are_no_less_than_floors(hidden):
+    _, weights, states, fp32, tf32, barrier = gpu_model.floors(hidden)
+    _, launch, _, forward, _, _, backward, persistent, with_tf32 = gpu_model.predictions(hidden, 10, 20)
+    assert min(forward, backward) >= max(launch, weights, fp32)
+    assert persistent >= barrier + fp32
+    assert persistent > with_tf32 >= barrier + tf32
+    assert states > 0
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_the_page_is_up_to_date():
+    from tests import gpu_page
+
+    text = gpu_page.PATH.read_text()
+    fixed, kernels = gpu_page.page()
+    assert text.startswith(fixed), "python -m tests.gpu_page writes it"
+    first = lambda part: [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
+    assert first(text.removeprefix(fixed)) == first(kernels), "the same kernels"
+    stacks = [line.split("|")[-2].strip() for line in kernels.splitlines() if line.startswith("| `")]
+    assert set(stacks) == {"0"}

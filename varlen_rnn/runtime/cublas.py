@@ -1,0 +1,69 @@
+"""Products of float32 by cuBLAS with TensorFloat-32, called through CuPy; nothing else of CuPy is used.
+
+cuBLAS's matrices are column-major.  A row-major matrix (rows, columns) is the column-major matrix (columns, rows), so
+`c = a @ w` is computed as `c^T = w^T @ a^T`, and nothing is transposed.  This has never run on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class Cublas:
+    """The calls of cuBLAS.
+
+    Parameters
+    ----------
+    cupy : module
+    library : module
+        CuPy's `cupy_backends.cuda.libs.cublas`.
+    """
+
+    def __init__(self, cupy: Any, library: Any) -> None:
+        self._cupy, self._library = cupy, library
+
+    def multiply(self, a: Any, a_column: int, weight: Any, transposed: bool, c: Any, c_column: int, add: bool) -> None:
+        """Compute or `add` `c[:, c_column:][:, :columns] = a[:, a_column:][:, :depth] @ weight`.
+
+        Parameters
+        ----------
+        a, weight, c : DeviceArray of float32, C-contiguous, (rows, a_columns), (depth, columns), (rows, c_columns)
+            `weight` is (columns, depth) if `transposed`.  No product is empty.
+        """
+        columns, depth = weight.shape if transposed else weight.shape[::-1]
+        cupy, library, real = self._cupy, self._library, self._cupy.cuda.runtime.CUDA_R_32F
+        one, beta = np.ones(1, np.float32), np.full(1, add, np.float32)
+        with cupy.cuda.Stream.null:  # numba-cuda's default stream, on which all launches are
+            library.gemmEx(
+                cupy.cuda.device.get_cublas_handle(),
+                library.CUBLAS_OP_T if transposed else library.CUBLAS_OP_N,
+                library.CUBLAS_OP_N,
+                columns,
+                len(a),
+                depth,
+                one.ctypes.data,
+                weight.address,
+                real,
+                weight.shape[1],
+                a.address + a_column * a.itemsize,
+                real,
+                a.shape[1],
+                beta.ctypes.data,
+                c.address + c_column * c.itemsize,
+                real,
+                c.shape[1],
+                library.CUBLAS_COMPUTE_32F_FAST_TF32,
+                library.CUBLAS_GEMM_DEFAULT,
+            )
+
+
+def find() -> Cublas | None:
+    """Return the calls of cuBLAS, or None if CuPy or its cuBLAS is not installed."""
+    try:
+        import cupy
+        from cupy_backends.cuda.libs import cublas  # CuPy loads the library when this name is read
+    except ImportError:
+        return None
+    return Cublas(cupy, cublas)
