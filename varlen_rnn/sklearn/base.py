@@ -62,6 +62,7 @@ class SequenceEstimator(BaseEstimator):
     """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
+    _stride = 1  # how many rows become one in the network
     _by_spelling = False  # whether words that occur once are told by their spelling
     _comm: Communicator | None = None  # the ranks of the fit that goes on, if there are several
 
@@ -288,8 +289,10 @@ class SequenceEstimator(BaseEstimator):
         self.__dict__.pop("_optimizer", None)
         inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary, self._by_spelling)
         sequences = self._rows(X, inputs)
-        num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        num_outputs = self._learn_labels(y, lengths, classes)
         self._inputs, self._num_outputs = inputs, num_outputs
+        self._stride = recipe.stride(lengths, inputs.kind == "numbers" and bool(self._pool))
         if inputs.kind == "numbers":
             self.n_features_in_ = inputs.features
         self.vocabulary_ = list(inputs.vocabulary)
@@ -308,7 +311,7 @@ class SequenceEstimator(BaseEstimator):
             kind, self._inputs.size, self._num_outputs, cell=self.cell, embedding_size=self.embedding_size,
             hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional,
             dropout=self.dropout, pool=self._pool,
-            num_static=0 if self._inputs.static is None else self._inputs.static.width,
+            num_static=0 if self._inputs.static is None else self._inputs.static.width, stride=self._stride,
         )  # fmt: skip
 
     def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
@@ -550,6 +553,7 @@ class SequenceEstimator(BaseEstimator):
                 expected = "what JSON can hold"
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
+        fitted["stride"] = self._stride
         save(
             path, labels=self._label_state(), params=params, fitted=fitted, estimator=type(self).__name__,
             inputs=dataclasses.asdict(self._inputs),
@@ -570,6 +574,7 @@ class SequenceEstimator(BaseEstimator):
         self._inputs = Inputs.restored(saved["inputs"])
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
+        self._stride = fitted["stride"]
         self.vocabulary_ = list(self._inputs.vocabulary)
         if self._inputs.kind == "numbers":
             self.n_features_in_ = self._inputs.features

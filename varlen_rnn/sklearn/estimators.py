@@ -144,9 +144,10 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     In the network, tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps
     the maximum, the mean and the last row of its outputs for each sequence to the classes.  For numbers, three
     convolutions along each sequence, with normalisation over the rows of a batch, run beside the recurrent layer
-    (LSTM-FCN, arXiv 1709.05206).  AdamW trains with a learning rate that rises and falls (one cycle).  Up to 2,000
-    sequences of numbers that are not all whole are stretched and scaled in training by random factors of about 0.9 to
-    1.1, so that they are not learned by heart.  No parameter needs to be set.
+    (LSTM-FCN, arXiv 1709.05206).  If sequences of numbers have more than 256 rows in the mean, neighbours become one
+    row, their mean, so that about 128 rows are left.  AdamW trains with a learning rate that rises and falls (one
+    cycle).  Up to 2,000 sequences of numbers that are not all whole are stretched and scaled in training by random
+    factors of about 0.9 to 1.1, so that they are not learned by heart.  No parameter needs to be set.
 
     Parameters
     ----------
