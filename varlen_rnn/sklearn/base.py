@@ -44,17 +44,19 @@ ROWS = 8192  # the number of rows in a batch of predictions
 
 
 @contextlib.contextmanager
-def kept_after(errors: type[BaseException], estimator: Any) -> Iterator[None]:
-    """Give an estimator its attributes back if a fit inside of a `with` block raises one of the `errors`.
+def kept_after(estimator: Any, is_fitted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Give an estimator its attributes back if a fit inside of a `with` block raises.
 
-    So a fit with wrong labels leaves an estimator as it was.
+    So a fit with wrong labels leaves an estimator as it was, and a network that is half trained does not predict.  After
+    an interrupt, attributes stay if `is_fitted` says that the estimator predicts already.
     """
     before = dict(vars(estimator))
     try:
         yield
-    except errors:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+    except BaseException as error:
+        if isinstance(error, Exception) or not is_fitted():
+            vars(estimator).clear()
+            vars(estimator).update(before)
         raise
 
 
@@ -204,7 +206,7 @@ class SequenceEstimator(BaseEstimator):
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
-        with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
+        with kept_after(self), self._on(comm), random.seeded(self._seed()):
             begins = not (self.warm_start and getattr(self, "module_", None) is not None)
             sequences = self._start(X, y, several_classes(X)) if begins else self._rows(X)
             labels, weights = self._encoded(sequences, y, sample_weight)
@@ -247,7 +249,7 @@ class SequenceEstimator(BaseEstimator):
         """
         y = labels_of_data(X, y)
         first = getattr(self, "module_", None) is None
-        with kept_after(Exception, self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
+        with kept_after(self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             classes = several_classes(X) if classes is None else classes
             sequences = self._start(X, y, classes) if first else self._rows(X)
             if not hasattr(self, "_optimizer"):

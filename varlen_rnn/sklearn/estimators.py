@@ -812,13 +812,15 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         self._factor = 1.0
         if held is None or self.crf:
             return
-        outputs = self._outputs_of(take(sequences, held), None)
-        numbers = np.concatenate([labels[k] for k in held])
-        there = np.flatnonzero(numbers != IGNORED)
+        outputs, chosen = self._outputs_of(take(sequences, held), None), [labels[k] for k in held]
+        own = self._weights_of_losses(chosen, None if weights is None else weights[held])
+        numbers = np.concatenate(chosen)
+        counted = np.ones(len(numbers)) if own is None else own.astype(np.float64)
+        there = np.flatnonzero((numbers != IGNORED) & (counted > 0))
         there = there[:: len(there) // _MOST_CALIBRATING + 1]
         if len(there):
             values = 2.0 * (numbers[there, None] == np.arange(len(self.classes_))) - 1
-            found = lambda: Targets(values, "classes", np.ones(len(there))).calibrated(outputs[there])[1]
+            found = lambda: Targets(values, "classes", counted[there]).calibrated(outputs[there])[1]
             self._factor = float(ranks.array_of_first(self._comm, lambda: np.array([found()]))[0])
 
     def _label_state(self) -> dict[str, Any]:
