@@ -47,8 +47,8 @@ ROWS = 8192  # the number of rows in a batch of predictions
 def kept_after(estimator: Any, is_fitted: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Give an estimator its attributes back if a fit inside of a `with` block raises.
 
-    So a fit with wrong labels leaves an estimator as it was, and a network that is half trained does not predict.  After
-    an interrupt, attributes stay if `is_fitted` says that the estimator predicts already.
+    So a fit with wrong labels leaves an estimator as it was, and a network that is half trained does not predict.
+    After an interrupt, attributes stay if `is_fitted` says that the estimator predicts already.
     """
     before = dict(vars(estimator))
     try:
