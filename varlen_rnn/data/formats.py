@@ -95,7 +95,7 @@ def fields_of(path: str, format: str, options: Options) -> list[str]:
 
 
 def _read_jsonl(path: str, options: Options) -> Dataset:
-    return read_jsonl(path, options.sequence or "text", options.label, **options.of_texts())
+    return read_jsonl(path, options.sequence or "text", options.label, dtype=options.dtype, **options.of_texts())
 
 
 def _read_texts(path: str, options: Options) -> Dataset:
