@@ -698,3 +698,17 @@ def test_float64_keeps_the_digits_of_a_frame_with_missing_numbers():
     found = read(frame, sequence="x", missing="zero", dtype="float64").sequences
     assert [rows.tolist() for rows in found] == [[[20_000_001.0], [0.0]], [[30_000_003.25]]]
     assert read(frame, sequence="x", missing="zero").sequences[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "frame"])
+@pytest.mark.parametrize("missing", ["error", "zero"])
+def test_a_column_of_numbers_of_which_some_are_missing_is_no_column_of_sequences(tmp_path, form, missing):
+    pandas = pytest.importorskip("pandas")
+    source = frame = pandas.DataFrame({"x": [np.nan, 20.5, 3.0], "y": ["a", "b", "a"]})
+    if form != "frame":
+        source = tmp_path / f"data.{form}"
+        {"csv": lambda: frame.to_csv(source, index=False), "parquet": lambda: frame.to_parquet(source),
+         "jsonl": lambda: frame.to_json(source, orient="records", lines=True)}[form]()  # fmt: skip
+    expected = "expected texts, got" if form == "csv" else "expected a text or a list, got 20.5 (`id` reads a column of"
+    with pytest.raises(vr.InputError, match=re.escape(expected)):
+        read(source, sequence="x", label="y", missing=missing)
