@@ -27,7 +27,7 @@ A set is measured anew when a change touches its results, so lines are of severa
 programs ran on the same cores; errors do not depend on it, and seconds are of the processor.
 
 The aims: on no set more than two standard errors behind the best baseline, and ahead of each in the mean of relative
-errors; an expected calibration error of at most 0.05 in the mean of sets, whatever chance gives small test sets; 0.75
+errors; an expected calibration error of at most 0.05 in the mean of sets, although chance gives small test sets some; 0.75
 to 0.85 of the values in intervals of 80 %.
 
 The defaults were chosen on the sets with a *, and on sets that are not here: series of known equations (cylinders,
