@@ -27,13 +27,13 @@ A set is measured anew when a change touches its results, so lines are of severa
 programs ran on the same cores; errors do not depend on it, and seconds are of the processor.
 
 The aims: on no set more than two standard errors behind the best baseline, and ahead of each in the mean of relative
-errors; an expected calibration error of at most 0.05 in the mean of sets, although chance gives small test sets some; 0.75
-to 0.85 of the values in intervals of 80 %.
+errors; an expected calibration error of at most 0.05 in the mean of sets, although chance gives small test sets some;
+0.75 to 0.85 of the values in intervals of 80 %.
 
 The defaults were chosen on the sets with a *, and on sets that are not here: series of known equations (cylinders,
 bells and funnels; control charts; two patterns), and docstrings and names of functions of SciPy, PyTorch and others.
-One choice saw a set without a *: probabilities of a ridge take logarithms of shares because those of sentences were
-badly calibrated, and sentences was among the four sets from which the floor of these shares was read.
+One choice saw a set without a *: the probabilities of a ridge on sentences were badly calibrated, so they are now made
+from logarithms of shares, and sentences was among the four sets that gave the floor of these shares.
 """
 
 EARLIER = "Errors without seconds are of an earlier run, in which seconds were measured in another way.\n"
