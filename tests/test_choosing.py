@@ -9,7 +9,10 @@ import varlen_rnn as vr
 
 pytest.importorskip("sklearn")
 
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, base, choosing, described, load
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, base, choosing, described, load
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.ngrams import Text
@@ -255,8 +258,51 @@ def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
         model.fit(X, y)
     assert model.module_ is None
     assert model.score(X, y) > 0.8
+    assert [(each["candidate"], each["chosen"]) for each in model.candidates_] == [("convolutions", True)]
     only = SequenceClassifier(**FEW, model="convolutions").fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), only.predict_proba(X))
+
+
+@pytest.mark.parametrize("case", ["recurrent", "rows", "tagger"])
+def test_an_interrupt_leaves_no_network_that_is_half_trained(monkeypatch, case):
+    X, y = waves(30)
+    of_rows = [np.cumsum(x[:, 0]) for x in X]
+    make, y = {
+        "recurrent": lambda: (SequenceClassifier(**FEW, model="recurrent"), y),
+        "rows": lambda: (SequenceRegressor(**FEW, loss="quantile"), of_rows),
+        "tagger": lambda: (SequenceTagger(**FEW), [own > 1 for own in of_rows]),
+    }[case]()
+    model, other = make, clone(make).fit(X[:20], y[:20])  # one has not been fitted before, the other has
+    wanted = other.predict(X)
+    step = base.Trainer._take_step
+
+    def interrupted(self):
+        if self.step == 3:
+            raise KeyboardInterrupt
+        step(self)
+
+    monkeypatch.setattr(base.Trainer, "_take_step", interrupted)
+    for each in (model, other):
+        with pytest.raises(KeyboardInterrupt):
+            each.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    np.testing.assert_equal(other.predict(X), wanted)
+
+
+def test_an_interrupt_of_another_fit_keeps_the_model_of_the_first(monkeypatch):
+    X, y = waves(30)
+    model = SequenceClassifier(**FEW).fit(X, y)
+    wanted, candidates = model.predict_proba(X), model.candidates_
+
+    def interrupted(self, *arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SequenceClassifier, "_describe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:20], 1 - y[:20])
+    np.testing.assert_array_equal(model.predict_proba(X), wanted)
+    assert model.candidates_ == candidates
 
 
 def test_what_was_chosen_is_printed(capsys):

@@ -290,6 +290,23 @@ def test_taggers_have_calibrated_logarithms_of_probabilities(tmp_path):
         np.testing.assert_allclose(np.exp(one), other, rtol=1e-5)
 
 
+def test_weights_count_when_a_tagger_is_calibrated():
+    """A weight of 2 counts as two sequences, and a weight of 0 as none."""
+    rng = np.random.default_rng(0)
+    X = [rng.standard_normal((length, 2)) for length in rng.integers(1, 9, 80)]
+    y = [np.where(rng.random(len(x)) < 0.3, rng.random(len(x)) < 0.5, x[:, 0] > 0).astype(int) for x in X]
+    model = SequenceTagger(**SMALL, max_epochs=60).fit(X[:40], y[:40])
+    weights = np.tile([0, 1, 2, 2], 20).astype("f")
+    weights[:40] = 0
+    model._calibrate(model._rows(X), y, weights, np.arange(80))
+    weighted = model._factor
+    more = np.repeat(np.arange(80), weights.astype(int))
+    model._calibrate(model._rows([X[k] for k in more]), [y[k] for k in more], None, np.arange(len(more)))
+    np.testing.assert_allclose(weighted, model._factor, rtol=0.01)  # more of them leave less doubt
+    model._calibrate(model._rows(X), y, None, np.arange(80))
+    assert abs(weighted / model._factor - 1) > 0.05
+
+
 def test_a_candidate_that_is_missing_is_an_error_and_not_zeros():
     X, y = series()
     model = SequenceClassifier(random_state=0).fit(X, y)

@@ -329,6 +329,20 @@ def test_the_command_line(tmp_path, capsys, wide):
     assert "--label: expected none with --horizon" in capsys.readouterr().err
 
 
+def test_the_command_line_keeps_the_digits_of_large_numbers(tmp_path, capsys):
+    X = [2.0**30 + 1 + 3 * np.arange(20 + k) for k in range(12)]  # float32 knows multiples of 128 there
+    path, model = tmp_path / "series.csv", str(tmp_path / "model")
+    path.write_text("\n".join(["id,x", *(f"a{k},{value}" for k, x in enumerate(X) for value in x)]) + "\n")
+    options = ["--id", "id", "--horizon", "2", "--model", "ridge", "--season-length", "1", "--quiet"]
+    assert main(["train", str(path), *options, "--out", model]) == 0
+    capsys.readouterr()
+    assert main(["predict", model, str(path)]) == 0
+    found = [json.loads(line)["forecast"] for line in capsys.readouterr().out.splitlines()]
+    wanted = SequenceForecaster(2, model="ridge", season_length=1, random_state=0).fit(X).predict(X)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(np.array(found) - 2.0**30, [x[-1] - 2.0**30 + [3, 6] for x in X], atol=0.5)
+
+
 @pytest.mark.parametrize("large", [2.0**40, 1e12])
 def test_large_numbers_keep_their_digits(large):
     X = [large + 8 * np.arange(20 + k) for k in range(5)]

@@ -668,3 +668,47 @@ def test_a_ts_file_has_channels_and_a_class(tmp_path):
 def test_what_is_wrong_in_a_ts_file_is_named(tmp_path, text, options, message):
     with pytest.raises(vr.InputError, match=message):
         read(saved(tmp_path, text, "d.ts"), **options)
+
+
+DIGITS = [20_000_001.0, 30_000_003.25, 1e300]
+FORMS = {
+    "long": ("data.csv", "id,x\n" + "".join(f"a,{number!r}\n" for number in DIGITS), {"id": "id"}),
+    "wide": ("data.csv", "x,y,z\n" + ",".join(map(repr, DIGITS)) + "\n", {"wide": True}),
+    "json": ("data.jsonl", json.dumps({"x": DIGITS}) + "\n", {"sequence": "x"}),
+    "ts": ("data.ts", "@problemname digits\n@data\n" + ",".join(map(repr, DIGITS)) + "\n", {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_float64_keeps_the_digits_of_large_numbers(tmp_path, form):
+    name, text, options = FORMS[form]
+    (rows,) = read(saved(tmp_path, text, name), **options, dtype="float64").sequences
+    assert (rows.dtype, rows.tolist()) == (np.float64, [[number] for number in DIGITS])
+    with pytest.raises(vr.InputError, match="expected finite numbers that fit float32"):
+        read(saved(tmp_path, text, name), **options)
+    small = saved(tmp_path, text.replace("1e+300", "5.0"), name)
+    assert [rows.dtype for rows in read(small, **options).sequences] == [np.float32]
+    with pytest.raises(vr.InputError, match="dtype: expected one of 'float32' or 'float64', got 'float16'"):
+        read(small, **options, dtype="float16")
+
+
+def test_float64_keeps_the_digits_of_a_frame_with_missing_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [[20_000_001.0, None], [30_000_003.25]]})
+    found = read(frame, sequence="x", missing="zero", dtype="float64").sequences
+    assert [rows.tolist() for rows in found] == [[[20_000_001.0], [0.0]], [[30_000_003.25]]]
+    assert read(frame, sequence="x", missing="zero").sequences[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "frame"])
+@pytest.mark.parametrize("missing", ["error", "zero"])
+def test_a_column_of_numbers_of_which_some_are_missing_is_no_column_of_sequences(tmp_path, form, missing):
+    pandas = pytest.importorskip("pandas")
+    source = frame = pandas.DataFrame({"x": [np.nan, 20.5, 3.0], "y": ["a", "b", "a"]})
+    if form != "frame":
+        source = tmp_path / f"data.{form}"
+        {"csv": lambda: frame.to_csv(source, index=False), "parquet": lambda: frame.to_parquet(source),
+         "jsonl": lambda: frame.to_json(source, orient="records", lines=True)}[form]()  # fmt: skip
+    expected = "expected texts, got" if form == "csv" else "expected a text or a list, got 20.5 (`id` reads a column of"
+    with pytest.raises(vr.InputError, match=re.escape(expected)):
+        read(source, sequence="x", label="y", missing=missing)

@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
 from varlen_rnn.data.labels import IGNORED
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, recipe
-from varlen_rnn.sklearn.stretch import SPREAD, stretched
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load, recipe
+from varlen_rnn.sklearn.stretch import SPREAD, shortened, stretched
 
 LENGTHS = [[], [0, 0], [1], [2], [7, 0, 30, 1, 2], [40] * 5]
 
@@ -70,6 +70,72 @@ def test_only_few_measured_sequences_with_classes_are_stretched():
     assert not recipe.stretches(measured, classes.astype(np.float32), True)
     assert not recipe.stretches([np.ones((2, 1))] * 3, classes, True)
     assert not recipe.stretches(measured * 1000, np.tile(classes, 1000), True)
+
+
+def means_one_by_one(sequences, stride):
+    """Return the means of the parts of each sequence: as few as there can be, and about equal."""
+    cut = lambda x, parts: [x[len(x) * k // parts : len(x) * (k + 1) // parts] for k in range(parts)]
+    return [np.array([part.mean(axis=0) for part in cut(x, -(-len(x) // stride))]).reshape(-1, 3) for x in sequences]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("stride", [1, 2, 7])
+def test_rows_of_shortened_sequences_are_means_of_neighbours(lengths, stride):
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((length, 3)) for length in lengths]
+    whole = vr.create_lod_tensor(np.concatenate([np.zeros((0, 3)), *sequences]), [lengths])
+    got, wanted = shortened(whole, stride).value.to_sequences(), means_one_by_one(sequences, stride)
+    assert [len(x) for x in got] == [len(x) for x in wanted]
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_shortened_sequences():
+    rng = np.random.default_rng(0)
+    lengths, data, steps = [7, 0, 3, 1], rng.standard_normal((11, 2)), 1e-6
+    x = vr.Variable(vr.create_lod_tensor(data, [lengths]), requires_grad=True)
+    factors = rng.standard_normal(shortened(x, 3).shape)
+    loss = lambda x: (shortened(x, 3) ** 2.0 * factors).sum()
+    loss(x).backward()
+    for place in np.ndindex(data.shape):
+        ends = [data.copy(), data.copy()]
+        ends[0][place] += steps
+        ends[1][place] -= steps
+        high, low = (float(np.asarray(loss(vr.create_lod_tensor(end, [lengths])))) for end in ends)
+        np.testing.assert_allclose(np.asarray(x.grad)[place], (high - low) / (2 * steps), rtol=1e-6, atol=1e-8)
+
+
+def test_parts_of_a_batch_are_shortened_as_the_whole_batch_is():
+    sequences = [np.arange(length, dtype=np.float32)[:, None] for length in (7, 0, 30, 1, 12)]
+    whole = vr.data.batches(sequences, batch_size=5)
+    for rank in range(3):
+        x = whole.part(rank, 3)[0]
+        got = shortened(x, 4).value
+        np.testing.assert_array_equal(got.structure.positions, x.structure.positions)
+
+
+def load_again(model, folder):
+    model.save(folder / "model")
+    return load(folder / "model")
+
+
+def test_the_network_of_long_series_has_shorter_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    X = [rng.standard_normal((length, 1)).astype(np.float32) for length in rng.integers(250, 400, 24)]
+    y = np.arange(24) % 2
+    for x, label in zip(X, y, strict=True):
+        x[100:180] += 2.0 * label
+    model = SequenceClassifier("gru", 8, model="recurrent", max_epochs=15, random_state=0).fit(X, y)
+    assert model.module_.stride == 3
+    assert model.score(X, y) > 0.9
+    network = load_again(model, tmp_path).module_.eval()
+    rows = network.standardize(vr.create_lod_tensor(np.concatenate(X), [list(map(len, X))]))
+    found, network.stride = np.asarray(network.features(rows)), 1
+    np.testing.assert_array_equal(network.features(shortened(rows, 3)), found)
+    np.testing.assert_array_equal(load_again(model, tmp_path).predict_proba(X), model.predict_proba(X))
+    assert [found.shape for found in model.integrated_gradients(X[:2])] == [x.shape for x in X[:2]]
+    short = SequenceClassifier("gru", 4, model="recurrent", max_epochs=1).fit([x[:200] for x in X], y)
+    assert short.module_.stride == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 50, 270, 700, 10_000])

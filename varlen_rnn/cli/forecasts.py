@@ -4,6 +4,7 @@ from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import estimators, print_metrics
 from varlen_rnn.errors import InputError, shown
 
+DIGITS = {"dtype": "float64"}  # of files: forecasts of 1.6e7 and more have digits that float32 has not
 _WITHOUT = {"num_layers": 1, "batch_size": "auto", "test_fraction": 0.1, "early_stopping": False}
 _WITHOUT |= {"class_weight": None, "picture": None}
 
@@ -28,7 +29,7 @@ def train(arguments):
         if (value := getattr(arguments, name)) != default:
             raise InputError(f"train, --{name.replace('_', '-')}", expected="none with --horizon", got=shown(value))
     options = reading.options_of(arguments)
-    data = reading.read(arguments.data, options)
+    data = reading.read(arguments.data, options | DIGITS)
     print(data, flush=True)
     params = {"random_state": arguments.seed, "verbose": not arguments.quiet, "season_length": arguments.season_length}
     params |= {"max_epochs": arguments.max_epochs, "lr": arguments.lr}

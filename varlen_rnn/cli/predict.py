@@ -42,7 +42,7 @@ def _read(arguments, labelled):
     options = reading.fitting((model.notes_ or {}) | given, arguments.data) | given
     label = options.pop("label", None)
     if hasattr(model, "horizon"):  # a forecaster has no labels
-        return model, reading.read(arguments.data, options), options.get("id")
+        return model, reading.read(arguments.data, options | forecasts.DIGITS), options.get("id")
     if labelled:
         if label is None:
             raise InputError("evaluate", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))

@@ -44,7 +44,7 @@ def read_columns(format: str, path: str, options: Options) -> Dataset:
         column = pa.chunked_array([pa.array(lists, column.type)])
     where = f"{path}, column {sequence!r}"
     if options.missing != "error" and _null_numbers(pa, column):
-        sequences = _with_nan(column.to_pylist(), where)
+        sequences = _with_nan(column.to_pylist(), where, options.dtype)
     else:
         tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
         sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
@@ -60,11 +60,11 @@ def _null_numbers(pa: Any, column: Any) -> bool:
     return column.null_count > 0
 
 
-def _with_nan(lists: list[list[Any]], where: str) -> list[np.ndarray]:
-    """Return each list of numbers, or of rows of numbers, as float32 rows; null becomes NaN."""
+def _with_nan(lists: list[list[Any]], where: str, dtype: str) -> list[np.ndarray]:
+    """Return each list of numbers, or of rows of numbers, as rows of the type `dtype`; null becomes NaN."""
     width = next((np.size(rows[0]) for rows in lists if rows), 1)
     try:
-        return [np.array(rows, np.float32).reshape(len(rows), width) for rows in lists]
+        return [np.array(rows, dtype).reshape(len(rows), width) for rows in lists]
     except ValueError as error:
         raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
 

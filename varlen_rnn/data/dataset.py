@@ -33,7 +33,7 @@ class Dataset:
     name : str
         The source of the sequences; data sets that come with Python add the version that determines their content.
     sequences : list of array
-        Token ids, int64 of shape `(tokens,)`, or measurements, float32 of shape `(rows, features)`.
+        Token ids, int64 of shape `(tokens,)`, or measurements, floats of shape `(rows, features)`.
     labels : array, list or None
         For one class per sequence, indices into `classes`, int64 of shape `(num_sequences,)`.  For several classes,
         float32 of shape `(num_sequences, classes)` with 1 for each class of a sequence.  For numbers, float32 of shape

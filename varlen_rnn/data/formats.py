@@ -95,7 +95,7 @@ def fields_of(path: str, format: str, options: Options) -> list[str]:
 
 
 def _read_jsonl(path: str, options: Options) -> Dataset:
-    return read_jsonl(path, options.sequence or "text", options.label, **options.of_texts())
+    return read_jsonl(path, options.sequence or "text", options.label, dtype=options.dtype, **options.of_texts())
 
 
 def _read_texts(path: str, options: Options) -> Dataset:
@@ -138,7 +138,8 @@ def _text_field(table: Table, sequence: str | None, tokens: str | None) -> str:
         raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
     field = sequence or "text"
     texts = table.column(field, "sequence")
-    if tokens is None and all(_looks_like_numbers(text) for text in texts):
+    given = [text for text in texts if text.strip()]  # a number may be missing
+    if tokens is None and given and all(map(_looks_like_numbers, given)):
         hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + FORMS
         raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
     return field

@@ -20,7 +20,7 @@ from varlen_rnn.data.tables import FORMS, Table, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
 
-_LARGEST, _MOST_ID = np.finfo(np.float32).max, np.iinfo(np.int64).max
+_MOST_ID = np.iinfo(np.int64).max
 
 
 class Frame(Table):
@@ -239,14 +239,14 @@ def read_entries(frame: Frame, options: Options) -> Dataset:
             Record(entry, label, where(n), f"{frame.where(n)}, column {options.label!r}") for n, (entry, label) in pairs
         ]
         return dataset_of(records, frame.name, labels is not None, options)
-    sequences = _rows(entries, where)
+    sequences = _rows(entries, where, options.dtype)
     if options.missing == "error":  # the rows of a frame are in memory, so they are looked at
         filled(sequences, None, "error", where)
     return dataset_of_arrays(frame.name, sequences, labels, options)
 
 
-def _rows(entries: list[Any], where: Where) -> list[np.ndarray]:
-    """Return entries as int64 ids, or as float32 rows of one width, or raise if an entry is neither."""
+def _rows(entries: list[Any], where: Where, dtype: str) -> list[np.ndarray]:
+    """Return entries as int64 ids, or as rows of one width and the type `dtype`, or raise if an entry is neither."""
     found: list[np.ndarray] = []
     for number, entry in enumerate(entries):
         array = np.zeros(0) if isinstance(entry, list) and not entry else entry
@@ -260,14 +260,14 @@ def _rows(entries: list[Any], where: Where) -> list[np.ndarray]:
         return [array.astype(np.int64) for array in found]
     found = [array[:, None] if array.ndim == 1 else array for array in found]
     width = next((array.shape[1] for array in found if len(array)), 1)
-    return [_float32(array, width, where(number)) for number, array in enumerate(found)]
+    return [_floats(array, width, where(number), dtype) for number, array in enumerate(found)]
 
 
-def _float32(array: np.ndarray, width: int, where: str) -> np.ndarray:
+def _floats(array: np.ndarray, width: int, where: str, dtype: str) -> np.ndarray:
     if not len(array):
-        return np.zeros((0, width), np.float32)
+        return np.zeros((0, width), dtype)
     if array.shape[1] != width:
         raise ShapeError(where, expected=f"rows of {width} numbers, as before", got=array.shape[1])
-    if np.abs(np.nan_to_num(array, posinf=np.inf, neginf=np.inf)).max() > _LARGEST:
-        raise InputError(where, expected="finite numbers that fit float32", got="infinity or a larger number")
-    return array.astype(np.float32).view()
+    if np.abs(np.nan_to_num(array, posinf=np.inf, neginf=np.inf)).max() > np.finfo(dtype).max:
+        raise InputError(where, expected=f"finite numbers that fit {dtype}", got="infinity or a larger number")
+    return array.astype(dtype).view()

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import InputError
+from varlen_rnn.errors import DTypeError, InputError, shown
 
 Missing: TypeAlias = Literal["error", "drop", "zero", "forward", "keep"]
 MISSING = ("error", "drop", "zero", "forward", "keep")
@@ -63,6 +63,10 @@ def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[
     (['a', ''], [[], [1]])
     """
     gone = [number for number, entry in enumerate(entries) if entry is None]
+    alone = [number for number, entry in enumerate(entries) if isinstance(entry, (int, float, np.number))]
+    if gone and alone:
+        hint = "`id` reads a column of numbers as a row per step, `wide` columns as a series per row"
+        raise DTypeError(where(alone[0]), expected="a text or a list", got=shown(entries[alone[0]]), hint=hint)
     if gone and missing == "error":
         hint = "`missing='drop'` takes it for an empty one"
         raise InputError(where(gone[0]), expected="a text or a list", got="none", hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from varlen_rnn.data.labels import KINDS
 from varlen_rnn.data.missing import MISSING
@@ -40,9 +40,11 @@ class Options:
     classes: Iterable[str] | None = None
     min_count: int = 1
     max_vocabulary: int | None = None
+    dtype: Literal["float32", "float64"] = "float32"  # of measurements
 
     def __post_init__(self) -> None:
         check_choice(self.missing, "missing", *MISSING)
+        check_choice(self.dtype, "dtype", "float32", "float64")
         object.__setattr__(self, "wide", check_flag(self.wide, "wide"))
         if self.ignore is not None:
             object.__setattr__(self, "ignore", check_list(self.ignore, "ignore", "a list of fields"))

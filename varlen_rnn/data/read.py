@@ -35,6 +35,7 @@ def read(
     classes: Iterable[str] | None = None,
     min_count: int = 1,
     max_vocabulary: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
 ) -> Dataset:
     r"""Read a file or a data frame of sequences and return it as a Dataset.
 
@@ -75,6 +76,9 @@ def read(
         "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
     vocabulary, classes, min_count, max_vocabulary
         As in `from_texts`.
+    dtype : {"float32", "float64"}
+        The data type of numbers in rows; float32 has seven digits.  Arrow files whose lists have no nulls and NumPy
+        files keep the type that they have.
 
     Returns
     -------
@@ -99,7 +103,7 @@ def read(
     options = Options(
         sequence=sequence, label=label, id=id, time=time, features=features, ignore=ignore, wide=wide, tokens=tokens,
         delimiter=delimiter, missing=missing, label_kind=label_kind, vocabulary=vocabulary, classes=classes,
-        min_count=min_count, max_vocabulary=max_vocabulary,
+        min_count=min_count, max_vocabulary=max_vocabulary, dtype=dtype,
     )  # fmt: skip
     if (frame := frame_of(source)) is not None:
         if format is not None:

@@ -107,6 +107,7 @@ def read_jsonl(
     max_vocabulary: int | None = None,
     label_kind: str | None = None,
     missing: Missing = "error",
+    dtype: Literal["float32", "float64"] = "float32",
 ) -> Dataset:
     r"""Return the Dataset of a JSON Lines file, which has one JSON object per line.
 
@@ -114,12 +115,14 @@ def read_jsonl(
     ----------
     path : path
     sequence : str
-        The field that holds the sequence: a string, a list of strings, a list of numbers (float32 rows of one feature)
-        or a list of equally long lists of numbers (float32 rows).  It must be of the same kind on every line.
+        The field that holds the sequence: a string, a list of strings, a list of numbers (rows of one feature)
+        or a list of equally long lists of numbers (rows).  It must be of the same kind on every line.
     label : str or None
         The field that holds the label; None if there is none.
     tokens, vocabulary, classes, min_count, max_vocabulary, label_kind, missing
         As in `from_texts`.
+    dtype : {"float32", "float64"}
+        The data type of numbers in rows.
 
     Raises
     ------
@@ -136,7 +139,7 @@ def read_jsonl(
     """
     options = Options(
         tokens=tokens, vocabulary=vocabulary, classes=classes, min_count=min_count, max_vocabulary=max_vocabulary,
-        label_kind=label_kind, missing=missing,
+        label_kind=label_kind, missing=missing, dtype=dtype,
     )  # fmt: skip
     records = []
     # `splitlines` would also split at other separators, which JSON strings may contain.

@@ -45,7 +45,7 @@ def dataset_of(records: list[Record], name: str, labelled: bool, options: Option
     if kind == "numbers":
         if vocabulary is not None:
             raise InputError("vocabulary", expected="none for sequences of numbers", got=f"{len(vocabulary)} tokens")
-        sequences, values = filled(_rows(records), values, missing, lambda number: records[number].where)
+        sequences, values = filled(_rows(records, options.dtype), values, missing, lambda number: records[number].where)
         vocabulary, tokens = [], "list"
     else:
         tokens = "list" if kind == "tokens" else tokens
@@ -105,8 +105,8 @@ def _kind(item: Record) -> str:
     raise DTypeError(item.where, expected=expected, got=shown(value))
 
 
-def _rows(records: list[Record]) -> list[np.ndarray]:
-    """Return float32 rows, one array per record, all with the same number of features; null becomes NaN."""
+def _rows(records: list[Record], dtype: str) -> list[np.ndarray]:
+    """Return rows of the type `dtype`, one array per record, all with the same number of features; null becomes NaN."""
     width, found = None, []
     for item in records:
         rows = [row if isinstance(row, list) else [row] for row in item.sequence]
@@ -119,14 +119,14 @@ def _rows(records: list[Record]) -> list[np.ndarray]:
             if not set(map(type, row)) <= _NUMBERS:
                 raise DTypeError(f"{item.where}, row {number}", expected="numbers", got=shown(row))
         found.append((item.where, rows))
-    return [_float32(rows, width[0] if width else 1, where) for where, rows in found]
+    return [_floats(rows, width[0] if width else 1, where, dtype) for where, rows in found]
 
 
-def _float32(rows: list[list[float]], width: int, where: str) -> np.ndarray:
+def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.ndarray:
     try:
         array = np.array(rows, np.float64).reshape(len(rows), width)
     except OverflowError:
         array = np.full((1, 1), np.inf)
-    if (np.abs(array) > np.finfo(np.float32).max).any():
-        raise InputError(where, expected="finite numbers that fit float32", got="infinity or a larger number")
-    return array.astype(np.float32)
+    if (np.abs(array) > np.finfo(dtype).max).any():
+        raise InputError(where, expected=f"finite numbers that fit {dtype}", got="infinity or a larger number")
+    return array.astype(dtype)

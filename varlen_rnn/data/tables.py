@@ -139,7 +139,7 @@ def read_long(table: Table, options: Options) -> Dataset:
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
-    keep = [_kept(rows[part], options.missing, table.places(part)) for part in parts]
+    keep = [_kept(rows[part], options, table.places(part)) for part in parts]
     sequences = [values for values, _ in keep]
     kept = [part[chosen] for part, (_, chosen) in zip(parts, keep, strict=True)]
     names = tuple(ids[part[0]] for part in parts)
@@ -154,7 +154,7 @@ def read_wide(table: Table, options: Options) -> Dataset:
     for number, row in enumerate(rows):
         there = np.flatnonzero(~np.isnan(row))
         row = row[: there[-1] + 1 if len(there) else 0, None]
-        sequences.append(_kept(row, options.missing, table.places(np.full(len(row), number)))[0])
+        sequences.append(_kept(row, options, table.places(np.full(len(row), number)))[0])
     parts = [np.array([number]) for number in range(len(rows))]
     ids = () if options.id is None else tuple(table.ids(options.id))
     data = _labelled(table, ids, sequences, parts, parts, options)
@@ -220,14 +220,15 @@ def _date(text: str, where: str) -> np.datetime64:
     raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
 
 
-def _kept(rows: np.ndarray, missing: str, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a sequence's rows as float32, with the rule `missing` applied, and the indices of the rows kept."""
-    too_large = (np.abs(np.nan_to_num(rows, posinf=np.inf, neginf=np.inf)) > np.finfo(np.float32).max).any(axis=1)
+def _kept(rows: np.ndarray, options: Options, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a sequence's rows of the data type, with the rule `missing` applied, and the indices of the rows kept."""
+    too_large = (np.abs(np.nan_to_num(rows, posinf=np.inf, neginf=np.inf)) > np.finfo(options.dtype).max).any(axis=1)
     if too_large.any():
         wrong = int(np.flatnonzero(too_large)[0])
-        raise InputError(where(wrong), expected="finite numbers that fit float32", got=shown(rows[wrong].tolist()))
-    rows, kept = without_gaps(rows, missing, where)
-    return rows.astype(np.float32).view(), kept
+        expected = f"finite numbers that fit {options.dtype}"
+        raise InputError(where(wrong), expected=expected, got=shown(rows[wrong].tolist()))
+    rows, kept = without_gaps(rows, options.missing, where)
+    return rows.astype(options.dtype).view(), kept
 
 
 def _labelled(

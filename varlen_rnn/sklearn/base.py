@@ -44,17 +44,19 @@ ROWS = 8192  # the number of rows in a batch of predictions
 
 
 @contextlib.contextmanager
-def kept_after(errors: type[BaseException], estimator: Any) -> Iterator[None]:
-    """Give an estimator its attributes back if a fit inside of a `with` block raises one of the `errors`.
+def kept_after(estimator: Any, is_fitted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Give an estimator its attributes back if a fit inside of a `with` block raises.
 
-    So a fit with wrong labels leaves an estimator as it was.
+    So a fit with wrong labels leaves an estimator as it was, and a network that is half trained does not predict.
+    After an interrupt, attributes stay if `is_fitted` says that the estimator predicts already.
     """
     before = dict(vars(estimator))
     try:
         yield
-    except errors:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+    except BaseException as error:
+        if isinstance(error, Exception) or not is_fitted():
+            vars(estimator).clear()
+            vars(estimator).update(before)
         raise
 
 
@@ -62,6 +64,7 @@ class SequenceEstimator(BaseEstimator):
     """The base class of the estimators; subclasses define labels, the loss, and predictions from outputs."""
 
     _pool: tuple[str, ...] = ("max", "mean", "last")
+    _stride = 1  # how many rows become one in the network
     _by_spelling = False  # whether words that occur once are told by their spelling
     _comm: Communicator | None = None  # the ranks of the fit that goes on, if there are several
 
@@ -203,7 +206,7 @@ class SequenceEstimator(BaseEstimator):
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
-        with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
+        with kept_after(self), self._on(comm), random.seeded(self._seed()):
             begins = not (self.warm_start and getattr(self, "module_", None) is not None)
             sequences = self._start(X, y, several_classes(X)) if begins else self._rows(X)
             labels, weights = self._encoded(sequences, y, sample_weight)
@@ -246,7 +249,7 @@ class SequenceEstimator(BaseEstimator):
         """
         y = labels_of_data(X, y)
         first = getattr(self, "module_", None) is None
-        with kept_after(Exception, self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
+        with kept_after(self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             classes = several_classes(X) if classes is None else classes
             sequences = self._start(X, y, classes) if first else self._rows(X)
             if not hasattr(self, "_optimizer"):
@@ -288,8 +291,10 @@ class SequenceEstimator(BaseEstimator):
         self.__dict__.pop("_optimizer", None)
         inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary, self._by_spelling)
         sequences = self._rows(X, inputs)
-        num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        num_outputs = self._learn_labels(y, lengths, classes)
         self._inputs, self._num_outputs = inputs, num_outputs
+        self._stride = recipe.stride(lengths, inputs.kind == "numbers" and bool(self._pool))
         if inputs.kind == "numbers":
             self.n_features_in_ = inputs.features
         self.vocabulary_ = list(inputs.vocabulary)
@@ -308,7 +313,7 @@ class SequenceEstimator(BaseEstimator):
             kind, self._inputs.size, self._num_outputs, cell=self.cell, embedding_size=self.embedding_size,
             hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional,
             dropout=self.dropout, pool=self._pool,
-            num_static=0 if self._inputs.static is None else self._inputs.static.width,
+            num_static=0 if self._inputs.static is None else self._inputs.static.width, stride=self._stride,
         )  # fmt: skip
 
     def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
@@ -550,6 +555,7 @@ class SequenceEstimator(BaseEstimator):
                 expected = "what JSON can hold"
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._num_outputs}
+        fitted["stride"] = self._stride
         save(
             path, labels=self._label_state(), params=params, fitted=fitted, estimator=type(self).__name__,
             inputs=dataclasses.asdict(self._inputs),
@@ -570,6 +576,7 @@ class SequenceEstimator(BaseEstimator):
         self._inputs = Inputs.restored(saved["inputs"])
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
+        self._stride = fitted["stride"]
         self.vocabulary_ = list(self._inputs.vocabulary)
         if self._inputs.kind == "numbers":
             self.n_features_in_ = self._inputs.features

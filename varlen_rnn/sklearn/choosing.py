@@ -92,10 +92,10 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         Notes
         -----
         An interrupt (Ctrl-C) during the training of the network is raised, but the estimator is fitted: it predicts by
-        the best candidate until then.
+        the best candidate until then.  If the network is the only candidate, the estimator stays as it was.
         """
         if check_choice(self.model, "model", *MODELS) == "recurrent":
-            with kept_after(Exception, self):
+            with kept_after(self):
                 self._adopt({"recurrent": 1.0}, [])
                 return super().fit(X, y, sample_weight, eval_set=eval_set, comm=comm)
         for name, neutral in (("warm_start", False), ("checkpoints", None)):
@@ -103,7 +103,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
                 expected, hint = f"{neutral} with model={self.model!r}", "model='recurrent' takes it"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
         y = labels_of_data(X, y)
-        with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
+        with kept_after(self, lambda: bool(self.candidates_)), self._on(comm), random.seeded(self._seed()):
+            self.candidates_ = []
             sequences = self._learn(X, y, several_classes(X))
             labels, weights = self._encoded(sequences, y, sample_weight)
             if eval_set is None:
@@ -125,7 +126,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         classes : array, optional
             The classes that occur in any call; a classifier needs them in the first call.
         """
-        with kept_after(Exception, self):
+        with kept_after(self):
             self._adopt({"recurrent": 1.0}, [])
             return super().partial_fit(X, y, classes, sample_weight)
 
@@ -170,14 +171,14 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.agree(self._comm)
         choice.show()
         self.module_, self._described = None, described
-        self._adopt(choice.shares, choice.candidates, choice.shift)
+        self._adopt(choice.shares, choice.marked(), choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
             choice = self._with_network(choice, sequences, labels, weights, parts)
             if "recurrent" in choice.shares and self.module_ is None:
                 self._train_network(sequences, labels, weights, None)
             elif "recurrent" not in choice.shares:
                 self._forget_network()
-            self._adopt(choice.shares, choice.candidates, choice.shift)
+            self._adopt(choice.shares, choice.marked(), choice.shift)
         choice.close()
 
     def _describe(
@@ -296,7 +297,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.add("recurrent", outputs, 0.0)
         choice.agree(self._comm)
         choice.show()
-        self._adopt(choice.shares, choice.candidates, choice.shift)
+        self._adopt(choice.shares, choice.marked(), choice.shift)
 
     # Predictions, and files.
 
@@ -610,7 +611,7 @@ class _Choice:
             self.shift_of[name] = shift
         loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
         record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
-        self.candidates.append(record)
+        self.candidates.append(record | {"chosen": False})
 
     def agree(self, comm: Communicator | None) -> None:
         """Take the losses, shares and shifts of rank 0, so that all ranks choose alike."""
@@ -625,19 +626,24 @@ class _Choice:
             reason = f"{self.candidates[0]['candidate']} makes no error"
         else:
             return True
-        self.candidates.append({"candidate": "recurrent", "loss": None, "reason": f"not trained: {reason}"})
+        reason = f"not trained: {reason}"
+        self.candidates.append({"candidate": "recurrent", "loss": None, "reason": reason, "chosen": False})
         self._shown += 1
         if self.verbose:
-            print(f"recurrent: not trained: {reason}")
+            print(f"recurrent: {reason}")
         return False
 
-    def close(self) -> None:
-        """Mark the candidate that was chosen."""
-        self.show()
+    def marked(self) -> list[dict[str, Any]]:
+        """Return the candidates; the best so far is marked as chosen."""
         for candidate in self.candidates:
-            candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
+            candidate["chosen"] = candidate["candidate"] == self._best
+        return self.candidates
+
+    def close(self) -> None:
+        """Print the candidate that was chosen, after those that were not printed before."""
+        self.show()
         if self.verbose:
-            print("chosen:", next(candidate["candidate"] for candidate in self.candidates if candidate["chosen"]))
+            print("chosen:", self._best)
 
 
 def _counted(weights: np.ndarray | None, number: int) -> np.ndarray:

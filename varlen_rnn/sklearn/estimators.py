@@ -144,9 +144,10 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     In the network, tokens are embedded, and numbers are standardised.  A recurrent layer follows; a linear layer maps
     the maximum, the mean and the last row of its outputs for each sequence to the classes.  For numbers, three
     convolutions along each sequence, with normalisation over the rows of a batch, run beside the recurrent layer
-    (LSTM-FCN, arXiv 1709.05206).  AdamW trains with a learning rate that rises and falls (one cycle).  Up to 2,000
-    sequences of numbers that are not all whole are stretched and scaled in training by random factors of about 0.9 to
-    1.1, so that they are not learned by heart.  No parameter needs to be set.
+    (LSTM-FCN, arXiv 1709.05206).  If sequences of numbers have more than 256 rows in the mean, neighbours become one
+    row, their mean, so that about 128 rows are left.  AdamW trains with a learning rate that rises and falls (one
+    cycle).  Up to 2,000 sequences of numbers that are not all whole are stretched and scaled in training by random
+    factors of about 0.9 to 1.1, so that they are not learned by heart.  No parameter needs to be set.
 
     Parameters
     ----------
@@ -811,13 +812,15 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         self._factor = 1.0
         if held is None or self.crf:
             return
-        outputs = self._outputs_of(take(sequences, held), None)
-        numbers = np.concatenate([labels[k] for k in held])
-        there = np.flatnonzero(numbers != IGNORED)
+        outputs, chosen = self._outputs_of(take(sequences, held), None), [labels[k] for k in held]
+        own = self._weights_of_losses(chosen, None if weights is None else weights[held])
+        numbers = np.concatenate(chosen)
+        counted = np.ones(len(numbers)) if own is None else own.astype(np.float64)
+        there = np.flatnonzero((numbers != IGNORED) & (counted > 0))
         there = there[:: len(there) // _MOST_CALIBRATING + 1]
         if len(there):
             values = 2.0 * (numbers[there, None] == np.arange(len(self.classes_))) - 1
-            found = lambda: Targets(values, "classes", np.ones(len(there))).calibrated(outputs[there])[1]
+            found = lambda: Targets(values, "classes", counted[there]).calibrated(outputs[there])[1]
             self._factor = float(ranks.array_of_first(self._comm, lambda: np.array([found()]))[0])
 
     def _label_state(self) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class SequenceForecaster(BaseEstimator):
         future_covariates : list of arrays, optional
             Numbers that are known ahead, such as the day of the week, `(steps, columns)` for each series.
         """
-        with kept_after(BaseException, self):
+        with kept_after(self):
             self._learn(_series(X), future_covariates)
         return self
 

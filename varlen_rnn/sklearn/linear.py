@@ -166,7 +166,7 @@ class Linear:
         return self._of_shares(out)
 
     def _of_shares(self, found: np.ndarray) -> np.ndarray:
-        """Return logarithms of the shares of classes, given from -1 to 1; numbers are returned as they are."""
+        """Return the logarithms of shares of classes, given the shares from -1 to 1; other outputs stay."""
         return np.log(np.maximum((1 + found) / 2, 0) + self.floor) if self.floor[0] else found
 
     def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:

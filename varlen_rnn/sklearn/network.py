@@ -12,7 +12,7 @@ from varlen_rnn.cells import registry
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.ops.sequence.expand import sequence_expand_as
-from varlen_rnn.sklearn.stretch import stretched
+from varlen_rnn.sklearn.stretch import shortened, stretched
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
@@ -61,6 +61,8 @@ class Network(nn.Module):
     num_static : int
         The number of static features.  They are joined to each row before the recurrent layer, and to the results of
         pooling.
+    stride : int
+        The mean of so many rows is a row of all layers.
 
     Attributes
     ----------
@@ -85,6 +87,7 @@ class Network(nn.Module):
         dropout: float,
         pool: Sequence[str],
         num_static: int = 0,
+        stride: int = 1,
     ) -> None:
         self.standardize: Any = nn.Standardize(size) if kind == "numbers" else None
         self.embedding = nn.Embedding(size, embedding_size, sparse=True) if kind == "ids" else None
@@ -93,6 +96,7 @@ class Network(nn.Module):
         columns = (size if self.embedding is None else embedding_size) + num_static
         self.recurrent = _layer(cell)(columns, hidden_size, **options)
         self.pool = check_list(pool, "pool", "a list of kinds of pooling")
+        self.stride = stride
         self.stretches = False  # whether sequences are stretched at random in training
         self.convolutions = Convolutions(size) if kind == "numbers" and self.pool else None
         width = hidden_size * (2 if bidirectional else 1) * max(1, len(self.pool))
@@ -112,6 +116,7 @@ class Network(nn.Module):
 
     def features(self, rows: Any, static: Any = None) -> Variable:
         """Return the features of each sequence, or of each row if `pool` is empty, for the linear layer."""
+        rows = rows if self.stride == 1 else shortened(rows, self.stride)
         beside = rows if static is None else functional.concat([rows, sequence_expand_as(static, rows)])
         y, _ = self.recurrent(beside)
         if not self.pool:

@@ -1,13 +1,15 @@
-"""Sequences stretched and scaled at random, so that small data are not learned by heart.
+"""Sequences shortened by means, or stretched and scaled at random, so that small data are not learned by heart.
 
-Example: the rows 0, 10, 20, 30 stretched to five rows are 0, 7.5, 15, 22.5, 30.
+Example: the rows 0, 10, 20, 30 stretched to five rows are 0, 7.5, 15, 22.5, 30, and shortened to two rows 5, 25.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from varlen_rnn.nn import functional
 from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.tape.variable import Variable
 
 SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of factors
 
@@ -44,6 +46,33 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     rows = x.data[begin + before] * (1 - share) + x.data[begin + behind] * share
     rows *= np.repeat(factors[1].astype(np.float32), new)[:, None]
     return LoDTensor(rows, LoD([np.concatenate([[0], ends])]).at(x.structure.positions))
+
+
+def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
+    """Return the mean of each `stride` neighbours; the parts of a sequence are about equal and none is longer.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor
+        Rows of shape `(rows, features)`, of one level.
+    stride : int
+
+    Examples
+    --------
+    >>> short = shortened(LoDTensor(np.array([[1.0], [3.0], [5.0], [7.0], [9.0]]), [[0, 1, 5]]), 2)
+    >>> np.asarray(short)[:, 0], short.lod()
+    (array([1., 4., 8.]), [[0, 1, 3]])
+    """
+    x = x if isinstance(x, Variable) else Variable(x)
+    whole = x.value.structure
+    offsets = whole.levels[0]
+    lengths = np.diff(offsets)
+    parts = -(-lengths // stride)
+    above = np.concatenate([[0], np.cumsum(parts)])
+    number = np.arange(above[-1]) - np.repeat(above[:-1], parts)  # of a part in its sequence
+    begin = np.repeat(offsets[:-1], parts) + number * np.repeat(lengths, parts) // np.repeat(parts, parts)
+    structure = LoD([above, np.append(begin, offsets[-1])]).at_positions_of(whole)
+    return functional.sequence_pool(x.with_lod(structure), "mean")
 
 
 def _normal(positions: np.ndarray | None, number: int, generator: np.random.Generator) -> np.ndarray:
