@@ -191,8 +191,8 @@ def _entry(entry: Any) -> Any:
     """Return one sequence of a column as a text, a list of texts, or an array; return anything else unchanged."""
     if isinstance(entry, str) or not hasattr(entry, "__len__"):
         return entry
-    if isinstance(entry, list) and entry and all(isinstance(token, str) for token in entry):
-        return entry  # no array of texts, which would pad each to the longest
+    if isinstance(entry, list) and any(isinstance(token, str) for token in entry):
+        return entry  # no array of texts, which would pad each to the longest, and make the text "nan" of NaN
     try:
         array = np.asarray(entry)
         if array.dtype.kind in "fiub" or array.ndim == 0:

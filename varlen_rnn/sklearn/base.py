@@ -290,11 +290,15 @@ class SequenceEstimator(BaseEstimator):
         sequences = self._rows(X, inputs)
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
         self._inputs, self._num_outputs = inputs, num_outputs
-        if inputs.kind == "numbers":
-            self.n_features_in_ = inputs.features
+        self._tell_features()
         self.vocabulary_ = list(inputs.vocabulary)
         self.history_, self.n_iter_ = [], 0
         return sequences
+
+    def _tell_features(self) -> None:
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(self).pop(name, None)
+        vars(self).update(self._inputs.attributes())
 
     def _begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
@@ -571,8 +575,7 @@ class SequenceEstimator(BaseEstimator):
         fitted = saved["fitted"]
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
         self.vocabulary_ = list(self._inputs.vocabulary)
-        if self._inputs.kind == "numbers":
-            self.n_features_in_ = self._inputs.features
+        self._tell_features()
         self._restore_labels(saved["labels"])
         self._restore_model(saved)
         self.notes_ = saved["notes"]

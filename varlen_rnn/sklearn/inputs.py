@@ -15,6 +15,7 @@ from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, chec
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.columns import Columns, in_order
 from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
 from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
@@ -45,6 +46,8 @@ class Inputs:
         How missing numbers of rows are filled; None for other kinds.
     static : Static or None
         The numbers beside each sequence; None if there are none.
+    columns : Columns or None
+        The names of features or steps; None if X has none.
 
     Examples
     --------
@@ -60,20 +63,28 @@ class Inputs:
     by_spelling: bool = False
     filling: Filling | None = None
     static: Static | None = None
+    columns: Columns | None = None
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
         """Return Inputs, given the result of `dataclasses.asdict`, also after JSON."""
-        filling, static = state["filling"], state["static"]
+        filling, static, columns = state["filling"], state["static"], state["columns"]
         return cls(
             state["kind"], state["size"], state["cut"], tuple(state["vocabulary"]), state["by_spelling"],
             None if filling is None else Filling.restored(filling), None if static is None else Static.restored(static),
+            None if columns is None else Columns(tuple(columns["names"]), columns["of_steps"]),
         )  # fmt: skip
 
     @property
     def features(self) -> int | None:
         """The features of a row of numbers as they come in; None for other kinds."""
         return None if self.filling is None else len(self.filling.means)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes by which scikit-learn's estimators tell the features of a row."""
+        named = None if self.columns is None or self.columns.of_steps else np.array(self.columns.names, object)
+        found = {"n_features_in_": self.features, "feature_names_in_": named}
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def learn(
@@ -89,8 +100,10 @@ class Inputs:
         With `by_spelling`, tokens that occur once have the id of their spelling, unless tokens are characters.
         """
         X, names, table = divided(X)
+        X, columns = in_order(X)
         found = cls._of_sequences(X, tokens, min_count, max_vocabulary, by_spelling)
-        return found if table is None else dataclasses.replace(found, static=Static.learn(names, table))
+        static = None if table is None else Static.learn(names, table)
+        return dataclasses.replace(found, static=static, columns=columns)
 
     @classmethod
     def _of_sequences(
@@ -122,7 +135,7 @@ class Inputs:
         """Return the rows of each sequence: int64 ids `(rows,)`, or float32 numbers `(rows, features)`."""
         X, names, table = divided(X)
         static = static_like(self.static, names, table)
-        return Sequences(self._rows_of(X), static)
+        return Sequences(self._rows_of(in_order(X, self.columns)[0]), static)
 
     def _rows_of(self, X: Any) -> list[np.ndarray]:
         if isinstance(X, Dataset) and X.vocabulary:
@@ -289,6 +302,9 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     except (ValueError, TypeError) as error:
         raise ShapeError(where, expected="rows of one width", got=shown(entry)) from error
     if rows.dtype.kind in "UT" and rows.ndim == 1:
+        for number, token in enumerate(entry if isinstance(entry, (list, tuple)) else ()):
+            if not isinstance(token, str):
+                raise DTypeError(f"{where}, entry {number}", expected="a text, as others", got=shown(token))
         return "tokens", rows.tolist()
     if rows.dtype.kind == "O":
         try:
