@@ -128,3 +128,34 @@ def test_rows_without_a_number_do_not_count(loss, gap):
 def test_a_missing_token_is_no_word():
     with pytest.raises(vr.DTypeError, match="X, sequence 1, entry 1: expected a text, as others, got nan"):
         SequenceClassifier(**FIRST).fit([["a", "b"], ["a", float("nan")]], [0, 1])
+
+
+def test_rows_that_repeat_an_id_and_a_time_are_counted(tmp_path):
+    table = pd.DataFrame({"id": list("aabab"), "t": [1, 2, 1, 1, 2], "x": np.arange(5.0)})
+    message = r"frame, row 3: expected one row for each id and time, got 1 row that repeats an id .* first \(frame.drop_dup"
+    with pytest.warns(UserWarning, match=message) as found:
+        assert len(vr.data.read(table, id="id", time="t")) == 2
+    assert found[0].filename == __file__
+    twice = pd.concat([table, table])
+    twice.to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.warns(UserWarning, match=r"twice.csv, line 5: .* got 6 rows that repeat an id and a time; "):
+        vr.data.read(tmp_path / "twice.csv", id="id", time="t")
+    vr.data.read(twice.drop_duplicates(["id", "t"]), id="id", time="t")
+    vr.data.read(twice, id="id")
+
+
+def test_a_label_that_differs_within_few_ids_is_named():
+    X, y = frames(60)
+    table = long(X, y.astype(str)).reset_index(drop=True)
+    table.loc[30, "y"] = "1" if table.y[30] == "0" else "0"
+    message = r"frame, `label` 'y': expected .* got a label that differs between rows of '3' \(1 of 60 ids\) \(`label_kind"
+    with pytest.warns(UserWarning, match=message):
+        data = vr.data.read(table, id="id", label="y")
+    assert data.label_kind == "classes of rows"
+    assert vr.data.read(table, id="id", label="y", label_kind="classes of rows").label_kind == "classes of rows"
+    message = r"X, labels of the data set: expected a class per sequence, got a label that differs between rows of '3' "
+    for fit in (SequenceClassifier().fit, lambda data: SequenceClassifier().fit(X, y, eval_set=data)):
+        with pytest.raises(vr.InputError, match=message + r"\(1 of 60 ids\) .*label_kind='classes'"):
+            fit(data)
+    table.loc[table.index % 9 == 1, "y"] = "2"
+    assert vr.data.read(table, id="id", label="y").label_kind == "classes of rows"

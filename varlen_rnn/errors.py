@@ -79,7 +79,7 @@ def warn(what: object, *, expected: object, got: object, hint: str | None = None
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
     message = str(InputError(what, expected=expected, got=got, hint=hint))
-    warnings.warn(message, UserWarning, stacklevel=level - 1)
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def shown(value: object) -> str:

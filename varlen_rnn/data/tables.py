@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.doubts import warn_of_few_differences, warn_of_repeats
 from varlen_rnn.data.labels import labels_of, typed
 from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
@@ -137,6 +138,8 @@ def read_long(table: Table, options: Options) -> Dataset:
     features = _features(table, options, id, time)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
+    if times is not None:
+        warn_of_repeats(table, (id, str(time)), group, times, order)
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
     keep = [_kept(rows[part], options.missing, table.places(part)) for part in parts]
@@ -255,6 +258,8 @@ def _labelled(
     of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
     if any(differ) and not of_rows:
         _raise_contradiction(table, values, parts[differ.index(True)])
+    if of_rows and label_kind is None:
+        warn_of_few_differences(table.name, options.label, ids, differ)
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
         raise InputError(table.name, expected="labels", got="none in all of them")

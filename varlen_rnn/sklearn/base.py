@@ -126,6 +126,10 @@ class SequenceEstimator(BaseEstimator):
         """Learn the classes or the scale of labels; return the number of outputs of the network."""
         raise NotImplementedError
 
+    def _given_labels(self, X: Any, y: Any) -> Any:
+        """Return `y`, or the labels of a data set X."""
+        return labels_of_data(X, y)
+
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> Any:
         """Return labels as the loss takes them: an array with an entry per sequence, or a list of arrays."""
         raise NotImplementedError
@@ -199,7 +203,7 @@ class SequenceEstimator(BaseEstimator):
             The ranks of `distributed.connect()`, which train together.  All call `fit` with the same arguments, and end
             with the same estimator; only rank 0 prints.
         """
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
@@ -229,7 +233,7 @@ class SequenceEstimator(BaseEstimator):
         """Return sequences, labels and weights with the ones in `eval_set` at the end."""
         X, y = _pair(eval_set)
         others = self._rows(X)
-        of_others = self._encode_labels(labels_of_data(X, y), np.fromiter(map(len, others), np.int64, len(others)))
+        of_others = self._encode_labels(self._given_labels(X, y), np.fromiter(map(len, others), np.int64, len(others)))
         every = labels + of_others if isinstance(labels, list) else np.concatenate([labels, of_others])
         weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
         return joined(sequences, others), every, weights
@@ -244,7 +248,7 @@ class SequenceEstimator(BaseEstimator):
         classes : array, optional
             The classes that occur in any call; a classifier or tagger needs them in the first call.
         """
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         first = getattr(self, "module_", None) is None
         with kept_after(Exception, self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             classes = several_classes(X) if classes is None else classes

@@ -22,7 +22,7 @@ from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
 from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
-from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, labels_of_data, several_classes
+from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
@@ -102,7 +102,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             if (value := getattr(self, name)) not in (neutral, False):
                 expected, hint = f"{neutral} with model={self.model!r}", "model='recurrent' takes it"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         with kept_after(Exception, self), self._on(comm), random.seeded(self._seed()):
             sequences = self._learn(X, y, several_classes(X))
             labels, weights = self._encoded(sequences, y, sample_weight)

@@ -17,7 +17,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from varlen_rnn.data import Batches
+from varlen_rnn.data import Batches, Dataset
+from varlen_rnn.data.doubts import differences
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.data.vocabulary import split_text
@@ -236,6 +237,14 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
             self.classes_ = _classes_among(labels if classes is None else classes)
         return len(self.classes_)
 
+    def _given_labels(self, X: Any, y: Any) -> Any:
+        if y is None and isinstance(X, Dataset) and X.label_kind == "classes of rows":
+            differ = [len(set(np.ravel(labels).tolist())) > 1 for labels in X.labels or ()]
+            got = differences(X.ids or range(len(X)), differ) if any(differ) else "classes of rows"
+            hint = "data.read(..., label_kind='classes') names the rows that differ; SequenceTagger learns classes of rows"
+            raise InputError("X, labels of the data set", expected="a class per sequence", got=got, hint=hint)
+        return super()._given_labels(X, y)
+
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
         labels = _classes_of_each(y, len(lengths))
         if labels.shape[1:] != ((len(self.classes_),) if self._several else ()):
@@ -334,7 +343,7 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of sequences whose class, or all of whose classes, are predicted correctly."""
         found = self.predict(X)
-        return accuracy_score(_classes_of_each(labels_of_data(X, y), len(found)), found, sample_weight=sample_weight)
+        return accuracy_score(_classes_of_each(self._given_labels(X, y), len(found)), found, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that a sequence may have several classes."""
