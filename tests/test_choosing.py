@@ -254,6 +254,7 @@ def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.module_ is None
+    assert [found["candidate"] for found in model.candidates_ if found["chosen"]] == ["convolutions"]
     assert model.score(X, y) > 0.8
     only = SequenceClassifier(**FEW, model="convolutions").fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), only.predict_proba(X))

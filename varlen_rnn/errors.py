@@ -66,7 +66,7 @@ def _text(part: object) -> str:
 
 
 def warn(what: object, *, expected: object, got: object, hint: str | None = None) -> None:
-    """Warn about input that is probably a mistake, in the words of an `InputError`, at the line that called the package.
+    """Warn of a probable mistake, in the words of an `InputError`, at the line that called the package.
 
     Examples
     --------

@@ -12,7 +12,9 @@ from varlen_rnn.errors import count, shown, warn
 _FEW = 10  # if the label differs within fewer than one of so many ids, it is probably wrong there
 
 
-def warn_of_repeats(table: Any, fields: tuple[str, str], group: np.ndarray, times: np.ndarray, order: np.ndarray) -> None:
+def warn_of_repeats(
+    table: Any, fields: tuple[str, str], group: np.ndarray, times: np.ndarray, order: np.ndarray
+) -> None:
     """Warn if rows of an id have the same time, given the order of the rows by id and time.
 
     Parameters

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,6 +33,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn import network, ranks, recipe
+from varlen_rnn.sklearn.advice import warn_of_ids
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, of_batches
 from varlen_rnn.sklearn.static import joined, static_of, take
@@ -293,6 +294,8 @@ class SequenceEstimator(BaseEstimator):
         inputs = Inputs.learn(X, self._cut(X, y), self.min_count, self.max_vocabulary, self._by_spelling)
         sequences = self._rows(X, inputs)
         num_outputs = self._learn_labels(y, np.fromiter(map(len, sequences), np.int64, len(sequences)), classes)
+        if inputs.kind == "ids" and ranks.is_first(self._comm):
+            warn_of_ids(sequences, to_numbers=is_regressor(self))
         self._inputs, self._num_outputs = inputs, num_outputs
         self._tell_features()
         self.vocabulary_ = list(inputs.vocabulary)
@@ -355,8 +358,10 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
         if self.checkpoints is not None:
             trainer.resume(self.checkpoints)
-        trainer.fit(epochs)
-        self.history_, self.n_iter_ = trainer.history, trainer.epoch
+        try:
+            trainer.fit(epochs)
+        finally:  # after an interrupt, the records say how far the training came
+            self.history_, self.n_iter_ = trainer.history, trainer.epoch
         if ranks.is_first(self._comm):
             recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
         self._calibrate(sequences, labels, weights, held)

@@ -7,6 +7,7 @@ that it was not trained on, times the temperature of the product.
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -170,6 +171,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.agree(self._comm)
         choice.show()
         self.module_, self._described = None, described
+        choice.mark()
         self._adopt(choice.shares, choice.candidates, choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
             choice = self._with_network(choice, sequences, labels, weights, parts)
@@ -219,10 +221,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             if (value := getattr(self, name)) != "auto":
                 check_int(value, name, 1)
         check_list(self.callbacks, "callbacks", "a list of callbacks")
+        small = copy.copy(self)  # the network itself may never be trained
+        for name in ("hidden_size", "embedding_size"):
+            check_int(getattr(self, name), name, 1)
+            setattr(small, name, 1)
         with random.seeded(0):
-            self.module_ = self._network()
-            self._scheduler(self._make_optimizer(), 2)
-        del self.module_
+            small.module_ = small._network()
+            small._scheduler(small._make_optimizer(), 2)
 
     def _with_network(
         self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, parts: _Parts
@@ -610,7 +615,7 @@ class _Choice:
             self.shift_of[name] = shift
         loss, error = self.targets.mean(self.losses[name]), self.targets.errors(outputs)
         record = {"candidate": name, "loss": loss, "error": error, "sequences": len(outputs), "seconds": seconds}
-        self.candidates.append(record)
+        self.candidates.append(record | {"chosen": False})
 
     def agree(self, comm: Communicator | None) -> None:
         """Take the losses, shares and shifts of rank 0, so that all ranks choose alike."""
@@ -631,11 +636,15 @@ class _Choice:
             print(f"recurrent: not trained: {reason}")
         return False
 
-    def close(self) -> None:
-        """Mark the candidate that was chosen."""
-        self.show()
+    def mark(self) -> None:
+        """Mark the candidate of the least loss as chosen."""
         for candidate in self.candidates:
             candidate["chosen"] = self.shares_of.get(candidate["candidate"]) is self.shares
+
+    def close(self) -> None:
+        """Mark the candidate that was chosen, and print it."""
+        self.show()
+        self.mark()
         if self.verbose:
             print("chosen:", next(candidate["candidate"] for candidate in self.candidates if candidate["chosen"]))
 

@@ -1,8 +1,9 @@
 """The names of columns in X: they bring the features of later sequences into the order of the training.
 
-    X                                       its columns are
-    a data set in long form, data frames    features: other orders are put right, other names are an error
-    a data set in wide form, a wide frame   steps: an error if steps of the training come in another order
+Columns are features or steps:
+
+    a list of frames, a data set in long form    features: other orders are put right, other names are an error
+    a wide frame, a data set in wide form        steps: an error if steps of the training come in another order
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ class Columns:
 
     names: tuple[str, ...]
     of_steps: bool
+
+    @classmethod
+    def restored(cls, state: dict[str, Any] | None) -> Columns | None:
+        """Return Columns, given the result of `dataclasses.asdict`, also after JSON; None if it is None."""
+        return None if state is None else cls(tuple(state["names"]), state["of_steps"])
 
 
 def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[Any, Columns | None]:

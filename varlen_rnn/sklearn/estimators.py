@@ -51,6 +51,7 @@ from varlen_rnn.tape.variable import Variable
 # _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
 _ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
 _MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for one number
+_QUANTILES = 0.1, 0.5, 0.9
 _CALIBRATE = 5  # one of so many sequences calibrates quantiles of a network that is trained alone
 
 
@@ -241,7 +242,7 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
         if y is None and isinstance(X, Dataset) and X.label_kind == "classes of rows":
             differ = [len(set(np.ravel(labels).tolist())) > 1 for labels in X.labels or ()]
             got = differences(X.ids or range(len(X)), differ) if any(differ) else "classes of rows"
-            hint = "data.read(..., label_kind='classes') names the rows that differ; SequenceTagger learns classes of rows"
+            hint = "label_kind='classes' of data.read names rows that differ; SequenceTagger learns classes of rows"
             raise InputError("X, labels of the data set", expected="a class per sequence", got=got, hint=hint)
         return super()._given_labels(X, y)
 
@@ -343,7 +344,8 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of sequences whose class, or all of whose classes, are predicted correctly."""
         found = self.predict(X)
-        return accuracy_score(_classes_of_each(self._given_labels(X, y), len(found)), found, sample_weight=sample_weight)
+        wanted = _classes_of_each(self._given_labels(X, y), len(found))
+        return accuracy_score(wanted, found, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that a sequence may have several classes."""
@@ -378,7 +380,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         choose between models, or with `model="recurrent"` and for numbers of rows a fifth that the network is not
         trained on (with `early_stopping` the validation set, with `eval_set` its sequences).  A share of about `q` of
         new numbers then lies below the quantile `q` (conformalized quantile regression, arXiv 1905.03222).
-        `partial_fit` does not calibrate.
+        `partial_fit` does not calibrate.  scikit-learn's names "squared_error" and "absolute_error" are taken, too.
     quantiles : list of float
         Rising numbers between 0 and 1 for `loss="quantile"`; the default is an interval of 80 % and the median.
 
@@ -409,7 +411,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         *,
         model: str = "auto",
         loss: str = "squared",
-        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        quantiles: Sequence[float] = _QUANTILES,
         **params: Any,
     ) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
@@ -418,9 +420,13 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         self.quantiles = quantiles
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        loss = check_choice(self.loss, "loss", "squared", "mae", "quantile")
         quantiles = check_quantiles(self.quantiles)
-        self._levels = {"squared": [], "mae": [0.5], "quantile": with_median(quantiles)}[loss]
+        levels = {"squared": [], "mae": [0.5], "quantile": with_median(quantiles)}
+        levels |= {"squared_error": [], "absolute_error": [0.5]}  # scikit-learn's names
+        self._levels = levels[check_choice(self.loss, "loss", *levels)]
+        if self.loss != "quantile" and tuple(self.quantiles) != _QUANTILES:
+            expected = f"{_QUANTILES}, the default, with loss={self.loss!r}"
+            raise InputError("quantiles", expected=expected, got=shown(self.quantiles), hint="loss='quantile'")
         self._pool = () if _are_of_rows(y, lengths) else SequenceEstimator._pool
         targets = self._numbers(y, len(lengths)) if self._pool else np.concatenate(self._numbers_of_rows(y, lengths))
         targets = targets[~np.isnan(targets).any(axis=1)]

@@ -1,6 +1,8 @@
 """Labels that are missing: None, NaN, NaT and pandas.NA mean the same, also among texts.
 
-    ["a", nan]      ["a", None], where numpy.asarray would make the text "nan" of it
+Where `numpy.asarray` would make the text "nan" of a missing label, it stays one:
+
+    ["a", nan]      ["a", None]
     [0.0, nan]      [0.0, None]
 """
 

@@ -11,10 +11,11 @@ import numpy as np
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, count, listed, shown
+from varlen_rnn.errors import DTypeError, InputError, LoDError, ShapeError, check_choice, count, shown
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.advice import MEASUREMENTS, about_columns
 from varlen_rnn.sklearn.columns import Columns, in_order
 from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
@@ -68,11 +69,11 @@ class Inputs:
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
         """Return Inputs, given the result of `dataclasses.asdict`, also after JSON."""
-        filling, static, columns = state["filling"], state["static"], state["columns"]
+        filling, static = state["filling"], state["static"]
         return cls(
             state["kind"], state["size"], state["cut"], tuple(state["vocabulary"]), state["by_spelling"],
             None if filling is None else Filling.restored(filling), None if static is None else Static.restored(static),
-            None if columns is None else Columns(tuple(columns["names"]), columns["of_steps"]),
+            Columns.restored(state["columns"]),
         )  # fmt: skip
 
     @property
@@ -144,6 +145,7 @@ class Inputs:
         if kind != self.kind and any(map(len, sequences)):
             hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
             hint = _ONE if (kind, self.kind) == ("texts", "tokens") else hint
+            hint = MEASUREMENTS if {kind, self.kind} == {"ids", "numbers"} else hint
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
         if not any(map(len, sequences)):  # empty sequences fit every kind
             empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
@@ -252,9 +254,8 @@ def _of_frame(frame: Frame) -> Any:
     if all(map(holds_numbers, columns)):
         return np.stack([frame.numbers(field) for field in frame.fields], axis=1)
     if len(columns) > 1:
-        expected, got = "one column of sequences, or columns of numbers", f"a frame of {listed(frame.fields)}"
-        hint = 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
-        raise DTypeError("X", expected=expected, got=got, hint=hint)
+        got, hint = about_columns(frame)
+        raise DTypeError("X", expected="one column of sequences, or columns of numbers", got=got, hint=hint)
     return _opened(columns[0])
 
 
@@ -316,8 +317,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
         raise DTypeError(where, expected=expected, got=f"{rows.dtype} of shape {rows.shape}")
     if rows.ndim == 1 and rows.dtype.kind in "iu":
         if len(rows) and not 0 <= rows.min() <= rows.max() < 2**31:
-            hint = "integers are ids of tokens; of measurements, pass floating-point numbers"
-            raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=hint)
+            raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=MEASUREMENTS)
         return "ids", rows.astype(np.int64)
     return "numbers", _rows(rows if rows.ndim == 2 else rows[:, None], dtype, where)
 
