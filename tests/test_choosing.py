@@ -257,6 +257,7 @@ def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.module_ is None
+    assert [found["candidate"] for found in model.candidates_ if found["chosen"]] == ["convolutions"]
     assert model.score(X, y) > 0.8
     assert [(each["candidate"], each["chosen"]) for each in model.candidates_] == [("convolutions", True)]
     only = SequenceClassifier(**FEW, model="convolutions").fit(X, y)

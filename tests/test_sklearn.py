@@ -795,8 +795,7 @@ def test_steps_without_a_label_do_not_count(tmp_path):
     SequenceTagger(**SMALL, max_epochs=1, class_weight="balanced").fit(X, gaps, sample_weight=np.ones(40))
     with pytest.raises(vr.InputError, match="y: expected labels of some steps, got none"):
         SequenceTagger(**SMALL).fit(X, [np.full(len(x), None) for x in X])
-    with pytest.raises(vr.InputError, match="y, sequence 0: expected labels, or None for a step without one, got NaN"):
-        SequenceTagger(**SMALL).fit([[0.5, 1.0]], [[1.0, np.nan]])
+    assert SequenceTagger(**SMALL, max_epochs=1).fit([[0.5, 1.0]], [[1.0, np.nan]]).classes_.tolist() == [1.0]
     with pytest.raises(ValueError, match="Unknown label type"):
         SequenceTagger(**SMALL).fit([[0.5, 1.0]], [[0.5, 1.5]])
     with pytest.raises(vr.ShapeError, match="y, sequence 0: expected labels of steps"):

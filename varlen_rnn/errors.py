@@ -11,6 +11,8 @@ import functools
 import math
 import operator
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -61,6 +63,23 @@ def _text(part: object) -> str:
     except Exception:  # an integer with too many digits to print, or an error in the object's own `__str__`
         return f"a {type(part).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def warn(what: object, *, expected: object, got: object, hint: str | None = None) -> None:
+    """Warn of a probable mistake, in the words of an `InputError`, at the line that called the package.
+
+    Examples
+    --------
+    >>> with warnings.catch_warnings(record=True) as found:
+    ...     warn("X", expected="series of 20 values", got="7")
+    >>> str(found[0].message)
+    'X: expected series of 20 values, got 7'
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    message = str(InputError(what, expected=expected, got=got, hint=hint))
+    warnings.warn(message, UserWarning, stacklevel=level)
 
 
 def shown(value: object) -> str:

@@ -16,7 +16,7 @@ from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.missing import EMPTY, Where, filled, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.records import Record, dataset_of
-from varlen_rnn.data.tables import FORMS, Table, times_of
+from varlen_rnn.data.tables import FORMS, Table, no_number, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
 
@@ -110,8 +110,7 @@ class Frame(Table):
                 blank = value is None or (isinstance(value, str) and value.strip().lower() in EMPTY)
                 found[number] = np.nan if blank else float(value)
             except (TypeError, ValueError, OverflowError) as error:
-                hint = "`features` names the columns that are numbers, `ignore` those that are none"
-                where = self.place(number, field)
+                hint, where = no_number(value), self.place(number, field)
                 raise InputError(where, expected="a number", got=shown(value), hint=hint) from error
         return found
 
@@ -191,8 +190,8 @@ def _entry(entry: Any) -> Any:
     """Return one sequence of a column as a text, a list of texts, or an array; return anything else unchanged."""
     if isinstance(entry, str) or not hasattr(entry, "__len__"):
         return entry
-    if isinstance(entry, list) and entry and all(isinstance(token, str) for token in entry):
-        return entry  # no array of texts, which would pad each to the longest
+    if isinstance(entry, list) and any(isinstance(token, str) for token in entry):
+        return entry  # no array of texts, which would pad each to the longest, and make the text "nan" of NaN
     try:
         array = np.asarray(entry)
         if array.dtype.kind in "fiub" or array.ndim == 0:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -13,11 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.doubts import warn_of_few_differences, warn_of_repeats
 from varlen_rnn.data.labels import labels_of, typed
 from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, alike, check_list, listed, shown
 
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 FORMS = "`sequence` names the column of texts or lists; `id` (and `time`) read a row per step; `wide` a series per row"
 
 
@@ -109,14 +112,27 @@ class Table:
             try:
                 found[number] = np.nan if text.strip().lower() in EMPTY else float(text)
             except ValueError as error:
-                hint = "`features` names the fields that are numbers, `ignore` those that are none"
-                where = self.place(number, field)
+                hint, where = no_number(text), self.place(number, field)
                 raise InputError(where, expected="a number", got=shown(text), hint=hint) from error
         return found
 
     def preview(self) -> str:
         """Return the names of the fields and the first three lines, for error messages."""
         return "; ".join(map(listed, (self.fields, *self.lines[:3])))
+
+
+def no_number(entry: Any) -> str:
+    """Return a hint for an entry that is no number.
+
+    Examples
+    --------
+    >>> no_number("1,5")
+    "a decimal comma? pandas.read_csv(path, decimal=',', ...) makes a frame, which data.read takes"
+    """
+    if isinstance(entry, str) and _DECIMAL_COMMA.fullmatch(entry.strip()):
+        return "a decimal comma? pandas.read_csv(path, decimal=',', ...) makes a frame, which data.read takes"
+    lists = "tokens need a row per sequence, with a list: frame.groupby(id).agg(list).reset_index(), or JSON lines"
+    return f"`features` names the columns that are numbers, `ignore` those that are none; {lists}"
 
 
 def other_delimiter(fields: Sequence[str]) -> str | None:
@@ -137,6 +153,8 @@ def read_long(table: Table, options: Options) -> Dataset:
     features = _features(table, options, id, time)
     rows = np.stack([table.numbers(name) for name in features], axis=1)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
+    if times is not None:
+        warn_of_repeats(table, (id, str(time)), group, times, order)
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
     keep = [_kept(rows[part], options, table.places(part)) for part in parts]
@@ -217,7 +235,8 @@ def _date(text: str, where: str) -> np.datetime64:
             return date
     except ValueError:
         pass
-    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text))
+    hint = "frame[time] = pandas.to_datetime(frame[time], dayfirst=True), for example, converts other dates"
+    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text), hint=hint)
 
 
 def _kept(rows: np.ndarray, options: Options, where: Callable[[int], str]) -> tuple[np.ndarray, np.ndarray]:
@@ -256,6 +275,8 @@ def _labelled(
     of_rows = any(differ) if label_kind is None else label_kind.endswith("of rows")
     if any(differ) and not of_rows:
         _raise_contradiction(table, values, parts[differ.index(True)])
+    if of_rows and label_kind is None:
+        warn_of_few_differences(table.name, options.label, ids, differ)
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
         raise InputError(table.name, expected="labels", got="none in all of them")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,6 +33,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim import AdamW, lr_scheduler
 from varlen_rnn.sklearn import network, ranks, recipe
+from varlen_rnn.sklearn.advice import warn_of_ids
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, of_batches
 from varlen_rnn.sklearn.static import joined, static_of, take
@@ -129,6 +130,10 @@ class SequenceEstimator(BaseEstimator):
         """Learn the classes or the scale of labels; return the number of outputs of the network."""
         raise NotImplementedError
 
+    def _given_labels(self, X: Any, y: Any) -> Any:
+        """Return `y`, or the labels of a data set X."""
+        return labels_of_data(X, y)
+
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> Any:
         """Return labels as the loss takes them: an array with an entry per sequence, or a list of arrays."""
         raise NotImplementedError
@@ -202,7 +207,7 @@ class SequenceEstimator(BaseEstimator):
             The ranks of `distributed.connect()`, which train together.  All call `fit` with the same arguments, and end
             with the same estimator; only rank 0 prints.
         """
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         if self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
@@ -232,7 +237,7 @@ class SequenceEstimator(BaseEstimator):
         """Return sequences, labels and weights with the ones in `eval_set` at the end."""
         X, y = _pair(eval_set)
         others = self._rows(X)
-        of_others = self._encode_labels(labels_of_data(X, y), np.fromiter(map(len, others), np.int64, len(others)))
+        of_others = self._encode_labels(self._given_labels(X, y), np.fromiter(map(len, others), np.int64, len(others)))
         every = labels + of_others if isinstance(labels, list) else np.concatenate([labels, of_others])
         weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
         return joined(sequences, others), every, weights
@@ -247,7 +252,7 @@ class SequenceEstimator(BaseEstimator):
         classes : array, optional
             The classes that occur in any call; a classifier or tagger needs them in the first call.
         """
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         first = getattr(self, "module_", None) is None
         with kept_after(self), random.seeded(self._seed() if first else self._seed() + self.n_iter_):
             classes = several_classes(X) if classes is None else classes
@@ -293,13 +298,19 @@ class SequenceEstimator(BaseEstimator):
         sequences = self._rows(X, inputs)
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         num_outputs = self._learn_labels(y, lengths, classes)
+        if inputs.kind == "ids" and ranks.is_first(self._comm):
+            warn_of_ids(sequences, to_numbers=is_regressor(self))
         self._inputs, self._num_outputs = inputs, num_outputs
         self._stride = recipe.stride(lengths, inputs.kind == "numbers" and bool(self._pool))
-        if inputs.kind == "numbers":
-            self.n_features_in_ = inputs.features
+        self._tell_features()
         self.vocabulary_ = list(inputs.vocabulary)
         self.history_, self.n_iter_ = [], 0
         return sequences
+
+    def _tell_features(self) -> None:
+        for name in ("n_features_in_", "feature_names_in_"):
+            self.__dict__.pop(name, None)
+        self.__dict__.update(self._inputs.attributes())
 
     def _begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
@@ -352,8 +363,10 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
         if self.checkpoints is not None:
             trainer.resume(self.checkpoints)
-        trainer.fit(epochs)
-        self.history_, self.n_iter_ = trainer.history, trainer.epoch
+        try:
+            trainer.fit(epochs)
+        finally:  # after an interrupt, the records say how far the training came
+            self.history_, self.n_iter_ = trainer.history, trainer.epoch
         if ranks.is_first(self._comm):
             recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
         self._calibrate(sequences, labels, weights, held)
@@ -578,8 +591,7 @@ class SequenceEstimator(BaseEstimator):
         self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
         self._stride = fitted["stride"]
         self.vocabulary_ = list(self._inputs.vocabulary)
-        if self._inputs.kind == "numbers":
-            self.n_features_in_ = self._inputs.features
+        self._tell_features()
         self._restore_labels(saved["labels"])
         self._restore_model(saved)
         self.notes_ = saved["notes"]

@@ -7,6 +7,7 @@ that it was not trained on, times the temperature of the product.
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -22,7 +23,7 @@ from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
 from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
-from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, labels_of_data, several_classes
+from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
@@ -102,7 +103,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             if (value := getattr(self, name)) not in (neutral, False):
                 expected, hint = f"{neutral} with model={self.model!r}", "model='recurrent' takes it"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
-        y = labels_of_data(X, y)
+        y = self._given_labels(X, y)
         with kept_after(self, lambda: bool(self.candidates_)), self._on(comm), random.seeded(self._seed()):
             self.candidates_ = []
             sequences = self._learn(X, y, several_classes(X))
@@ -220,10 +221,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             if (value := getattr(self, name)) != "auto":
                 check_int(value, name, 1)
         check_list(self.callbacks, "callbacks", "a list of callbacks")
+        small = copy.copy(self)  # the network itself may never be trained
+        for name in ("hidden_size", "embedding_size"):
+            check_int(getattr(self, name), name, 1)
+            setattr(small, name, 1)
         with random.seeded(0):
-            self.module_ = self._network()
-            self._scheduler(self._make_optimizer(), 2)
-        del self.module_
+            small.module_ = small._network()
+            small._scheduler(small._make_optimizer(), 2)
 
     def _with_network(
         self, choice: _Choice, sequences: list[np.ndarray], labels: Any, weights: Any, parts: _Parts

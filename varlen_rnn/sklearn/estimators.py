@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from varlen_rnn.data import Batches
+from varlen_rnn.data import Batches, Dataset
+from varlen_rnn.data.doubts import differences
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
 from varlen_rnn.data.vocabulary import split_text
@@ -38,6 +39,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn import ranks, recipe
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.choosing import ChoosingEstimator
+from varlen_rnn.sklearn.gaps import as_array, is_absent, of_one_kind, with_none
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
@@ -49,6 +51,7 @@ from varlen_rnn.tape.variable import Variable
 # _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
 _ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
 _MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for one number
+_QUANTILES = 0.1, 0.5, 0.9
 _CALIBRATE = 5  # one of so many sequences calibrates quantiles of a network that is trained alone
 
 
@@ -74,7 +77,7 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     _check_given(y, "sequence")
     y = y.value if isinstance(y, Variable) else y
     try:
-        labels = np.asarray(y.to_numpy() if hasattr(y, "iloc") else y)
+        labels = as_array(y)
     except ValueError as error:
         hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
@@ -83,33 +86,19 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
         if labels.ndim and len(labels) < number:
             hint = "if a frame has a row per step, fit(varlen_rnn.data.read(frame, id=..., time=..., label=...))"
         raise ShapeError("y", expected=expected, got=f"shape {labels.shape}", hint=hint)
-    absent = [_is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fO" else []
+    absent = [is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fOmM" else []
     if any(absent):
-        got = "NaN" if labels.dtype.kind == "f" else "None"
+        got = "NaN" if isinstance(labels.flat[absent.index(True)], float) else "None"
         raise InputError(f"y, entry {absent.index(True)}", expected="a label", got=got)
     if labels.dtype.kind == "c":
         raise DTypeError("y", expected="labels", got="Complex data not supported")
-    return _of_one_kind(labels)
-
-
-def _of_one_kind(labels: np.ndarray) -> np.ndarray:
-    """Return an array of objects that are all numbers, as pandas may hold them, as an array of numbers."""
-    if labels.dtype.kind == "O" and {type(label) for label in labels.ravel()} in ({int}, {float}, {bool}):
-        return np.array(labels.tolist())
-    return labels
+    return of_one_kind(labels)
 
 
 def _check_given(y: Any, unit: str) -> None:
     if y is None:
         expected = f"a label per {unit}: requires y to be passed, but the target y is None"
         raise InputError("y", expected=expected, got="None")
-
-
-def _is_absent(label: Any) -> bool:
-    try:
-        return label is None or bool(label != label)
-    except TypeError:  # pandas.NA
-        return True
 
 
 def _one_column(y: Any, number: int) -> np.ndarray:
@@ -250,6 +239,14 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
             self.classes_ = _classes_among(labels if classes is None else classes)
         return len(self.classes_)
 
+    def _given_labels(self, X: Any, y: Any) -> Any:
+        if y is None and isinstance(X, Dataset) and X.label_kind == "classes of rows":
+            differ = [len(set(np.ravel(labels).tolist())) > 1 for labels in X.labels or ()]
+            got = differences(X.ids or list(map(str, range(len(X)))), differ) if any(differ) else "classes of rows"
+            hint = "label_kind='classes' of data.read names rows that differ; SequenceTagger learns classes of rows"
+            raise InputError("X, labels of the data set", expected="a class per sequence", got=got, hint=hint)
+        return super()._given_labels(X, y)
+
     def _encode_labels(self, y: Any, lengths: np.ndarray) -> np.ndarray:
         labels = _classes_of_each(y, len(lengths))
         if labels.shape[1:] != ((len(self.classes_),) if self._several else ()):
@@ -347,7 +344,9 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the share of sequences whose class, or all of whose classes, are predicted correctly."""
-        return super().score(X, labels_of_data(X, y), sample_weight)
+        found = self.predict(X)
+        wanted = _classes_of_each(self._given_labels(X, y), len(found))
+        return accuracy_score(wanted, found, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that a sequence may have several classes."""
@@ -366,7 +365,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     """Predict numbers from sequences of unequal length, without padding, by the best of a few models.
 
     `y` has one or more numbers per sequence.  If it is a list of arrays as long as the sequences, it has a number per
-    row; then `predict` returns such a list, and the estimator is always a network, without convolutions.
+    row; then `predict` returns such a list, and the estimator is always a network, without convolutions.  A row whose
+    number is None or NaN does not count.
 
     Targets are standardised.  In place of the product of probabilities, the mean of both predictions is weighted by
     their precisions (the inverse losses).  The network, parameters and attributes are as in `SequenceClassifier`,
@@ -381,7 +381,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         choose between models, or with `model="recurrent"` and for numbers of rows a fifth that the network is not
         trained on (with `early_stopping` the validation set, with `eval_set` its sequences).  A share of about `q` of
         new numbers then lies below the quantile `q` (conformalized quantile regression, arXiv 1905.03222).
-        `partial_fit` does not calibrate.
+        `partial_fit` does not calibrate.  scikit-learn's names "squared_error" and "absolute_error" are taken, too.
     quantiles : list of float
         Rising numbers between 0 and 1 for `loss="quantile"`; the default is an interval of 80 % and the median.
 
@@ -412,7 +412,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         *,
         model: str = "auto",
         loss: str = "squared",
-        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        quantiles: Sequence[float] = _QUANTILES,
         **params: Any,
     ) -> None:
         SequenceEstimator.__init__(self, cell, hidden_size, **params)
@@ -421,11 +421,16 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         self.quantiles = quantiles
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        loss = check_choice(self.loss, "loss", "squared", "mae", "quantile")
         quantiles = check_quantiles(self.quantiles)
-        self._levels = {"squared": [], "mae": [0.5], "quantile": with_median(quantiles)}[loss]
+        levels = {"squared": [], "mae": [0.5], "quantile": with_median(quantiles)}
+        levels |= {"squared_error": [], "absolute_error": [0.5]}  # scikit-learn's names
+        self._levels = levels[check_choice(self.loss, "loss", *levels)]
+        if self.loss != "quantile" and tuple(self.quantiles) != _QUANTILES:
+            expected = f"{_QUANTILES}, the default, with loss={self.loss!r}"
+            raise InputError("quantiles", expected=expected, got=shown(self.quantiles), hint="loss='quantile'")
         self._pool = () if _are_of_rows(y, lengths) else SequenceEstimator._pool
         targets = self._numbers(y, len(lengths)) if self._pool else np.concatenate(self._numbers_of_rows(y, lengths))
+        targets = targets[~np.isnan(targets).any(axis=1)]
         if not len(targets):
             raise InputError("y", expected="numbers of some rows", got="none")
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
@@ -449,15 +454,16 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return targets.reshape(number, -1).astype(np.float64)
 
     def _numbers_of_rows(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        """Return float64 targets of the rows of each sequence, `(rows, 1)`."""
+        """Return float64 targets of the rows of each sequence, `(rows, 1)`; NaN for a row without a number."""
         found = []
         for number, numbers in enumerate(_one_per_step(y, lengths)):
             try:
                 targets = np.asarray(numbers, np.float64)
             except (ValueError, TypeError) as error:
                 raise DTypeError(f"y, sequence {number}", expected="numbers", got=shown(numbers)) from error
-            if not np.isfinite(targets).all():
-                raise InputError(f"y, sequence {number}", expected="finite numbers", got="NaN or infinity")
+            if np.isinf(targets).any():
+                expected = "finite numbers, or None for a row without one"
+                raise InputError(f"y, sequence {number}", expected=expected, got="infinity")
             found.append(targets[:, None])
         return found
 
@@ -477,7 +483,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return Targets(values, "numbers", weights, levels)
 
     def _losses(self, outputs: Variable, labels: np.ndarray | list[np.ndarray]) -> Variable:
-        values = np.concatenate(labels) if isinstance(labels, list) else labels
+        values = np.nan_to_num(np.concatenate(labels)) if isinstance(labels, list) else labels
         if not self._levels:
             return functional.mse_loss(outputs, values, reduction="none").mean(axis=1)
         columns = outputs.reshape(-1, len(self._levels))  # a row for each target
@@ -496,14 +502,19 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return _chosen(outputs, numbers) * self._scale[numbers // max(1, len(self._levels))].astype(np.float32)
 
     def _weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        if weights is None or self._pool:
+        if self._pool:
             return weights
-        return np.repeat(weights, list(map(len, labels)))
+        by_row = None if weights is None else np.repeat(weights, list(map(len, labels)))
+        gone = np.isnan(np.concatenate(labels)[:, 0])
+        if not gone.any():
+            return by_row
+        return np.where(gone, np.float32(0), np.float32(1) if by_row is None else by_row)
 
     def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
+        own = self._weights_of_losses(labels, weights)
+        values = labels if self._pool else np.nan_to_num(np.concatenate(labels))
         if not self._levels:
-            return super()._loss_of_constant(labels, weights)
-        values, own = np.concatenate(labels) if not self._pool else labels, self._weights_of_losses(labels, weights)
+            return recipe.loss_of_constant(values, own, several=False)
         targets = self._targets(values, np.ones(len(values)) if own is None else own)
         return targets.errors(np.zeros_like(targets.values))
 
@@ -537,7 +548,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
             chosen = [labels[k] for k in held]
             own = self._weights_of_losses(chosen, None if weights is None else weights[held])
             values = np.concatenate(chosen)
-            targets = self._targets(values, np.ones(len(values)) if own is None else own)
+            there, own = ~np.isnan(values[:, 0]), np.ones(len(values)) if own is None else own
+            outputs, targets = outputs[there], self._targets(values[there], own[there])
             self._shift = ranks.array_of_first(self._comm, lambda: np.asarray(targets.shift(outputs)))
 
     def predict(self, X: Any, executor: Executor | None = None) -> np.ndarray | list[np.ndarray]:
@@ -592,8 +604,10 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         found = self.predict(X)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         weights = self._weights(found, sample_weight)
-        rows = None if weights is None else np.repeat(weights, lengths)
-        return r2_score(np.concatenate(self._numbers_of_rows(y, lengths)), np.concatenate(found), sample_weight=rows)
+        wanted = np.concatenate(self._numbers_of_rows(y, lengths))[:, 0]
+        there, rows = ~np.isnan(wanted), None if weights is None else np.repeat(weights, lengths)
+        weights = None if rows is None else rows[there]
+        return r2_score(wanted[there], np.concatenate(found)[there], sample_weight=weights)
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that there may be several targets."""
@@ -613,7 +627,7 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
     """Classify every step of sequences of unequal length with a recurrent network that is trained without padding.
 
-    `y` is a list of arrays with one label per step; a step whose label is None does not count.  Parameters and
+    `y` is a list of arrays with one label per step; a step whose label is None or NaN does not count.  Parameters and
     attributes are as in `SequenceClassifier`; there are no convolutions.  `class_weight` applies to steps,
     `sample_weight` to sequences.  `tokens="auto"` means characters if each character has a label, otherwise words.
     Words and tokens that occur once in the training share an embedding with unknown tokens of the same spelling:
@@ -684,7 +698,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
 
     def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
         labels = np.concatenate(_one_per_step(y, lengths))
-        known = _of_one_kind(labels[_have_labels(labels)])
+        known = of_one_kind(labels[_have_labels(labels)])
         if len(known):
             _check_classes(known)
         self.classes_ = _classes_among(known if classes is None else classes)
@@ -701,7 +715,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
                 raise InputError(f"y, sequence {number}", expected=expected, got="None", hint=hint)
             numbers = np.full(len(labels), IGNORED, np.int64)
             if there.any():
-                numbers[there] = _numbers_of(_of_one_kind(labels[there]), self.classes_)
+                numbers[there] = _numbers_of(of_one_kind(labels[there]), self.classes_)
             found.append(numbers)
         return found
 
@@ -800,7 +814,7 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         labels = np.concatenate(_one_per_step(y, lengths))
         there, weights = _have_labels(labels), super()._weights(found, sample_weight)
-        right = np.concatenate(found)[there] == _of_one_kind(labels[there])
+        right = np.concatenate(found)[there] == of_one_kind(labels[there])
         return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)[there]))
 
     def _outputs_of(self, sequences: list[np.ndarray], executor: Executor | None) -> np.ndarray:
@@ -888,18 +902,13 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     found = []
     for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
         try:
-            array = np.asarray(list(labels) if isinstance(labels, str) else labels)
+            array = as_array(list(labels) if isinstance(labels, str) else labels)
         except ValueError as error:
             raise ShapeError(f"y, sequence {number}", expected="labels of steps", got=shown(labels)) from error
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
-        absent = np.isnan(array).any() if array.dtype.kind == "f" else False
-        if array.dtype.kind == "O":
-            absent = any(label is not None and _is_absent(label) for label in array)
-        if absent:
-            raise InputError(f"y, sequence {number}", expected="labels, or None for a step without one", got="NaN")
-        found.append(array)
+        found.append(with_none(array))
     kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))
     return [array if len(array) else np.zeros(0, kind) for array in found]
 

@@ -19,14 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_int, listed, shown
+from varlen_rnn.errors import InputError, ShapeError, check_choice, check_int, count, shown, warn
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn.base import SequenceEstimator, kept_after
+from varlen_rnn.sklearn.columns import Columns
 from varlen_rnn.sklearn.ends import Choice, Ends, ordered
-from varlen_rnn.sklearn.inputs import Inputs, as_sequences
+from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
 from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
-from varlen_rnn.sklearn.static import divided
+from varlen_rnn.sklearn.series import scale_of_columns, series_of
 from varlen_rnn.tape.variable import Variable
 
 # The last steps of all series together that are used, and the lags of a row.
@@ -34,6 +35,7 @@ _MOST_STEPS, _MOST_LAGS = 20_000, 100
 _NETWORK_STEPS = 500  # of an optimizer
 # The fitted attributes that JSON holds.
 _FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
+_NO_ORDERS: tuple[Columns | None, Columns | None] = (None, None)
 
 
 class SequenceForecaster(BaseEstimator):
@@ -120,6 +122,7 @@ class SequenceForecaster(BaseEstimator):
     candidates_: list[dict[str, Any]]
     season_length_: int
     _network: Any  # a RowQuantiles, or None
+    _orders: tuple[Columns | None, Columns | None]  # of steps of X, and of future covariates
 
     # Fitting.
 
@@ -130,18 +133,32 @@ class SequenceForecaster(BaseEstimator):
         ----------
         X : series
             A list of arrays of numbers, `(steps,)` or `(steps, 1)`, of any lengths; an array `(series, steps)`; or
-            another form of sequences that `SequenceClassifier.fit` takes.  The last value of a series is the newest.
+            another form of sequences that `SequenceClassifier.fit` takes.  The last value of a series is the newest;
+            NaNs before its first value are left out.
         y
             Not used: the values of a series are its labels.
         future_covariates : list of arrays, optional
             Numbers that are known ahead, such as the day of the week, `(steps, columns)` for each series.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) during the training of the network is raised, but with `model="auto"` the forecaster is
+        fitted: it predicts by the best other candidate.
+
+        Warns
+        -----
+        UserWarning
+            If the series are too short for the horizon, so that candidates cannot be compared.
         """
         with kept_after(self):
-            self._learn(_series(X), future_covariates)
+            series, known, self._orders = series_of(X, future_covariates, _NO_ORDERS)
+            interrupt = self._learn(series, known)
+        if interrupt is not None:
+            raise interrupt
         return self
 
-    def _learn(self, series: list[np.ndarray], future_covariates: Any) -> None:
-        """Check the parameters, and fit the candidates."""
+    def _learn(self, series: list[np.ndarray], known: list[np.ndarray] | None) -> KeyboardInterrupt | None:
+        """Check the parameters, and fit the candidates; return an interrupt after which others than the network fit."""
         _check_steps(self.horizon, "horizon")
         check_choice(self.model, "model", "auto", "ridge", "recurrent")
         self._levels = with_median(check_quantiles(self.quantiles))
@@ -150,14 +167,16 @@ class SequenceForecaster(BaseEstimator):
         self.season_length_ = season
         self._keep = max(_MOST_STEPS // len(series), 4 * season, 10 * self.horizon)
         self._columns: list[list[float]] | None = None
-        if future_covariates is not None:
-            self._columns = _scale_of_columns(future_covariates)
-        covariates = self._covariates(future_covariates, series, 0)
+        if known is not None:
+            self._columns = scale_of_columns(known)
+        covariates = self._covariates(known, series, 0)
         series = [x[-self._keep :] for x in series]
         with random.seeded(int(check_random_state(self.random_state).randint(2**31 - 1))):
-            self._fit(series, covariates, Ends.of(np.array(list(map(len, series))), self.horizon))
+            return self._fit(series, covariates, Ends.of(np.array(list(map(len, series))), self.horizon))
 
-    def _fit(self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends) -> None:
+    def _fit(
+        self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends
+    ) -> KeyboardInterrupt | None:
         """Fit the candidates without the ends, then the chosen ones on all values."""
         began = time.perf_counter()
         rows, penalty = self._choose_form(series, covariates, ends)
@@ -169,13 +188,29 @@ class SequenceForecaster(BaseEstimator):
                 choice.add("seasonal naive", rows.changes_to(rows.seasonal), 0.0)
             if self.model != "recurrent":
                 choice.add("ridge", self._ridge.outputs(rows.features), time.perf_counter() - began)
-            if self.model != "ridge":
+        try:
+            if len(ends.held) and self.model != "ridge":
                 began = time.perf_counter()
                 self._train(rows, ends.first)
                 choice.add("recurrent", self._network_outputs(rows), time.perf_counter() - began)
-            choice.add_mean()
-        default = "ridge" if self.model == "auto" else self.model
-        self._chosen, self._shift, self.candidates_ = choice.closed(default if len(ends.complete) else "naive")
+                choice.add_mean()
+            self._close(choice, rows, ends, penalty)
+        except KeyboardInterrupt as interrupt:
+            choice.candidates = [found for found in choice.candidates if "recurrent" not in found["candidate"]]
+            if self.model == "recurrent" or not choice.candidates:
+                raise
+            self._close(choice, rows, ends, penalty)
+            return interrupt
+        return None
+
+    def _close(self, choice: Choice, rows: Rows, ends: Ends, penalty: float) -> None:
+        """Choose, and fit what was chosen; warn if the series are too short for a choice."""
+        default = ("ridge" if self.model == "auto" else self.model) if len(ends.complete) else "naive"
+        self._chosen, self._shift, self.candidates_ = choice.closed(default)
+        if not len(ends.held):
+            expected = f"series long enough to hold out ends of {count(self.horizon, 'value')}"
+            got = f"at most {count(int(ends.lengths.max()), 'value')}: the forecaster is {default!r}, unmeasured"
+            warn("fit, X", expected=expected, got=got, hint="a smaller `horizon`, or longer series")
         self._fit_chosen(rows, ends, penalty)
 
     def _fit_chosen(self, rows: Rows, ends: Ends, penalty: float) -> None:
@@ -274,8 +309,8 @@ class SequenceForecaster(BaseEstimator):
 
     def _forecasts(self, X: Any, future_covariates: Any) -> np.ndarray:
         check_is_fitted(self, "candidates_")
-        series = _series(X)
-        covariates = self._covariates(future_covariates, series, self._form.horizon)
+        series, known, _ = series_of(X, future_covariates, self._orders)
+        covariates = self._covariates(known, series, self._form.horizon)
         rows = Rows(self._form, [x[-self._keep :] for x in series], covariates)
         last = np.cumsum(rows.lengths) - 1
         return ordered(rows, self._changes(rows)[last] + self._shift, last, self._levels)
@@ -292,17 +327,16 @@ class SequenceForecaster(BaseEstimator):
                 found.append(changes[:, :, None])
         return sum(found[1:], found[0]) / len(found)
 
-    def _covariates(self, given: Any, series: list[np.ndarray], ahead: int) -> list[np.ndarray] | None:
+    def _covariates(
+        self, known: list[np.ndarray] | None, series: list[np.ndarray], ahead: int
+    ) -> list[np.ndarray] | None:
         """Return standardised columns for the last values of each series and `ahead` steps more, or raise."""
-        if (given is None) != (self._columns is None):
+        if (known is None) != (self._columns is None):
             expected = "none, as in the training" if self._columns is None else "the columns of the training"
-            raise InputError("future_covariates", expected=expected, got=shown(given))
-        if given is None or self._columns is None:
+            raise InputError("future_covariates", expected=expected, got=shown(known))
+        if known is None or self._columns is None:
             return None
         kept, (mean, scale) = [], np.array(self._columns)
-        known = _as_rows(given, "future_covariates")
-        if len(known) != len(series):
-            raise ShapeError("future_covariates", expected=f"{len(series)} entries, one per series", got=len(known))
         for number, (rows, x) in enumerate(zip(known, series, strict=True)):
             if rows.shape[1] != len(mean) or len(rows) < len(x) + ahead:
                 expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step" + (
@@ -325,20 +359,30 @@ class SequenceForecaster(BaseEstimator):
         Parameters
         ----------
         X : series
-            Of more values than the horizon.
+            Those that have no more values than the horizon are left out, with a warning.
         future_covariates : list of arrays, optional
             As in `fit`.
         """
         check_is_fitted(self, "candidates_")
-        series, horizon = _series(X), self._form.horizon
-        for number, x in enumerate(series):
-            if len(x) <= horizon:
-                expected = f"more values than the horizon of {horizon}"
-                raise ShapeError(f"X, series {number}", expected=expected, got=len(x))
+        (series, known, _), horizon = series_of(X, future_covariates, self._orders), self._form.horizon
+        chosen = [number for number, x in enumerate(series) if len(x) > horizon]
+        if len(chosen) < len(series):
+            short = next(number for number, x in enumerate(series) if len(x) <= horizon)
+            where, expected, got = (
+                f"X, series {short}",
+                f"more values than the horizon of {horizon}",
+                len(series[short]),
+            )
+            if not chosen:
+                raise ShapeError(where, expected=expected, got=got)
+            left_out = f"{len(series) - len(chosen)} of {len(series)} series are too short, and left out"
+            warn(where, expected=expected, got=f"{got}; {left_out}")
+        series = [series[number] for number in chosen]
+        known = None if known is None else [known[number] for number in chosen]
         before, after = [x[:-horizon] for x in series], np.stack([x[-horizon:] for x in series])
-        found = self.predict_quantiles(before, future_covariates)
+        found = self.predict_quantiles(before, known)
         naive = np.stack([np.repeat(x[-1:], horizon) for x in before])
-        errors = {"forecaster": self._errors(self.predict(before, future_covariates), before, after)}
+        errors = {"forecaster": self._errors(self.predict(before, known), before, after)}
         errors["naive"] = self._errors(naive, before, after)
         if (season := self.season_length_) > 1:
             places = np.arange(horizon) % season - season
@@ -348,6 +392,18 @@ class SequenceForecaster(BaseEstimator):
             inside = (found[:, :, 0] <= after) & (after <= found[:, :, -1])
             errors["forecaster"]["coverage"] = float(inside.mean())
         return errors
+
+    def score(self, X: Any, y: Any = None, future_covariates: Any = None) -> float:
+        """Return minus the MASE of `evaluate`, so that searches and cross-validation choose the least error.
+
+        Parameters
+        ----------
+        X, future_covariates
+            As in `evaluate`.
+        y
+            Not used.
+        """
+        return -self.evaluate(X, future_covariates)["forecaster"]["MASE"]
 
     def _errors(self, found: np.ndarray, before: list[np.ndarray], after: np.ndarray) -> dict[str, float]:
         """Return sMAPE and MASE; a series whose values before are constant has no part in MASE."""
@@ -372,6 +428,7 @@ class SequenceForecaster(BaseEstimator):
         check_is_fitted(self, "candidates_")
         params = self.get_params() | {"quantiles": list(map(float, self.quantiles))}
         fitted = {name: getattr(self, name) for name in _FITTED}
+        fitted["_orders"] = [None if order is None else dataclasses.asdict(order) for order in self._orders]
         groups: dict[str, Any] = {"shift": {"shift": self._shift}, "ridge": self._ridge.state()}
         if self._network is not None:
             groups["module"] = self._network.module_.state_dict(copy=False)
@@ -383,6 +440,8 @@ class SequenceForecaster(BaseEstimator):
         """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         for name in _FITTED:
             setattr(self, name, saved["fitted"][name])
+        orders = saved["fitted"]["_orders"]
+        self._orders = Columns.restored(orders[0]), Columns.restored(orders[1])
         self._form = Form(**saved["form"])
         self._shift, self._ridge, self._network = saved["shift"]["shift"], Ridge(), None
         for name, array in saved["ridge"].items():
@@ -454,58 +513,3 @@ def _check_steps(value: Any, name: str) -> int:
     if number > _MOST_STEPS:
         raise ShapeError(name, expected=f"at most {_MOST_STEPS}", got=shown(number))
     return number
-
-
-def _as_rows(X: Any, name: str) -> list[np.ndarray]:
-    """Return sequences of numbers as float64 rows; whole numbers count as numbers, not as ids."""
-    if names := divided(X)[1]:
-        raise InputError(name, expected="one column of series", got=f"also the columns {listed(names)}")
-    if isinstance(X, (list, tuple)):
-        X = [_as_floats(entry) for entry in X]
-    try:
-        kind, sequences = as_sequences(X, np.float64)
-    except InputError as error:
-        what = str(error.what).replace("X", name, 1)
-        raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error
-    if kind not in ("numbers", "ids"):
-        raise DTypeError(name, expected="numbers", got=kind)
-    found = [np.asarray(rows, np.float64) for rows in sequences]
-    for number, rows in enumerate(found):
-        if not np.isfinite(rows).all():
-            raise InputError(f"{name}, series {number}", expected="finite numbers", got="NaN or infinity")
-    return [rows if rows.ndim == 2 else rows[:, None] for rows in found]
-
-
-def _as_floats(entry: Any) -> Any:
-    if not isinstance(entry, (list, tuple, np.ndarray)):
-        return entry
-    try:
-        rows = np.asarray(entry)
-    except ValueError:
-        return entry
-    return rows.astype(np.float64) if rows.dtype.kind in "iub" and rows.ndim else entry
-
-
-def _series(X: Any) -> list[np.ndarray]:
-    """Return series as float64 arrays of one axis, or raise."""
-    found = _as_rows(X, "X")
-    if not found:
-        raise ShapeError("X", expected="at least one series", got="0 sample(s)")
-    for number, rows in enumerate(found):
-        if rows.shape[1] != 1:
-            hint = "`future_covariates` takes other columns"
-            raise ShapeError(f"X, series {number}", expected="a number per step", got=f"shape {rows.shape}", hint=hint)
-        if not len(rows):
-            raise ShapeError(f"X, series {number}", expected="at least one value", got="none")
-    return [rows[:, 0] for rows in found]
-
-
-def _scale_of_columns(given: Any) -> list[list[float]]:
-    """Return mean and deviation of each column of the training."""
-    known = _as_rows(given, "future_covariates")
-    if len({rows.shape[1] for rows in known}) != 1:
-        got = f"widths {sorted({rows.shape[1] for rows in known})}"
-        raise ShapeError("future_covariates", expected="columns of each series", got=got)
-    rows = np.concatenate(known)
-    deviation = rows.std(axis=0)
-    return [rows.mean(axis=0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist()]

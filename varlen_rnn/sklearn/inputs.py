@@ -11,20 +11,12 @@ import numpy as np
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import (
-    DTypeError,
-    InputError,
-    LoDError,
-    PlaceError,
-    ShapeError,
-    check_choice,
-    count,
-    listed,
-    shown,
-)
+from varlen_rnn.errors import DTypeError, InputError, LoDError, PlaceError, ShapeError, check_choice, count, shown
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked, device_rows
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.sklearn.advice import MEASUREMENTS, about_columns
+from varlen_rnn.sklearn.columns import Columns, in_order
 from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
 from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
@@ -55,6 +47,8 @@ class Inputs:
         How missing numbers of rows are filled; None for other kinds.
     static : Static or None
         The numbers beside each sequence; None if there are none.
+    columns : Columns or None
+        The names of features or steps; None if X has none.
 
     Examples
     --------
@@ -70,6 +64,7 @@ class Inputs:
     by_spelling: bool = False
     filling: Filling | None = None
     static: Static | None = None
+    columns: Columns | None = None
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
@@ -78,12 +73,19 @@ class Inputs:
         return cls(
             state["kind"], state["size"], state["cut"], tuple(state["vocabulary"]), state["by_spelling"],
             None if filling is None else Filling.restored(filling), None if static is None else Static.restored(static),
+            Columns.restored(state["columns"]),
         )  # fmt: skip
 
     @property
     def features(self) -> int | None:
         """The features of a row of numbers as they come in; None for other kinds."""
         return None if self.filling is None else len(self.filling.means)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes by which scikit-learn's estimators tell the features of a row."""
+        named = None if self.columns is None or self.columns.of_steps else np.array(self.columns.names, object)
+        found = {"n_features_in_": self.features, "feature_names_in_": named}
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def learn(
@@ -99,8 +101,10 @@ class Inputs:
         With `by_spelling`, tokens that occur once have the id of their spelling, unless tokens are characters.
         """
         X, names, table = divided(X)
+        X, columns = in_order(X)
         found = cls._of_sequences(X, tokens, min_count, max_vocabulary, by_spelling)
-        return found if table is None else dataclasses.replace(found, static=Static.learn(names, table))
+        static = None if table is None else Static.learn(names, table)
+        return dataclasses.replace(found, static=static, columns=columns)
 
     @classmethod
     def _of_sequences(
@@ -132,7 +136,7 @@ class Inputs:
         """Return the rows of each sequence: int64 ids `(rows,)`, or float32 numbers `(rows, features)`."""
         X, names, table = divided(X)
         static = static_like(self.static, names, table)
-        return Sequences(self._rows_of(X), static)
+        return Sequences(self._rows_of(in_order(X, self.columns)[0]), static)
 
     def _rows_of(self, X: Any) -> list[np.ndarray]:
         if isinstance(X, Dataset) and X.vocabulary:
@@ -141,6 +145,7 @@ class Inputs:
         if kind != self.kind and any(map(len, sequences)):
             hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
             hint = _ONE if (kind, self.kind) == ("texts", "tokens") else hint
+            hint = MEASUREMENTS if {kind, self.kind} == {"ids", "numbers"} else hint
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
         if not any(map(len, sequences)):  # empty sequences fit every kind
             empty = np.zeros((0, self.size), np.float32) if self.kind == "numbers" else np.zeros(0, np.int64)
@@ -251,9 +256,8 @@ def _of_frame(frame: Frame) -> Any:
     if all(map(holds_numbers, columns)):
         return np.stack([frame.numbers(field) for field in frame.fields], axis=1)
     if len(columns) > 1:
-        expected, got = "one column of sequences, or columns of numbers", f"a frame of {listed(frame.fields)}"
-        hint = 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
-        raise DTypeError("X", expected=expected, got=got, hint=hint)
+        got, hint = about_columns(frame)
+        raise DTypeError("X", expected="one column of sequences, or columns of numbers", got=got, hint=hint)
     return _opened(columns[0])
 
 
@@ -310,6 +314,9 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     except (ValueError, TypeError) as error:
         raise ShapeError(where, expected="rows of one width", got=shown(entry)) from error
     if rows.dtype.kind in "UT" and rows.ndim == 1:
+        for number, token in enumerate(entry if isinstance(entry, (list, tuple)) else ()):
+            if not isinstance(token, str):
+                raise DTypeError(f"{where}, entry {number}", expected="a text, as others", got=shown(token))
         return "tokens", rows.tolist()
     if rows.dtype.kind == "O":
         try:
@@ -321,8 +328,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
         raise DTypeError(where, expected=expected, got=f"{rows.dtype} of shape {rows.shape}")
     if rows.ndim == 1 and rows.dtype.kind in "iu":
         if len(rows) and not 0 <= rows.min() <= rows.max() < 2**31:
-            hint = "integers are ids of tokens; of measurements, pass floating-point numbers"
-            raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=hint)
+            raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=MEASUREMENTS)
         return "ids", rows.astype(np.int64)
     return "numbers", _rows(rows if rows.ndim == 2 else rows[:, None], dtype, where)
 

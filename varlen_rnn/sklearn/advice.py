@@ -1,0 +1,72 @@
+"""Advice about X: integers that may be measurements, and columns of frames that estimators do not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.data.frames import Frame, holds_numbers, values_of
+from varlen_rnn.errors import listed, shown, warn
+
+MEASUREMENTS = "integers are ids of tokens: x.astype(float) if they are measurements"
+_MANY = 100  # distinct ids
+
+
+def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
+    """Warn if ids of tokens may be measurements.
+
+    Parameters
+    ----------
+    sequences : list of array of int
+    to_numbers : bool
+        Whether numbers are predicted from the sequences, more often from measurements than from tokens.  For classes,
+        the warning comes if there are many distinct ids, most of which occur once or twice.
+
+    Examples
+    --------
+    >>> warn_of_ids([np.arange(5), np.arange(3)], to_numbers=False)
+    """
+    flat = np.concatenate(sequences)
+    distinct = len(np.unique(flat))
+    if to_numbers or (distinct > _MANY and 2 * distinct > len(flat)):
+        got = f"integers, {distinct} different ones, which are read as ids of tokens"
+        hint = "x.astype(float) if they are measurements"
+        warn("fit, X", expected="floating-point numbers for measurements", got=got, hint=hint)
+
+
+def about_columns(frame: Frame) -> tuple[str, str]:
+    """Return which columns of a frame are not numbers, and how to make X of the frame, for an error.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> from varlen_rnn.data.frames import frame_of
+    >>> frame = frame_of(pandas.DataFrame({"x": [[1.0]], "age": [40], "region": ["north"]}))
+    >>> about_columns(frame)[1]
+    "pandas.get_dummies(X, columns=['region']) makes numbers of texts"
+    """
+    others = [field for field in frame.fields if not holds_numbers(frame.foreign(field))]
+    firsts = {field: next((x for x in values_of(frame.foreign(field)) if x is not None), None) for field in others}
+    texts = [field for field, first in firsts.items() if isinstance(first, str)]
+    lists = [field for field, first in firsts.items() if _is_list(first)]
+    got = f"a frame of {listed(frame.fields)}, in which " + " and ".join(
+        f"{shown(field)} holds {'texts' if field in texts else 'lists' if field in lists else _kind(firsts[field])}"
+        for field in others[:5]
+    )
+    if len(lists) > 1:
+        hint = f"[numpy.column_stack(lists) for lists in zip({', '.join(f'X[{field!r}]' for field in lists)})]"
+        return got, f"{hint} makes one sequence of them, of {len(lists)} features"
+    if len(lists) == 1 and texts:
+        return got, f"pandas.get_dummies(X, columns={texts}) makes numbers of texts"
+    if len(lists) == 1:
+        return got, f"X.drop(columns={[field for field in others if field not in lists]}), or numbers in place of them"
+    return got, 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict))
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"values as {shown(value)}"

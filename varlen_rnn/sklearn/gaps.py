@@ -1,0 +1,79 @@
+"""Labels that are missing: None, NaN, NaT and pandas.NA mean the same, also among texts.
+
+Where `numpy.asarray` would make the text "nan" of a missing label, it stays one:
+
+    ["a", nan]      ["a", None]
+    [0.0, nan]      [0.0, None]
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+
+def is_absent(label: Any) -> bool:
+    """Return whether a label is missing.
+
+    Examples
+    --------
+    >>> [is_absent(label) for label in (None, np.nan, np.datetime64("NaT"), "nan", 0)]
+    [True, True, True, False, False]
+    """
+    if label is None or hasattr(label, "__len__"):
+        return label is None
+    try:
+        return bool(label != label)
+    except TypeError:  # pandas.NA has no truth value
+        return True
+
+
+def as_array(labels: Any) -> np.ndarray:
+    """Return labels as an array; if some in a list are missing, all keep their types.
+
+    Examples
+    --------
+    >>> as_array(["a", np.nan])
+    array(['a', nan], dtype=object)
+    """
+    labels = labels.to_numpy() if hasattr(labels, "iloc") else labels
+    if isinstance(labels, (list, tuple)) and any(map(is_absent, labels)):
+        found = np.empty(len(labels), object)
+        found[:] = labels
+        return found
+    return np.asarray(labels)
+
+
+def with_none(labels: np.ndarray) -> np.ndarray:
+    """Return labels of steps with None for each missing one.
+
+    Examples
+    --------
+    >>> with_none(np.array([1.0, np.nan])), with_none(np.array([1, 2]))
+    (array([1.0, None], dtype=object), array([1, 2]))
+    """
+    if labels.dtype.kind not in "fOmM":
+        return labels
+    gone = np.fromiter(map(is_absent, labels), bool, len(labels))
+    if gone.any():
+        labels = labels.astype(object)
+        labels[gone] = None
+    return labels
+
+
+def of_one_kind(labels: np.ndarray) -> np.ndarray:
+    """Return an array of objects that are all numbers, as pandas may hold them, as an array of numbers.
+
+    Examples
+    --------
+    >>> of_one_kind(np.array([1, 2.5], object)), of_one_kind(np.array([True, 2], object))
+    (array([1. , 2.5]), array([True, 2], dtype=object))
+    """
+    if labels.dtype.kind != "O":
+        return labels
+    of_flags = {isinstance(label, (bool, np.bool_)) for label in labels.ravel()}
+    if of_flags == {True} or (of_flags == {False} and all(isinstance(label, Real) for label in labels.ravel())):
+        return np.array(labels.tolist())
+    return labels

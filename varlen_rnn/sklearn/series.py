@@ -1,0 +1,113 @@
+"""Convert the X and the known columns of forecasters to float64, without NaNs before the first value of a series.
+
+The steps of missing values are left out of the known columns, too:
+
+    X                   [[nan, nan, 5, 6]]        [[5, 6]]
+    known columns       [[[0], [0], [1], [0]]]    [[[1], [0]]]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, listed
+from varlen_rnn.sklearn.columns import Columns, in_order
+from varlen_rnn.sklearn.inputs import as_sequences
+from varlen_rnn.sklearn.static import divided
+
+
+def series_of(
+    X: Any, known: Any, orders: tuple[Columns | None, Columns | None]
+) -> tuple[list[np.ndarray], list[np.ndarray] | None, tuple[Columns | None, Columns | None]]:
+    """Return series, columns known ahead that begin with the series or None, and the names of both's columns.
+
+    Parameters
+    ----------
+    X, known
+        As the X and `future_covariates` of a forecaster.
+    orders : pair of Columns
+        Of the training: steps of X, and columns of `known`.
+
+    Examples
+    --------
+    >>> series_of([[np.nan, 5.0, 6.0]], [[0.0, 1.0, 0.0, 1.0]], (None, None))[:2]
+    ([array([5., 6.])], [array([[1.],
+           [0.],
+           [1.]])])
+    """
+    rows, of_series = _as_rows(X, "X", orders[0])
+    if not rows:
+        raise ShapeError("X", expected="at least one series", got="0 sample(s)")
+    found, gone = [], []
+    for number, own in enumerate(rows):
+        if own.shape[1] != 1:
+            hint = "future_covariates of fit, in Python only, takes further columns"
+            raise ShapeError(f"X, series {number}", expected="a number per step", got=f"shape {own.shape}", hint=hint)
+        there = ~np.isnan(own[:, 0])
+        gone.append(int(np.argmax(there)) if there.any() else len(there))
+        values = own[gone[-1] :, 0]
+        if not len(values):
+            raise ShapeError(f"X, series {number}", expected="at least one value", got="none")
+        if np.isnan(values).any():
+            hint = "frame.interpolate() of pandas fills gaps between values; NaNs before the first value are left out"
+            raise InputError(f"X, series {number}", expected="finite numbers", got="NaN", hint=hint)
+        found.append(values)
+    order = of_series if of_series is not None and of_series.of_steps else orders[0]
+    if known is None:
+        return found, None, (order, orders[1])
+    columns, of_columns = _as_rows(known, "future_covariates", orders[1])
+    if len(columns) != len(found):
+        raise ShapeError("future_covariates", expected=f"{len(found)} entries, one per series", got=len(columns))
+    for number, own in enumerate(columns):
+        if np.isnan(own).any():
+            hint = "frame.ffill() or frame.fillna(0) of pandas fills them"
+            raise InputError(f"future_covariates, series {number}", expected="finite numbers", got="NaN", hint=hint)
+    return found, [own[before:] for own, before in zip(columns, gone, strict=True)], (order, of_columns)
+
+
+def scale_of_columns(known: list[np.ndarray]) -> list[list[float]]:
+    """Return mean and deviation of each column of the training.
+
+    Examples
+    --------
+    >>> scale_of_columns([np.array([[1.0], [3.0]])])
+    [[2.0], [1.0]]
+    """
+    if len({rows.shape[1] for rows in known}) != 1:
+        got = f"widths {sorted({rows.shape[1] for rows in known})}"
+        raise ShapeError("future_covariates", expected="columns of each series", got=got)
+    rows = np.concatenate(known)
+    deviation = rows.std(axis=0)
+    return [rows.mean(axis=0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist()]
+
+
+def _as_rows(X: Any, name: str, order: Columns | None) -> tuple[list[np.ndarray], Columns | None]:
+    """Return sequences of numbers as float64 rows, and the names of columns; whole numbers are numbers, not ids."""
+    if names := divided(X)[1]:
+        raise InputError(name, expected="one column of series", got=f"also the columns {listed(names)}")
+    columns = None
+    if name != "X" or not isinstance(X, (list, tuple)):  # each series in a list may have a name of its own
+        X, columns = in_order(X, order, name)
+    if isinstance(X, (list, tuple)):
+        X = [_as_floats(entry) for entry in X]
+    try:
+        kind, sequences = as_sequences(X, np.float64)
+    except InputError as error:
+        what = str(error.what).replace("X", name, 1)
+        raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error
+    if kind not in ("numbers", "ids"):
+        raise DTypeError(name, expected="numbers", got=kind)
+    found = [np.asarray(rows, np.float64) for rows in sequences]
+    return [rows if rows.ndim == 2 else rows[:, None] for rows in found], columns
+
+
+def _as_floats(entry: Any) -> Any:
+    if not isinstance(entry, (list, tuple, np.ndarray)):
+        return entry
+    try:
+        rows = np.asarray(entry)
+    except ValueError:
+        return entry
+    return rows.astype(np.float64) if rows.dtype.kind in "iub" and rows.ndim else entry
