@@ -16,17 +16,12 @@ from tests.emulated.figures import ARCHITECTURES, figures_of
 from tests.emulated.gate import declared
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, totals
 from tests.emulated.sources import digest_of, ptx_of, signature_of
-from tests.test_cuda_training import IDS, Training, stepper
+from tests.test_cuda_training import Training
+from tests.test_examples_on_cuda import STEPS, longest_of, stepper
 from varlen_rnn.runtime import cuda
 
 PATH = Path(__file__).parent.parent / "docs" / "gpu_figures.md"
-EXAMPLES = {
-    "`examples/classify_names.py`, in small": None,
-    "`examples/tag_tokens.py` with its CRF": "crf",
-    "CTC": "ctc",
-    "attention over words": "attention",
-    "`examples/attention_classify.py`": "attention_classify",
-}
+EXAMPLES = ["classify_names", *STEPS]
 KINDS = LAUNCH, TO_DEVICE, ALLOCATION
 FLOORS = ["units", "weights from L2", "states in memory", "products, float32", "products, TF32", "barrier"]
 TIMES = ["units", "forward: launch", "reads", "**step**", "backward: launch", "reads", "**step**"]
@@ -107,7 +102,7 @@ def measured():
     """Return the driver after all examples and layers, and the counts of each example's third step."""
     counts = {}
     with mock.patch.object(cuda, "driver", Recorder()):
-        for label, name in EXAMPLES.items():
+        for name in EXAMPLES:
             step, steps = _training_step(name)
             for _ in range(2):
                 step()
@@ -115,7 +110,7 @@ def measured():
             before = totals()
             step()
             after = totals()
-            counts[label] = [steps, *(after.get(kind, 0) - before.get(kind, 0) for kind in KINDS)]
+            counts[f"`{name}.py`"] = [steps, *(after.get(kind, 0) - before.get(kind, 0) for kind in KINDS)]
         for layer in (vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN):
             _train(layer(3, 4))
         return cuda.driver, counts
@@ -123,8 +118,8 @@ def measured():
 
 def _training_step(name):
     """Return the step of an example, and the length of its longest sequence."""
-    if name is not None:
-        return stepper(name, "cuda"), vr.sort_by_seq_len(IDS).max_seq_len
+    if name in STEPS:
+        return stepper(name, "cuda"), longest_of(name)
     training = Training("cuda")
     batch = training.batch()
     return lambda: training.step(*batch), vr.sort_by_seq_len(batch[0]).max_seq_len

@@ -76,26 +76,37 @@ STEPS = {
 MOVES = {"attention_classify"}  # its model makes ids of classes, and copies them
 
 
+def longest_of(name):
+    """Return the steps of the longest sequence of an example's batch; 0 without sequences."""
+    return max([vr.sort_by_seq_len(x).max_seq_len for x in STEPS[name][2] if getattr(x, "num_levels", 0)], default=0)
+
+
+def stepper(name, place):
+    """Return the training step of an example's model, on a device."""
+    make, loss_of, given = STEPS[name]
+    vr.manual_seed(0)
+    model = make(example(name)).to(place)
+    batch = [(value if isinstance(value, vr.LoDTensor) else vr.Variable(value)).to(place) for value in given]
+    optimizer = vr.optim.Adam(model.parameters(), lr=1e-2, lazy=True)
+    vr.manual_seed(1)  # of dropout
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_of(model, *batch)
+        loss.backward()
+        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_have_the_losses_of_the_cpu(name, monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
-    make, loss_of, given = STEPS[name]
     losses = {}
     for place in ("cpu", "cuda"):
-        vr.manual_seed(0)
-        model = make(example(name)).to(place)
-        batch = [(value if isinstance(value, vr.LoDTensor) else vr.Variable(value)).to(place) for value in given]
-        optimizer = vr.optim.Adam(model.parameters(), lr=1e-2, lazy=True)
-        vr.manual_seed(1)  # of dropout
-
-        def step(model=model, batch=batch, optimizer=optimizer):
-            optimizer.zero_grad()
-            loss = loss_of(model, *batch)
-            loss.backward()
-            vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            return loss
-
+        step = stepper(name, place)
         losses[place] = [step().item() for _ in range(3)]
     np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
     assert losses["cpu"][2] != losses["cpu"][0]

@@ -483,6 +483,7 @@ CALLS = {
     "Sequential": (vr.nn.Sequential, lambda: vr.nn.Linear(3, 2)),
     "Sequential, x": (vr.nn.Sequential(vr.nn.Linear(3, 2)), lambda: X),
     "DynamicRNN, x": (vr.nn.DynamicRNN(lambda x, *states: (x, *states)), rows, lambda: [X[:3]]),
+    "Buffer": (vr.nn.Buffer, lambda: X),
     "Parameter": (vr.nn.Parameter, lambda: X, bool),
     "Parameter, copy": (lambda array, copy: vr.nn.Parameter(array, copy=copy), lambda: X.copy(), bool),
     "assign": (lambda values: parameter().assign(values), lambda: np.ones((4, 2))),

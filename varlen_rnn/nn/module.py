@@ -150,8 +150,9 @@ class Buffer(Variable):
 
     __slots__ = ()
 
-    def __init__(self, array: np.ndarray) -> None:
-        super().__init__(array.copy() if on_device(array) else np.array(array, order="C"), persistable=True)
+    def __init__(self, array: ArrayLike) -> None:
+        rows = as_rows(array, "Buffer")
+        super().__init__(rows.copy() if on_device(rows) else np.array(rows, order="C"), persistable=True)
 
 
 class _Runs(Protocol[P, R]):
