@@ -204,7 +204,7 @@ class SequenceForecaster(BaseEstimator):
         return None
 
     def _close(self, choice: Choice, rows: Rows, ends: Ends, penalty: float) -> None:
-        """Choose, and fit what was chosen; warn if the series are too short for a choice."""
+        """Choose, and fit the chosen candidates.  Warn if the series are too short for a choice."""
         default = ("ridge" if self.model == "auto" else self.model) if len(ends.complete) else "naive"
         self._chosen, self._shift, self.candidates_ = choice.closed(default)
         if not len(ends.held):
