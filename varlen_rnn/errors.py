@@ -70,7 +70,7 @@ def warn(what: object, *, expected: object, got: object, hint: str | None = None
 
     Examples
     --------
-    >>> with warnings.catch_warnings(record=True) as found:
+    >>> with warnings.catch_warnings(record=True, action="always") as found:
     ...     warn("X", expected="series of 20 values", got="7")
     >>> str(found[0].message)
     'X: expected series of 20 values, got 7'
@@ -133,6 +133,15 @@ def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}" + (f" ({hint})" if hint else ""))
 
 
+def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
+    """Return the name of a function; the name of a method has the class of the object before it."""
+    owner, dot, name = function.__qualname__.rpartition(".")
+    if not dot or not inputs or "<locals>" in owner:
+        return function.__qualname__
+    of = inputs[0] if isinstance(inputs[0], type) else type(inputs[0])
+    return f"{of.__name__}.{name}"
+
+
 def hinting(**hints: str) -> Callable[[F], F]:
     """Return a decorator: a function raises an error with a hint if it gets a keyword that another library has.
 
@@ -156,7 +165,7 @@ def hinting(**hints: str) -> Callable[[F], F]:
         def call(*inputs: Any, **named: Any) -> Any:
             if named and (wrong := hints.keys() & named.keys()):
                 name = min(wrong)
-                raise unexpected(function.__qualname__.removesuffix(".__init__"), name, hints[name])
+                raise unexpected(_name_of(function, inputs).removesuffix(".__init__"), name, hints[name])
             return function(*inputs, **named)
 
         return cast(F, call)
