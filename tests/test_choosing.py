@@ -171,7 +171,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("ignore:fit, X. expected floating-point numbers for measurements")
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_troubles(trouble, tmp_path):
     X = TROUBLES[trouble]

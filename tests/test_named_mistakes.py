@@ -334,18 +334,6 @@ def test_a_network_that_is_never_trained_is_not_made(monkeypatch):
             SequenceClassifier(**{name: 0}).fit(["ab", "b"] * 10, [0, 1] * 10)
 
 
-def test_an_interrupt_keeps_the_records_of_a_network():
-    class Interrupt(vr.training.Callback):
-        def on_epoch_end(self, trainer):
-            if trainer.epoch == 2:
-                raise KeyboardInterrupt
-
-    model = SequenceClassifier("gru", 4, model="recurrent", callbacks=[Interrupt()], **FIRST)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit([np.arange(3.0), np.ones(2)] * 10, [0, 1] * 10)
-    assert len(model.history_) == model.n_iter_ == 2
-
-
 def test_tokens_and_dates_in_a_table_get_advice(tmp_path):
     table = pd.DataFrame({"id": [1, 1, 2], "word": ["the", "sea", "sand"]})
     with pytest.raises(vr.InputError, match=r"frame, row 0, column 'word': .* frame.groupby\(id\).agg\(list\)"):

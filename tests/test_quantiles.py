@@ -173,13 +173,13 @@ def test_numbers_for_a_tagger_are_refused_with_advice():
 @pytest.mark.parametrize(
     ("params", "y", "message"),
     [
-        ({"loss": "median"}, None, "loss: expected one of 'squared', 'mae' or 'quantile'"),
+        ({"loss": "median"}, None, "loss: expected one of 'squared', 'mae', 'quantile', 'squared_error' or 'abs"),
         ({"loss": "quantile", "quantiles": ()}, None, "quantiles: expected numbers that rise"),
         ({"loss": "quantile", "quantiles": "ab"}, None, "quantiles: expected"),
         ({"quantiles": (0.5, 0.5)}, None, "quantiles: expected numbers that rise"),
         ({"model": "convolutions"}, "rows", "model: expected 'auto' or 'recurrent' for numbers of rows"),
         ({}, "long", "y, sequence 1: expected .* labels, one per step"),
-        ({}, "nan", "y, sequence 0: expected labels, or None .*NaN|y, sequence 0: expected finite numbers"),
+        ({}, "infinite", "y, sequence 0: expected finite numbers, or None for a row without one, got infinity"),
         ({}, "texts", "y, sequence 0: expected numbers"),
         ({}, "objects", "y, sequence 0: expected"),
     ],
@@ -192,7 +192,7 @@ def test_what_is_no_number_is_named(params, y, message):
         None: np.arange(5.0),
         "rows": rows,
         "long": [rows[0], np.ones(9), *rows[2:]],
-        "nan": [np.full(2, np.nan), *rows[1:]],
+        "infinite": [np.full(2, np.inf), *rows[1:]],
         "texts": [["a", "b"], *rows[1:]],
         "objects": [[None, object()], *rows[1:]],
     }[y]
