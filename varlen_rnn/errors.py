@@ -70,7 +70,7 @@ def warn(what: object, *, expected: object, got: object, hint: str | None = None
 
     Examples
     --------
-    >>> with warnings.catch_warnings(record=True) as found:
+    >>> with warnings.catch_warnings(record=True, action="always") as found:
     ...     warn("X", expected="series of 20 values", got="7")
     >>> str(found[0].message)
     'X: expected series of 20 values, got 7'
