@@ -363,10 +363,8 @@ class SequenceEstimator(BaseEstimator):
         )  # fmt: skip
         if self.checkpoints is not None:
             trainer.resume(self.checkpoints)
-        try:
-            trainer.fit(epochs)
-        finally:  # after an interrupt, the records say how far the training came
-            self.history_, self.n_iter_ = trainer.history, trainer.epoch
+        trainer.fit(epochs)
+        self.history_, self.n_iter_ = trainer.history, trainer.epoch
         if ranks.is_first(self._comm):
             recipe.warn_if_failed(self.history_, self._loss_of_constant(labels, weights))
         self._calibrate(sequences, labels, weights, held)
