@@ -283,35 +283,6 @@ def test_labels_of_floats_are_told_to_be_integers():
         vr.nn.functional.cross_entropy(np.zeros((3, 2)), np.zeros(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "here"),
-    [("view", r"reshape\(\.\.\.\)"), ("flatten", r"reshape\(-1\)"), ("permute", "transpose"), ("clamp", "clip")],
-)
-def test_a_method_of_pytorch_alone_is_answered_with_the_one_here(name, here):
-    x = vr.Variable(np.ones((2, 3)))
-    with pytest.raises(AttributeError, match=rf"'Variable' object has no attribute '{name}' \(write {here}"):
-        getattr(x, name)
-    assert not hasattr(x, name)
-    assert getattr(vr.nn.Parameter([1.0]), name, None) is None
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "message"),
-    [
-        (vr.nn, "CrossEntropyLoss", r"'varlen_rnn.nn' has no attribute .* \(write functional.cross_entropy\("),
-        (F, "cat", r"'varlen_rnn.nn.functional' has no attribute 'cat' \(write concat\("),
-        (F, "dog", "has no attribute 'dog'$"),
-    ],
-)
-def test_a_function_of_pytorch_alone_is_answered_with_the_one_here(module, name, message):
-    with pytest.raises(AttributeError, match=message):
-        getattr(module, name)
-    for name, here in module._HERE.items():
-        assert not hasattr(module, name)
-        words = here.partition("(")[0].split(".")
-        assert words[-1] in {*vr.nn.__all__, *F.__all__} or "@" in here, here
-
-
 def test_bools_and_integers_are_converted_to_be_summed():
     hits = vr.Variable(np.array([1, 2])) > 1
     with pytest.raises(vr.DTypeError, match=r"got bool \(x.astype\(np.float32\) converts\)"):

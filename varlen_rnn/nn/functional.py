@@ -110,15 +110,10 @@ def scaled_dot_product_attention(
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
-_HERE = {
-    "cat": "concat(variables, axis)",
-    "linear": "x @ weight.T + bias",
-    "nll_loss": "cross_entropy(logits, labels)",
-}
 if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
 
     def __getattr__(name):
-        raise missing_name(__name__, name, _HERE)
+        raise missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:
