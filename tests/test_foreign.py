@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 
 import numpy as np
 import pytest
@@ -136,3 +137,112 @@ def test_an_assignment_to_an_item_is_answered_with_a_way_to_replace_it():
     with pytest.raises(vr.DTypeError, match=r"x\[...\] = value: .* \(functional.where\(mask, value, x\) replaces"):
         x[0] = 1.0
     assert x.numpy().tolist() == [1.0, 2.0]
+
+
+# Arguments.
+
+SIZES = {"input_size": 3, "hidden_size": 4}
+WITH_POSITIONS = {
+    nn.LSTM: ["input_size", "hidden_size", "num_layers", "bias"],
+    nn.GRU: ["input_size", "hidden_size", "num_layers", "bias"],
+    nn.RNN: ["input_size", "hidden_size", "num_layers", "nonlinearity", "bias"],
+    nn.LSTMCell: ["input_size", "hidden_size", "bias"],
+    nn.GRUCell: ["input_size", "hidden_size", "bias"],
+    nn.RNNCell: ["input_size", "hidden_size", "bias", "nonlinearity"],
+}  # As in PyTorch, whose recurrent layers hide their signature.
+# What both libraries have, by other names.
+RENAMED = {
+    "axis": "dim", "entries": "modules", "features": "normalized_shape", "ids": "input", "labels": "target",
+    "logits": "input", "parameters": "params", "table": "weight", "targets": "target", "x": "input",
+}  # fmt: skip
+
+
+def positions(function):
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+
+
+@pytest.mark.parametrize("layer", WITH_POSITIONS, ids=lambda layer: layer.__name__)
+def test_recurrent_layers_take_positions_of_pytorch(layer):
+    assert positions(layer) == WITH_POSITIONS[layer]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        *((nn, name) for name in ("BatchNorm1d", "CTCLoss", "Dropout", "ELU", "Embedding", "GELU", "LayerNorm")),
+        *((nn, name) for name in ("LeakyReLU", "Linear", "MultiheadAttention", "Softplus")),
+        *((F, name) for name in ("dropout", "elu", "embedding", "huber_loss", "leaky_relu", "normalize")),
+        *((vr.optim, name) for name in ("SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop")),
+        *((vr.optim.lr_scheduler, name) for name in vr.optim.lr_scheduler.__all__ if name != "LRScheduler"),
+    ],
+)
+def test_positions_mean_what_they_mean_in_pytorch(module, name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    theirs = {nn: torch.nn, F: torch.nn.functional, vr.optim: torch.optim}.get(module, torch.optim.lr_scheduler)
+    found = [RENAMED.get(name, name) for name in positions(getattr(module, name))]
+    assert found == positions(getattr(theirs, name))[: len(found)]
+
+
+X = vr.create_lod_tensor(np.ones((3, 3), np.float32), [[1, 2]])
+STATE = np.zeros((1, 2, 4), np.float32)
+
+
+def test_calls_that_are_written_as_in_pytorch():
+    assert nn.LSTM(3, 4, 2)(X)[0].shape == (3, 4)
+    assert nn.RNN(3, 4, 1, "relu", False).bias_ih_l0 is None
+    assert nn.Embedding(10, 4, 0).padding_idx == 0
+    assert nn.LSTM(3, 4)(X, (STATE, STATE))[0].shape == nn.GRU(3, 4)(X, STATE)[0].shape == (3, 4)
+    assert nn.Sequential()(X) is X
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.LSTM(3, 4, 2, True, False), r"LSTM\(\) takes 4 positional arguments, got 5 \(.*: dropout="),
+        (lambda: nn.Recurrent(vr.cells.GRU, 3, 4, 1, True, 0.1), r"Recurrent\(\) takes 5 .* got 6 \(.* dropout="),
+        (lambda: nn.GRU(3, 4, batch_first=True), r"GRU\(\) .* 'batch_first' \(leave it out: rows have no batch axis\)"),
+        (lambda: nn.LSTM(3, 4, device="cpu"), r"LSTM\(\) .* 'device' \(leave it out: to\(\"cuda\"\) moves it\)"),
+        (lambda: nn.LSTM(3, 4, drop_out=0.1), r"LSTM\(\) .* 'drop_out' \(is it 'dropout'\?\)"),
+        (lambda: nn.LSTM(3, 4)(X, hx=(STATE, STATE)), r"LSTM.forward\(\) .* 'hx' \(its name is states: a tuple"),
+        (lambda: nn.LSTM(3, 4)(X, STATE, STATE), r"LSTM.forward\(\) takes 2 positional arguments, got 3 \(.*a tuple"),
+        (lambda: nn.GRU(3, 4)(X, hx=STATE), r"GRU.forward\(\) .* 'hx' \(its name is h_0\)"),
+        (lambda: nn.GRU(3, 4)(X, (STATE, STATE)), "GRU, states: expected h_0, got 2 values"),
+        (lambda: nn.LSTM(3, 4)(X, STATE), r"LSTM, states: expected \(h_0, c_0\), got ndarray"),
+        (lambda: nn.LSTMCell(3, 4)(X, STATE[0], STATE[0]), r"LSTMCell.forward\(\) takes 2 .* got 3 \(.*a tuple"),
+        (lambda: nn.Embedding(9, 4, 0, 1.0), r"Embedding\(\) takes 3 positional arguments, got 4 \(.*sparse=, dtype="),
+        (lambda: nn.Embedding(9, 4, max_norm=1.0), r"Embedding\(\) .* 'max_norm' \(leave it out: "),
+        (lambda: nn.Linear(3, 4, True, "cpu"), r"Linear\(\) takes 3 positional arguments, got 4 \(.*dtype="),
+        (lambda: nn.Linear(3, 4, device="cpu"), r"Linear\(\) .* 'device' \(leave it out: "),
+        (lambda: nn.LayerNorm(normalized_shape=4), "'normalized_shape' .its name is features"),
+        (lambda: nn.BatchNorm1d(3, track_running_stats=False), "'track_running_stats' .leave it out: "),
+        (lambda: nn.Dropout(0.1, inplace=True), r"Dropout\(\) .* 'inplace' \(leave it out: no operator changes its"),
+        (lambda: nn.Dropout(0.1, True), r"Dropout\(\) takes 1 positional argument, got 2 \(options have names: per="),
+        (lambda: nn.ReLU(inplace=True), r"ReLU\(\) .* 'inplace' \(leave it out: no operator changes its operands\)"),
+        (lambda: nn.ReLU(True), r"ReLU\(\) takes 0 positional arguments, got 1 \(inplace: leave it out"),
+        (lambda: nn.LeakyReLU(0.1, True), r"LeakyReLU\(\) takes 1 positional argument, got 2 \(inplace: leave it out"),
+        (lambda: nn.Softmax(dim=-1), r"Softmax\(\) .* 'dim' \(leave it out: it is over the last axis\)"),
+        (lambda: nn.Softmax(1), r"Softmax\(\) takes 0 positional arguments, got 1 \(dim: leave it out: it is over the"),
+        (lambda: F.softmax(X, 1), r"softmax\(\) takes 1 positional argument, got 2 \(dim: leave it out: it is over"),
+        (lambda: F.log_softmax(X, 1), r"log_softmax\(\) takes 1 positional argument, got 2 \(dim: leave it out: "),
+        (lambda: F.relu(X, inplace=True), r"relu\(\) .* 'inplace' \(leave it out: "),
+        (lambda: F.dropout(X, 0.1, True, True), r"dropout\(\) takes 3 positional arguments, got 4 \(.*per="),
+        (lambda: F.embedding([0], np.ones((2, 2)), 0, 1.0), r"embedding\(\) takes 3 .* got 4 \(.*sparse="),
+        (lambda: nn.MultiheadAttention(8, 2, 0.1), r"MultiheadAttention\(\) takes 2 .* got 3 \(.*bias="),
+        (lambda: nn.MultiheadAttention(8, 2, dropout=0.1), r"MultiheadAttention\(\) .* 'dropout' \(leave it out: "),
+        (lambda: nn.MultiheadAttention(3, 1)(X, X, X, None), r"forward\(\) takes 3 .* got 4 \(.*is_causal="),
+        (lambda: nn.MultiheadAttention(3, 1)(X, X, X, key_padding_mask=None), "'key_padding_mask' .leave it out: "),
+        (lambda: vr.Variable([1.0, 2.0]).std(unbiased=False), "'unbiased' .its name is ddof"),
+        (lambda: vr.optim.Adam([nn.Parameter([1.0])], 0.1, (0.9, 0.99), 1e-8, 0.0, True), r"Adam\(\) takes 5 .* got 6"),
+        (lambda: vr.optim.Adam(params=[nn.Parameter([1.0])]), "'params' .its name is parameters"),
+        (lambda: nn.Recurrent(nn.LSTMCell, 3, 4), r"cell: .* got LSTMCell \(cells.LSTM is a cell; "),
+        (lambda: nn.Recurrent(nn.LSTMCell(3, 4), 3, 4), r"cell: .* got LSTMCell \(cells.LSTM is a cell; "),
+        (lambda: nn.Recurrent("lstm", 3, 4), r"cell: expected a cells.Cell, got 'lstm' \(cells.LSTM is a cell; "),
+        (lambda: nn.DynamicRNN(nn.LSTMCell(3, 4)), r"DynamicRNN, cell: .* got LSTMCell .*return h, h, c"),
+        (lambda: nn.DynamicRNN(nn.GRUCell(3, 4)), r"DynamicRNN, cell: .* got GRUCell .*return h, h\)"),
+        (lambda: nn.DynamicRNN(nn.LSTM(3, 4)), r"DynamicRNN, cell: .* got LSTM"),
+    ],
+)  # fmt: skip
+def test_arguments_of_pytorch_are_answered(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()

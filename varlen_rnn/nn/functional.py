@@ -10,6 +10,9 @@ import numpy as np
 
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
+    IN_PLACE,
+    LAST_AXIS,
+    NO_NORM,
     DTypeError,
     OutOfRangeError,
     ProgramError,
@@ -65,6 +68,7 @@ def scaled_dot_product_attention(
     query: Rows,
     key: Rows,
     value: Rows,
+    *,
     is_causal: bool = False,
     scale: float | None = None,
     window: tuple[int | None, int | None] = (None, None),
@@ -176,7 +180,7 @@ def additive_attention(
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
-@hinting(dim="leave it out: it is over the last axis")
+@hinting(dim=LAST_AXIS)
 def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive numbers whose sum is 1.
 
@@ -189,6 +193,7 @@ def softmax(x: Rows) -> Variable:
     return exp(log_softmax(x))
 
 
+@hinting(inplace=IN_PLACE)
 def leaky_relu(x: Rows, negative_slope: float = 0.01) -> Variable:
     """Return every element if it is positive, otherwise `negative_slope` times the element.
 
@@ -557,7 +562,8 @@ def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
     return values, indices.detach()
 
 
-def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+@hinting(max_norm=NO_NORM)
+def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, *, sparse: bool = False) -> Variable:
     """Look up rows of a table by ids; the result has the LoD of the ids.
 
     Parameters
@@ -597,7 +603,8 @@ def check_padding_idx(padding_idx: int, height: int) -> int:
     return padding_idx % height
 
 
-def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:
+@hinting(inplace=IN_PLACE)
+def dropout(x: Rows, p: float = 0.5, training: bool = True, *, per: Per = "row") -> Variable:
     """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
 
     The mask comes from the context's generator; see `manual_seed`.

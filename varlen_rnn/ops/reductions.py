@@ -14,7 +14,6 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply, operand
 
-
 _COUNTS = np.dtype(np.int64)  # of bools and integers, which `Variable.sum` converts before
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from varlen_rnn.errors import (
+    NUMPY_NAMES,
     DTypeError,
     ProgramError,
     ShapeError,
@@ -14,12 +15,15 @@ from varlen_rnn.errors import (
     check_int,
     check_none,
     check_number,
+    hinting,
     numpy_names,
     shown,
 )
 from varlen_rnn.typing import Rows
 
 V = TypeVar("V", bound="ArrayMethods[Any]")
+_DDOF = "its name is ddof, as in NumPy: 1 divides by n - 1"
+_of_moments = hinting(**NUMPY_NAMES, unbiased=_DDOF, correction=_DDOF)
 
 
 class ArrayMethods(Generic[V]):
@@ -89,7 +93,7 @@ class ArrayMethods(Generic[V]):
         """Return bools or integers in another data type, into which no gradient passes."""
         return self if self.value.dtype == dtype else self._apply_detached("cast", self, dtype=dtype)  # type: ignore[return-value]
 
-    @numpy_names
+    @_of_moments
     def var(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> V:
@@ -128,7 +132,7 @@ class ArrayMethods(Generic[V]):
             raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
 
-    @numpy_names
+    @_of_moments
     def std(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> V:
