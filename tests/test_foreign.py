@@ -9,6 +9,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn import foreign, nn
+from varlen_rnn.cells.derivation import trace
 from varlen_rnn.nn import functional as F
 
 MODULES = [importlib.import_module(name) for name in foreign.MODULES]
@@ -221,10 +222,10 @@ def test_calls_that_are_written_as_in_pytorch():
         (lambda: nn.ReLU(inplace=True), r"ReLU\(\) .* 'inplace' \(leave it out: no operator changes its operands\)"),
         (lambda: nn.ReLU(True), r"ReLU\(\) takes 0 positional arguments, got 1 \(inplace: leave it out"),
         (lambda: nn.LeakyReLU(0.1, True), r"LeakyReLU\(\) takes 1 positional argument, got 2 \(inplace: leave it out"),
-        (lambda: nn.Softmax(dim=-1), r"Softmax\(\) .* 'dim' \(leave it out: it is over the last axis\)"),
-        (lambda: nn.Softmax(1), r"Softmax\(\) takes 0 positional arguments, got 1 \(dim: leave it out: it is over the"),
-        (lambda: F.softmax(X, 1), r"softmax\(\) takes 1 positional argument, got 2 \(dim: leave it out: it is over"),
-        (lambda: F.log_softmax(X, 1), r"log_softmax\(\) takes 1 positional argument, got 2 \(dim: leave it out: "),
+        (lambda: nn.Softmax(dim=-1), r"Softmax\(\) .* 'dim' \(it is over the last axis, as dim=-1 is: leave it out"),
+        (lambda: nn.Softmax(1), r"Softmax\(\) takes 0 positional arguments, got 1 \(.*: it is over the last"),
+        (lambda: F.softmax(X, 1), r"softmax\(\) takes 1 positional argument, got 2 \(.*: it is over the"),
+        (lambda: F.log_softmax(X, 1), r"log_softmax\(\) takes 1 positional argument, got 2 \(.*: it is over"),
         (lambda: F.relu(X, inplace=True), r"relu\(\) .* 'inplace' \(leave it out: "),
         (lambda: F.dropout(X, 0.1, True, True), r"dropout\(\) takes 3 positional arguments, got 4 \(.*per="),
         (lambda: F.embedding([0], np.ones((2, 2)), 0, 1.0), r"embedding\(\) takes 3 .* got 4 \(.*sparse="),
@@ -246,3 +247,78 @@ def test_calls_that_are_written_as_in_pytorch():
 def test_arguments_of_pytorch_are_answered(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+# Equations of cells.
+
+
+def cell_of(equation):
+    def equations(a, /, h):
+        return equation(a, h)
+
+    return vr.cell(equations)
+
+
+@pytest.mark.parametrize(
+    ("equation", "message"),
+    [
+        (lambda a, h: F.sigmoid(a), "got sigmoid, a function of arrays .*write sigmoid of varlen_rnn.cells"),
+        (lambda a, h: F.relu(a), "got relu, a function of arrays .*write relu of varlen_rnn.cells"),
+        (lambda a, h: F.where(a > 0, a, h), "got where, a function of arrays .*write where of varlen_rnn.cells"),
+        (lambda a, h: F.softplus(a), "got softplus, a function of arrays .*varlen_rnn.cells has sigmoid, tanh, "),
+        (lambda a, h: F.concat([a, h]), "got concat, a function of arrays .*varlen_rnn.cells has "),
+        (lambda a, h: nn.Tanh()(a), "got tanh, a function of arrays .*write tanh of varlen_rnn.cells"),
+        (lambda a, h: nn.Linear(4, 4)(a), "got a function of arrays .*varlen_rnn.cells has "),
+        (lambda a, h: np.where(a > 0, a, h), r"use where\(condition, a, b\), not if"),
+        (lambda a, h: np.asarray(a), "expected numbers, got ndarray"),
+        (lambda a, h: vr.Variable(a), "got a function of arrays .*varlen_rnn.cells has "),
+        (lambda a, h: h * vr.Variable([1.0]), "expected numbers, got Variable"),
+        (lambda a, h: a.tanh(), "no attribute 'tanh' .write tanh of varlen_rnn.cells: tanh.x."),
+        (lambda a, h: h.clip(0.0, 1.0), "no attribute 'clip' .write clip of varlen_rnn.cells"),
+        (lambda a, h: h.softplus(), "no attribute 'softplus'$"),
+    ],
+)
+def test_functions_of_arrays_in_equations_are_answered(equation, message):
+    with pytest.raises(vr.cells.EquationError, match=message):
+        cell_of(equation)
+
+
+def test_functions_of_equations_are_public():
+    assert set(trace.FUNCTIONS) <= set(vr.cells.__all__)
+    assert trace.OPERATIONS.keys() & set(vr.cells.__all__) <= set(trace.FUNCTIONS)
+
+
+# Batches.
+
+SEQUENCES = [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_workers": 2}, r"batches\(\) .* 'num_workers' \(leave it out: "),
+        ({"pin_memory": True}, r"batches\(\) .* 'pin_memory' \(leave it out: "),
+        ({"collate_fn": len}, r"batches\(\) .* 'collate_fn' \(leave it out: "),
+        ({"sampler": None}, r"batches\(\) .* 'sampler' \(weights= "),
+        ({"batch_sampler": None}, r"batches\(\) .* 'batch_sampler' \(max_tokens= "),
+        ({"generator": 0}, r"batches\(\) .* 'generator' \(seed= "),
+        ({"random_state": 0}, r"batches\(\) .* 'random_state' \(its name is seed\)"),
+        ({"lengths": [2, 1]}, r"batches\(\) .* 'lengths' \(leave it out: "),
+        ({"y": [0, 1]}, r"batches\(\) .* 'y' \(its name is labels\)"),
+        ({"drop_lst": True}, r"batches\(\) .* 'drop_lst' \(is it 'drop_last'\?\)"),
+        ({"age": [4, 5]}, r"batches\(\) .* 'age' \(static=array .*others=\[sequences"),
+        ({"others": {"answers": SEQUENCES}}, r"others: expected a list of inputs.*\(a batch is a tuple"),
+        ({"others": SEQUENCES}, r"others, input 0: .* \(others=\[sequences\]"),
+        ({"others": [np.array([1, 2]), np.array([3])]}, r"others, input 0: .* \(others=\[sequences\]"),
+        ({"others": [np.ones((3, 2)), np.ones((1, 2))]}, r"others, input 0: .* \(others=\[sequences\]"),
+        ({"static": {"age": [4, 5]}}, r"static: .* one array.*\(np.column_stack"),
+    ],
+)
+def test_arguments_of_other_loaders_are_answered(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        vr.data.batches(SEQUENCES, batch_size=1, **options)
+
+
+def test_more_positions_of_a_loader_are_answered():
+    with pytest.raises(TypeError, match=r"batches\(\) takes 2 positional arguments, got 3 \(.*: batch_size="):
+        vr.data.batches(SEQUENCES, [0, 1], 32)

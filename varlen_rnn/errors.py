@@ -143,11 +143,13 @@ def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
     return f"{of.__name__}.{name}"
 
 
-def hinting(**hints: str) -> Callable[[F], F]:
+def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
     """Return a decorator: a function raises an error with a hint if it gets arguments that another library has.
 
     Parameters
     ----------
+    otherwise : str, optional
+        The hint for a keyword that is like none of the function's.
     **hints : str
         The hint for each keyword.
 
@@ -179,7 +181,7 @@ def hinting(**hints: str) -> Callable[[F], F]:
         def call(*inputs: Any, **named: Any) -> Any:
             if named and (wrong := named.keys() - taken if not takes_any else hints.keys() & named.keys()):
                 name = min(wrong)
-                hint = hints[name] if name in hints else alike(name, taken)
+                hint = hints.get(name) or alike(name, taken) or otherwise
                 raise unexpected(_name_of(function, inputs).removesuffix(".__init__"), name, hint)
             if len(inputs) > most:
                 raise _surplus(function, inputs, most, options, hints)
@@ -197,14 +199,18 @@ def _surplus(
     name = _name_of(function, inputs)
     of_method = name != function.__name__ or "." in name
     found = [f"options have names: {', '.join(f'{option}=' for option in options[:6])}"] if options else []
-    found += [f"{keyword}: {hint}" for keyword, hint in hints.items()]
+    found += [f"{keyword}: {hint}" for hint, keyword in {hint: keyword for keyword, hint in hints.items()}.items()]
     takes, got = count(most - of_method, "positional argument"), len(inputs) - of_method
     text = f" ({'; '.join(found)})" if found else ""
     return TypeError(f"{name.removesuffix('.__init__')}() takes {takes}, got {got}{text}")
 
 
 NO_BATCH_AXIS = "leave it out: rows have no batch axis"
-LAST_AXIS = "leave it out: it is over the last axis"
+_LAST_AXIS = (
+    "it is over the last axis, as dim=-1 is: leave it out; transpose(axis, -1) before and after reaches another axis, "
+    "and sequence_softmax is over the steps of each sequence"
+)
+over_last_axis = hinting(dim=_LAST_AXIS, axis=_LAST_AXIS)
 IN_PLACE = "leave it out: no operator changes its operands"
 NO_DEVICE = 'leave it out: to("cuda") moves it'
 NO_NORM = "leave it out: a lookup changes no row"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from varlen_rnn.errors import IN_PLACE, LAST_AXIS, check_choice, check_number, hinting
+from varlen_rnn.errors import IN_PLACE, check_choice, check_number, hinting, over_last_axis
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module
 from varlen_rnn.tape.variable import Variable
@@ -17,7 +17,7 @@ class _WithoutOptions(Module):
 
     @hinting(inplace=IN_PLACE)
     def __init__(self) -> None:
-        super().__init__()
+        pass
 
 
 class Tanh(_WithoutOptions):
@@ -210,9 +210,9 @@ class Softmax(Module):
     Source: `torch.nn.Softmax`, with `dim=-1`.
     """
 
-    @hinting(dim=LAST_AXIS)
+    @over_last_axis
     def __init__(self) -> None:
-        super().__init__()
+        pass
 
     def forward(self, x: Rows) -> Variable:
         """Return rows with the shape and LoD of `x`."""

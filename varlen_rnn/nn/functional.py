@@ -11,7 +11,6 @@ import numpy as np
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
     IN_PLACE,
-    LAST_AXIS,
     NO_NORM,
     DTypeError,
     OutOfRangeError,
@@ -24,6 +23,7 @@ from varlen_rnn.errors import (
     check_number,
     hinting,
     numpy_names,
+    over_last_axis,
     shown,
 )
 from varlen_rnn.nn.losses import (
@@ -180,7 +180,7 @@ def additive_attention(
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
-@hinting(dim=LAST_AXIS)
+@over_last_axis
 def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive numbers whose sum is 1.
 
