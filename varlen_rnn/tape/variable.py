@@ -441,7 +441,7 @@ class Variable(ArrayMethods["Variable"]):
         raise DTypeError("x[...] = value", expected="a value that operators compute", got="an assignment", hint=hint)
 
     def __dir__(self) -> list[str]:
-        """Return the names that can be read, without those of other libraries."""
+        """Return the names of attributes, without names that only raise an error with a hint."""
         return own_names(type(self), object.__dir__(self))
 
     def _operand(self, value: Rows) -> Variable | LoDTensor:
