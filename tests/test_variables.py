@@ -331,8 +331,12 @@ def test_a_program_sums_bools():
         (lambda x: x.max(1, keepdim=True), "'keepdim' .its name is keepdims, as in NumPy"),
         (lambda x: x.transpose(dim0=0, dim1=1), "'dim0' .its name is axis0"),
         (lambda x: F.concat([x, x], dim=0), r"^concat\(\) got an unexpected keyword argument 'dim' \(its name is axis"),
-        (lambda x: F.softmax(x, dim=-1), "leave it out: it is over the last axis"),
-        (lambda x: F.log_softmax(x, dim=-1), "leave it out: it is over the last axis"),
+        (
+            lambda x: F.softmax(x, dim=0),
+            r"^softmax\(\) .* 'dim' \(it is over the last axis.*transpose\(axis, -1\) before",
+        ),
+        (lambda x: F.log_softmax(x, axis=0), r"^log_softmax\(\) .*sequence_softmax is over the steps of each sequence"),
+        (lambda x: vr.nn.Softmax(dim=1), r"^Softmax\(\) .*it is over the last axis, as dim=-1 is: leave it out"),
         (lambda x: x.sum(along=1), r"unexpected keyword argument 'along'$"),
     ],
 )

@@ -449,7 +449,7 @@ CALLS = {
     ),
     "Embedding": (vr.nn.Embedding, lambda: 9, lambda: 2, int),
     "Embedding, from_pretrained": (
-        vr.nn.Embedding.from_pretrained, lambda: X.copy(), bool, int, bool, vr.distributed.Communicator,
+        vr.nn.Embedding.from_pretrained, lambda: X.copy(), bool, int,
     ),
     "state_dict, copy": (vr.nn.Linear(3, 2).state_dict, bool),
     "Optimizer, state_dict, copy": (lambda copy: sgd().state_dict(copy), bool),
@@ -743,6 +743,7 @@ OPTIONS = {
     "Momentum": {"nesterov": bool},
     **{name: {"dtype": lambda: "float32"} for name in ("LayerNorm", "Linear", "BatchNorm1d")},
     "Embedding": {"sparse": bool, "dtype": lambda: "float32", "shard": lambda: None}, "embedding": {"sparse": bool},
+    "Embedding, from_pretrained": {"sparse": bool, "shard": vr.distributed.Communicator},
     "Dropout": {"per": lambda: "row"}, "dropout": {"per": lambda: "row"},
     "MultiheadAttention": {"bias": bool, "kdim": lambda: 3, "vdim": lambda: 5, "dtype": lambda: "f4"},
     "MultiheadAttention, weights": {"is_causal": bool, "window": lambda: (None, 1), "need_weights": lambda: True},

@@ -317,11 +317,13 @@ class Embedding(Module):
         return ShardedParameter(table, Shard(comm, self.num_embeddings), requires_grad, copy=copy)
 
     @classmethod
+    @hinting(max_norm=NO_NORM)
     def from_pretrained(
         cls,
         embeddings: np.ndarray,
         freeze: bool = True,
         padding_idx: int | None = None,
+        *,
         sparse: bool = True,
         shard: Communicator | None = None,
     ) -> Embedding:

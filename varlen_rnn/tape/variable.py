@@ -17,6 +17,7 @@ from varlen_rnn.errors import (
     ProgramError,
     ShapeError,
     check_flag,
+    hinting,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows
@@ -41,6 +42,7 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
+_ONE_PASS = "leave it out: a pass frees its records, so compute the loss again, or add losses up before"
 
 
 class _Elements(int):
@@ -179,6 +181,7 @@ class Variable(ArrayMethods["Variable"]):
             raise ProgramError(f"device of {self.name!r}", expected="a value", got=got)
         return self.value.device if isinstance(self.value, (LoDTensor, SelectedRows)) else HOST
 
+    @hinting(dtype="x.astype(dtype) converts")
     def to(self, device: str | Place) -> Variable:
         """Return this value on a device; this Variable itself if it is there.  A gradient passes back to this one's.
 
@@ -343,6 +346,7 @@ class Variable(ArrayMethods["Variable"]):
             return apply("lod_reset", self, None, target_lod=tuple(lod.offsets()[0]))
         return apply("lod_reset", self, LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod), target_lod=None)
 
+    @hinting(retain_graph=_ONE_PASS, create_graph=_ONE_PASS)
     def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
         backward(self, gradient)
