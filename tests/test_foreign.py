@@ -326,3 +326,11 @@ def test_arguments_of_other_loaders_are_answered(options, message):
 def test_more_positions_of_a_loader_are_answered():
     with pytest.raises(TypeError, match=r"batches\(\) takes 2 positional arguments, got 3 \(.*: batch_size="):
         vr.data.batches(SEQUENCES, [0, 1], 32)
+
+
+def test_a_data_set_of_pytorch_is_answered():
+    with pytest.raises(vr.DTypeError, match=r"a subclass with items of its own \(data.batches\(sequences, labels, "):
+
+        class Mine(vr.data.Dataset):
+            def __getitem__(self, index):
+                return index
