@@ -26,7 +26,7 @@ from varlen_rnn.errors import (
     check_list,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows, check_unmasked, read_only
+from varlen_rnn.rows.checks import as_rows, check_no_gradient, check_unmasked, read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.typing import Rows
 
@@ -404,6 +404,7 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
         return None
     if _are_of_rows(labels):
         return _check_row_labels(labels, store)
+    check_no_gradient(labels, "labels")
     check_unmasked(labels, "labels")
     try:
         array = np.asarray(labels).view()  # a view, because the caller may change the shape of its own array

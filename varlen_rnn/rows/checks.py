@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ShapeError, count, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ProgramError, ShapeError, count, shown
 from varlen_rnn.runtime.device_array import DeviceArray, shared
 from varlen_rnn.typing import Offsets
 
 _MOST_DEPTH = 64  # NumPy's limit on nested lists
+KEEPS_GRADIENT = "functional.concat(variables, axis=0).with_lod(offsets) keeps the gradient"
 
 
 def as_levels(levels: Any) -> list:
@@ -97,13 +98,15 @@ def as_positions(positions: ArrayLike) -> np.ndarray:
     return found
 
 
-def as_rows(data: Any, name: str = "data") -> np.ndarray:
+def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
     The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
-    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.
+    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.  `hint` says what to write instead
+    of a Variable whose gradient would be lost.
     """
     if type(data) is not np.ndarray:
+        check_no_gradient(data, name, hint)
         check_unmasked(data, name)
         found: Any = device_rows(data)
         if found is not None:
@@ -122,6 +125,38 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
+
+
+def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
+    """Raise if an array of `data` would lose a gradient: if it is a Variable that requires one, or a list with one.
+
+    Under `no_grad`, nothing is lost.
+    """
+    if loses_gradient(data):
+        remedy = "x.detach() ends the gradient here; under vr.no_grad() there is none"
+        got = "a Variable that requires a gradient" if not isinstance(data, (list, tuple)) else "a list with Variables"
+        expected = "numbers without a gradient, which would be lost"
+        raise ProgramError(name, expected=expected, got=got, hint=f"{hint}; {remedy}" if hint else remedy)
+
+
+def loses_gradient(data: Any) -> bool:
+    """Return whether an array of `data` would lose a gradient, also of a Variable inside of nested lists.
+
+    Variables are known by their attribute `_loses_gradient`, because they belong to a higher room.
+    """
+    seen, waiting = set[int](), [data]
+    while waiting:
+        found = waiting.pop()
+        if not isinstance(found, (list, tuple)):
+            if getattr(type(found), "_loses_gradient", False) and found._loses_gradient:
+                return True
+        elif id(found) not in seen:  # a list may contain itself
+            seen.add(id(found))
+            # Of a list of numbers, only the types are looked at, because a call for each number would take longer.
+            kinds = set(map(type, found))
+            if any(issubclass(kind, (list, tuple)) or hasattr(kind, "_loses_gradient") for kind in kinds):
+                waiting += found
+    return False
 
 
 def device_rows(data: Any) -> DeviceArray | None:
@@ -224,6 +259,7 @@ def children_of(item: object, number: int) -> list | tuple:
 
 def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
     """Return the rows of one sequence as an array, or raise if they do not form one."""
+    check_no_gradient(item, f"sequence {number}", KEEPS_GRADIENT)
     check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))

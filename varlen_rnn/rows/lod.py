@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.rows.checks import (
+    KEEPS_GRADIENT,
     as_indices,
     as_levels,
     as_positions,
@@ -338,7 +339,7 @@ class LoDTensor:
     __slots__ = ("_data", "_lod")
 
     def __init__(self, data: Rows, lod: LoD | Iterable[Offsets] = NO_LOD) -> None:
-        data = as_rows(data.data if isinstance(data, LoDTensor) else data)
+        data = as_rows(data.data if isinstance(data, LoDTensor) else data, hint=KEEPS_GRADIENT)
         if lod is not NO_LOD:
             lod = lod if isinstance(lod, LoD) else LoD(lod)
             check_cover(lod, data)

@@ -18,7 +18,7 @@ from varlen_rnn.errors import (
     check_flag,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.checks import as_rows, check_no_gradient
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, interface_of, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime import device_array
@@ -35,7 +35,7 @@ from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.places import check_places
 from varlen_rnn.tape.run import check_in_place, raise_from, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
-from varlen_rnn.tape.ufuncs import operator_of
+from varlen_rnn.tape.ufuncs import call_function, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
@@ -100,6 +100,7 @@ class Variable(ArrayMethods["Variable"]):
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
     ) -> None:
         if isinstance(value, Variable):
+            check_no_gradient(value, type(self).__name__, "the Variable itself keeps the gradient")
             value = value.value
         self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
         if requires_grad:
@@ -111,6 +112,11 @@ class Variable(ArrayMethods["Variable"]):
         self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
         self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
         self.position = 0  # its position among the outputs of its record
+
+    @property
+    def _loses_gradient(self) -> bool:
+        """Whether an array of the value would lose a gradient; see `rows.checks.loses_gradient`."""
+        return self.requires_grad and bool(GRAD_ENABLED.get())
 
     def _check_floating(self) -> None:
         if self.dtype.kind != "f":
@@ -436,6 +442,12 @@ class Variable(ArrayMethods["Variable"]):
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype, copy=copy)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Iterable[type], inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of NumPy that is no ufunc, or raise if its result would lose a gradient."""
+        return call_function(function, inputs, options)
 
     def __dlpack__(self, **options: Any) -> Any:
         """Hand the memory of the value to another library, which sees no gradient.
