@@ -355,8 +355,11 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
 
 
 def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
-    """Return two operands as Variables; a Python number takes the data type of the other operand."""
-    x, y = (v if isinstance(v, (int, float)) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    """Return two operands as Variables; a number or a list goes by the data type of the other operand, a Variable."""
+    lists, numbers = (list, tuple), (int, float, np.generic)
+    x, y = (v if isinstance(v, lists + numbers) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    if not (isinstance(x, Variable) or isinstance(y, Variable)):
+        x, y = (Variable(v) if isinstance(v, lists) else v for v in (x, y))
     if isinstance(x, Variable):
         return x, operand(y, x)
     y = as_variable(y)
@@ -371,7 +374,7 @@ def maximum(x: Rows, y: Rows) -> Variable:
     Parameters
     ----------
     x, y : Variable, array or number
-        Both float32 or both float64, with shapes that broadcast; a Python number takes the other operand's data type.
+        Both float32 or both float64, with shapes that broadcast; a number takes the other operand's data type.
 
     Examples
     --------
@@ -402,7 +405,7 @@ def equal(x: Rows, y: Rows) -> Variable:
     Parameters
     ----------
     x, y : Variable, array or number
-        Both of the same data type, with shapes that broadcast; a Python number takes the other operand's data type.
+        Both of the same data type, with shapes that broadcast; a number takes the other operand's data type.
 
     Examples
     --------
@@ -432,7 +435,7 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
     ----------
     condition : Variable or array of bools
     x, y : Variable, array or number
-        Both of the same data type; a Python number takes the other operand's data type.  The three shapes must
+        Both of the same data type; a number takes the other operand's data type.  The three shapes must
         broadcast, and their LoDs must be equal.
 
     Examples

@@ -33,7 +33,47 @@ V = TypeVar("V", bound=Variable)
 NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
 
 
-class Parameter(Variable):
+class _Kept(Variable):
+    """A Variable that a module keeps: its array can be overwritten, and stays the same memory."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
+
+        To set it copies numbers of the same shape and data type into this memory.  A later `backward` cannot see that
+        the array was changed directly, as in `p.data[0] = 0`; it does see that `data` was set, as in `p.data -= 1`.
+        """
+        return self.value.data
+
+    @data.setter
+    def data(self, array: ArrayLike) -> None:
+        if array is not self.value.data:  # as it is after `p.data -= 1` on the host
+            hint = "assign(array) converts and broadcasts"
+            rows = as_rows(array, "data")
+            if rows.dtype != self.dtype:
+                raise DTypeError("data", expected=self.dtype, got=rows.dtype, hint=hint)
+            if rows.shape != self.shape:
+                raise ShapeError("data", expected=f"shape {self.shape}", got=f"shape {rows.shape}", hint=hint)
+            self.assign(rows)
+        was_updated(self)
+
+    def assign(self, array: ArrayLike) -> None:
+        """Overwrite the values in place with an array that broadcasts to the shape.
+
+        The shape and the data type do not change.
+        """
+        array = as_rows(array, "assign")
+        try:
+            self._overwrite(array, "assign")
+        except (PlaceError, DTypeError, ShapeError):
+            raise
+        except ValueError as error:
+            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
+
+
+class Parameter(_Kept):
     """A Variable that a module trains: it requires a gradient, and optimizers update it in place.
 
     Parameters
@@ -59,6 +99,10 @@ class Parameter(Variable):
     >>> weight = Parameter([1.0, 2.0])
     >>> (weight * 3.0).sum().backward(); weight.grad
     array([3., 3.])
+    >>> with no_grad():
+    ...     weight -= 0.1 * weight.grad
+    >>> weight.data
+    array([0.7, 1.7])
     >>> own = np.zeros(2)
     >>> Parameter(own, copy=False).assign(1.0); own
     array([1., 1.])
@@ -86,29 +130,6 @@ class Parameter(Variable):
             what = "Parameter that requires a gradient"
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
-    @property
-    def data(self) -> np.ndarray:
-        """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
-
-        A later `backward` cannot see that the array was changed directly; it does see changes by `assign`.
-        """
-        return self.value.data
-
-    def assign(self, array: ArrayLike) -> None:
-        """Overwrite the values in place with an array that broadcasts to the parameter's shape.
-
-        The shape and the data type of the parameter do not change.
-        """
-        array = as_rows(array, "assign")
-        try:
-            overwrite(self.value.data, ..., array)
-        except (PlaceError, DTypeError):
-            raise
-        except ValueError as error:
-            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
-        was_updated(self)
-
-
 def _check_shareable(array: object, requires_grad: bool) -> None:
     """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
     expected, hint = "an array that can be used in place", "copy=True makes a copy that can"
@@ -123,7 +144,7 @@ def _check_shareable(array: object, requires_grad: bool) -> None:
         raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
 
 
-class Buffer(Variable):
+class Buffer(_Kept):
     """A Variable that a module keeps in its state and no optimizer trains, such as a running mean.
 
     Parameters
@@ -139,7 +160,7 @@ class Buffer(Variable):
     ...         self.rows = nn.Buffer(np.zeros((), np.int64))
     ...
     ...     def forward(self, x):
-    ...         self.rows.value.data[...] += len(x)
+    ...         self.rows += len(x)
     ...         return x
     >>> model = Count()
     >>> y = model(Variable([1.0, 2.0])); model.state_dict()
@@ -194,9 +215,11 @@ class Module:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def __setattr__(self, name, value):
-            if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
-                what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
-                raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
+            kept = vars(self).get(name)
+            if isinstance(kept, _Kept) and not isinstance(value, (type(kept), type(None))):
+                kind, what = type(kept).__name__, f"{type(self).__name__}.{name}"
+                hint = f"{name}.assign(array) overwrites its numbers, nn.{kind}(array) is a new one"
+                raise DTypeError(what, expected=f"a {kind}, or None", got=type(value).__name__, hint=hint)
             if isinstance(value, (Module, list, tuple, dict)):
                 for place, inner in _flat({name: value}):
                     if isinstance(inner, Module):
