@@ -37,7 +37,7 @@ USES = {
     "Buffer": (lambda v: vr.nn.Buffer(v), "Buffer"),
     "SelectedRows": (lambda v: vr.SelectedRows([0, 1, 2], v, 4), "value"),
     "assign": (lambda v: vr.nn.Parameter(np.zeros((3, 2))).assign(v), "assign"),
-    "an operand": (lambda v: vr.Variable(np.zeros(2)) + [0.0, v[0, 0]], "an operand"),
+    "an operand": (lambda v: vr.Variable(np.zeros(2)) * [0.0, v[0, 0]], "an operand"),
     "batches": (lambda v: vr.data.batches(v.with_lod([[0, 2, 3]]), batch_size=1), "sequences"),
     "batches of a list": (lambda v: vr.data.batches([np.zeros((1, 2)), v], batch_size=1), "sequences"),
     "batches of others": (lambda v: vr.data.batches([[1.0]], others=[[v]], batch_size=1), "others, input 0"),

@@ -832,7 +832,7 @@ def test_scalars_of_numpy_are_numbers(number, dtype):  # as in PyTorch, which as
 def test_scalars_of_numpy_beside_integers_are_integers():
     x = vr.Variable([1, 2])
     assert (x * np.int32(3)).numpy().tolist() == [3, 6]
-    with pytest.raises(vr.DTypeError, match="expected an integer, beside int64, got 0.5"):
+    with pytest.raises(vr.DTypeError, match=r"expected an integer, beside int64, got 0\.5"):
         x * np.float32(0.5)
     with pytest.raises(vr.InputError):
         x.astype(np.float32) * np.complex64(1)

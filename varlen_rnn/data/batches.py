@@ -43,10 +43,10 @@ class Batches(Generic[Batch]):
 
     `len(b)` is the number of batches, `b[k]` is batch k, and `b.at_epoch(n)` are the batches of another epoch.
 
-    Batches that are drawn at random, by `shuffle` or `weights`, have another order in each pass, as those of PyTorch's
-    DataLoader: the first `for batch in b` has the order of the epoch `b.epoch`, and each later one begins the next
-    epoch.  The order is a function of the seed and the epoch, so that `b.at_epoch(n)` begins a pass again, or resumes.
-    `len(b)`, `b[k]` and `b.indices(k)` are of the pass that began last.
+    With `shuffle` or `weights`, each pass has an order of its own, as in PyTorch's DataLoader: the first `for batch in
+    b` has the order of the epoch `b.epoch`, and each later pass begins the next epoch.  The order is a function of the
+    seed and the epoch, so `b.at_epoch(n)` begins a pass again, or resumes.  `len(b)`, `b[k]` and `b.indices(k)` belong
+    to the pass that began last.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Batches(Generic[Batch]):
         return self._of_epoch[0]
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
-        """Return the batches of the epoch `epoch`, before any pass; only those drawn at random differ between epochs.
+        """Return the batches of the epoch `epoch`, before any pass; only batches drawn at random differ between epochs.
 
         Examples
         --------

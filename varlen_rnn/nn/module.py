@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -23,7 +23,7 @@ from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
-from varlen_rnn.tape.values import moved_value
+from varlen_rnn.tape.values import moved_value, zeros_like
 from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
@@ -129,6 +129,7 @@ class Parameter(_Kept):
             hint = NOT_IN_HALF if self.dtype == np.float16 else None
             what = "Parameter that requires a gradient"
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
+
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
     """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
@@ -259,10 +260,29 @@ class Module:
 
         Source: `Module.modules` of PyTorch.
         """
-        found = {id(self): self}
-        for child in self.children():
-            found |= {id(module): module for module in child.modules() if id(module) not in found}
+        return [module for _, module in self.named_modules()]
+
+    def named_modules(self, prefix: str = "") -> list[tuple[str, Module]]:
+        """Return (name, module) pairs of `modules()`; the name of this module is `prefix`.
+
+        Examples
+        --------
+        >>> from varlen_rnn import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> [(name, type(module).__name__) for name, module in model.named_modules()]
+        [('', 'Sequential'), ('0', 'Linear'), ('1', 'Tanh')]
+
+        Source: `Module.named_modules` of PyTorch.
+        """
+        found: dict[int, tuple[str, Module]] = {}
+        self._find_modules(_check_prefix(prefix, "named_modules"), found)
         return list(found.values())
+
+    def _find_modules(self, name: str, found: dict[int, tuple[str, Module]]) -> None:
+        if id(self) not in found:
+            found[id(self)] = name, self
+            for inner, child in self.named_children():
+                child._find_modules(f"{name}.{inner}" if name else inner, found)
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
@@ -277,9 +297,7 @@ class Module:
 
         A Parameter that is found under several names is returned once, under the first of them.
         """
-        if not isinstance(prefix, str):
-            raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
-        return self._collected(prefix, Parameter)
+        return self._collected(_check_prefix(prefix, "named_parameters"), Parameter)
 
     def named_buffers(self) -> list[tuple[str, Variable]]:
         """Return (name, Variable) pairs of the numbers that are saved but not trained, such as running moments."""
@@ -308,10 +326,43 @@ class Module:
         """Return the Parameters, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def zero_grad(self) -> None:
-        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates."""
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether the parameters require a gradient, to freeze a module or thaw it; return the module.
+
+        Raises
+        ------
+        DTypeError
+            A parameter of float16 is to require a gradient; all parameters are then as before.
+
+        Examples
+        --------
+        >>> from varlen_rnn import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        >>> frozen = model[0].requires_grad_(False)
+        >>> [parameter.requires_grad for parameter in model.parameters()]
+        [False, False, True, True]
+
+        Source: `Module.requires_grad_` of PyTorch.
+        """
+        requires_grad, parameters = check_flag(requires_grad, "requires_grad_, requires_grad"), self.parameters()
+        for parameter in parameters if requires_grad else ():
+            parameter._check_floating()
+        for parameter in parameters:
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates.
+
+        Parameters
+        ----------
+        set_to_none : bool
+            Whether `grad` becomes None, so that an optimizer leaves a parameter alone that the next loss does not
+            reach.  Otherwise a gradient becomes zeros, which an optimizer with momentum or weight decay still applies.
+        """
+        set_to_none = check_flag(set_to_none, "zero_grad, set_to_none")
         for parameter in self.parameters():
-            parameter.grad = None
+            parameter.grad = None if set_to_none else zeros_like(parameter.grad)
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
@@ -416,14 +467,22 @@ class Module:
         """Return the (name, variable) pairs of the state: parameters and buffers."""
         return self._collected("", (Parameter, Buffer))
 
-    def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> IncompatibleKeys:
         """Overwrite parameters and buffers with the arrays of `state`; an error leaves all of them unchanged.
+
+        Gradients do not pass to the arrays, as in PyTorch.
 
         Parameters
         ----------
         state : dict of str to array
         strict : bool
             Whether the names in `state` must be exactly the names of the parameters and buffers.
+
+        Returns
+        -------
+        missing_keys, unexpected_keys : lists of str, in a named tuple
+            The names that `state` lacks, whose values stay, and its names that nothing here is called.  Both are empty
+            if `strict`.
 
         Raises
         ------
@@ -434,8 +493,10 @@ class Module:
         -----
         A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
-        for variable, parts in matched(self, state, strict):
+        pairs, keys = matched(self, state, strict)
+        for variable, parts in pairs:
             assign_rows(variable, parts)
+        return keys
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
@@ -451,6 +512,12 @@ class Module:
         return ""
 
 
+def _check_prefix(prefix: object, what: str) -> str:
+    if not isinstance(prefix, str):
+        raise DTypeError(f"{what}, prefix", expected="a text", got=shown(prefix))
+    return prefix
+
+
 def check_apart(module: Module, inner: Module, what: str) -> None:
     """Raise if a module is put into itself, or into a module inside it: its parameters would never end."""
     seen, waiting = set[int](), [inner]
@@ -464,8 +531,28 @@ def check_apart(module: Module, inner: Module, what: str) -> None:
             waiting += found.children()
 
 
-def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:
-    """Return each parameter and buffer of a module with its rows of a state, or raise as `load_state_dict` does."""
+class IncompatibleKeys(NamedTuple):
+    """The names in which a module and a state differ.
+
+    Attributes
+    ----------
+    missing_keys : list of str
+        Names of parameters and buffers that the state lacks.
+    unexpected_keys : list of str
+        Names in the state that no parameter or buffer has.
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def matched(
+    module: Module, state: Mapping[str, ArrayLike], strict: bool = True
+) -> tuple[list[tuple[Variable, Parts]], IncompatibleKeys]:
+    """Return each parameter and buffer of a module with its rows of a state, and the names in which both differ.
+
+    It raises as `load_state_dict` does.
+    """
     named, arrays = dict(module._kept()), state_arrays(state, "state_dict")
     strict = check_flag(strict, "load_state_dict, strict")
     known = {other for name in named for other in names_of(arrays, name)}
@@ -479,7 +566,8 @@ def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True)
             expected=f"also {missing}" if missing else "no more names",
             got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
         )
-    return [(named[name], parts) for name, parts in found.items() if parts is not None]
+    pairs = [(named[name], parts) for name, parts in found.items() if parts is not None]
+    return pairs, IncompatibleKeys(missing, unexpected)
 
 
 def assign_rows(variable: Variable, parts: Parts) -> None:

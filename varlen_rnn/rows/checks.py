@@ -102,8 +102,8 @@ def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarra
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
     The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
-    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.  `hint` says what to write instead
-    of a Variable whose gradient would be lost.
+    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.  `hint` is for the error about a
+    Variable that requires a gradient, and names code that keeps the gradient.
     """
     if type(data) is not np.ndarray:
         check_no_gradient(data, name, hint)

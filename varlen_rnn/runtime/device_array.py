@@ -1,6 +1,6 @@
 """`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.
 
-It carries numbers.  Its arithmetic, for lines such as `p -= 0.1 * p.grad`, is that of Variables, which add it here.
+It carries numbers.  For its arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables.
 It is ours, instead of numba-cuda's, so that tests can put an emulated device below it, and so that nothing is copied to
 the host unseen: NumPy cannot read it, and neither can loops or conditions of Python.
 """

@@ -62,8 +62,8 @@ def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: 
     Raises
     ------
     ProgramError
-        If the result is an array of floats, and a Variable requires a gradient.  Methods of a Variable that NumPy calls,
-        as for `np.sum`, return Variables.
+        If the result is an array of floats, and a Variable requires a gradient.  Functions that call a method of the
+        Variable, as `np.sum` does, return Variables.
     """
     # Without types, the method of NumPy calls the function's own code.
     found = np.ndarray.__array_function__(_HOST, function, (), inputs, options)

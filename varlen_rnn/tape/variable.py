@@ -449,7 +449,7 @@ class Variable(ArrayMethods["Variable"]):
         return operand(value, self)
 
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
-        """Return what `x += other` binds `x` to; the class says when this is `x` itself."""
+        """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
         is_leaf = self.record is None and not isinstance(self.value, Symbol)
         if not (is_leaf and (self.requires_grad or self.persistable)):
             return compute(self, other)
@@ -718,8 +718,8 @@ Variable._product = staticmethod(_product)
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     """Return a value as an operand for an operator whose other operand is the Variable `like`.
 
-    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other values
-    keep theirs, and operators refuse mixed data types.
+    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other
+    values keep their data type, and operators refuse mixed data types.
     """
     if isinstance(value, (Variable, LoDTensor)):
         return value
