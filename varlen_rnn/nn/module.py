@@ -93,6 +93,8 @@ class Parameter(_Kept):
         `array` has another data type.
     ShapeError
         `array` cannot be used without a copy.
+    ProgramError
+        `array` is a Variable that requires a gradient, outside of `no_grad`: a Parameter is a leaf without a history.
 
     Examples
     --------

@@ -375,6 +375,14 @@ class LoDTensor:
         dtype : data type, optional
             By default, the data type that NumPy chooses for the numbers.
 
+        Raises
+        ------
+        LoDError, ShapeError
+            If lists are not nested equally deep, or rows differ in shape.
+        ProgramError
+            If a sequence is a Variable that requires a gradient, outside of `no_grad`, because the gradient would be
+            lost: `nn.functional.concat(variables, axis=0).with_lod(offsets)` keeps it.
+
         Examples
         --------
         >>> LoDTensor.from_sequences([[[1, 2], [3]], [[4, 5, 6]]]).recursive_sequence_lengths()
@@ -613,6 +621,8 @@ def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDT
     ------
     LoDError
         If a length is negative, levels do not fit together, or the last level does not cover exactly the rows.
+    ProgramError
+        If `data` is a Variable that requires a gradient, outside of `no_grad`: `data.with_lod(offsets)` keeps it.
 
     Examples
     --------

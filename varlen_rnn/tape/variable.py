@@ -77,6 +77,11 @@ class Variable(ArrayMethods["Variable"]):
         The gradient of a leaf, or of an inner Variable after `retain_grad`, summed over calls of `backward`; set None
         to start again.
 
+    Raises
+    ------
+    ProgramError
+        If `value` is a Variable that requires a gradient, outside of `no_grad`: the new Variable would lose it.
+
     Notes
     -----
     `x += y`, `-=`, `*=` and so on update a leaf that requires a gradient, a Parameter or a Buffer in place, as in
