@@ -85,6 +85,7 @@ def test_another_value_does_not_take_the_place_of_a_parameter(value):
     with pytest.raises(vr.DTypeError, match=rf"Linear\.weight: expected a Parameter, or None, got .*{hint}"):
         layer.weight = value
     assert len(layer.parameters()) == 2
+    layer.weight = type("Own", (Parameter,), {})(np.zeros((2, 3), np.float32))
     layer.weight = Parameter(np.zeros((2, 3), np.float32))
     layer.bias = None
     assert [name for name, _ in layer.named_parameters()] == ["weight"]

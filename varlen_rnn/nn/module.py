@@ -219,8 +219,9 @@ class Module:
 
         def __setattr__(self, name, value):
             kept = vars(self).get(name)
-            if isinstance(kept, _Kept) and not isinstance(value, (type(kept), type(None))):
-                kind, what = type(kept).__name__, f"{type(self).__name__}.{name}"
+            family = Parameter if isinstance(kept, Parameter) else Buffer
+            if isinstance(kept, _Kept) and not isinstance(value, (family, type(None))):
+                kind, what = family.__name__, f"{type(self).__name__}.{name}"
                 hint = f"{name}.assign(array) overwrites its numbers, nn.{kind}(array) is a new one"
                 raise DTypeError(what, expected=f"a {kind}, or None", got=type(value).__name__, hint=hint)
             if isinstance(value, (Module, list, tuple, dict)):
