@@ -87,7 +87,8 @@ class Variable(ArrayMethods["Variable"]):
     `x += y`, `-=`, `*=` and so on update a leaf that requires a gradient, a Parameter or a Buffer in place, as in
     PyTorch: a leaf that requires a gradient only under `no_grad`.  The shape and the data type do not change.  For any
     other Variable, `x += y` is `x = x + y`: the name gets a new value, and all other names of the Variable keep the
-    former value, so that no gradient is computed from the wrong one.
+    former value, so that no gradient is computed from the wrong one.  Under `no_grad`, a computed Variable that
+    requires a gradient is refused, because its name would silently become a constant.
 
     Examples
     --------
@@ -456,9 +457,12 @@ class Variable(ArrayMethods["Variable"]):
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
         """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
         is_leaf = self.record is None and not isinstance(self.value, Symbol)
+        name = f"{self.name or 'a ' + type(self).__name__} updated in place"
+        if not is_leaf and self.requires_grad and not GRAD_ENABLED.get():
+            got, hint = "a computed Variable that requires a gradient, under no_grad", "x = x + y makes a constant"
+            raise ProgramError(name, expected="gradients to be recorded", got=got, hint=hint)
         if not (is_leaf and (self.requires_grad or self.persistable)):
             return compute(self, other)
-        name = f"{self.name or 'a ' + type(self).__name__} updated in place"
         if RECORDER.get() is not None:
             got, hint = "a program that is being recorded", "optimizer.minimize(loss) describes updates"
             raise ProgramError(name, expected="eager mode", got=got, hint=hint)
