@@ -43,8 +43,8 @@ class Batches(Generic[Batch]):
 
     `len(b)` is the number of batches, `b[k]` is batch k, and `b.at_epoch(n)` are the batches of another epoch.
 
-    With `shuffle` or `weights`, each pass has an order of its own, as in PyTorch's DataLoader: the first `for batch in
-    b` has the order of the epoch `b.epoch`, and each later pass begins the next epoch.  The order is a function of the
+    With `shuffle` or `weights`, each pass has an order of its own, as in PyTorch's DataLoader: the first loop over `b`
+    has the order of the epoch `b.epoch`, and each later loop begins the next epoch.  The order is a function of the
     seed and the epoch, so `b.at_epoch(n)` begins a pass again, or resumes.  `len(b)`, `b[k]` and `b.indices(k)` belong
     to the pass that began last.
 

@@ -121,7 +121,8 @@ def _is_nested(sequences: object) -> bool:
 
 def _as_rows(item: Rows, where: str) -> np.ndarray:
     """Return a sequence's rows as a view that shares memory; the caller cannot change the shape of the view."""
-    check_no_gradient(item, where)
+    if isinstance(item, Variable):
+        check_no_gradient(item, where)
     check_unmasked(item, where)
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)

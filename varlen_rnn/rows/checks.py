@@ -5,6 +5,7 @@ Errors name the level and the entry, the expected and the actual value, and a li
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -144,18 +145,21 @@ def loses_gradient(data: Any) -> bool:
 
     Variables are known by their attribute `_loses_gradient`, because they belong to a higher room.
     """
-    seen, waiting = set[int](), [data]
-    while waiting:
-        found = waiting.pop()
-        if not isinstance(found, (list, tuple)):
-            if getattr(type(found), "_loses_gradient", False) and found._loses_gradient:
+    if not isinstance(data, (list, tuple)):
+        return hasattr(type(data), "_loses_gradient") and data._loses_gradient
+    seen, lists = set[int](), [data]
+    while lists:  # one pass per depth, because a call for each of many short lists would take several times as long
+        kinds = set(map(type, itertools.chain.from_iterable(lists)))
+        if variables := {kind for kind in kinds if hasattr(kind, "_loses_gradient")}:
+            inside = itertools.chain.from_iterable(lists)
+            if any(item._loses_gradient for item in inside if type(item) in variables):
                 return True
-        elif id(found) not in seen:  # a list may contain itself
-            seen.add(id(found))
-            # Of a list of numbers, only the types are looked at, because a call for each number would take longer.
-            kinds = set(map(type, found))
-            if any(issubclass(kind, (list, tuple)) or hasattr(kind, "_loses_gradient") for kind in kinds):
-                waiting += found
+        if not any(issubclass(kind, (list, tuple)) for kind in kinds):
+            return False
+        seen.update(map(id, lists))  # a list may contain itself
+        inside = itertools.chain.from_iterable(lists)
+        inner = {id(item): item for item in inside if isinstance(item, (list, tuple))}
+        lists = [item for key, item in inner.items() if key not in seen]
     return False
 
 
@@ -259,7 +263,6 @@ def children_of(item: object, number: int) -> list | tuple:
 
 def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
     """Return the rows of one sequence as an array, or raise if they do not form one."""
-    check_no_gradient(item, f"sequence {number}", KEEPS_GRADIENT)
     check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))

@@ -28,6 +28,7 @@ from varlen_rnn.rows.checks import (
     as_rows,
     as_sequence,
     check_cover,
+    check_no_gradient,
     check_offsets,
     children_of,
     depth_of,
@@ -392,6 +393,7 @@ class LoDTensor:
         """
         if not isinstance(sequences, (list, tuple)):
             raise LoDError("sequences", expected="a list", got=type(sequences).__name__)
+        check_no_gradient(sequences, "sequences", KEEPS_GRADIENT)
         depth = num_levels
         if depth is None:
             depth = depth_of(sequences) if sequences else 1
