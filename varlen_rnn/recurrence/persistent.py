@@ -238,4 +238,5 @@ def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     plan = of.starts, of.lengths, of.order, sizes, of.reverse
     arguments = *plan, initial, projected, given, weight, bias, vectors, kept, y, arrived
     blocks = count * groups * layout.blocks
-    cuda.driver.launch_together(forward_kernel(cell, layout), blocks, layout.threads, layout.shared, *arguments)
+    kernel, options = forward_kernel(cell, layout), {"shared": layout.shared, "together": True}
+    cuda.driver.launch(kernel, blocks, layout.threads, *arguments, **options)
