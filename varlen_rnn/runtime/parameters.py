@@ -10,7 +10,7 @@ its numbers, and a launch that is repeated keeps all of them.
 import struct
 from array import array
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class ArrayKind(NamedTuple):
 
     dtype: np.dtype
     ndim: int
-    layout: str
+    layout: Literal["C", "F", "A"]
 
 
 def _bits_of_double(number: float) -> int:
@@ -112,8 +112,8 @@ class Parameters:
         self.kinds, self.arguments = tuple([_add(argument, numbers) for argument in arguments]), arguments
         self.numbers = array("q", numbers)
         begin, count = self.numbers.buffer_info()
-        self._pointers = array("Q", range(begin, begin + _BYTES * count, _BYTES))
-        self.address = self._pointers.buffer_info()[0]
+        self._pointers = np.arange(begin, begin + _BYTES * count, _BYTES)
+        self.address = self._pointers.__array_interface__["data"][0]
 
     def replace(self, *numbers: int) -> None:
         """Replace the first arguments, which are integers; launches before this one keep theirs."""
