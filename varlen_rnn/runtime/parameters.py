@@ -50,7 +50,7 @@ _BITS |= {np.bool_: int, np.int32: int, np.int64: int, np.float32: _bits_of_floa
 def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]]:
     """Return the kind and the numbers of an array at an address that has the shape and the strides of another one."""
     flags = form.flags
-    layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    layout: Literal["C", "F", "A"] = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
     kind = ArrayKind(form.dtype, form.ndim, layout)
     return kind, (0, 0, form.size, form.itemsize, address, *form.shape, *form.strides)
 
