@@ -51,6 +51,7 @@ class Layout(NamedTuple):
     tiles: int
 
     @classmethod
+    @functools.cache
     def of(cls, cell, hidden):
         """Return the layout of the fewest blocks whose weights fit into registers, or None if there is none.
 
