@@ -20,7 +20,9 @@ import pytest
 
 import varlen_rnn as vr
 from tests.emulated.device import Driver, missing
+from tests.emulated.kernels import Kernel
 from tests.emulated.ledger import ALLOCATION, LAUNCH, ON_DEVICE, TO_DEVICE, TO_HOST, steady, totals
+from tests.emulated.sources import ptx_of
 from tests.waiting import HANGS
 from varlen_rnn.kernels import pool
 from varlen_rnn.kernels.copies import assign
@@ -38,6 +40,7 @@ from varlen_rnn.runtime.device import (
     zeros,
 )
 from varlen_rnn.runtime.device_array import DeviceArray, shared
+from varlen_rnn.runtime.parameters import Parameters, types_of
 from varlen_rnn.sklearn import SequenceClassifier
 from varlen_rnn.tape import operator
 
@@ -804,7 +807,8 @@ class Dispatcher:
         array, *numbers = arguments
         assert str(self.dispatcher.typeof_pyval(array)) == "array(float32, 2d, C)"
         about = SimpleNamespace(__cuda_array_interface__=array.__cuda_array_interface__)
-        cuda.Kernel(self.dispatcher.py_func)[configuration](shared(about), *numbers)
+        kernel, parameters = cuda.Kernel(self.dispatcher.py_func), Parameters((shared(about), *numbers))
+        Kernel(ptx_of(kernel.source, types_of(parameters.kinds))).run(*configuration, parameters)
 
 
 def test_the_page_gives_memory_to_kernels_and_tensors_without_a_copy(monkeypatch):

@@ -19,6 +19,7 @@ from varlen_rnn.errors import DTypeError, PlaceError, ShapeError, shown
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device_memory import Memory
 from varlen_rnn.runtime.dlpack import CUDA_DEVICE, capsule_of, form_in
+from varlen_rnn.runtime.parameters import ArrayKind, of_array
 from varlen_rnn.runtime.place import CUDA, Place
 from varlen_rnn.runtime.strided import copy_strided
 
@@ -59,7 +60,7 @@ class DeviceArray:
 
     # The form is an array of NumPy at the address on the device.  It has the geometry of views for us, and nobody may
     # read its numbers, because the host cannot.
-    __slots__ = ("__weakref__", "_form", "launched", "memory")
+    __slots__ = ("__weakref__", "_form", "_parameters", "memory")
 
     __cuda_ndarray__ = True
     __array_ufunc__ = None
@@ -76,7 +77,8 @@ class DeviceArray:
     ) -> None:
         global in_use
         in_use = True
-        self.memory, self.launched = memory, None
+        self.memory = memory
+        self._parameters: tuple[ArrayKind, tuple[int, ...]] | None = None
         about = {"data": (memory.address + offset, False), "shape": shape, "typestr": dtype.str, "strides": strides}
         self._form = np.asarray(_At(memory, about | {"version": 3}))
 
@@ -107,7 +109,7 @@ class DeviceArray:
 
     def _view(self, form: np.ndarray) -> DeviceArray:
         view = _new(DeviceArray)
-        view.memory, view._form, view.launched = self.memory, form, None
+        view.memory, view._form, view._parameters = self.memory, form, None
         return view
 
     def view(self) -> DeviceArray:
@@ -244,16 +246,20 @@ class DeviceArray:
 
     # Other libraries.
 
-    def interface(self) -> dict[str, Any]:
-        """Return the dictionary of `__cuda_array_interface__` for a launch, which gives the memory to no other code."""
-        flags = self._form.flags
-        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
-        return about | {"strides": None if flags.c_contiguous else self.strides, "version": 3}
+    @property
+    def parameters(self) -> tuple[ArrayKind, tuple[int, ...]]:
+        """The kind and the numbers that a launch passes for this array."""
+        if self._parameters is None:
+            self._parameters = of_array(self._form, self.address)
+        return self._parameters
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         self.memory.changes()  # whoever reads the address may write there
-        return self.interface() | {"stream": 1}  # launches are on the default stream
+        flags = self._form.flags
+        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
+        strides = None if flags.c_contiguous else self.strides
+        return about | {"strides": strides, "version": 3, "stream": 1}  # launches are on the default stream
 
     def __dlpack__(
         self,
