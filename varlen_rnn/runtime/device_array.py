@@ -1,5 +1,6 @@
-"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.  It only carries numbers.
+"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.
 
+It carries numbers.  For its arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables.
 It is ours, instead of numba-cuda's, so that tests can put an emulated device below it, and so that nothing is copied to
 the host unseen: NumPy cannot read it, and neither can loops or conditions of Python.
 """
@@ -7,9 +8,9 @@ the host unseen: NumPy cannot read it, and neither can loops or conditions of Py
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -143,6 +144,37 @@ class DeviceArray:
 
     def __len__(self) -> int:
         return len(self._form)
+
+    # Arithmetic.
+
+    _apply: ClassVar[Callable[..., Any]]  # set by `tape.variable`, because operators belong to a higher room
+
+    def __add__(self, other: Any) -> DeviceArray:
+        return self._apply("add", self, other)
+
+    def __radd__(self, other: Any) -> DeviceArray:
+        return self._apply("add", other, self)
+
+    def __sub__(self, other: Any) -> DeviceArray:
+        return self._apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> DeviceArray:
+        return self._apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> DeviceArray:
+        return self._apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> DeviceArray:
+        return self._apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> DeviceArray:
+        return self._apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> DeviceArray:
+        return self._apply("div", other, self)
+
+    def __neg__(self) -> DeviceArray:
+        return self._apply("neg", self)
 
     # Copies.
 
