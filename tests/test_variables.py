@@ -343,3 +343,13 @@ def test_a_program_sums_bools():
 def test_an_argument_of_pytorch_is_answered_with_its_name_here(call, message):
     with pytest.raises(TypeError, match=message):
         call(vr.Variable(np.ones((2, 3))))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_hint_of_softmax_reaches_any_axis(axis):
+    x = np.random.default_rng(0).standard_normal((5, 3, 2))
+    y = F.softmax(vr.Variable(x).transpose(axis, -1)).transpose(axis, -1)
+    np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(axis=axis, keepdims=True), rtol=1e-12)
+    of_rows = vr.Variable(vr.create_lod_tensor(x[:, :, 0], [[2, 3]]))
+    of_sequences = vr.sequence_softmax(of_rows).numpy()
+    np.testing.assert_allclose([of_sequences[:2].sum(axis=0), of_sequences[2:].sum(axis=0)], 1.0)

@@ -200,7 +200,9 @@ class Softplus(Module):
 
 
 class Softmax(Module):
-    """The softmax over the last axis: positive numbers whose sum is 1; `sequence_softmax` runs over sequences.
+    """The softmax over the last axis: positive numbers whose sum is 1.
+
+    `sequence_softmax` is over the steps of each sequence.
 
     Examples
     --------
