@@ -151,7 +151,8 @@ cases(
     [np.array([4]), np.array([-1]), np.array([0.0]), "a", None, np.array([2**40]), np.array([True]),
      np.array([2**63], np.uint64)],
 )  # fmt: skip
-cases("Linear", lambda v: vr.nn.Linear(*v), [(0, 3), (3, 0), (3, "a"), (3, 3, True, int)])
+cases("Linear", lambda v: vr.nn.Linear(*v), [(0, 3), (3, 0), (3, "a")])
+cases("Linear dtype", lambda v: vr.nn.Linear(3, 3, dtype=v), [int, "cpu"])
 cases("Linear x", lambda v: vr.nn.Linear(3, 2)(v), [X[:, :2], X.astype(float), X.astype(int), np.float32(3), "a", None])
 cases("dropout", lambda p: vr.nn.Dropout(p), [-0.1, 1.1, NAN, "a", None])
 LOGITS = np.zeros((5, 3), np.float32)

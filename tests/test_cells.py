@@ -239,7 +239,7 @@ def test_copies_of_a_cell_are_itself_and_it_stays_as_it_was_made():
 
 
 def test_a_layer_takes_cells_alone():
-    with pytest.raises(DTypeError, match=r"cell: expected a cells\.Cell, got str"):
+    with pytest.raises(DTypeError, match=r"cell: expected a cells\.Cell, got 'lstm' .cells\.LSTM is a cell; nn\.LSTM"):
         vr.nn.Recurrent("lstm", 3, 4)
     with pytest.raises(ShapeError, match=r"expected \(h_0, c_0\)"):
         vr.nn.Recurrent(CELLS["lstm"], 3, 4)(vr.create_lod_tensor(np.zeros((1, 3), np.float32), [[1]]), np.zeros(3))

@@ -223,6 +223,16 @@ def test_twins_add_in_one_order(device):
 
 
 @pytest.mark.twins
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_sums_of_integers_are_exact(device, axis):
+    """Beyond what float64 holds, and over several groups of blocks."""
+    x = np.random.default_rng(0).integers(-(2**40), 2**40, (BLOCK**2 + 5, 3))
+    x[0] = 2**62 + 1
+    x[-1] = -(2**62)
+    np.testing.assert_array_equal(device.get(reductions.sum_over(device.put(x), axis)), x.sum(axis))
+
+
+@pytest.mark.twins
 @pytest.mark.parametrize("first", [0, BLOCK + 1])
 def test_sums_without_an_end(device, first):
     x = np.zeros((3 * BLOCK, 5), np.float32)

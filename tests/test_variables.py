@@ -283,40 +283,45 @@ def test_labels_of_floats_are_told_to_be_integers():
         vr.nn.functional.cross_entropy(np.zeros((3, 2)), np.zeros(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "here"),
-    [("view", r"reshape\(\.\.\.\)"), ("flatten", r"reshape\(-1\)"), ("permute", "transpose"), ("clamp", "clip")],
-)
-def test_a_method_of_pytorch_alone_is_answered_with_the_one_here(name, here):
-    x = vr.Variable(np.ones((2, 3)))
-    with pytest.raises(AttributeError, match=rf"'Variable' object has no attribute '{name}' \(write {here}"):
-        getattr(x, name)
-    assert not hasattr(x, name)
-    assert getattr(vr.nn.Parameter([1.0]), name, None) is None
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int32, np.int64])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_sums_of_bools_and_integers_are_int64(dtype, axis, keepdims):
+    numbers = np.random.default_rng(0).integers(0, 120, (300, 4)).astype(dtype)
+    x = vr.Variable(numbers).with_lod([[0, 100, 300]])
+    found, wanted = x.sum(axis, keepdims), numbers.sum(axis, dtype=np.int64, keepdims=keepdims)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, wanted)
+    assert bool(found.lod()) == (axis in (1, -1))
+    np.testing.assert_array_equal(np.sum(x, axis=axis, keepdims=keepdims), wanted)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "message"),
-    [
-        (vr.nn, "CrossEntropyLoss", r"'varlen_rnn.nn' has no attribute .* \(write functional.cross_entropy\("),
-        (F, "cat", r"'varlen_rnn.nn.functional' has no attribute 'cat' \(write concat\("),
-        (F, "dog", "has no attribute 'dog'$"),
-    ],
-)
-def test_a_function_of_pytorch_alone_is_answered_with_the_one_here(module, name, message):
-    with pytest.raises(AttributeError, match=message):
-        getattr(module, name)
-    for name, here in module._HERE.items():
-        assert not hasattr(module, name)
-        words = here.partition("(")[0].split(".")
-        assert words[-1] in {*vr.nn.__all__, *F.__all__} or "@" in here, here
+def test_the_share_of_right_predictions_is_a_mean_of_bools():
+    scores, labels = vr.Variable(np.eye(4, 3, dtype=np.float32)), np.array([0, 1, 1, 0])
+    right = F.equal(scores.argmax(1), labels)
+    assert (right.sum().item(), right.mean().item(), right.mean().dtype) == (3, 0.75, np.float32)
+    np.testing.assert_array_equal((scores > 0).mean(axis=0), np.float32([0.25, 0.25, 0.25]))
+    assert np.mean(right).item() == 0.75
+    assert np.isnan(vr.Variable(np.zeros(0, bool)).mean().item())
+    assert vr.Variable(np.zeros(0, bool)).sum().item() == 0
 
 
-def test_bools_and_integers_are_converted_to_be_summed():
-    hits = vr.Variable(np.array([1, 2])) > 1
-    with pytest.raises(vr.DTypeError, match=r"got bool \(x.astype\(np.float32\) converts\)"):
-        hits.sum()
-    assert hits.astype(np.float32).sum().item() == 1
+def test_other_reductions_of_integers_ask_for_floats():
+    for x, name in ((vr.Variable([1, 2]), "int64"), (vr.Variable([1, 2]).astype(np.uint8), "uint8")):
+        with pytest.raises(vr.DTypeError, match=rf"got {name} \(x.astype\(np.float32\) converts\)"):
+            x.mean()
+    with pytest.raises(vr.DTypeError, match="got uint64"):
+        vr.Variable(np.array([1], np.uint64)).sum()
+
+
+def test_a_program_sums_bools():
+    program = vr.Program()
+    with vr.program_guard(program):
+        x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
+        found = [(x > 0.5).sum(axis=1), (x > 0.5).mean()]
+    value = vr.create_lod_tensor(np.array([[1, 0, 1], [0, 0, 1]], np.float32), [[1, 1]])
+    total, share = vr.Executor().run(program, feed={"x": value}, fetch_list=found)
+    assert (np.asarray(total).tolist(), np.asarray(share).item()) == ([2, 1], 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Recurrent networks on variable-length sequences, without padding."""
 
+from typing import TYPE_CHECKING
+
 from varlen_rnn import baselines, cells, data, distributed, metrics, nn, ops, optim, steps, training
 from varlen_rnn.cells import cell
 from varlen_rnn.checkpoint import load, save
@@ -55,6 +57,7 @@ from varlen_rnn.runtime.place import device
 from varlen_rnn.runtime.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
+from varlen_rnn.tape import elsewhere
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.inspect import GradientReport, inspect_gradients
 from varlen_rnn.tape.modes import grad_enabled, no_grad
@@ -167,6 +170,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PACKAGES = ("kernels", "onnx", "sklearn", "torch")  # public subpackages that `import varlen_rnn` does not load
+
+if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise elsewhere.missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import math
 import operator
 import os
@@ -142,35 +143,66 @@ def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
     return f"{of.__name__}.{name}"
 
 
-def hinting(**hints: str) -> Callable[[F], F]:
-    """Return a decorator: a function raises an error with a hint if it gets a keyword that another library has.
+def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
+    """Return a decorator: a function raises an error with a hint if it gets arguments that another library has.
 
     Parameters
     ----------
+    otherwise : str, optional
+        The hint for a keyword that is like none of the function's.
     **hints : str
         The hint for each keyword.
 
     Examples
     --------
     >>> @hinting(dim="its name is axis, as in NumPy")
-    ... def total(x, axis=0):
+    ... def total(x, axis=0, *, scale=1):
     ...     return x
     >>> total([1], dim=1)
     Traceback (most recent call last):
     TypeError: total() got an unexpected keyword argument 'dim' (its name is axis, as in NumPy)
+    >>> total([1], scal=2)
+    Traceback (most recent call last):
+    TypeError: total() got an unexpected keyword argument 'scal' (is it 'scale'?)
+    >>> total([1], 0, 2)
+    Traceback (most recent call last):
+    TypeError: total() takes 2 positional arguments, got 3 (options have names: scale=)
     """
 
     def decorate(function: F) -> F:
+        parameters = inspect.signature(function).parameters.values()
+        taken = {p.name for p in parameters if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        most = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+        most = sys.maxsize if any(p.kind is p.VAR_POSITIONAL for p in parameters) else most
+
         @functools.wraps(function)
         def call(*inputs: Any, **named: Any) -> Any:
-            if named and (wrong := hints.keys() & named.keys()):
+            if named and (wrong := named.keys() - taken if not takes_any else hints.keys() & named.keys()):
                 name = min(wrong)
-                raise unexpected(_name_of(function, inputs).removesuffix(".__init__"), name, hints[name])
+                hint = hints.get(name) or alike(name, taken) or otherwise
+                raise unexpected(_name_of(function, inputs).removesuffix(".__init__"), name, hint)
+            if len(inputs) > most:
+                raise _surplus(function, inputs, most, options, hints)
             return function(*inputs, **named)
 
         return cast(F, call)
 
     return decorate
+
+
+def _surplus(
+    function: Callable[..., Any], inputs: tuple[Any, ...], most: int, options: list[str], hints: Mapping[str, str]
+) -> TypeError:
+    """Return the error for more positional arguments than a function takes, with the names of its options."""
+    name = _name_of(function, inputs)
+    of_method = name != function.__name__ or "." in name
+    found = [f"options have names: {', '.join(f'{option}=' for option in options[:6])}"] if options else []
+    found += [f"{keyword}: {hint}" for hint, keyword in {hint: keyword for keyword, hint in hints.items()}.items()]
+    takes, got = count(most - of_method, "positional argument"), len(inputs) - of_method
+    text = f" ({'; '.join(found)})" if found else ""
+    return TypeError(f"{name.removesuffix('.__init__')}() takes {takes}, got {got}{text}")
 
 
 NO_BATCH_AXIS = "leave it out: rows have no batch axis"
@@ -179,12 +211,16 @@ _LAST_AXIS = (
     "and sequence_softmax is over the steps of each sequence"
 )
 over_last_axis = hinting(dim=_LAST_AXIS, axis=_LAST_AXIS)
-numpy_names = hinting(
-    dim="its name is axis, as in NumPy",
-    keepdim="its name is keepdims, as in NumPy",
-    dim0="its name is axis0",
-    dim1="its name is axis1",
-)
+IN_PLACE = "leave it out: no operator changes its operands"
+NO_DEVICE = 'leave it out: to("cuda") moves it'
+NO_NORM = "leave it out: a lookup changes no row"
+NUMPY_NAMES = {
+    "dim": "its name is axis, as in NumPy",
+    "keepdim": "its name is keepdims, as in NumPy",
+    "dim0": "its name is axis0",
+    "dim1": "its name is axis1",
+}
+numpy_names = hinting(**NUMPY_NAMES)
 
 
 class LoDError(InputError):

@@ -72,7 +72,7 @@ class Padded(Module):
         last: list[Variable] = []
         for number in range(layer.num_layers):
             if number:
-                x = dropout(x, layer.dropout, layer.training, layer.dropout_per)
+                x = dropout(x, layer.dropout, layer.training, per=layer.dropout_per)
             outputs = []
             for direction, suffix in zip(directions, layer.suffixes(number), strict=True):
                 initial = [None if s is None else s[len(last) : len(last) + 1] for s in states]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import linecache
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, overload
 
 from varlen_rnn.cells.contract import Cell, Phase, check_name
 from varlen_rnn.cells.derivation.check import check_derived
 from varlen_rnn.cells.derivation.derive import OF_PRODUCTS, Derived, Step, derive
-from varlen_rnn.cells.derivation.trace import EquationError, Gate, Row, Trace
+from varlen_rnn.cells.derivation.trace import FUNCTIONS, EquationError, Gate, Row, Trace
 from varlen_rnn.cells.options import check_bound
 from varlen_rnn.errors import DTypeError, InputError
 from varlen_rnn.kernels import activations
@@ -106,12 +107,29 @@ def _located(error: Exception, function: Callable[..., Any], name: str) -> Equat
     """Return an error that names the line of the equations."""
     code = function.__code__
     line, at = code.co_firstlineno, error.__traceback__
+    below: list[FrameType] = []  # of the functions that the equations called, the outermost first
     while at is not None:
         line = at.tb_lineno if at.tb_frame.f_code is code else line
+        below = [*below, at.tb_frame] if at.tb_frame.f_code is not code else []
         at = at.tb_next
     text = linecache.getline(code.co_filename, line).strip()
+    if isinstance(error, InputError) and not isinstance(error, EquationError):
+        error = _of_arrays(below)
     message = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     return EquationError(f"cell {name!r}, {code.co_filename}:{line}: {text}\n{message}")
+
+
+def _of_arrays(frames: list[FrameType]) -> EquationError:
+    """Return the error for equations that call a function of arrays, given the frames below the equations."""
+    modules = [frame.f_globals.get("__name__", "") for frame in frames]
+    tape = next((k for k, module in enumerate(modules) if module.startswith("varlen_rnn.tape")), len(frames))
+    ours = [k for k in range(tape) if modules[k].startswith("varlen_rnn") or frames[k].f_code.co_filename[0] == "<"]
+    names = [frames[k].f_code.co_name for k in ours]
+    public = [name for name in names if name.isidentifier() and name[0] != "_" and name not in ("call", "forward")]
+    name = next((name for name in public if name in FUNCTIONS), public[0] if public else None)
+    hint = f"write {name} of varlen_rnn.cells" if name in FUNCTIONS else f"varlen_rnn.cells has {', '.join(FUNCTIONS)}"
+    got = f"{name}, a function of arrays" if name else "a function of arrays"
+    return EquationError("an equation", expected="functions of numbers", got=got, hint=hint)
 
 
 def _trace(function: Callable[..., Any]) -> Step:

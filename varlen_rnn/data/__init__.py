@@ -12,6 +12,7 @@ from varlen_rnn.data.parts import STEP_COST, StepCost, balanced_parts, measure_s
 from varlen_rnn.data.read import read
 from varlen_rnn.data.readers import from_texts, read_csv, read_jsonl
 from varlen_rnn.program.guard import feed_data as _feed_data
+from varlen_rnn.tape import elsewhere
 
 __all__ = [
     "STEP_COST",
@@ -40,6 +41,11 @@ class _Module(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Module
+
+if not typing.TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise elsewhere.missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:

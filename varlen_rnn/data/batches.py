@@ -7,7 +7,7 @@ Batches need no padding, but `bucket` still saves time, because sequences of sim
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -24,6 +24,7 @@ from varlen_rnn.errors import (
     check_flag,
     check_int,
     check_list,
+    hinting,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows, check_no_gradient, check_unmasked, read_only
@@ -35,6 +36,7 @@ POOL = 50
 
 Batch = TypeVar("Batch")  # a LoDTensor, or a tuple of a LoDTensor and labels
 Labels: TypeAlias = Rows | Iterable[Rows]  # one label per sequence, or one per row
+_NUMBERS = (int, float, np.generic)
 _MOST = 2**50  # the largest budget; POOL times this fits 64 bits
 
 
@@ -210,6 +212,18 @@ class Ranks(Protocol):
     def size(self) -> int: ...  # noqa: D102
 
 
+_IN_MEMORY = "leave it out: batches are cut from memory, or from memory maps, in this process"
+_of_loaders = hinting(
+    "static=array adds one entry per sequence to each batch, and others=[sequences] further sequences, by their order",
+    X="its name is sequences", batch_sampler="max_tokens= limits rows, bucket= batches similar lengths",
+    collate_fn="leave it out: a batch is the rows of its sequences, without padding", generator="seed= is a number",
+    lengths="leave it out: sequences know their lengths", num_workers=_IN_MEMORY, persistent_workers=_IN_MEMORY,
+    pin_memory=_IN_MEMORY, prefetch_factor=_IN_MEMORY, random_state="its name is seed",
+    sampler="weights= draws by weights, part= divides batches among ranks", targets="its name is labels",
+    y="its name is labels",
+)  # fmt: skip
+
+
 class BatchOptions(TypedDict, total=False):
     """The options of `batches` that do not change the type of its result; `batches` documents them."""
 
@@ -251,6 +265,7 @@ def batches(
     others: Sequence[Iterable[Rows]] = (),
     **options: Unpack[BatchOptions],
 ) -> Batches[tuple[Any, ...]]: ...
+@_of_loaders
 def batches(
     sequences: Iterable[Rows],
     labels: Labels | None = None,
@@ -337,13 +352,17 @@ def batches(
     seed, epoch = check_int(seed, "seed", 0), check_int(epoch, "epoch", 0)
     shuffle, bucket = check_flag(shuffle, "shuffle"), check_flag(bucket, "bucket")
     drop_last = check_flag(drop_last, "drop_last")
-    others = check_list(others, "others", "a list of inputs")
+    others = _each_input(others)
     stores = [store_of(sequences), *(store_of(other, f"others, input {k}") for k, other in enumerate(others))]
     store, number = stores[0], len(stores[0].lengths)
     for place, other in enumerate(stores[1:]):
         if len(other.lengths) != number:
             expected = f"{number} sequences, as the first input has"
-            raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths))
+            hint = "others=[sequences] has one further input"
+            raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths), hint=hint)
+    if isinstance(static, Mapping):
+        expected, hint = "one array, (num_sequences, ...)", "np.column_stack(list(static.values()))"
+        raise DTypeError("static", expected=expected, got=shown(static), hint=hint)
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
     is_random = shuffle or chances is not None
@@ -363,6 +382,26 @@ def batches(
 
     made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch, is_random)
     return made if part is None else made.part(*_rank_of(part))
+
+
+def _each_input(others: Any) -> list[Any]:
+    """Return the further inputs; raise if they are named, because a batch has no names, or one input."""
+    if isinstance(others, Mapping):
+        hint = "a batch is a tuple of the inputs in their order: others=list(inputs.values())"
+        raise DTypeError("others", expected="a list of inputs", got=shown(others), hint=hint)
+    inputs = check_list(others, "others", "a list of inputs")
+    for number, given in enumerate(inputs):
+        if _is_flat(given):
+            what, hint = f"others, input {number}", "others=[sequences] has one further input"
+            raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)
+    return inputs
+
+
+def _is_flat(given: Any) -> bool:
+    """Return whether a value is a sequence of numbers, and so no list of sequences."""
+    if isinstance(given, np.ndarray):
+        return given.ndim == 1 and given.dtype.kind in "fiub"
+    return isinstance(given, (list, tuple)) and len(given) > 0 and isinstance(given[0], _NUMBERS)
 
 
 def _rank_of(part: Ranks) -> tuple[int, int]:

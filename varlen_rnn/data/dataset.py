@@ -67,6 +67,12 @@ class Dataset:
     features: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        if "__getitem__" in vars(cls):  # PyTorch's data sets are such classes
+            hint = "data.batches(sequences, labels, batch_size=32) takes lists and arrays, and needs no class"
+            expected = "Dataset(name, sequences, labels, vocabulary, classes)"
+            raise DTypeError("a data set", expected=expected, got="a subclass with items of its own", hint=hint)
+
     def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):
             object.__setattr__(self, name, _as_list(getattr(self, name), name))

@@ -91,12 +91,12 @@ def _sum_neighbours(x, count, out):
 def sum_over(x, axis):
     """Return the sum of an array over an axis, which is removed, or over all elements.
 
-    On the host, sums of all elements and over the last axis are NumPy's, pairwise; others are computed as in
-    `kernels.sums`.  They do not depend on the layout of the array in memory.
+    On the host, sums of all elements, over the last axis and of integers are NumPy's, pairwise; others are computed as
+    in `kernels.sums`.  They do not depend on the layout of the array in memory.
 
     Parameters
     ----------
-    x : array, float32 or float64
+    x : array, float32, float64 or int64
     axis : int or None
         `0 <= axis < x.ndim`; None for all elements.
 
@@ -110,7 +110,7 @@ def sum_over(x, axis):
         return _sum_on_device(cut(x, axis)).reshape(_without(x.shape, axis))
     x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
     shape = x.shape
-    if axis is None or (after := math.prod(shape[axis + 1 :])) == 1:
+    if axis is None or x.dtype.kind == "i" or (after := math.prod(shape[axis + 1 :])) == 1:
         return np.asarray(np.add.reduce(x, axis))
     before, count, out = math.prod(shape[:axis]), shape[axis], np.empty(shape[:axis] + shape[axis + 1 :], x.dtype)
     _sum_neighbours(as_operand(x).reshape(before * count, after), count, out.reshape(before, after))

@@ -1,10 +1,13 @@
 """Metrics that add up over batches, as scikit-learn defines them, per row or with equal weight for each sequence."""
 
+from typing import TYPE_CHECKING
+
 from varlen_rnn.metrics.classes import F1, Accuracy, ConfusionMatrix
 from varlen_rnn.metrics.mean import Mean
 from varlen_rnn.metrics.metric import Metric
 from varlen_rnn.metrics.numbers import R2, MeanAbsoluteError, MeanSquaredError
 from varlen_rnn.metrics.scores import AUC
+from varlen_rnn.tape import elsewhere
 
 __all__ = [
     "AUC",
@@ -17,6 +20,11 @@ __all__ = [
     "MeanSquaredError",
     "Metric",
 ]
+
+if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+    def __getattr__(name):
+        raise elsewhere.missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:

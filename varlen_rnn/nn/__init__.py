@@ -64,20 +64,10 @@ __all__ = [
     "weight_norm",
 ]
 
-_HERE = {
-    "BCEWithLogitsLoss": "functional.binary_cross_entropy_with_logits(logits, targets)",
-    "Conv1d": "SequenceConv",
-    "CrossEntropyLoss": "functional.cross_entropy(logits, labels)",
-    "HuberLoss": "functional.huber_loss(x, targets)",
-    "L1Loss": "functional.l1_loss(x, targets)",
-    "MSELoss": "functional.mse_loss(x, targets)",
-    "NLLLoss": "functional.cross_entropy(logits, labels)",
-    "SmoothL1Loss": "functional.smooth_l1_loss(x, targets)",
-}
 if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
 
     def __getattr__(name):
-        raise elsewhere.missing_name(__name__, name, _HERE)
+        raise elsewhere.missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from varlen_rnn.errors import check_choice, check_number, over_last_axis
+from varlen_rnn.errors import IN_PLACE, check_choice, check_number, hinting, over_last_axis
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 
-class Tanh(Module):
+class _WithoutOptions(Module):
+    """An activation that has no constants."""
+
+    @hinting(inplace=IN_PLACE)
+    def __init__(self) -> None:
+        pass
+
+
+class Tanh(_WithoutOptions):
     """The hyperbolic tangent of every element.
 
     Examples
@@ -28,7 +36,7 @@ class Tanh(Module):
         return functional.tanh(x)
 
 
-class Sigmoid(Module):
+class Sigmoid(_WithoutOptions):
     """`1 / (1 + exp(-x))` of every element.
 
     Examples
@@ -44,7 +52,7 @@ class Sigmoid(Module):
         return functional.sigmoid(x)
 
 
-class ReLU(Module):
+class ReLU(_WithoutOptions):
     """Every element if it is positive, otherwise 0.
 
     Examples
@@ -75,6 +83,7 @@ class LeakyReLU(Module):
     Source: `torch.nn.LeakyReLU`.
     """
 
+    @hinting(inplace=IN_PLACE)
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = check_number(negative_slope, "LeakyReLU, negative_slope", "finite", math.isfinite)
 
@@ -102,6 +111,7 @@ class ELU(Module):
     Source: `torch.nn.ELU`.
     """
 
+    @hinting(inplace=IN_PLACE)
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_number(alpha, "ELU, alpha", "finite", math.isfinite)
 
@@ -142,7 +152,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_WithoutOptions):
     """Every element times its sigmoid; this function is also called swish.
 
     Examples

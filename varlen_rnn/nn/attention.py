@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import NO_BATCH_AXIS, ShapeError, check_flag, check_int, hinting, shown
+from varlen_rnn.errors import NO_BATCH_AXIS, NO_DEVICE, ShapeError, check_flag, check_int, hinting, shown
 from varlen_rnn.nn.functional import additive_attention, limits, scaled_dot_product_attention
 from varlen_rnn.nn.layers import Linear, drawn, uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
@@ -17,6 +17,7 @@ from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
 Window: TypeAlias = "tuple[int | None, int | None]"
+_NO_MASK = "leave it out: rows have no padding"
 
 
 class MultiheadAttention(Module):
@@ -56,11 +57,12 @@ class MultiheadAttention(Module):
     Source: Vaswani et al. (2017), "Attention is all you need"; names and shapes of `torch.nn.MultiheadAttention`.
     """
 
-    @hinting(batch_first=NO_BATCH_AXIS)
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE, dropout="leave it out: weights are never in memory")
     def __init__(
         self,
         embed_dim: int,
         num_heads: int,
+        *,
         bias: bool = True,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -83,7 +85,7 @@ class MultiheadAttention(Module):
             )
         has_bias = check_flag(bias, "bias")
         self.in_proj_bias = Parameter(np.zeros(3 * size, dtype)) if has_bias else None
-        self.out_proj = Linear(size, size, has_bias, dtype)
+        self.out_proj = Linear(size, size, has_bias, dtype=dtype)
         if self.out_proj.bias is not None:
             self.out_proj.bias.assign(0.0)
 
@@ -93,6 +95,7 @@ class MultiheadAttention(Module):
         query: Rows,
         key: Rows,
         value: Rows,
+        *,
         is_causal: bool = False,
         window: Window = (None, None),
         need_weights: Literal[False] = False,
@@ -103,16 +106,18 @@ class MultiheadAttention(Module):
         query: Rows,
         key: Rows,
         value: Rows,
+        *,
         is_causal: bool = False,
         window: Window = (None, None),
-        *,
         need_weights: Literal[True],
     ) -> tuple[Variable, Variable]: ...
+    @hinting(key_padding_mask=_NO_MASK, attn_mask="is_causal and window say which keys a query sees")
     def forward(
         self,
         query: Rows,
         key: Rows,
         value: Rows,
+        *,
         is_causal: bool = False,
         window: Window = (None, None),
         need_weights: bool = False,
@@ -234,8 +239,8 @@ class AdditiveAttention(Module):
     """
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int, dtype: DTypeLike = np.float32) -> None:
-        self.query_proj = Linear(query_size, hidden_size, True, dtype)
-        self.key_proj = Linear(key_size, hidden_size, False, dtype)
+        self.query_proj = Linear(query_size, hidden_size, dtype=dtype)
+        self.key_proj = Linear(key_size, hidden_size, False, dtype=dtype)
         self.weight = uniform((check_int(hidden_size, "hidden_size", 1),), hidden_size, check_dtype(dtype))
 
     def forward(

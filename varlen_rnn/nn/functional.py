@@ -10,6 +10,8 @@ import numpy as np
 
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
+    IN_PLACE,
+    NO_NORM,
     DTypeError,
     OutOfRangeError,
     ProgramError,
@@ -19,6 +21,7 @@ from varlen_rnn.errors import (
     check_int,
     check_list,
     check_number,
+    hinting,
     numpy_names,
     over_last_axis,
     shown,
@@ -65,6 +68,7 @@ def scaled_dot_product_attention(
     query: Rows,
     key: Rows,
     value: Rows,
+    *,
     is_causal: bool = False,
     scale: float | None = None,
     window: tuple[int | None, int | None] = (None, None),
@@ -110,15 +114,10 @@ def scaled_dot_product_attention(
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
-_HERE = {
-    "cat": "concat(variables, axis)",
-    "linear": "x @ weight.T + bias",
-    "nll_loss": "cross_entropy(logits, labels)",
-}
 if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
 
     def __getattr__(name):
-        raise missing_name(__name__, name, _HERE)
+        raise missing_name(__name__, name)
 
 
 def __dir__() -> list[str]:
@@ -200,6 +199,7 @@ def softmax(x: Rows) -> Variable:
     return exp(log_softmax(x))
 
 
+@hinting(inplace=IN_PLACE)
 def leaky_relu(x: Rows, negative_slope: float = 0.01) -> Variable:
     """Return every element if it is positive, otherwise `negative_slope` times the element.
 
@@ -576,7 +576,8 @@ def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
     return values, indices.detach()
 
 
-def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, sparse: bool = False) -> Variable:
+@hinting(max_norm=NO_NORM)
+def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, *, sparse: bool = False) -> Variable:
     """Look up rows of a table by ids; the result has the LoD of the ids.
 
     Parameters
@@ -616,7 +617,8 @@ def check_padding_idx(padding_idx: int, height: int) -> int:
     return padding_idx % height
 
 
-def dropout(x: Rows, p: float = 0.5, training: bool = True, per: Per = "row") -> Variable:
+@hinting(inplace=IN_PLACE)
+def dropout(x: Rows, p: float = 0.5, training: bool = True, *, per: Per = "row") -> Variable:
     """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
 
     The mask comes from the context's generator; see `manual_seed`.

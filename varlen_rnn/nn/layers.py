@@ -11,6 +11,9 @@ from numpy.typing import DTypeLike
 
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.errors import (
+    IN_PLACE,
+    NO_DEVICE,
+    NO_NORM,
     DTypeError,
     InputError,
     ProgramError,
@@ -19,6 +22,7 @@ from varlen_rnn.errors import (
     check_flag,
     check_int,
     check_number,
+    hinting,
     shown,
 )
 from varlen_rnn.nn import functional
@@ -71,7 +75,10 @@ class Linear(Module):
     Source: `torch.nn.Linear`, with its initialisation, which is uniform within 1 / sqrt(in_features).
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
+    @hinting(device=NO_DEVICE)
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, dtype: DTypeLike = np.float32
+    ) -> None:
         # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.in_features = in_features = check_int(in_features, "in_features", 1)
         self.out_features = out_features = check_int(out_features, "out_features", 1)
@@ -115,12 +122,14 @@ class LayerNorm(Module):
     Source: `torch.nn.LayerNorm`, with its initialisation: weights of 1, biases of 0.
     """
 
+    @hinting(device=NO_DEVICE, normalized_shape="its name is features: an int, the size of the last axis")
     def __init__(
         self,
         features: int,
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        *,
         dtype: DTypeLike = np.float32,
     ) -> None:
         self.features = features = check_int(features, "features", 1)
@@ -185,12 +194,14 @@ class BatchNorm1d(Module):
     Source: Ioffe and Szegedy (2015), "Batch normalization"; `torch.nn.BatchNorm1d`, with its initialisation.
     """
 
+    @hinting(device=NO_DEVICE, track_running_stats="leave it out: running moments are always kept")
     def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
+        *,
         dtype: DTypeLike = np.float32,
     ) -> None:
         self.num_features = shape = check_int(num_features, "num_features", 1)
@@ -268,11 +279,13 @@ class Embedding(Module):
     Source: `torch.nn.Embedding`, with its initialisation, which is standard normal.
     """
 
+    @hinting(device=NO_DEVICE, max_norm=NO_NORM, scale_grad_by_freq="leave it out: gradients of rows are not scaled")
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        *,
         sparse: bool = True,
         dtype: DTypeLike = np.float32,
         shard: Communicator | None = None,
@@ -304,11 +317,13 @@ class Embedding(Module):
         return ShardedParameter(table, Shard(comm, self.num_embeddings), requires_grad, copy=copy)
 
     @classmethod
+    @hinting(max_norm=NO_NORM)
     def from_pretrained(
         cls,
         embeddings: np.ndarray,
         freeze: bool = True,
         padding_idx: int | None = None,
+        *,
         sparse: bool = True,
         shard: Communicator | None = None,
     ) -> Embedding:
@@ -397,14 +412,15 @@ class Dropout(Module):
     array([[1., 1.]])
     """
 
-    def __init__(self, p: float = 0.5, per: functional.Per = "row") -> None:
+    @hinting(inplace=IN_PLACE)
+    def __init__(self, p: float = 0.5, *, per: functional.Per = "row") -> None:
         functional.check_probability(p)
         check_choice(per, "Dropout, per", "row", "sequence")
         self.p, self.per = p, per
 
     def forward(self, x: Rows) -> Variable:
         """Return `x`, with elements zeroed in training mode and unchanged in evaluation mode."""
-        return functional.dropout(x, self.p, self.training, self.per)
+        return functional.dropout(x, self.p, self.training, per=self.per)
 
     def extra_repr(self) -> str:
         """Return the probability, and `per` unless it is "row", as text for `repr`."""

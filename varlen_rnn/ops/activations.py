@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError, check_choice
+from varlen_rnn.errors import IN_PLACE, OutOfRangeError, check_choice, hinting
 from varlen_rnn.kernels import activations as kernels
 from varlen_rnn.kernels import curves
 from varlen_rnn.ops.elementwise import unary, unary_backward
@@ -201,3 +201,8 @@ def _gelu_grad(x, d_y, approximate):
 def _examples_of_gelu(rng):
     for approximate in ("none", "tanh"):
         yield [rows(rng, 3)], {"approximate": approximate}
+
+
+relu = hinting(inplace=IN_PLACE)(relu)
+silu = hinting(inplace=IN_PLACE)(silu)
+elu = hinting(inplace=IN_PLACE)(elu)

@@ -14,6 +14,8 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply, operand
 
+_COUNTS = np.dtype(np.int64)  # of bools and integers, which `Variable.sum` converts before
+
 
 @operator(cost=per_input_element, rows="each")
 def reduce_sum(x, axis: int | None, keepdims: bool):
@@ -60,6 +62,13 @@ def _lod_after(x, axis):
 
 
 @reduce_sum.infer
+def _infer_sum(x, axis, keepdims):
+    if x.dtype != _COUNTS:
+        return _infer(x, axis, keepdims)
+    check_tensor("reduce", "x", x)
+    return _reduced(x, axis, keepdims)
+
+
 @reduce_mean.infer
 def _infer(x, axis, keepdims, of_nothing=None):
     check_float("reduce", x=x)
@@ -140,12 +149,18 @@ def _grad_of_mean(inputs, outputs, d_outputs, axis, keepdims, of_nothing=None):
     return [apply("reduce_grad", inputs[0], d_outputs[0], axis=axis, keepdims=keepdims, scale=True)]
 
 
-@reduce_sum.examples
 @reduce_mean.examples
 def _examples(rng):
     for axis in (None, 0, 1, -1):
         for keepdims in (False, True):
             yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
+
+
+@reduce_sum.examples
+def _examples_of_sum(rng):
+    yield from _examples(rng)
+    for axis in (None, 0, 1):
+        yield [rng.integers(-9, 9, (60, 3))], {"axis": axis, "keepdims": False}
 
 
 def _rows_of_grad(specs, axes, axis, keepdims, scale):

@@ -290,6 +290,7 @@ class OneCycleLR(LRScheduler):
         steps_per_epoch: int | None = None,
         pct_start: float = 0.3,
         anneal_strategy: Literal["cos", "linear"] = "cos",
+        *,
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
     ) -> None:

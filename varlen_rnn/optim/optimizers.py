@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, InputError, ShapeError, check_flag, check_list, shown
+from varlen_rnn.errors import (
+    CheckpointError,
+    DTypeError,
+    InputError,
+    ShapeError,
+    check_flag,
+    check_list,
+    hinting,
+    shown,
+)
 from varlen_rnn.optim.groups import ParamGroup, check_positive, checked_options, settle
 from varlen_rnn.random import next_step
 from varlen_rnn.runtime import device_array
@@ -23,6 +32,8 @@ from varlen_rnn.tape.values import zeros_like
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
 _STATES = slice(3, None)  # an update's inputs after the parameter, the gradient and the learning rate are states
+_FASTER = "leave it out: there is one implementation"
+_of_pytorch = hinting(params="its name is parameters", foreach=_FASTER, fused=_FASTER)
 
 
 class Optimizer:
@@ -286,6 +297,7 @@ class SGD(Optimizer):
     Source: PaddlePaddle Fluid, operator `sgd`; `torch.optim.SGD`, without dampening.
     """
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -314,6 +326,7 @@ class Momentum(SGD):
     Source: Polyak (1964), Nesterov (1983), in the form of PaddlePaddle Fluid's operator `momentum`.
     """
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -356,10 +369,12 @@ class Adagrad(Optimizer):
 
     _update = "adagrad"
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
         lr: float = 1e-2,
+        *,
         eps: float = 1e-10,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
@@ -407,6 +422,7 @@ class Adam(Optimizer):
 
     _update, _decoupled = "adam", False
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -414,6 +430,7 @@ class Adam(Optimizer):
         betas: tuple[float, float] | list[float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        *,
         lazy: bool = False,
         epsilon: float | None = None,
     ) -> None:
@@ -442,6 +459,7 @@ class AdamW(Adam):
 
     _decoupled = True
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -449,10 +467,11 @@ class AdamW(Adam):
         betas: tuple[float, float] | list[float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        *,
         lazy: bool = False,
         epsilon: float | None = None,
     ) -> None:
-        super().__init__(parameters, lr, betas, eps, weight_decay, lazy, epsilon)
+        super().__init__(parameters, lr, betas, eps, weight_decay, lazy=lazy, epsilon=epsilon)
 
 
 class RMSprop(Optimizer):
@@ -470,6 +489,7 @@ class RMSprop(Optimizer):
 
     _update = "rmsprop"
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],
@@ -499,6 +519,7 @@ class Adadelta(Optimizer):
 
     _update = "adadelta"
 
+    @_of_pytorch
     def __init__(
         self,
         parameters: Iterable[Any],

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from varlen_rnn.errors import PlaceError, shown
 
 
@@ -57,5 +59,6 @@ def device(name: str | Place) -> Place:
     found: Any = _PLACES.get(str(name)) if isinstance(name, str | Place) else None
     if found is None:
         hint = "CUDA_VISIBLE_DEVICES chooses a GPU" if isinstance(name, str) and name.startswith("cuda:") else None
+        hint = "x.astype(dtype) converts numbers" if isinstance(name, type | np.dtype) else hint
         raise PlaceError("device", expected="'cpu', 'cuda' or 'cuda:0'", got=shown(name), hint=hint)
     return found

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from varlen_rnn.errors import (
+    NUMPY_NAMES,
     DTypeError,
     ProgramError,
     ShapeError,
@@ -15,12 +16,15 @@ from varlen_rnn.errors import (
     check_int,
     check_none,
     check_number,
+    hinting,
     numpy_names,
     shown,
 )
 from varlen_rnn.typing import Rows
 
 V = TypeVar("V", bound="ArrayMethods[Any]")
+_DDOF = "its name is ddof, as in NumPy: 1 divides by n - 1"
+_of_moments = hinting(**NUMPY_NAMES, unbiased=_DDOF, correction=_DDOF)
 
 
 class ArrayMethods(Generic[V]):
@@ -55,17 +59,42 @@ class ArrayMethods(Generic[V]):
 
     @numpy_names
     def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> V:
-        """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD."""
+        """Return the sum of all elements, or over an axis; an axis other than the rows keeps the LoD.
+
+        The sum of bools, or of integers of any type except uint64, is int64, as in PyTorch.
+
+        Examples
+        --------
+        >>> from varlen_rnn import Variable
+        >>> (Variable([1.0, 5.0, 7.0]) > 2.0).sum()
+        Variable(2, shape=(), dtype=int64)
+        """
         check_none("sum", dtype=dtype, out=out)
-        return self._apply("reduce_sum", self, axis=axis, keepdims=keepdims)
+        is_counted = self.value.dtype.kind != "f" and np.can_cast(self.value.dtype, np.int64)
+        return self._apply("reduce_sum", self._as("int64") if is_counted else self, axis=axis, keepdims=keepdims)
 
     @numpy_names
     def mean(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> V:
-        """Return the mean of all elements, or over an axis; NaN if there are no elements, as in NumPy."""
-        check_none("mean", dtype=dtype, out=out)
-        return self._apply("reduce_mean", self, axis=axis, keepdims=keepdims)
+        """Return the mean of all elements, or over an axis; NaN if there are no elements, as in NumPy.
 
-    @numpy_names
+        The mean of bools is their share that is true, float32; NumPy's is float64, and PyTorch has none.  Integers must
+        be converted by `astype` before.
+
+        Examples
+        --------
+        >>> from varlen_rnn import Variable
+        >>> (Variable([1.0, 5.0, 7.0, 9.0]) > 2.0).mean()
+        Variable(0.75, shape=(), dtype=float32)
+        """
+        check_none("mean", dtype=dtype, out=out)
+        x = self._as("float32") if self.value.dtype.kind == "b" else self
+        return self._apply("reduce_mean", x, axis=axis, keepdims=keepdims)
+
+    def _as(self, dtype: str) -> V:
+        """Return bools or integers in another data type, into which no gradient passes."""
+        return self if self.value.dtype == dtype else self._apply_detached("cast", self, dtype=dtype)  # type: ignore[return-value]
+
+    @_of_moments
     def var(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> V:
@@ -104,7 +133,7 @@ class ArrayMethods(Generic[V]):
             raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
 
-    @numpy_names
+    @_of_moments
     def std(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> V:

@@ -1,7 +1,18 @@
-"""Names that PyTorch has and this library has not: reading one raises an error with the name here."""
+"""Names that PyTorch and NumPy have and this library has not: reading one raises an error with the code to write.
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+The names are in `varlen_rnn/foreign.py`.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from varlen_rnn import foreign
+
+C = TypeVar("C", bound=type)
+_PACKAGE = "varlen_rnn"
+# The modules in which a name that another module lacks is looked for, the most likely first.
+_PLACES = ("nn", "nn.functional", "", "optim", "optim.lr_scheduler", "data", "metrics", "training", "distributed")
 
 
 class Elsewhere:
@@ -15,10 +26,10 @@ class Elsewhere:
     Examples
     --------
     >>> class Rows:
-    ...     view = Elsewhere("reshape(...)")
+    ...     view = Elsewhere("x.reshape(shape)")
     >>> Rows().view
     Traceback (most recent call last):
-    AttributeError: 'Rows' object has no attribute 'view' (write reshape(...))
+    AttributeError: 'Rows' object has no attribute 'view' (write x.reshape(shape))
     >>> hasattr(Rows(), "view")
     False
     """
@@ -34,13 +45,63 @@ class Elsewhere:
         raise AttributeError(message, name=self.name, obj=owner if instance is None else instance)
 
 
-def missing_name(module: str, name: str, here: Mapping[str, str]) -> AttributeError:
-    """Return the error for a name that a module does not have; `here` has the code that replaces some of them.
+def answering(methods: Mapping[str, str]) -> Callable[[C], C]:
+    """Return a decorator of a class: its instances answer the names of `methods` with the code to write instead.
 
     Examples
     --------
-    >>> missing_name("my.functional", "cat", {"cat": "concat(variables, axis)"})
-    AttributeError("module 'my.functional' has no attribute 'cat' (write concat(variables, axis))")
+    >>> @answering({"view": "x.reshape(shape)"})
+    ... class Rows: ...
+    >>> Rows().view
+    Traceback (most recent call last):
+    AttributeError: 'Rows' object has no attribute 'view' (write x.reshape(shape))
     """
-    hint = f" (write {here[name]})" if name in here else ""
-    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
+
+    def decorate(owner: C) -> C:
+        for name, here in methods.items():
+            hint = Elsewhere(here)
+            hint.__set_name__(owner, name)
+            setattr(owner, name, hint)
+        return owner
+
+    return decorate
+
+
+def own_names(owner: type, names: Iterable[str]) -> list[str]:
+    """Return the names of attributes that are there, without those that only answer with a hint.
+
+    Examples
+    --------
+    >>> class Rows:
+    ...     shape, view = (2, 3), Elsewhere("x.reshape(shape)")
+    >>> own_names(Rows, ["shape", "view"])
+    ['shape']
+    """
+    found: dict[str, Any] = {}
+    for base in reversed(owner.__mro__):
+        found |= vars(base)
+    return [name for name in names if not isinstance(found.get(name), Elsewhere)]
+
+
+def missing_name(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have, with the code to write instead, if it is known.
+
+    Examples
+    --------
+    >>> missing_name("varlen_rnn.nn", "cat")
+    AttributeError("module 'varlen_rnn.nn' has no attribute 'cat' (write nn.functional.concat(variables, axis))")
+    """
+    here = foreign.MODULES[module].get(name) or _place_of(name) or foreign.FUNCTIONS.get(name)
+    message = f"module {module!r} has no attribute {name!r}"
+    if here is None:
+        return AttributeError(message, name=name, obj=sys.modules[module])  # Python adds a name that is alike
+    return AttributeError(f"{message} (write {here})", name=name)
+
+
+def _place_of(name: str) -> str | None:
+    """Return a public name of the package with the module that has it, or None if no module does."""
+    for place in _PLACES:
+        module = sys.modules.get(f"{_PACKAGE}.{place}".rstrip("."))
+        if name in getattr(module, "__all__", ()):
+            return f"{place}.{name}".lstrip(".")
+    return None

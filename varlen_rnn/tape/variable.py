@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from varlen_rnn import foreign
 from varlen_rnn.errors import (
     DTypeError,
     InputError,
@@ -16,6 +17,7 @@ from varlen_rnn.errors import (
     ProgramError,
     ShapeError,
     check_flag,
+    hinting,
     shown,
 )
 from varlen_rnn.rows.checks import as_rows, check_no_gradient
@@ -27,7 +29,7 @@ from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import CUDA, HOST, Place
 from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.tape.array_methods import ArrayMethods
-from varlen_rnn.tape.elsewhere import Elsewhere
+from varlen_rnn.tape.elsewhere import answering, own_names
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -41,6 +43,16 @@ from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
 _UNKNOWN = UnknownSize(-1)
+_ONE_PASS = "leave it out: a pass frees its records, so compute the loss again, or add losses up before"
+
+
+class _Elements(int):
+    """The number of elements, which is no method as in PyTorch."""
+
+    def __call__(self, *_: Any) -> NoReturn:
+        raise TypeError("Variable.size is the number of elements, as in NumPy (write x.shape, or x.shape[axis])")
+
+
 _new = object.__new__  # looked up once, because every operator makes Variables
 
 
@@ -55,6 +67,7 @@ class _Ufuncs:
         return _apply_ufunc if variable is None else None
 
 
+@answering(foreign.METHODS)
 class Variable(ArrayMethods["Variable"]):
     """A value that remembers how it was computed; its length, items and iteration run over rows.
 
@@ -101,13 +114,6 @@ class Variable(ArrayMethods["Variable"]):
     __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
 
     __array_ufunc__ = _Ufuncs()
-    view, flatten, ravel = Elsewhere("reshape(...)"), Elsewhere("reshape(-1)"), Elsewhere("reshape(-1)")
-    permute, t, dim = Elsewhere("transpose(axis0, axis1), once or more"), Elsewhere("T"), Elsewhere("ndim")
-    pow, tolist = Elsewhere("x ** exponent"), Elsewhere("numpy().tolist()")
-    clamp, masked_fill = Elsewhere("clip(min, max)"), Elsewhere("functional.where(mask, value, x)")
-    any, all, prod = Elsewhere("numpy().any()"), Elsewhere("numpy().all()"), Elsewhere("numpy().prod()")
-    round = Elsewhere("numpy().round()")
-    clone = Elsewhere("x itself, which no operator changes, or Variable(x.numpy().copy())")
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
@@ -185,7 +191,7 @@ class Variable(ArrayMethods["Variable"]):
         if any(n < 0 for n in self.value.shape):
             got = f"shape {tuple(self.value.shape)}"
             raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
-        return math.prod(self.value.shape)
+        return _Elements(math.prod(self.value.shape))
 
     @property
     def device(self) -> Place:
@@ -195,6 +201,7 @@ class Variable(ArrayMethods["Variable"]):
             raise ProgramError(f"device of {self.name!r}", expected="a value", got=got)
         return self.value.device if isinstance(self.value, (LoDTensor, SelectedRows)) else HOST
 
+    @hinting(dtype="x.astype(dtype) converts")
     def to(self, device: str | Place) -> Variable:
         """Return this value on a device; this Variable itself if it is there.  A gradient passes back to this one's.
 
@@ -359,6 +366,7 @@ class Variable(ArrayMethods["Variable"]):
             return apply("lod_reset", self, None, target_lod=tuple(lod.offsets()[0]))
         return apply("lod_reset", self, LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod), target_lod=None)
 
+    @hinting(retain_graph=_ONE_PASS, create_graph=_ONE_PASS)
     def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
         backward(self, gradient)
@@ -450,6 +458,15 @@ class Variable(ArrayMethods["Variable"]):
         if is_array or isinstance(index, (Variable, LoDTensor)):  # in a program, an array is a constant
             return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        """Raise, because a record may need the number that the assignment would overwrite."""
+        hint = "functional.where(mask, value, x) replaces numbers, a Parameter's assign(array) overwrites all"
+        raise DTypeError("x[...] = value", expected="a value that operators compute", got="an assignment", hint=hint)
+
+    def __dir__(self) -> list[str]:
+        """Return the names of attributes, without names that only raise an error with a hint."""
+        return own_names(type(self), object.__dir__(self))
 
     def _operand(self, value: Rows) -> Variable | LoDTensor:
         return operand(value, self)

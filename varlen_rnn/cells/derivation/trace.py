@@ -11,7 +11,7 @@ The equation `y = x * x + 1` of one gate's input becomes four nodes; the last on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.kernels.symbol import Symbol
 
 _POWERS = range(1, 9)
+# The functions of `varlen_rnn.cells` for equations.
+FUNCTIONS = (
+    "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "where", "maximum", "minimum", "clip", "norm", "multiply_add",
+    "constant",
+)  # fmt: skip
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -67,6 +72,12 @@ class Scalar(Symbol):
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
     __mod__ = __matmul__ = __floordiv__ = __rpow__ = _refuse
     __hash__ = object.__hash__
+
+    if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+
+        def __getattr__(self, name):
+            hint = f" (write {name} of varlen_rnn.cells: {name}(x))" if name in FUNCTIONS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Any:
         return self.apply(ufunc.__name__ if method == "__call__" and not options else method, *operands)

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from varlen_rnn.cells import GRU as GRU_CELL
 from varlen_rnn.cells import LSTM as LSTM_CELL
 from varlen_rnn.cells import RNN_RELU, RNN_TANH, Cell
-from varlen_rnn.errors import check_choice, check_flag, check_int
+from varlen_rnn.errors import NO_DEVICE, check_choice, check_flag, check_int, hinting
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
@@ -22,7 +22,7 @@ from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
 
-class _Step(Module):
+class Step(Module):
     """One step of a cell, computed by the `recurrent` operator on sequences of one row each."""
 
     weight_ih: Parameter
@@ -65,7 +65,7 @@ class _Step(Module):
         return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
 
 
-class RNNCell(_Step):
+class RNNCell(Step):
     """One step of Elman's recurrent network.
 
     Parameters
@@ -92,12 +92,14 @@ class RNNCell(_Step):
     Source: the names and shapes of `torch.nn.RNNCell`.
     """
 
+    @hinting(device=NO_DEVICE)
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
         bias: bool = True,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
+        *,
         dtype: DTypeLike = np.float32,
     ) -> None:
         check_choice(nonlinearity, "nonlinearity", "tanh", "relu")
@@ -124,7 +126,7 @@ class RNNCell(_Step):
         return self._next(x, hx)[0]
 
 
-class GRUCell(_Step):
+class GRUCell(Step):
     """One step of a gated recurrent unit; parameters are as in `RNNCell`, with three gates in the order r z n.
 
     Examples
@@ -135,7 +137,8 @@ class GRUCell(_Step):
     Source: the names, shapes and gate order of `torch.nn.GRUCell`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
+    @hinting(device=NO_DEVICE)
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: DTypeLike = np.float32) -> None:
         super().__init__(GRU_CELL, input_size, hidden_size, bias, dtype)
 
     def forward(self, x: Rows, hx: Rows | None = None) -> Variable:
@@ -143,7 +146,7 @@ class GRUCell(_Step):
         return self._next(x, hx)[0]
 
 
-class LSTMCell(_Step):
+class LSTMCell(Step):
     """One step of a long short-term memory; parameters are as in `RNNCell`, with four gates in the order i f g o.
 
     Examples
@@ -157,9 +160,11 @@ class LSTMCell(_Step):
     Source: the names, shapes and gate order of `torch.nn.LSTMCell`.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, dtype: DTypeLike = np.float32) -> None:
+    @hinting(device=NO_DEVICE)
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, dtype: DTypeLike = np.float32) -> None:
         super().__init__(LSTM_CELL, input_size, hidden_size, bias, dtype)
 
+    @hinting(c="hx is a tuple (h, c)")
     def forward(self, x: Rows, hx: Sequence[Rows | None] | None = None) -> tuple[Variable, Variable]:
         """Return the next `h, c`, given the previous pair `hx`; shapes are as in `RNNCell.forward`."""
         h, c = self._next(x, hx)

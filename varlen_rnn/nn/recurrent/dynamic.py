@@ -9,6 +9,8 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
 from varlen_rnn.nn.module import Module
+from varlen_rnn.nn.recurrent.cells import LSTMCell, Step
+from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.steps.describe import describe_step, explain
 from varlen_rnn.tape.checks import FLOATS, check_lod_level
 from varlen_rnn.tape.modes import grad_enabled
@@ -52,6 +54,8 @@ class DynamicRNN(Module):
     def __init__(self, cell: Callable[..., Any], level: int = -1) -> None:
         if not callable(cell):
             raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
+        if isinstance(cell, (Recurrent, Step)):
+            raise _no_step(cell)
         self.cell, self.level = cell, check_int(level, "DynamicRNN, level")
         self._explanation = "has not run yet: call it once"
 
@@ -107,6 +111,17 @@ class DynamicRNN(Module):
         'runs fused as a cell of gates g0 (input + product); 1 state; a row keeps 1 per unit'
         """
         return self._explanation
+
+
+def _no_step(layer: Recurrent | Step) -> DTypeError:
+    """Return the error for a layer in the place of a function of one step."""
+    name, expected = type(layer).__name__, "a function or Module of one step, step(x, *states)"
+    hint = f"nn.Recurrent, nn.LSTM and nn.GRU run over steps themselves: call {name.lower()}(x)"
+    if isinstance(layer, LSTMCell):
+        hint = "def step(x, h, c): h, c = cell(x, (h, c)); return h, h, c"
+    elif isinstance(layer, Step):
+        hint = "def step(x, h): h = cell(x, h); return h, h"
+    return DTypeError("DynamicRNN, cell", expected=expected, got=name, hint=hint)
 
 
 def _initial(state: State, x: Variable, level: int, number: int) -> Variable:

@@ -13,6 +13,7 @@ from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_ce
 from varlen_rnn.cells.family import Family
 from varlen_rnn.errors import (
     NO_BATCH_AXIS,
+    NO_DEVICE,
     DTypeError,
     ProgramError,
     ShapeError,
@@ -21,7 +22,6 @@ from varlen_rnn.errors import (
     check_int,
     hinting,
     shown,
-    unexpected,
 )
 from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
@@ -132,7 +132,7 @@ class Recurrent(Module):
     (5, 4)
     """
 
-    @hinting(batch_first=NO_BATCH_AXIS)
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
     def __init__(
         self,
         cell: Cell,
@@ -140,10 +140,10 @@ class Recurrent(Module):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
+        *,
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
-        *,
         direction: Way | None = None,
         merge: Merge = "concat",
         dropout_per: Per = "row",
@@ -151,7 +151,15 @@ class Recurrent(Module):
         recompute: bool | int = False,
     ) -> None:
         if not isinstance(cell, Cell):
-            raise DTypeError("cell", expected="a cells.Cell", got=type(cell).__name__)
+            got = (
+                cell.__name__
+                if isinstance(cell, type)
+                else shown(cell)
+                if isinstance(cell, str)
+                else type(cell).__name__
+            )
+            hint = "cells.LSTM is a cell; nn.LSTM and nn.LSTMCell are layers of it"
+            raise DTypeError("cell", expected="a cells.Cell", got=got, hint=hint)
         self.cell = cell
         # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
@@ -268,6 +276,7 @@ class Recurrent(Module):
         sides = y.reshape(-1, 2, y.shape[1] // 2)
         return sides.sum(axis=1) if self.merge == "sum" else sides.mean(axis=1)
 
+    @hinting(hx="its name is states: a tuple (h_0, c_0) of an LSTM")
     def forward(self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None) -> tuple[Variable, Any]:
         """Return the outputs, and the last states: one Variable, or a tuple if the cell has several states.
 
@@ -340,7 +349,7 @@ class Recurrent(Module):
         last, others, num_states = [], (), len(states)
         for layer in range(self.num_layers):
             if layer:
-                x = dropout(x, self.dropout, self.training, self.dropout_per)
+                x = dropout(x, self.dropout, self.training, per=self.dropout_per)
             of_all = all_states and layer == self.num_layers - 1
             first = layer * self.num_directions
             of_layer = [None if s is None else s[first : first + self.num_directions] for s in states]
@@ -437,12 +446,8 @@ class _OfFamily(Recurrent):
     """The base of RNN, LSTM and GRU: a layer of a cell family with zoneout, recurrent and weight dropout."""
 
     _family: Family
-    _options: Any  # a TypedDict
 
     def __init__(self, options: Mapping[str, Any], *sizes: Any, **of_cell: Any) -> None:
-        if unknown := options.keys() - self._options.__annotations__.keys():
-            name = min(unknown)
-            raise unexpected(type(self).__name__, name, NO_BATCH_AXIS if name == "batch_first" else None)
         rest, states = dict(options), 2 if self._family is lstm_cell else 1
         self.zoneout = _probabilities(rest.pop("zoneout", 0.0), "zoneout", states)
         self.recurrent_dropout = _probability(rest.pop("recurrent_dropout", 0.0), "recurrent_dropout")
@@ -563,8 +568,9 @@ class LSTM(_OfFamily):
     Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
     """
 
-    _family, _options = lstm_cell, LSTMOptions
+    _family = lstm_cell
 
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
     @with_options(LSTMOptions, lstm_cell.defaults | _DEFAULTS)
     def __init__(
         self,
@@ -572,12 +578,14 @@ class LSTM(_OfFamily):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
+        *,
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
         **options: Unpack[LSTMOptions],
     ) -> None:
-        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
+        super().__init__(others | options, input_size, hidden_size, num_layers, bias)
         if options.get("proj_clip") is not None and not self.proj_size:
             raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
 
@@ -671,8 +679,9 @@ class GRU(_OfFamily):
     Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
     """
 
-    _family, _options = gru_cell, GRUOptions
+    _family = gru_cell
 
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
     @with_options(GRUOptions, gru_cell.defaults | _DEFAULTS)
     def __init__(
         self,
@@ -680,13 +689,16 @@ class GRU(_OfFamily):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
+        *,
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
         **options: Unpack[GRUOptions],
     ) -> None:
-        super().__init__(options, input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype)
+        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
+        super().__init__(others | options, input_size, hidden_size, num_layers, bias)
 
+    @hinting(hx="its name is h_0")
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
@@ -767,8 +779,9 @@ class RNN(_OfFamily):
     Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
     """
 
-    _family, _options = rnn_cell, RNNOptions
+    _family = rnn_cell
 
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
     @with_options(RNNOptions, rnn_cell.defaults | _DEFAULTS)
     def __init__(
         self,
@@ -777,14 +790,16 @@ class RNN(_OfFamily):
         num_layers: int = 1,
         nonlinearity: Activation = "tanh",
         bias: bool = True,
+        *,
         dropout: float = 0.0,
         bidirectional: bool = False,
         dtype: DTypeLike = np.float32,
         **options: Unpack[RNNOptions],
     ) -> None:
-        sizes = input_size, hidden_size, num_layers, bias, dropout, bidirectional, dtype
-        super().__init__(options, *sizes, activation=nonlinearity)
+        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
+        super().__init__(others | options, input_size, hidden_size, num_layers, bias, activation=nonlinearity)
 
+    @hinting(hx="its name is h_0")
     def forward(
         self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
     ) -> tuple[Variable, Variable]:
