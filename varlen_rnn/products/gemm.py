@@ -38,7 +38,7 @@ from varlen_rnn.products.vectors import (
     pointer,
 )
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import empty, on_device, zeros
+from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
@@ -177,27 +177,25 @@ def product_kernel(tile):
         y = cuda.local.array(num_columns, a.dtype)
         thread, across = uint32(cuda.threadIdx.x), (columns + tile_columns - 1) // tile_columns
         first_row, first_column = cuda.blockIdx.x // across * tile_rows, cuda.blockIdx.x % across * tile_columns
-        # The tile's rows and columns that exist; others get operands of the last one.
         rows_inside = uint32(min(tile_rows, a.shape[0] - first_row))
         columns_inside = uint32(min(tile_columns, columns - first_column))
-        row, column = own_column(thread >> 1), own_column(thread)
+        row, column, zero = own_column(thread >> 1), own_column(thread), a.dtype.type(0)
         for i in range(num_rows):
             for j in range(num_columns):
-                r, at = uint32(row + place_of(i)), uint32(column + place_of(j))
-                sums[i, j] = a.dtype.type(0)
+                r, at, start = uint32(row + place_of(i)), uint32(column + place_of(j)), zero
                 if r < rows_inside and at < columns_inside:
-                    at += first_column
-                    sums[i, j] = c[first_row + r, c_column + at] if accumulate else bias[at]
+                    start = c[first_row + r, c_column + first_column + at] if accumulate else bias[first_column + at]
+                sums[i, j] = start
         a_size, weight_size = uint32(a.shape[1]), uint32(weight.shape[1])
-        for start in range(0, depth, DEPTH):
-            stage = uint32(min(DEPTH, depth - start))
+        for k in range(0, depth, DEPTH):
+            stage = uint32(min(DEPTH, depth - k))
             cuda.syncthreads()
             # Beyond the end of a row, the next one follows.
-            turned_rows(thread, a[first_row][a_column + start :], a_size, rows_inside, stage, left)
+            turned_rows(thread, a[first_row][a_column + k :], a_size, rows_inside, stage, left)
             if transposed:
-                turned_columns(thread, weight[first_column][start:], weight_size, columns_inside, stage, right)
+                turned_columns(thread, weight[first_column][k:], weight_size, columns_inside, stage, right)
             else:
-                straight_columns(thread, weight[start][first_column:], weight_size, columns_inside, stage, right)
+                straight_columns(thread, weight[k][first_column:], weight_size, columns_inside, stage, right)
             cuda.syncthreads()
             if row < rows_inside and column < columns_inside:
                 multiply_stage(left, right, row, column, stage, x, y, sums)
@@ -219,10 +217,10 @@ def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accum
         return
     bias = zeros(columns, a) if bias is None else bias
     by_kernel = 0 if cublas is not None else depth  # without depth, the kernel writes the bias alone
-    arguments = (a, a_column, by_kernel, weight, transposed, bias, c, c_column, columns, accumulate)
     if a.shape[0] and columns:
+        arguments = contiguous(a), a_column, by_kernel, contiguous(weight), transposed, bias, c, c_column, columns
         tile = tile_for(a.shape[0], columns)
-        product_kernel(tile)[tile.count(a.shape[0], columns), THREADS](*arguments)
+        product_kernel(tile)[tile.count(a.shape[0], columns), THREADS](*arguments, accumulate)
     if cublas is not None:
         cublas.multiply(a, a_column, weight, transposed, c, c_column, True)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types, uint32
 
 from varlen_rnn.kernels.pool import pool_sum
-from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
@@ -52,7 +52,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import beside, empty, on_device, zeros
+from varlen_rnn.runtime.device import beside, contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import body, called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
@@ -517,7 +517,7 @@ def _row_product_on_device(a, first, end, b, column, columns, initial, rows, tar
     slices, slice_rows = _slices_of(len(a))
     c = empty((slices, end - first, columns), a)
     if c.size:
-        arguments = a, first, b, column, initial, beside(rows, a), beside(targets, a), slice_rows, c
+        arguments = contiguous(a), first, b, column, initial, beside(rows, a), beside(targets, a), slice_rows, c
         row_product_kernel()[slices * WIDE.count(end - first, columns), THREADS](*arguments)
     return c[0] if slices == 1 else _row_sum_on_device(c.reshape(slices, -1)).reshape(end - first, columns)
 

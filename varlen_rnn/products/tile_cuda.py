@@ -28,8 +28,7 @@ DEPTH = 16  # values of k in a stage
 NEIGHBOURS = 4  # rows and columns of a square of results of a thread: operands of 16 bytes in float32
 SQUARES = 8 * NEIGHBOURS  # rows and columns of a square of each thread, 8 x 8 of them
 ALIGNMENT = 16  # bytes, of shared memory, so that a thread reads four neighbours by one load
-_PADDING = 4  # numbers after a row of shared memory, so that 32 turned numbers of float32 are in 32 banks
-_TURNED = 8  # neighbours that are turned at once, because 32 bytes are read together in any case
+_PADDING = 4  # numbers after a row of shared memory, so that no more than two of 32 turned numbers are in one bank
 
 
 class Tile(NamedTuple):
@@ -109,17 +108,15 @@ def turned(length):
 
     `shared[k, r] = source[r * row_size + k]` for k below `depth`.  Rows from `count` on repeat the last one.
     """
-    pitch, passes, spans, apart = pitch_of(length), length * _TURNED // THREADS, DEPTH // _TURNED, THREADS // _TURNED
+    pitch, passes, apart = pitch_of(length), length * DEPTH // THREADS, THREADS // DEPTH
 
     @body
     def copy(thread, source, row_size, count, depth, shared):
-        first, last = uint32(thread // _TURNED), uint32(count - 1)
-        for span in range(spans):
-            k = uint32(thread % _TURNED + span * _TURNED)
-            if k < depth:
-                for i in range(passes):
-                    r = uint32(first + i * apart)
-                    shared[uint32(k * pitch + r)] = source[uint64(min(r, last)) * uint64(row_size) + uint64(k)]
+        k, first, last = uint32(thread % DEPTH), uint32(thread // DEPTH), uint32(count - 1)
+        if k < depth:
+            for i in range(passes):
+                r = uint32(first + i * apart)
+                shared[uint32(k * pitch + r)] = source[uint64(min(r, last)) * uint64(row_size) + uint64(k)]
 
     return copy
 
