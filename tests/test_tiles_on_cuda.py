@@ -10,6 +10,7 @@ from numba import types
 from tests.emulated.device import missing
 from tests.emulated.mutants import mutants, survivors
 from tests.emulated.sources import ptx_of
+from tests.gpu_model import OTHERS
 from varlen_rnn.kernels.sums import BLOCK
 from varlen_rnn.products import gemm, row_sums, tile_cuda
 from varlen_rnn.products.tile_cuda import LARGE, SMALL, THREADS, WIDE
@@ -188,6 +189,14 @@ def test_each_barrier_of_a_sum_over_rows_is_needed():
     ptx = ptx_of_row_product()
     assert len(mutants(ptx)) == 2
     assert survivors(ptx, run) == []
+
+
+@emulated
+@by_tile
+def test_the_loop_of_a_product_has_the_instructions_of_the_model(tile):
+    loops = re.split(r"\$L__\w+:", ptx_of_product(tile))
+    (loop,) = [text.partition("bra")[0] for text in loops if "fma.rn.f32" in text]
+    assert len(re.findall(r";", loop)) + 1 <= tile.own[0] * tile.own[1] + OTHERS[tile]
 
 
 @emulated
