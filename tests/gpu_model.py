@@ -14,7 +14,8 @@ SIZES, BATCH = (256, 512, 1024), 64
 FLOAT, WARP = 4, 32  # bytes, threads
 GATES, SAVED = 4, 5  # of an LSTM; columns that the forward step saves, gates and cell states
 ROWS, INPUTS, COLUMNS = BATCH * 100, 512, GATES * 512  # of the projection of the inputs of 100 steps
-OTHERS = {LARGE: 16, SMALL: 11}  # instructions for each k of a thread beside multiply-adds, in PTX
+UNROLLED = 4  # values of k in a round of the loop
+OTHERS = {LARGE: 30, SMALL: 20}  # instructions of such a round beside multiply-adds, in PTX
 PER_LOAD = 2  # cycles of a load of 16 bytes a thread, two of four neighbours at the same address
 
 
@@ -127,7 +128,7 @@ def of_instructions(tile, rows=ROWS, columns=COLUMNS, depth=INPUTS, gpu=H100):
     """Return the time of the loop over k, for whole tiles: multiply-adds at their peak rate, and all others."""
     own_rows, own_columns = tile.own
     work = 2 * tile.rows * tile.columns * depth / (gpu.fp32 / gpu.multiprocessors)
-    return _rounds(tile, rows, columns, gpu) * work * (1 + OTHERS[tile] / (own_rows * own_columns))
+    return _rounds(tile, rows, columns, gpu) * work * (1 + OTHERS[tile] / (UNROLLED * own_rows * own_columns))
 
 
 def _rounds(tile, rows, columns, gpu):

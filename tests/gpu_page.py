@@ -79,8 +79,8 @@ With a thread per result, a thread reads two numbers of global memory for each m
 do. In tiles, a block of threads copies operands to shared memory, 16 numbers of each row and column at a time, and a
 thread has 4 x 4 or 8 x 8 results in registers. A copy of 32 numbers takes a cycle to read and a cycle to write, or two
 of each if rows become columns. A load of 16 bytes for each thread of a warp takes two cycles, because two of four
-neighbouring threads read the same address. Instructions are those of the loop over k: {large} besides 64 multiply-adds
-in a large tile, {small} besides 16 in a small one. The time is the larger one of memory and instructions, on the
+neighbouring threads read the same address. In the loop over k, a large tile has {large} instructions besides 256
+multiply-adds, and a small one {small} besides 64. The time is the larger one of memory and instructions, on the
 multiprocessor with the most tiles. Small tiles are for products with fewer large tiles than multiprocessors. The model
 leaves out latencies, which the blocks of a multiprocessor hide from one another.
 

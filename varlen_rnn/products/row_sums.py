@@ -9,6 +9,10 @@ of groups are added with a correction for the rounding error of each addition, a
 element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
 Column sums on the CPU: the rows of a block in the data's own type, and the sums of blocks in float64.  On CUDA they are
 a pooled sum (`kernels.sums`).
+
+On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
+2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
+slices are added by a pooled sum.
 """
 
 import functools

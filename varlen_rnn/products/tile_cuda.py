@@ -154,20 +154,30 @@ def products_of(tile):
     (below, beside), (rows, columns) = tile, tile.own
 
     @body
+    def multiply_one(left, right, row, column, k, x, y, sums):
+        for square in range(below):
+            of_four = load_four(left, k * left_pitch + row + square * SQUARES)
+            for n in range(NEIGHBOURS):
+                x[square * NEIGHBOURS + n] = of_four[n]
+        for square in range(beside):
+            of_four = load_four(right, k * right_pitch + column + square * SQUARES)
+            for n in range(NEIGHBOURS):
+                y[square * NEIGHBOURS + n] = of_four[n]
+        for i in range(rows):
+            for j in range(columns):
+                sums[i, j] += x[i] * y[j]
+
+    @body
     def multiply(left, right, row, column, depth, x, y, sums):
-        k = uint32(0)  # an index of 32 bits without a sign is the address of a load, nothing more
+        k = uint32(0)
+        while uint32(k + 4) <= depth:  # four k at a time, so that loads of the next ones begin early
+            multiply_one(left, right, row, column, k, x, y, sums)
+            multiply_one(left, right, row, column, k + 1, x, y, sums)
+            multiply_one(left, right, row, column, k + 2, x, y, sums)
+            multiply_one(left, right, row, column, k + 3, x, y, sums)
+            k = uint32(k + 4)
         while k < depth:
-            for square in range(below):
-                of_four = load_four(left, k * left_pitch + row + square * SQUARES)
-                for n in range(NEIGHBOURS):
-                    x[square * NEIGHBOURS + n] = of_four[n]
-            for square in range(beside):
-                of_four = load_four(right, k * right_pitch + column + square * SQUARES)
-                for n in range(NEIGHBOURS):
-                    y[square * NEIGHBOURS + n] = of_four[n]
-            for i in range(rows):
-                for j in range(columns):
-                    sums[i, j] += x[i] * y[j]
+            multiply_one(left, right, row, column, k, x, y, sums)
             k = uint32(k + 1)
 
     return multiply
