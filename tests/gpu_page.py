@@ -81,8 +81,8 @@ thread has 4 x 4 or 8 x 8 results in registers. A copy of 32 numbers takes a cyc
 of each if rows become columns. A load of 16 bytes for each thread of a warp takes two cycles, because two of four
 neighbouring threads read the same address. In the loop over k, a large tile has {large} instructions besides 256
 multiply-adds, and a small one {small} besides 64. The time is the larger one of memory and instructions, on the
-multiprocessor with the most tiles. Small tiles are for products with fewer large tiles than multiprocessors. The model
-leaves out latencies, which the blocks of a multiprocessor hide from one another.
+multiprocessor with the most tiles. Small tiles are for products that have not two large ones for each multiprocessor.
+The model leaves out latencies, which the blocks of a multiprocessor hide from one another.
 
 """
 KERNELS = """## Registers, shared memory and stack
@@ -135,7 +135,7 @@ def measured():
             counts[f"`{name}.py`"] = [steps, *(after.get(kind, 0) - before.get(kind, 0) for kind in KINDS)]
         for layer in (vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN):
             _train(layer(3, 4))
-        vr.nn.Linear(1, 2 * LARGE.columns).to("cuda")(vr.Variable(np.ones((4 * LARGE.rows, 1), np.float32)).to("cuda"))
+        vr.nn.Linear(1, 2 * LARGE.columns).to("cuda")(vr.Variable(np.ones((8 * LARGE.rows, 1), np.float32)).to("cuda"))
         return cuda.driver, counts
 
 

@@ -129,11 +129,11 @@ def test_a_sum_over_rows_has_the_same_bits_whatever_is_beside_it(device, dtype):
         (1, 2048, SMALL),
         (6400, 10, SMALL),
         (64, 2048, SMALL),
-        (64, 64 * 132, LARGE),
+        (64, 64 * 2 * 132, LARGE),
         (640, 640, SMALL),
     ],
 )
-def test_a_large_tile_needs_work_for_all_multiprocessors(rows, columns, tile, monkeypatch):
+def test_a_large_tile_needs_work_for_all_schedulers(rows, columns, tile, monkeypatch):
     monkeypatch.setattr(cuda, "driver", SimpleNamespace(limits=Limits((9, 0), multiprocessors=132, shared=227 * 1024)))
     assert tile_cuda.tile_for(rows, columns) == tile
 

@@ -67,9 +67,12 @@ LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
 
 
 def tile_for(rows, columns):
-    """Return the tile for a product: the small one if large ones would be half empty, or leave multiprocessors idle."""
-    is_large = min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= cuda.driver.limits.multiprocessors
-    return LARGE if is_large else SMALL
+    """Return the tile for a product: the large one if it is filled, and each multiprocessor gets two or more.
+
+    A block has two warps, and a multiprocessor has four schedulers.
+    """
+    enough = 2 * cuda.driver.limits.multiprocessors
+    return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
 
 
 def pitch_of(length):
