@@ -1,6 +1,6 @@
 """A model of an H100: of an LSTM's step, the least time of each part and that of our kernels; and of a large product.
 
->>> round(reads_in_order(512, 64, 4 * 512), 1)  # 64 * 512 / 32 warps, 2 * 2048 reads each, 132 a cycle
+>>> round(reads_in_order(512, 64, 2 * 4 * 512), 1)  # 64 * 512 / 32 warps, 2 * 2048 reads each, 132 a cycle
 16.0
 
 Times are in microseconds, of one direction, with `batch` sequences that all have the step.
@@ -29,8 +29,7 @@ class Gpu(NamedTuple):
     fp32: float = 67e6  # operations a microsecond
     tf32: float = 494.7e6
     barrier: float = 1.2
-    launch: float = 6.6
-    per_array: float = 3.7
+    launch: float = 3.0
     units: int = 16  # of a block of a persistent kernel
 
 
@@ -42,16 +41,10 @@ ASSUMPTIONS = {
     "fp32": "operations a microsecond; NVIDIA, H100 SXM data sheet (67 TFLOP/s)",
     "tf32": "operations a microsecond; the same, dense (494.7 TFLOP/s)",
     "barrier": "microseconds between the end of a step in all blocks and the first read of its states; assumed",
-    "launch": "microseconds of Python per launch of numba-cuda without arrays; NVIDIA/numba-cuda#288",
-    "per_array": "microseconds more per array; the same",
+    "launch": "microseconds: 1 of Python (`benchmarks/results/launches.txt`), and 2 of the driver, assumed",
     "units": "units in a block of a persistent kernel; each block reads the states of all units; assumed",
 }
 H100 = Gpu()
-
-
-def of_launch(arrays, gpu=H100):
-    """Return the time in which Python hands over a launch."""
-    return gpu.launch + gpu.per_array * arrays
 
 
 def of_weights(hidden, gpu=H100):
@@ -74,17 +67,12 @@ def of_exchange(hidden, batch, gpu=H100):
     return batch * hidden * FLOAT * (hidden / gpu.units) / gpu.cache
 
 
-def reads_in_order(hidden, batch, depth, gpu=H100):
-    """Return the time of a thread per unit that reads two numbers per multiply-add, in one cache line per warp.
+def reads_in_order(hidden, batch, reads, gpu=H100):
+    """Return the time of a thread per unit that makes a number of reads, each in one cache line per warp.
 
     A multiprocessor reads one cache line of 128 bytes a cycle.
     """
-    return batch * hidden / WARP * depth * 2 / (gpu.multiprocessors * gpu.cycles)
-
-
-def reads_apart(hidden, batch, depth, gpu=H100):
-    """Return the same if the threads of a warp read their weights in 32 cache lines, and share the other factor."""
-    return batch * hidden / WARP * depth * (WARP + 1) / (gpu.multiprocessors * gpu.cycles)
+    return batch * hidden / WARP * reads / (gpu.multiprocessors * gpu.cycles)
 
 
 def persistent(hidden, batch, rate, gpu=H100):
@@ -98,18 +86,17 @@ def floors(hidden, batch=BATCH, gpu=H100):
     return [hidden, of_weights(hidden, gpu), of_states(hidden, batch, gpu), *products, gpu.barrier]
 
 
-def predictions(hidden, forward_arrays, backward_arrays, batch=BATCH, gpu=H100):
-    """Return the cells of a line: launches of a step, what its kernels read, and persistent kernels.
+def predictions(hidden, batch=BATCH, gpu=H100):
+    """Return the cells of a line: what the kernels of a step read, the step, and persistent kernels.
 
-    The weights of the forward step lie `hidden` numbers apart for neighbouring units, those of the backward step beside
-    each other.
+    A thread of the forward step reads an output once for all gates, a thread of the backward step a gradient per gate.
     """
-    forward, backward = (of_launch(arrays, gpu) for arrays in (forward_arrays, backward_arrays))
-    kernels = reads_apart(hidden, batch, GATES * hidden, gpu), reads_in_order(hidden, batch, GATES * hidden, gpu)
+    forward = reads_in_order(hidden, batch, (GATES + 1) * hidden, gpu)
+    backward = reads_in_order(hidden, batch, 2 * GATES * hidden, gpu)
     # The device works while Python hands over the next launch.
-    steps = max(forward, kernels[0]), max(backward, kernels[1])
+    steps = max(gpu.launch, forward), max(gpu.launch, backward)
     persisting = persistent(hidden, batch, gpu.fp32, gpu), persistent(hidden, batch, gpu.tf32, gpu)
-    return [hidden, forward, kernels[0], steps[0], backward, kernels[1], steps[1], *persisting]
+    return [hidden, forward, steps[0], backward, steps[1], *persisting]
 
 
 def of_tiles(tile, turned, rows=ROWS, columns=COLUMNS, depth=INPUTS, gpu=H100):
@@ -143,7 +130,8 @@ def product_lines(gpu=H100):
     either order, of memory and the larger one.
     """
     floor, once = 2 * ROWS * COLUMNS * INPUTS / gpu.fp32, ROWS * INPUTS + INPUTS * COLUMNS + ROWS * COLUMNS
-    plain = [reads(COLUMNS, ROWS, INPUTS, gpu) for reads in (reads_apart, reads_in_order)]
+    # The weights of a warp are in 32 cache lines, or in one; it shares the other number.
+    plain = [reads_in_order(COLUMNS, ROWS, lines * INPUTS, gpu) for lines in (WARP + 1, 2)]
     lines = [_line("a thread per result", "2", "0", floor, plain)]
     for tile in (SMALL, LARGE):
         memory = [of_tiles(tile, turned, gpu=gpu) for turned in (True, False)]

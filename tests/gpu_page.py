@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from numba import types
 
 import varlen_rnn as vr
 from benchmarks.tables import markdown, show
@@ -15,7 +14,7 @@ from tests.emulated.device import Driver
 from tests.emulated.figures import ARCHITECTURES, figures_of
 from tests.emulated.gate import declared
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, totals
-from tests.emulated.sources import digest_of, ptx_of, signature_of
+from tests.emulated.sources import digest_of, ptx_of
 from tests.test_cuda_training import Training
 from tests.test_examples_on_cuda import STEPS, longest_of, stepper
 from varlen_rnn.products.tile_cuda import LARGE, SMALL
@@ -25,7 +24,7 @@ PATH = Path(__file__).parent.parent / "docs" / "gpu_figures.md"
 EXAMPLES = ["classify_names", *STEPS]
 KINDS = LAUNCH, TO_DEVICE, ALLOCATION
 FLOORS = ["units", "weights from L2", "states in memory", "products, float32", "products, TF32", "barrier"]
-TIMES = ["units", "forward: launch", "reads", "**step**", "backward: launch", "reads", "**step**"]
+TIMES = ["units", "forward: reads", "**step**", "backward: reads", "**step**"]
 TIMES += ["**persistent, float32**", "**persistent, TF32**"]
 PRODUCTS = ["kernel", "global memory", "shared memory", "instructions", "rows: memory", "**time**", "columns: memory"]
 PRODUCTS += ["**time**"]
@@ -53,17 +52,15 @@ reads them once.
 
 {floors}
 
-A launch of the forward step has {forward} arrays, a launch of the backward step {backward}. A thread reads two numbers
-per multiply-add. In the forward step, the weights of neighbouring threads are in different cache lines, so a warp reads
-32 lines. In the backward step, they share a line. A multiprocessor reads one line a cycle. Python prepares the next
-launch while the device works, so a step takes the larger of both times. The persistent kernel is a forward step: a
-barrier, the reads of all states from L2 by each block, and the product at its peak rate.
+The weights that a warp reads share a cache line. A thread of the forward step reads an output once for all gates, and
+a weight per gate. A thread of the backward step reads two numbers per multiply-add. A multiprocessor reads one line a
+cycle. Python prepares the next launch while the device works, so a step takes the larger of both times. The persistent
+kernel is a forward step: a barrier, the reads of all states from L2 by each block, and the product at its peak rate.
 
 {times}
 
-The model says that, from 512 units on, the order in which the forward step reads weights costs more than launches do.
-Both cost more than a persistent kernel takes. The model leaves out the products over all rows, latencies, and the
-caches of multiprocessors.
+The model says that, from 512 units on, reads take longer than launches, and a persistent kernel takes less time than
+both. The model leaves out the products over all rows, latencies, and the caches of multiprocessors.
 
 """
 PRODUCT = """## Predicted time of a product
@@ -75,10 +72,10 @@ is a weight with a column for each, as for the gradient of the inputs.
 
 {products}
 
-With a thread per result, a thread reads two numbers of global memory for each multiply-add, as steps of the recurrence
-do. In tiles, a block of threads copies operands to shared memory, 16 numbers of each row and column at a time, and a
-thread has 4 x 4 or 8 x 8 results in registers. A copy of 32 numbers takes a cycle to read and a cycle to write, or two
-of each if rows become columns. A load of 16 bytes for each thread of a warp takes two cycles, because two of four
+With a thread per result, a thread reads two numbers of global memory for each multiply-add, and a warp reads weights
+with rows from 32 cache lines. In tiles, a block of threads copies operands to shared memory, 16 numbers of each row and
+column at a time, and a thread has 4 x 4 or 8 x 8 results in registers. A copy of 32 numbers takes a cycle to read and a
+cycle to write, or two of each if rows become columns. A load of 16 bytes takes a warp two cycles, because two of four
 neighbouring threads read the same address. In the loop over k, a large tile has {large} instructions besides 256
 multiply-adds, and a small one {small} besides 64. The time is the larger one of memory and instructions, on the
 multiprocessor with the most tiles. Small tiles are for products that have not two large ones for each multiprocessor.
@@ -95,29 +92,17 @@ of arguments has its largest figures.
 
 
 class Recorder(Driver):
-    """The emulated device, which also remembers what was launched.
-
-    Attributes
-    ----------
-    launched : dict of (kernel, signature) to the number of arrays among its arguments
-    """
+    """The emulated device; it remembers the kernels that were launched, each with its signature, in their order."""
 
     def __init__(self):
         super().__init__()
         self.launched = {}
 
-    def launch(self, kernel, configuration, *arguments):
-        """Run a kernel, and remember it."""
-        signature = signature_of(arguments)
-        self.launched[kernel, signature] = _count_arrays(signature)
-        super().launch(kernel, configuration, *arguments)
-
-
-def _count_arrays(signature):
-    return sum(
-        _count_arrays(kind) if isinstance(kind, types.BaseTuple) else isinstance(kind, types.Array)
-        for kind in signature
-    )
+    def function(self, kernel, parameters):
+        """Return a kernel for its parameters, and remember it."""
+        found = super().function(kernel, parameters)
+        self.launched[found] = None
+        return found
 
 
 def measured():
@@ -182,10 +167,8 @@ def launch_table(counts):
     return markdown(header, [[label, *its] for label, its in counts.items()])
 
 
-def model_text(launched):
-    """Return the section of the model, for the arrays that launches of an LSTM's steps have."""
-    arrays = {name: max(launched[variant] for variant in variants) for name, variants in named(launched).items()}
-    forward, backward = (arrays[f"{way}_step of lstm, phase 0"] for way in ("forward", "backward"))
+def model_text():
+    """Return the section of the model."""
     lines = [
         f"* `{name}` = {show(value)}: {gpu_model.ASSUMPTIONS[name]}."
         for name, value in gpu_model.H100._asdict().items()
@@ -194,9 +177,7 @@ def model_text(launched):
         batch=gpu_model.BATCH,
         assumptions="\n".join(lines),
         floors=markdown(FLOORS, [gpu_model.floors(hidden) for hidden in gpu_model.SIZES]),
-        forward=forward,
-        backward=backward,
-        times=markdown(TIMES, [gpu_model.predictions(hidden, forward, backward) for hidden in gpu_model.SIZES]),
+        times=markdown(TIMES, [gpu_model.predictions(hidden) for hidden in gpu_model.SIZES]),
     )
 
 
@@ -213,7 +194,7 @@ def page():
     driver, counts = measured()
     packages = "numba", "numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc"
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
-    fixed = HEAD + LAUNCHES + launch_table(counts) + "\n" + model_text(driver.launched) + product_text()
+    fixed = HEAD + LAUNCHES + launch_table(counts) + "\n" + model_text() + product_text()
     return fixed, KERNELS.format(versions=versions) + kernel_table(driver.launched) + "\n"
 
 

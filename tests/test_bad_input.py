@@ -104,7 +104,7 @@ cases(
     "add",
     lambda v: vr.Variable(lod_tensor()) + v,
     [X.astype(float), X[:4], np.zeros(4, np.float32), "a", None, {}, np.zeros((7, 5, 3), np.float32), 1j, [None],
-     vr.create_lod_tensor(X, [[5]]), np.array(["a"] * 3), np.float64(2.0)],
+     vr.create_lod_tensor(X, [[5]]), np.array(["a"] * 3), np.array(2.0)],
 )  # fmt: skip
 cases("axis", lambda v: vr.Variable(X).sum(axis=v), [2, -3, 0.5, "a", (0, 1)])
 cases("reshape", lambda v: vr.Variable(X).reshape(*v), [(4, 4), (-1, -1), ("a",), (2, -1), (None,)])

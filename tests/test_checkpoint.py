@@ -192,3 +192,25 @@ def test_equal_contents_are_equal_files(tmp_path):
     for number in range(8):  # the order of a header's entries would differ by chance
         vr.save(tmp_path / str(number), model={"b": np.ones(3), "a": np.zeros(2)}, epoch=1, name="x")
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            (vr.nn.Linear(2, 1).state_dict(), "file"),
+            r"save: expected a path and then groups.*got a dict first, .*save\(path,",
+        ),
+        (
+            ("file", vr.nn.Linear(2, 1).state_dict()),
+            r"save: expected a path and then groups.*model=model\.state_dict\(\)",
+        ),
+        ((vr.nn.Linear(2, 1), "file"), "got a Linear first"),
+    ],
+)
+def test_arguments_of_torch_save_are_put_right(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=message) as caught:
+        vr.save(*given)
+    assert isinstance(caught.value, vr.InputError)
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from tests.emulated.device import Driver, missing
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from tests.training_steps import check_losses, step_on
 from varlen_rnn.runtime import cuda, device
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -141,35 +142,11 @@ MODELS = {
 }
 
 
-def stepper(name, place):
-    """Return the training step of a model, on a device."""
-    make, targets = MODELS[name]
-    vr.manual_seed(0)
-    model, ids, wanted = make().to(place), IDS.to(place), targets.to(place)
-    optimizer = vr.optim.Adam(model.parameters(), lr=1e-2)
-    vr.manual_seed(1)  # of dropout
-
-    def step():
-        optimizer.zero_grad()
-        loss = model(ids, wanted).mean()
-        loss.backward()
-        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss
-
-    return step
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_models_learn_as_on_the_cpu(name, on_cuda):
-    losses = {}
-    for place in ("cpu", "cuda"):
-        step = stepper(name, place)
-        losses[place] = [step().item() for _ in range(3)]
-    np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
-    gc.collect()
-    with steady():
-        step()
+    make, targets = MODELS[name]
+    loss_of = lambda model, ids, wanted: model(ids, wanted).mean()
+    check_losses(lambda place: step_on(place, make, loss_of, IDS, targets))
 
 
 @pytest.fixture

@@ -77,12 +77,56 @@ def test_every_sequence_comes_once_with_its_rows_and_labels(lengths, size, by_ro
 def test_the_order_is_a_function_of_seed_and_epoch(limit, bucket):
     made = batches(SEQUENCES, shuffle=True, bucket=bucket, seed=3, epoch=5, **limit)
     again = batches(SEQUENCES, shuffle=True, bucket=bucket, seed=3, **limit)
-    assert visited(made) == visited(made) == visited(again.at_epoch(5)) == visited(again.at_epoch(2).at_epoch(5))
-    assert visited(made) != visited(again.at_epoch(6))
-    assert visited(made) != visited(batches(SEQUENCES, shuffle=True, bucket=bucket, seed=4, epoch=5, **limit))
+    first = visited(made)
+    assert first == visited(again.at_epoch(5)) == visited(again.at_epoch(2).at_epoch(5))
+    assert first != visited(again.at_epoch(6))
+    assert first != visited(batches(SEQUENCES, shuffle=True, bucket=bucket, seed=4, epoch=5, **limit))
     # A stopped run goes on with the batch that it had reached.
-    for number, x in enumerate(made):
+    for number, x in enumerate(made.at_epoch(5)):
         np.testing.assert_array_equal(x.data, again.at_epoch(5)[number].data)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "bucket": True}, {"weights": np.ones(300)}])
+def test_each_pass_has_the_order_of_the_next_epoch(options):
+    sequences = [[k] for k in range(300)]
+    made = batches(sequences, np.arange(300), batch_size=16, seed=3, epoch=4, **options)
+    for epoch in (4, 5, 6):
+        batch = 0
+        for x, labels in made:
+            assert made.epoch == epoch
+            np.testing.assert_array_equal(made.indices(batch), labels)
+            np.testing.assert_array_equal(made[batch][0].data, x.data)
+            np.testing.assert_array_equal(made.at_epoch(epoch)[batch][1], labels)
+            batch += 1
+        assert batch == len(made)
+        assert f"epoch {epoch}" in repr(made)
+    resumed = made.at_epoch(7)
+    assert [labels.tolist() for _, labels in made] == [labels.tolist() for _, labels in resumed]
+    for rank in (0, 1):
+        part = made.part(rank, 2)
+        assert part.epoch == made.epoch == 7
+        for epoch in (7, 8):
+            assert [l.tolist() for _, l in part] == [l.tolist() for _, l in made.at_epoch(epoch).part(rank, 2)]
+
+
+def test_a_pass_keeps_its_order_while_another_begins():
+    made = batches([[k] for k in range(100)], batch_size=7, shuffle=True)
+    first, second = iter(made), iter(made)
+    assert [x.data.tolist() for x in first] == visited_rows(made.at_epoch(0))
+    assert [x.data.tolist() for x in second] == visited_rows(made.at_epoch(1))
+    pairs = [(x.data.tolist(), y.data.tolist()) for x, y in zip(made, made, strict=True)]
+    assert [list(one) for one in zip(*pairs, strict=True)] == [visited_rows(made.at_epoch(n)) for n in (2, 3)]
+
+
+def visited_rows(made):
+    return [x.data.tolist() for x in made]
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket": True}])
+def test_passes_that_draw_nothing_are_the_same(options):
+    made = batches(SEQUENCES, batch_size=16, **options)
+    assert visited(made) == visited(made)
+    assert made.epoch == 0
 
 
 @pytest.mark.parametrize("limit", [{"batch_size": 16}, {"max_tokens": 500}])

@@ -15,9 +15,10 @@ from tests.emulated.kernels import Kernel, LaunchError, Schedule
 from tests.emulated.ledger import COUNTS, TO_DEVICE, steady
 from tests.emulated.mutants import SCHEDULES, mutants, schedules_that_see, survivors
 from tests.emulated.ptx import Unsupported
-from tests.emulated.sources import digest_of, ptx_of, signature_of
+from tests.emulated.sources import digest_of, ptx_of
 from varlen_rnn.kernels import pool, rows
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.parameters import Parameters, types_of
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 F1, I1, L1 = float32[::1], int32[::1], int64[::1]
@@ -410,13 +411,13 @@ def test_a_device_array_does_not_come_to_the_host_unseen(on_device):
 
 
 def test_a_kernel_takes_no_array_of_the_host(on_device):
-    with pytest.raises(TypeError, match="on the host"):
+    with pytest.raises(TypeError, match="arrays on a CUDA device"):
         rows.gather_rows_cuda[1, 32](np.ones((2, 2)), on_device(np.array([0])), on_device(np.zeros((1, 2))))
 
 
 def test_views_have_the_types_of_their_layout(on_device):
     x = on_device(np.zeros((4, 6)))
-    kinds = signature_of([x, x[:, 1:], x.T, x[0], np.float32(1), 1, True])
+    kinds = types_of(Parameters((x, x[:, 1:], x.T, x[0], np.float32(1), 1, True)).kinds)
     assert kinds == (*(types.Array(types.float64, 2, layout) for layout in "CAF"), types.float64[::1], *kinds[4:])
     assert kinds[4:] == (types.float32, types.int64, types.boolean)
 

@@ -1,6 +1,5 @@
 """Steps of the examples' models on the emulated device: the CPU's losses, and no copy for a batch that comes again."""
 
-import gc
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.emulated.device import Driver, missing
-from tests.emulated.ledger import steady
+from tests.training_steps import check_losses, step_on
 from varlen_rnn.distributed import Communicator
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import cuda
@@ -84,36 +83,13 @@ def longest_of(name):
 def stepper(name, place):
     """Return the training step of an example's model, on a device."""
     make, loss_of, given = STEPS[name]
-    vr.manual_seed(0)
-    model = make(example(name)).to(place)
-    batch = [(value if isinstance(value, vr.LoDTensor) else vr.Variable(value)).to(place) for value in given]
-    optimizer = vr.optim.Adam(model.parameters(), lr=1e-2, lazy=True)
-    vr.manual_seed(1)  # of dropout
-
-    def step():
-        optimizer.zero_grad()
-        loss = loss_of(model, *batch)
-        loss.backward()
-        vr.optim.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return loss
-
-    return step
+    return step_on(place, lambda: make(example(name)), loss_of, *given)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_have_the_losses_of_the_cpu(name, monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
-    losses = {}
-    for place in ("cpu", "cuda"):
-        step = stepper(name, place)
-        losses[place] = [step().item() for _ in range(3)]
-    np.testing.assert_allclose(losses["cuda"], losses["cpu"], rtol=1e-6)
-    assert losses["cpu"][2] != losses["cpu"][0]
-    if name not in MOVES:
-        gc.collect()
-        with steady():
-            step()
+    check_losses(lambda place: stepper(name, place), is_steady=name not in MOVES)
 
 
 def test_examples_train_where_they_are_told(monkeypatch):

@@ -21,8 +21,8 @@ def test_every_assumption_has_a_source():
 @pytest.mark.parametrize("hidden", gpu_model.SIZES)
 def test_predictions_are_no_less_than_floors(hidden):
     _, weights, states, fp32, tf32, barrier = gpu_model.floors(hidden)
-    _, launch, _, forward, _, _, backward, persistent, with_tf32 = gpu_model.predictions(hidden, 10, 20)
-    assert min(forward, backward) >= max(launch, weights, fp32)
+    _, _, forward, _, backward, persistent, with_tf32 = gpu_model.predictions(hidden)
+    assert min(forward, backward) >= max(gpu_model.H100.launch, weights, fp32)
     assert persistent >= barrier + fp32
     assert persistent > with_tf32 >= barrier + tf32
     assert states > 0

@@ -47,6 +47,27 @@ def test_modules_are_listed_once_from_the_outermost_on():
     assert [type(module).__name__ for module in model.modules()] == ["Sequential", "Linear", "Sequential", "Tanh"]
     assert model.children() == [shared, model[1]]
     assert model.modules()[1] is shared
+    assert [name for name, _ in model.named_modules()] == ["", "0", "1", "1.0"]
+    assert [name for name, _ in model.named_modules("net")] == ["net", "net.0", "net.1", "net.1.0"]
+    assert [module for _, module in model.named_modules()] == model.modules()
+    assert [name for name, _ in Stack().named_modules()] == ["", "layers.0", "layers.1"]
+
+
+def test_a_module_is_frozen_and_thawed():
+    model = vr.nn.Sequential(vr.nn.Embedding(3, 2), vr.nn.Linear(2, 1))
+    assert model[0].requires_grad_(False) is model[0]
+    assert [parameter.requires_grad for parameter in model.parameters()] == [False, True, True]
+    model(np.array([0, 1])).sum().backward()
+    assert model[0].weight.grad is None
+    model.requires_grad_()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    model[0].weight = vr.nn.Parameter(np.zeros((3, 2), np.float16), requires_grad=False)
+    model[1].requires_grad_(False)
+    with pytest.raises(vr.DTypeError, match="float16"):
+        model.requires_grad_()
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(vr.DTypeError):
+        model.requires_grad_(np.ones(2))
 
 
 def test_zero_grad_of_a_module_drops_all_gradients():
@@ -55,6 +76,39 @@ def test_zero_grad_of_a_module_drops_all_gradients():
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.zero_grad()
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.twins
+@pytest.mark.parametrize("of_module", [True, False])
+def test_gradients_are_dropped_or_zero(device, of_module):
+    model = vr.nn.Sequential(vr.nn.Embedding(3, 2), vr.nn.Linear(2, 1))
+    place = vr.Variable(vr.LoDTensor(device.put(np.zeros(1)))).device
+    model.to(place)
+    owner = model if of_module else vr.optim.SGD(model.parameters(), lr=1.0)
+    ids = vr.Variable(np.array([0, 1])).to(place)
+
+    def table():
+        gradient = model[0].weight.grad
+        return device.get(gradient.to_dense())
+
+    model(ids).sum().backward()
+    once, seen = table(), model[1].weight.grad
+    kept = device.get(seen).copy()
+    owner.zero_grad(set_to_none=False)
+    assert isinstance(model[0].weight.grad, vr.SelectedRows)
+    for parameter in model[1].parameters():
+        assert parameter.grad.shape == parameter.shape
+        assert not device.get(parameter.grad).any()
+    assert not table().any()
+    np.testing.assert_array_equal(device.get(seen), kept)  # a gradient that someone keeps stays
+    model(ids).sum().backward()
+    np.testing.assert_array_equal(table(), once)
+    owner.zero_grad(set_to_none=True)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    owner.zero_grad(set_to_none=False)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(vr.DTypeError):
+        owner.zero_grad(set_to_none=np.ones(2))
 
 
 class Grid(vr.nn.Module):
@@ -110,8 +164,11 @@ def test_state_dicts_are_copies_and_strict():
     assert (model.weight.data == 7).all()
     with pytest.raises(vr.CheckpointError, match="bias"):
         model.load_state_dict({"weight": state["weight"]})
-    model.load_state_dict({"weight": state["weight"] + 1, "more": state["bias"]}, strict=False)
+    keys = model.load_state_dict({"weight": state["weight"] + 1, "more": state["bias"]}, strict=False)
     assert (model.weight.data == 8).all()
+    assert keys == (["bias"], ["more"])
+    assert (keys.missing_keys, keys.unexpected_keys) == (["bias"], ["more"])
+    assert model.load_state_dict(state) == ([], [])
 
 
 def test_the_seed_decides_parameters_and_dropout():

@@ -134,7 +134,6 @@ def test_two_lods_are_an_error_that_names_both():
 DTYPES = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8]
 FORMS = {
     "array": lambda dtype: np.ones(3, dtype),
-    "scalar": lambda dtype: np.dtype(dtype).type(1),
     "array of rank 0": lambda dtype: np.ones((), dtype),
     "LoDTensor": lambda dtype: vr.LoDTensor(np.ones(3, dtype)),
     "Variable": lambda dtype: vr.Variable(np.ones(3, dtype)),

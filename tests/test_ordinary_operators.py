@@ -806,3 +806,46 @@ def test_integers_add_subtract_and_multiply_as_in_numpy(dtype):
         vr.Variable(x) / y
     with pytest.raises(vr.DTypeError, match="an integer, beside"):
         vr.Variable(x) + 0.5
+
+
+SCALARS = [np.sqrt(8), np.float32(0.1), np.float16(2), np.longdouble(3), np.int64(2), np.uint8(3), np.bool_(True)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("number", SCALARS, ids=lambda number: type(number).__name__)
+def test_scalars_of_numpy_are_numbers(number, dtype):  # as in PyTorch, which asserts the same in test_ordinary_torch
+    x = vr.Variable(np.array([1.0, 2.0], dtype), requires_grad=True)
+    plain = number.item() if number.dtype.kind != "f" else float(number)
+    for compute in (
+        lambda x, n: x / n, lambda x, n: n / x, lambda x, n: n * x, lambda x, n: x + n, lambda x, n: n - x,
+        lambda x, n: F.maximum(x, n), lambda x, n: F.minimum(n, x), lambda x, n: x.clip(n, None), lambda x, n: x > n,
+        lambda x, n: F.where(x > 1.5, x, n), lambda x, n: F.where(x > 1.5, n, x), lambda x, n: F.equal(x, n),
+    ):  # fmt: skip
+        found, wanted = compute(x, number), compute(x, plain)
+        assert found.dtype == wanted.dtype
+        assert np.array_equal(found, wanted)
+    with vr.program_guard() as program:
+        out = vr.feed_data("x", [-1], str(np.dtype(dtype))) / number
+    assert np.array_equal(vr.Executor().run(program, {"x": x.numpy()}, [out])[0], x.detach() / plain)
+
+
+def test_scalars_of_numpy_beside_integers_are_integers():
+    x = vr.Variable([1, 2])
+    assert (x * np.int32(3)).numpy().tolist() == [3, 6]
+    with pytest.raises(vr.DTypeError, match=r"expected an integer, beside int64, got 0\.5"):
+        x * np.float32(0.5)
+    with pytest.raises(vr.InputError):
+        x.astype(np.float32) * np.complex64(1)
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], (1, 2), [[1.0, 2.0]]])
+def test_lists_of_another_data_type_name_the_array_to_write(values):  # PyTorch refuses every list
+    x = vr.Variable(np.ones(2, np.float32))
+    for compute in (lambda: x * values, lambda: values + x, lambda: F.maximum(x, values)):
+        with pytest.raises(vr.DTypeError, match=r"expected float32.*got a (list|tuple).*np\.array\(values, x\.dtype\)"):
+            compute()
+    assert np.array_equal(x * np.array(values, x.dtype), np.array(values, x.dtype))
+    assert (vr.Variable(np.ones(2)) * [1.0, 2.0]).numpy().tolist() == [1, 2]
+    assert F.maximum(2, [1.0, 5.0]).numpy().tolist() == F.maximum([1.0, 5.0], 2).numpy().tolist() == [2, 5]
+    with pytest.raises(vr.DTypeError, match="maximum, y: expected a Variable"):
+        F.maximum([1.0, 5.0], None)

@@ -102,3 +102,15 @@ def test_values_and_gradients(name, dtype):
     np.testing.assert_allclose(np.asarray(out), wanted.detach().numpy(), **tolerance)
     for x, t in zip(xs, ts, strict=True):
         np.testing.assert_allclose(x.grad, t.grad.numpy(), **tolerance)
+
+
+@pytest.mark.parametrize("number", [np.sqrt(8), np.float32(0.1), np.int64(2), np.bool_(True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scalars_of_numpy_take_the_data_type(number, dtype):
+    array = np.array([1.0, 2.0], dtype)
+    for compute in (lambda x: x * number, lambda x: x / number, lambda x: number + x):
+        ours, theirs = compute(vr.Variable(array)), compute(torch.from_numpy(array))
+        assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
+        np.testing.assert_allclose(ours, theirs, rtol=1e-7)
+    with pytest.raises(TypeError):
+        torch.from_numpy(array) * [1.0, 2.0]

@@ -226,13 +226,16 @@ def test_each_synchronisation_is_needed(tf32, monkeypatch):
     kernel = forward_kernel(layer.cell, Layout.of(layer.cell, HIDDEN))
     ptx = ptx_of(kernel.source, kinds(1))
 
-    def run(changed, schedule):
-        def launch_together(self, _, blocks, threads, shared, *arguments):
-            changed.launch(
-                (blocks,), (threads,), arguments, shared, schedule=dataclasses.replace(schedule, limit=3_000_000)
-            )
+    original = Driver.run
 
-        monkeypatch.setattr(Driver, "launch_together", launch_together)
+    def run(changed, schedule):
+        def changed_run(self, function, blocks, threads, parameters, shared=0, together=False):
+            if not together:
+                return original(self, function, blocks, threads, parameters)
+            limited = dataclasses.replace(schedule, limit=3_000_000)
+            return changed.run((blocks,), (threads,), parameters, shared, schedule=limited)
+
+        monkeypatch.setattr(Driver, "run", changed_run)
         np.testing.assert_array_equal(layer.run("cuda")[0], right)
 
     assert schedules_that_see(ptx, run) == 0

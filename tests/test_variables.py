@@ -326,11 +326,25 @@ def test_bools_and_integers_are_converted_to_be_summed():
         (lambda x: x.max(1, keepdim=True), "'keepdim' .its name is keepdims, as in NumPy"),
         (lambda x: x.transpose(dim0=0, dim1=1), "'dim0' .its name is axis0"),
         (lambda x: F.concat([x, x], dim=0), r"^concat\(\) got an unexpected keyword argument 'dim' \(its name is axis"),
-        (lambda x: F.softmax(x, dim=-1), "leave it out: it is over the last axis"),
-        (lambda x: F.log_softmax(x, dim=-1), "leave it out: it is over the last axis"),
+        (
+            lambda x: F.softmax(x, dim=0),
+            r"^softmax\(\) .* 'dim' \(it is over the last axis.*transpose\(axis, -1\) before",
+        ),
+        (lambda x: F.log_softmax(x, axis=0), r"^log_softmax\(\) .*sequence_softmax is over the steps of each sequence"),
+        (lambda x: vr.nn.Softmax(dim=1), r"^Softmax\(\) .*it is over the last axis, as dim=-1 is: leave it out"),
         (lambda x: x.sum(along=1), r"unexpected keyword argument 'along'$"),
     ],
 )
 def test_an_argument_of_pytorch_is_answered_with_its_name_here(call, message):
     with pytest.raises(TypeError, match=message):
         call(vr.Variable(np.ones((2, 3))))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_hint_of_softmax_reaches_any_axis(axis):
+    x = np.random.default_rng(0).standard_normal((5, 3, 2))
+    y = F.softmax(vr.Variable(x).transpose(axis, -1)).transpose(axis, -1)
+    np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(axis=axis, keepdims=True), rtol=1e-12)
+    of_rows = vr.Variable(vr.create_lod_tensor(x[:, :, 0], [[2, 3]]))
+    of_sequences = vr.sequence_softmax(of_rows).numpy()
+    np.testing.assert_allclose([of_sequences[:2].sum(axis=0), of_sequences[2:].sum(axis=0)], 1.0)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.array_file import pieces, read_arrays
-from varlen_rnn.errors import CheckpointError, check_flag, check_path, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, check_flag, check_path, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
@@ -23,7 +23,7 @@ from varlen_rnn.whole_file import write_file
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
-def save(path: StrPath, **groups: Any) -> None:
+def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
     """Write groups of arrays, and values that JSON can hold, to one file; a crash leaves no half-written file.
 
     Arrays are written piece by piece, without a copy in memory.  Nobody may change them meanwhile.
@@ -39,6 +39,8 @@ def save(path: StrPath, **groups: Any) -> None:
     ------
     CheckpointError
         If two arrays have the same name, a name is not a str, or content is neither arrays nor JSON values.
+    DTypeError
+        If a group has no name, as in `save(state, path)`.
     OSError
         If the path cannot be written.
 
@@ -50,6 +52,10 @@ def save(path: StrPath, **groups: Any) -> None:
     >>> load(path)
     {'model': {'weight': array([1., 1.])}, 'epoch': 3}
     """
+    if unnamed:
+        hint = "save(path, model=model.state_dict()); load(path)['model'] returns the group"
+        got = f"a {type(path).__name__} first, and {len(unnamed)} more without a name"
+        raise DTypeError("save", expected="a path and then groups by name", got=got, hint=hint)
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, Any]] = {}
     for group, content in groups.items():

@@ -174,6 +174,11 @@ def hinting(**hints: str) -> Callable[[F], F]:
 
 
 NO_BATCH_AXIS = "leave it out: rows have no batch axis"
+_LAST_AXIS = (
+    "it is over the last axis, as dim=-1 is: leave it out; transpose(axis, -1) before and after reaches another axis, "
+    "and sequence_softmax is over the steps of each sequence"
+)
+over_last_axis = hinting(dim=_LAST_AXIS, axis=_LAST_AXIS)
 numpy_names = hinting(
     dim="its name is axis, as in NumPy",
     keepdim="its name is keepdims, as in NumPy",

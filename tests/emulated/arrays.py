@@ -12,11 +12,6 @@ _ALIGNED = 512  # bytes, as on a GPU
 _UNREAD = 0xFF  # every byte of new memory: NaN as a float, -1 as an integer
 
 
-def layout(array):
-    """Return the letter by which Numba types an array: C or F if it is contiguous, otherwise A."""
-    return "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else "A"
-
-
 class MemoryOfHost(Driver):
     """The part of a driver that allocates and copies; every event is counted, with the line that asks for it."""
 

@@ -3,7 +3,6 @@
 import collections
 import functools
 import importlib.util
-import math
 import platform
 import shutil
 import threading
@@ -14,8 +13,9 @@ from tests.emulated.arrays import MemoryOfHost
 from tests.emulated.figures import faults_of, find_ptxas
 from tests.emulated.kernels import Kernel, LaunchError, Schedule
 from tests.emulated.ledger import LAUNCH, count
-from tests.emulated.sources import digest_of, ptx_of, signature_of
+from tests.emulated.sources import digest_of, ptx_of
 from varlen_rnn.runtime.cuda import Limits
+from varlen_rnn.runtime.parameters import types_of
 
 MOST_THREADS = 1024  # of a block
 _stream = threading.RLock()  # launches of several threads of Python run one after another
@@ -70,23 +70,27 @@ class Driver(MemoryOfHost):
 
     limits = Limits((9, 0), multiprocessors=8, shared=64 * 1024)
 
-    def launch_together(self, kernel, blocks, threads, shared, *arguments):
-        """Run a kernel with all blocks at once, as the emulated device always does."""
-        assert blocks <= self.limits.multiprocessors
-        assert shared <= self.limits.shared
-        self.launch(kernel, (blocks, threads, 0, shared), *arguments)
+    def function(self, kernel, parameters):
+        """Return a kernel and the signature for which it is compiled."""
+        return kernel, types_of(parameters.kinds)
 
-    def launch(self, kernel, configuration, *arguments):
-        """Run a kernel on `configuration`: blocks, threads of a block, and, after a stream, bytes of shared memory."""
-        grid, block, _, shared = (*configuration, 0, 0)[:4]
-        grid, block = (tuple(n) if isinstance(n, tuple) else (int(n),) for n in (grid, block))
-        if not (0 < math.prod(block) <= MOST_THREADS and all(n > 0 for n in grid)):
-            raise LaunchError(f"expected 1 to {MOST_THREADS} threads a block, and blocks, got {grid}, {block}")
-        signature, function = signature_of(arguments), kernel.py_func
+    def run(self, function, blocks, threads, parameters, shared=0, together=False):
+        """Run a kernel; its blocks always run together."""
+        if not (0 < threads <= MOST_THREADS and blocks > 0):
+            raise LaunchError(f"expected 1 to {MOST_THREADS} threads a block, and blocks, got {blocks}, {threads}")
+        if together:
+            assert blocks <= self.limits.multiprocessors
+            assert shared <= self.limits.shared
+        (kernel, signature), code = function, function[0].py_func
         count(LAUNCH)
-        LAUNCHED[function.__module__, function.__qualname__, _digest_of(kernel), signature] += 1
+        LAUNCHED[code.__module__, code.__qualname__, _digest_of(kernel), signature] += 1
         try:
             with _stream:
-                _compiled(kernel, signature).launch(grid, block, arguments, shared, schedule=self.schedule)
+                compiled = self.compiled(kernel, signature)
+                compiled.run((blocks,), (threads,), parameters, shared, schedule=self.schedule)
         except LaunchError as error:
-            raise LaunchError(f"{function.__qualname__}{signature}: {error}") from None
+            raise LaunchError(f"{code.__qualname__}{signature}: {error}") from None
+
+    def compiled(self, kernel, signature):
+        """Return a kernel for types of arguments."""
+        return _compiled(kernel, signature)

@@ -18,6 +18,7 @@ def kept(name, make):
     """Return the path of a file in the folder; `make(path)` writes it if it is not there, then it appears whole."""
     path = folder() / name
     if not path.exists():
+        path.parent.mkdir(exist_ok=True)
         partial = path.with_name(f"{os.getpid()}.{path.name}")
         make(partial)
         os.replace(partial, path)

@@ -9,19 +9,21 @@ import hashlib
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from tests.emulated.folder import kept
 from tests.emulated.ptx import Source
 from tests.emulated.translation import translate
-from varlen_rnn.runtime.device_array import DeviceArray
+from varlen_rnn.runtime.parameters import ArrayKind, Parameters, of_array
 
 _HERE = Path(__file__).parent
 _RUNTIME = ("runtime.h", "threads.h", "scheduler.cpp", "races.cpp", "meetings.cpp")
 # Contraction would fuse what PTX keeps apart; a fortified longjmp refuses to change stacks.
 _COMMAND = ["g++", "-std=c++17", "-shared", "-fPIC", "-w", "-mfma", "-ffp-contract=off", "-fno-strict-aliasing"]
-_COMMAND += ["-U_FORTIFY_SOURCE", f"-I{_HERE}"]
+_COMMAND += ["-U_FORTIFY_SOURCE"]
+_OF_KERNELS = "-O1"
 _ERROR_BYTES = 400
 
 
@@ -69,23 +71,37 @@ class _Given(ctypes.Structure):
     ]
 
 
+def _compile(path, *arguments):
+    """Write what g++ makes of its arguments."""
+    command = [*_COMMAND, *arguments, f"-I{_HERE}", "-o", str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(run.stderr[:3000])
+
+
 def _library(name, *arguments):
     """Load a shared library that g++ makes if it is not in the folder."""
-
-    def make(path):
-        run = subprocess.run([*_COMMAND, *arguments, "-o", str(path)], capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise RuntimeError(run.stderr[:3000])
-
-    return ctypes.CDLL(str(kept(f"{name}.so", make)), mode=ctypes.RTLD_GLOBAL)
+    path = kept(f"{name}.so", lambda path: _compile(path, *arguments))
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 @functools.cache
 def _runtime():
-    """Load the scheduler, compiled once for all kernels, and return the part of its text that kernels include."""
+    """Load the scheduler, compiled once for all kernels.
+
+    Returns
+    -------
+    text : str
+        The header that kernels include.
+    folder : Path
+        Where g++ finds it parsed already, which saves a quarter of the time of a kernel.
+    """
     digest = hashlib.sha256("".join((_HERE / name).read_text() for name in _RUNTIME).encode()).hexdigest()[:16]
     _library(f"runtime-{digest}", "-O2", *(str(_HERE / name) for name in _RUNTIME if name.endswith(".cpp")))
-    return (_HERE / "runtime.h").read_text()
+    header = _HERE / "runtime.h"
+    name = f"runtime-{digest}/runtime.h.gch"
+    parsed = kept(name, lambda path: _compile(path, _OF_KERNELS, "-x", "c++-header", str(header)))
+    return header.read_text(), parsed.parent
 
 
 class Kernel:
@@ -93,39 +109,37 @@ class Kernel:
 
     def __init__(self, ptx):
         self.source = Source(ptx)
-        code = translate(self.source)
-        digest = hashlib.sha256((code + _runtime()).encode()).hexdigest()[:20]
+        code, (header, parsed) = translate(self.source), _runtime()
+        digest = hashlib.sha256((code + header).encode()).hexdigest()[:20]
         source = kept(f"{digest}.cpp", lambda path: path.write_text(code))
-        self._library = _library(digest, "-O1", str(source))
+        self._library = _library(digest, f"-I{parsed}", _OF_KERNELS, str(source))
         found = (ctypes.c_uint64 * (2 * len(self.source.tables) + 1))()
         self._tables = list(found[: 2 * self._library.tables(found)])
-        self._kinds = [kind for kind, _ in self.source.params]
 
-    def launch(self, grid, block, arguments, shared_bytes=0, cluster=0, schedule=Schedule()):
+    def launch(self, grid, block, arguments, **options):
+        """Run the kernel on arrays of the host, and numbers, with the options of `run`."""
+        return self.run(grid, block, Parameters(tuple(map(_of_host, arguments))), **options)
+
+    def run(self, grid, block, parameters, shared_bytes=0, cluster=0, schedule=Schedule()):
         """Run the kernel, and return the number of switches between threads.
 
         Parameters
         ----------
         grid, block : tuple of up to three int
             Blocks, and threads in a block.
-        arguments : list
-            Arrays on the host or the device, and numbers.
+        parameters : Parameters
         shared_bytes : int
             Size of the dynamic shared memory.
         cluster : int
             Blocks in a cluster, or 0 without clusters.
         schedule : Schedule
         """
-        values, ranges = [], list(self._tables)
-        for argument in arguments:
-            values += _parameters(argument, ranges)
-        if len(values) != len(self._kinds):
-            raise TypeError(f"expected {len(self._kinds)} parameters of PTX, got {len(values)}")
-        cells = [_cell(kind, value) for kind, value in zip(self._kinds, values, strict=True)]
-        pointers = (ctypes.c_void_p * max(1, len(cells)))(*map(ctypes.addressof, cells))
+        if len(parameters.numbers) != len(self.source.params):
+            raise TypeError(f"expected {len(self.source.params)} parameters of PTX, got {len(parameters.numbers)}")
+        ranges = [*self._tables, *spans_of(parameters)]
         spans = (ctypes.c_uint64 * max(1, len(ranges)))(*ranges)
         given = _Given(
-            params=ctypes.addressof(pointers),
+            params=parameters.address,
             grid=(ctypes.c_int * 3)(*grid, *[1] * (3 - len(grid))),
             ntid=(ctypes.c_int * 3)(*block, *[1] * (3 - len(block))),
             cluster=cluster,
@@ -143,22 +157,31 @@ class Kernel:
         return switches.value
 
 
-def _cell(kind, value):
-    """Return a number as the kernel reads it."""
-    if kind in ("f32", "f64"):
-        return (ctypes.c_float if kind == "f32" else ctypes.c_double)(value)
-    return ctypes.c_int64(int(value))
+def _of_host(argument):
+    """Return an argument as launches take it: an array of the host with its parameters."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    return SimpleNamespace(parameters=of_array(argument, argument.ctypes.data), array=argument)
 
 
-def _parameters(argument, ranges):
-    """Return the parameters of PTX for an argument; add the memory that an array spans to the ranges."""
-    if isinstance(argument, tuple):
-        return [value for item in argument for value in _parameters(item, ranges)]
-    if isinstance(argument, np.generic) or not isinstance(argument, np.ndarray | DeviceArray):
-        return [argument]
-    interface = argument.interface() if isinstance(argument, DeviceArray) else argument.__array_interface__
-    shape, at, itemsize = interface["shape"], interface["data"][0], int(interface["typestr"][2:])
-    size, strides = int(np.prod(shape)), argument.strides
-    reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)] if size else []
-    ranges += [at + sum(min(0, r) for r in reach), at + sum(max(0, r) for r in reach) + itemsize * bool(size)]
-    return [0, 0, size, itemsize, at, *shape, *strides]
+def spans_of(parameters):
+    """Return where the memory of each array begins and ends, as a kernel finds the array in its parameters."""
+    spans, left = [], list(parameters.numbers)
+    for kind in _flat(parameters.kinds):
+        if not isinstance(kind, ArrayKind):
+            del left[0]
+            continue
+        _, _, size, itemsize, at, *sizes = left[: 5 + 2 * kind.ndim]
+        del left[: 5 + 2 * kind.ndim]
+        shape, strides = sizes[: kind.ndim], sizes[kind.ndim :]
+        reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)] if size else []
+        spans += [at + sum(min(0, r) for r in reach), at + sum(max(0, r) for r in reach) + itemsize * bool(size)]
+    return spans
+
+
+def _flat(kinds):
+    for kind in kinds:
+        if isinstance(kind, tuple) and not isinstance(kind, ArrayKind):
+            yield from _flat(kind)
+        else:
+            yield kind

@@ -9,29 +9,12 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-from numba import from_dtype, typeof, types
+from numba import types
 
-from tests.emulated.arrays import layout
 from tests.emulated.folder import kept
 from varlen_rnn.runtime.cuda import numba_cuda
-from varlen_rnn.runtime.device_array import DeviceArray
 
 COMPUTE_CAPABILITY = 9, 0
-
-
-def signature_of(arguments):
-    """Return the types of arguments; a host array is an error, because Numba would copy it there and back."""
-    return tuple(map(_type_of, arguments))
-
-
-def _type_of(argument):
-    if isinstance(argument, tuple):
-        return types.Tuple(tuple(map(_type_of, argument)))
-    if isinstance(argument, DeviceArray):
-        return types.Array(from_dtype(argument.dtype), argument.ndim, layout(argument))
-    if isinstance(argument, np.ndarray):
-        raise TypeError("expected arrays on the device, got one on the host, which Numba would copy there and back")
-    return typeof(argument)
 
 
 def ptx_of(function, signature):

@@ -1,4 +1,4 @@
-"""Make batches of sequences, in an order that changes with every epoch.
+"""Make batches of sequences, in an order that changes with every epoch: with every pass.
 
 The order depends only on (seed, epoch), so that a run that was stopped can continue with exactly the next batch.
 Batches need no padding, but `bucket` still saves time, because sequences of similar length keep every step busy.
@@ -26,7 +26,7 @@ from varlen_rnn.errors import (
     check_list,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows, check_unmasked, read_only
+from varlen_rnn.rows.checks import as_rows, check_no_gradient, check_unmasked, read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.typing import Rows
 
@@ -39,9 +39,19 @@ _MOST = 2**50  # the largest budget; POOL times this fits 64 bits
 
 
 class Batches(Generic[Batch]):
-    """The batches of one epoch, as `batches` returns them; each iteration gives the same batches.
+    """The batches of an epoch, as `batches` returns them.
 
     `len(b)` is the number of batches, `b[k]` is batch k, and `b.at_epoch(n)` are the batches of another epoch.
+
+    With `shuffle` or `weights`, each pass has an order of its own, as in PyTorch's DataLoader: the first loop over `b`
+    has the order of the epoch `b.epoch`, and each later loop begins the next epoch.  The order is a function of the
+    seed and the epoch, so `b.at_epoch(n)` begins a pass again, or resumes.  `len(b)`, `b[k]` and `b.indices(k)` belong
+    to the pass that began last.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch of the pass that began last, or of the first pass if none began.
 
     Examples
     --------
@@ -51,6 +61,9 @@ class Batches(Generic[Batch]):
     >>> x, labels = b[0]
     >>> x.to_sequences(), labels
     ([array([1, 2]), array([3])], array([0, 1]))
+    >>> b = batches([[1], [2], [3], [4]], batch_size=4, shuffle=True)
+    >>> [batch.data.tolist() for epoch in range(2) for batch in b], b.epoch
+    ([[3, 1, 2, 4], [4, 1, 3, 2]], 1)
     """
 
     def __init__(
@@ -60,17 +73,23 @@ class Batches(Generic[Batch]):
         labels: np.ndarray | Store | None,
         cut: Callable[[int], list[np.ndarray]],
         epoch: int,
+        is_random: bool,
     ) -> None:
         self._stores = stores
         self._static = static
         self._labels = labels
-        self._cut = cut
-        self._indices = cut(epoch)
+        self._cut, self._is_random, self._has_begun = cut, is_random, False
+        # Both are set at once, because an interrupt may come between two lines.
+        self._of_epoch = epoch, cut(epoch)
         self._part: tuple[int, int, StepCost] | None = None
-        self.epoch = epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the pass that began last, or of the first pass if none began."""
+        return self._of_epoch[0]
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
-        """Return the batches of the epoch `epoch`; only shuffled batches differ between epochs.
+        """Return the batches of the epoch `epoch`, before any pass; only batches drawn at random differ between epochs.
 
         Examples
         --------
@@ -80,7 +99,8 @@ class Batches(Generic[Batch]):
         (False, True)
         """
         made: Batches[Batch]
-        made = Batches(self._stores, self._static, self._labels, self._cut, check_int(epoch, "epoch", 0))
+        epoch = check_int(epoch, "epoch", 0)
+        made = Batches(self._stores, self._static, self._labels, self._cut, epoch, self._is_random)
         made._part = self._part
         return made
 
@@ -126,14 +146,13 @@ class Batches(Generic[Batch]):
         return self._stores[0].lengths[self._whole(batch)]
 
     def _whole(self, batch: int) -> np.ndarray:
-        batch = check_int(batch, "batch")
-        if not -len(self) <= batch < len(self):
-            raise OutOfRangeError("batch", expected=f"less than {len(self)}, the number of batches", got=batch)
-        return self._indices[batch].copy()
+        batch, found = check_int(batch, "batch"), self._of_epoch[1]
+        if not -len(found) <= batch < len(found):
+            raise OutOfRangeError("batch", expected=f"less than {len(found)}, the number of batches", got=batch)
+        return found[batch].copy()
 
-    def _chosen(self, batch: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the indices of a batch's sequences in the caller's list, and their positions in the whole batch."""
-        whole = self._whole(batch)
+    def _chosen(self, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return those sequences of a whole batch that its part has, and their positions in the whole batch."""
         if self._part is None:
             return whole, None
         rank, size, cost = self._part
@@ -148,10 +167,10 @@ class Batches(Generic[Batch]):
         >>> batches([[1, 2], [3], [4]], batch_size=2, bucket=True).indices(0)
         array([1, 2])
         """
-        return self._chosen(batch)[0]
+        return self._chosen(self._whole(batch))[0]
 
     def __getitem__(self, batch: int) -> Batch:
-        return self._batch(*self._chosen(batch))
+        return self._batch(*self._chosen(self._whole(batch)))
 
     def _batch(self, indices: np.ndarray, positions: np.ndarray | None) -> Any:
         parts: list[Any] = [store.gather(indices) for store in self._stores]
@@ -168,10 +187,14 @@ class Batches(Generic[Batch]):
         return parts[0] if len(parts) == 1 else tuple(parts)
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._of_epoch[1])
 
     def __iter__(self) -> Iterator[Batch]:
-        return (self[batch] for batch in range(len(self)))
+        if self._is_random and self._has_begun:
+            self._of_epoch = self.epoch + 1, self._cut(self.epoch + 1)
+        self._has_begun = True
+        # The pass keeps its own order, because another pass may begin before it ends.
+        return (self._batch(*self._chosen(whole.copy())) for whole in self._of_epoch[1])
 
     def __repr__(self) -> str:
         part = "" if self._part is None else f", part {self._part[0]} of {self._part[1]}"
@@ -261,7 +284,8 @@ def batches(
     max_tokens : int, optional
         The largest number of rows per batch; a longer sequence gets a batch of its own.
     shuffle : bool
-        Whether to shuffle the sequences, in an order that depends only on `seed` and `epoch`.
+        Whether to shuffle the sequences, in an order that depends only on `seed` and the epoch.  Each pass over the
+        batches begins the next epoch.
     bucket : bool
         Whether to batch sequences of similar length together.  With `shuffle`, sequences are sorted by length within
         pools of 50 batches, and then the batches are shuffled.  Without `shuffle`, all sequences are sorted by length,
@@ -269,8 +293,10 @@ def batches(
     drop_last : bool
         Whether to leave out the last batch if it has fewer sequences than `batch_size`, or fewer rows than
         `max_tokens`.
-    seed, epoch : int
+    seed : int
         At least 0.
+    epoch : int
+        The epoch of the first pass, at least 0.
     static : array, shape `(num_sequences, ...)`, optional
         A further input with one entry per sequence.  A batch is then a tuple that contains it before the labels.
     others : list of sequences
@@ -279,10 +305,10 @@ def batches(
         first input only.
     weights : array, shape `(num_sequences,)`, optional
         Weights for sampling: an epoch then draws `num_sequences` sequences with replacement, with probabilities in
-        proportion to the weights.  The draw depends only on `seed` and `epoch`.
+        proportion to the weights.  The draw depends only on `seed` and the epoch.
     part : object with `rank` and `size`, optional
         The processes that share each batch: this one, number `rank` of `size`, gets `Batches.part(rank, size)`.  All
-        processes give the same other arguments.
+        processes give the same other arguments, and make the same passes: `at_epoch` names the epoch.
 
     Returns
     -------
@@ -320,11 +346,12 @@ def batches(
             raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths))
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
+    is_random = shuffle or chances is not None
     # The share of each sequence in the budget of its batch: its rows, or 1.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
     def cut(epoch: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([seed, epoch]) if shuffle or chances is not None else None
+        rng = np.random.default_rng([seed, epoch]) if is_random else None
         drawn = None if chances is None or rng is None else rng.choice(number, number, p=chances)
         order = _order(store.lengths, costs, budget, bucket, rng, drawn)
         found = _cut(order, costs[order], budget)
@@ -334,7 +361,7 @@ def batches(
             found = [found[number] for number in rng.permutation(len(found))]
         return found
 
-    made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch)
+    made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch, is_random)
     return made if part is None else made.part(*_rank_of(part))
 
 
@@ -404,6 +431,7 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
         return None
     if _are_of_rows(labels):
         return _check_row_labels(labels, store)
+    check_no_gradient(labels, "labels")
     check_unmasked(labels, "labels")
     try:
         array = np.asarray(labels).view()  # a view, because the caller may change the shape of its own array

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, ShapeError, shown
-from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.rows.checks import check_no_gradient, check_unmasked
 from varlen_rnn.rows.lod import LoD, LoDTensor, take_sequences
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -92,6 +92,7 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     >>> store_of([np.zeros((3, 2)), np.zeros((0, 2))]).lengths
     array([3, 0])
     """
+    check_no_gradient(sequences, name)
     if isinstance(sequences, Variable) and isinstance(sequences.value, LoDTensor):
         sequences = sequences.value
     if isinstance(sequences, LoDTensor):
@@ -120,6 +121,8 @@ def _is_nested(sequences: object) -> bool:
 
 def _as_rows(item: Rows, where: str) -> np.ndarray:
     """Return a sequence's rows as a view that shares memory; the caller cannot change the shape of the view."""
+    if isinstance(item, Variable):
+        check_no_gradient(item, where)
     check_unmasked(item, where)
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)

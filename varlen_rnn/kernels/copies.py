@@ -7,7 +7,7 @@ import numpy as np
 from varlen_rnn.kernels.elementwise import elementwise, launch_on
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.device import as_operand, empty, launch, on_device
 from varlen_rnn.runtime.jit import cuda_kernel
 
 _AXES = 3  # of the arrays that `assign_cuda` takes
@@ -39,6 +39,24 @@ def assign(x, out):
         out.memory.changes()
         more = (None,) * (_AXES - out.ndim)
         launch_beside(assign_cuda, out.size, as_operand(x).reshape((1,) * len(more) + out.shape), out[more])
+
+
+@cuda_kernel
+def transpose_cuda(arrays, out):
+    """`out[a] = arrays[a].T`; one thread per element of all arrays, which have two axes."""
+    i = cuda.grid(1)
+    for a in range(len(arrays)):
+        if 0 <= i < arrays[a].size:
+            row, column = i // arrays[a].shape[1], i % arrays[a].shape[1]
+            out[a][column, row] = arrays[a][row, column]
+        i -= arrays[a].size
+
+
+def transposed(arrays):
+    """Return the transposes of device arrays of two axes, C-contiguous, by one launch."""
+    found = tuple(empty(array.shape[::-1], array) for array in arrays)
+    launch(transpose_cuda, sum(array.size for array in arrays), arrays, found)
+    return found
 
 
 @cuda_kernel

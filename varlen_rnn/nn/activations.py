@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from varlen_rnn.errors import check_choice, check_number
+from varlen_rnn.errors import check_choice, check_number, over_last_axis
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module
 from varlen_rnn.tape.variable import Variable
@@ -190,7 +190,9 @@ class Softplus(Module):
 
 
 class Softmax(Module):
-    """The softmax over the last axis: positive numbers whose sum is 1; `sequence_softmax` runs over sequences.
+    """The softmax over the last axis: positive numbers whose sum is 1.
+
+    `sequence_softmax` is over the steps of each sequence.
 
     Examples
     --------
@@ -199,6 +201,10 @@ class Softmax(Module):
 
     Source: `torch.nn.Softmax`, with `dim=-1`.
     """
+
+    @over_last_axis
+    def __init__(self) -> None:
+        pass
 
     def forward(self, x: Rows) -> Variable:
         """Return rows with the shape and LoD of `x`."""

@@ -19,8 +19,8 @@ from varlen_rnn.errors import (
     check_int,
     check_list,
     check_number,
-    hinting,
     numpy_names,
+    over_last_axis,
     shown,
 )
 from varlen_rnn.nn.losses import (
@@ -181,15 +181,21 @@ def additive_attention(
     return apply("additive_attention", query, key, value, weight, left=left, right=right)[0]
 
 
-@hinting(dim="leave it out: it is over the last axis")
+@over_last_axis
 def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive numbers whose sum is 1.
+
+    Another axis is reached by `transpose`.  The first axis of a batch runs over the rows of all its sequences, so that
+    a softmax over it mixes sequences; `sequence_softmax` is over the steps of each sequence.
 
     Examples
     --------
     >>> import numpy as np
     >>> np.asarray(softmax(np.zeros((1, 2))))
     array([[0.5, 0.5]])
+    >>> np.asarray(softmax(Variable(np.zeros((2, 1))).T).T)
+    array([[0.5],
+           [0.5]])
     """
     return exp(log_softmax(x))
 
@@ -355,8 +361,11 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
 
 
 def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
-    """Return two operands as Variables; a Python number takes the data type of the other operand."""
-    x, y = (v if isinstance(v, (int, float)) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    """Return two operands as Variables; a number or a list goes by the data type of the other operand, a Variable."""
+    lists, numbers = (list, tuple), (int, float, np.generic)
+    x, y = (v if isinstance(v, lists + numbers) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
+    if not (isinstance(x, Variable) or isinstance(y, Variable)):
+        x, y = (Variable(v) if isinstance(v, lists) else v for v in (x, y))
     if isinstance(x, Variable):
         return x, operand(y, x)
     y = as_variable(y)
@@ -371,7 +380,7 @@ def maximum(x: Rows, y: Rows) -> Variable:
     Parameters
     ----------
     x, y : Variable, array or number
-        Both float32 or both float64, with shapes that broadcast; a Python number takes the other operand's data type.
+        Both float32 or both float64, with shapes that broadcast; a number takes the other operand's data type.
 
     Examples
     --------
@@ -402,7 +411,7 @@ def equal(x: Rows, y: Rows) -> Variable:
     Parameters
     ----------
     x, y : Variable, array or number
-        Both of the same data type, with shapes that broadcast; a Python number takes the other operand's data type.
+        Both of the same data type, with shapes that broadcast; a number takes the other operand's data type.
 
     Examples
     --------
@@ -432,7 +441,7 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
     ----------
     condition : Variable or array of bools
     x, y : Variable, array or number
-        Both of the same data type; a Python number takes the other operand's data type.  The three shapes must
+        Both of the same data type; a number takes the other operand's data type.  The three shapes must
         broadcast, and their LoDs must be equal.
 
     Examples
@@ -449,17 +458,22 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     """Return Variables joined along an axis; unless this is the first axis, the result has their LoD.
 
+    The default is the last axis, so that features of the same rows stand side by side.  `torch.cat` joins the first.
+
     Parameters
     ----------
     variables : list of Variables
-        At least one.  Variables that have a LoD must all have the same LoD.
+        At least one.  Variables that have a LoD must all have the same LoD, unless the axis is the first.
     axis : int
+        By default the last.  With 0, rows come one after another, and the result has no LoD: `with_lod` gives it one.
 
     Examples
     --------
     >>> import numpy as np
     >>> np.asarray(concat([Variable([[1.0]]), Variable([[2.0, 3.0]])]))
     array([[1., 2., 3.]])
+    >>> concat([Variable([1.0]), Variable([2.0, 3.0])], axis=0).with_lod([[0, 1, 3]]).lod()
+    [[0, 1, 3]]
     """
     if not isinstance(variables, (list, tuple)):  # a Variable or array would be read as a list of its rows
         raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -23,7 +23,7 @@ from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.modes import no_grad, recorder
-from varlen_rnn.tape.values import moved_value
+from varlen_rnn.tape.values import moved_value, zeros_like
 from varlen_rnn.tape.variable import Variable
 
 P = ParamSpec("P")
@@ -33,7 +33,47 @@ V = TypeVar("V", bound=Variable)
 NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
 
 
-class Parameter(Variable):
+class _Kept(Variable):
+    """A Variable that a module keeps: its array can be overwritten, and stays the same memory."""
+
+    __slots__ = ()
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
+
+        To set it copies numbers of the same shape and data type into this memory.  A later `backward` cannot see that
+        the array was changed directly, as in `p.data[0] = 0`; it does see that `data` was set, as in `p.data -= 1`.
+        """
+        return self.value.data
+
+    @data.setter
+    def data(self, array: ArrayLike) -> None:
+        if array is not self.value.data:  # as it is after `p.data -= 1` on the host
+            hint = "assign(array) converts and broadcasts"
+            rows = as_rows(array, "data")
+            if rows.dtype != self.dtype:
+                raise DTypeError("data", expected=self.dtype, got=rows.dtype, hint=hint)
+            if rows.shape != self.shape:
+                raise ShapeError("data", expected=f"shape {self.shape}", got=f"shape {rows.shape}", hint=hint)
+            self.assign(rows)
+        was_updated(self)
+
+    def assign(self, array: ArrayLike) -> None:
+        """Overwrite the values in place with an array that broadcasts to the shape.
+
+        The shape and the data type do not change.
+        """
+        array = as_rows(array, "assign")
+        try:
+            self._overwrite(array, "assign")
+        except (PlaceError, DTypeError, ShapeError):
+            raise
+        except ValueError as error:
+            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
+
+
+class Parameter(_Kept):
     """A Variable that a module trains: it requires a gradient, and optimizers update it in place.
 
     Parameters
@@ -53,12 +93,18 @@ class Parameter(Variable):
         `array` has another data type.
     ShapeError
         `array` cannot be used without a copy.
+    ProgramError
+        `array` is a Variable that requires a gradient, outside of `no_grad`: a Parameter is a leaf without a history.
 
     Examples
     --------
     >>> weight = Parameter([1.0, 2.0])
     >>> (weight * 3.0).sum().backward(); weight.grad
     array([3., 3.])
+    >>> with no_grad():
+    ...     weight -= 0.1 * weight.grad
+    >>> weight.data
+    array([0.7, 1.7])
     >>> own = np.zeros(2)
     >>> Parameter(own, copy=False).assign(1.0); own
     array([1., 1.])
@@ -86,28 +132,6 @@ class Parameter(Variable):
             what = "Parameter that requires a gradient"
             raise DTypeError(what, expected="float32 or float64", got=self.dtype, hint=hint)
 
-    @property
-    def data(self) -> np.ndarray:
-        """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
-
-        A later `backward` cannot see that the array was changed directly; it does see changes by `assign`.
-        """
-        return self.value.data
-
-    def assign(self, array: ArrayLike) -> None:
-        """Overwrite the values in place with an array that broadcasts to the parameter's shape.
-
-        The shape and the data type of the parameter do not change.
-        """
-        array = as_rows(array, "assign")
-        try:
-            overwrite(self.value.data, ..., array)
-        except (PlaceError, DTypeError):
-            raise
-        except ValueError as error:
-            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
-        was_updated(self)
-
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
     """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
@@ -123,7 +147,7 @@ def _check_shareable(array: object, requires_grad: bool) -> None:
         raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
 
 
-class Buffer(Variable):
+class Buffer(_Kept):
     """A Variable that a module keeps in its state and no optimizer trains, such as a running mean.
 
     Parameters
@@ -139,7 +163,7 @@ class Buffer(Variable):
     ...         self.rows = nn.Buffer(np.zeros((), np.int64))
     ...
     ...     def forward(self, x):
-    ...         self.rows.value.data[...] += len(x)
+    ...         self.rows += len(x)
     ...         return x
     >>> model = Count()
     >>> y = model(Variable([1.0, 2.0])); model.state_dict()
@@ -194,9 +218,12 @@ class Module:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def __setattr__(self, name, value):
-            if isinstance(vars(self).get(name), Parameter) and not isinstance(value, (Variable, type(None))):
-                what, hint = f"{type(self).__name__}.{name}", f"{name}.assign(array) overwrites its numbers"
-                raise DTypeError(what, expected="a Parameter, or None", got=type(value).__name__, hint=hint)
+            kept = vars(self).get(name)
+            family = Parameter if isinstance(kept, Parameter) else Buffer
+            if isinstance(kept, _Kept) and not isinstance(value, (family, type(None))):
+                kind, what = family.__name__, f"{type(self).__name__}.{name}"
+                hint = f"{name}.assign(array) overwrites its numbers, nn.{kind}(array) is a new one"
+                raise DTypeError(what, expected=f"a {kind}, or None", got=type(value).__name__, hint=hint)
             if isinstance(value, (Module, list, tuple, dict)):
                 for place, inner in _flat({name: value}):
                     if isinstance(inner, Module):
@@ -236,10 +263,29 @@ class Module:
 
         Source: `Module.modules` of PyTorch.
         """
-        found = {id(self): self}
-        for child in self.children():
-            found |= {id(module): module for module in child.modules() if id(module) not in found}
+        return [module for _, module in self.named_modules()]
+
+    def named_modules(self, prefix: str = "") -> list[tuple[str, Module]]:
+        """Return (name, module) pairs of `modules()`; the name of this module is `prefix`.
+
+        Examples
+        --------
+        >>> from varlen_rnn import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> [(name, type(module).__name__) for name, module in model.named_modules()]
+        [('', 'Sequential'), ('0', 'Linear'), ('1', 'Tanh')]
+
+        Source: `Module.named_modules` of PyTorch.
+        """
+        found: dict[int, tuple[str, Module]] = {}
+        self._find_modules(_check_prefix(prefix, "named_modules"), found)
         return list(found.values())
+
+    def _find_modules(self, name: str, found: dict[int, tuple[str, Module]]) -> None:
+        if id(self) not in found:
+            found[id(self)] = name, self
+            for inner, child in self.named_children():
+                child._find_modules(f"{name}.{inner}" if name else inner, found)
 
     def _entries(self) -> list[tuple[str, object]]:
         """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
@@ -254,9 +300,7 @@ class Module:
 
         A Parameter that is found under several names is returned once, under the first of them.
         """
-        if not isinstance(prefix, str):
-            raise DTypeError("named_parameters, prefix", expected="a text", got=shown(prefix))
-        return self._collected(prefix, Parameter)
+        return self._collected(_check_prefix(prefix, "named_parameters"), Parameter)
 
     def named_buffers(self) -> list[tuple[str, Variable]]:
         """Return (name, Variable) pairs of the numbers that are saved but not trained, such as running moments."""
@@ -285,10 +329,43 @@ class Module:
         """Return the Parameters, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
-    def zero_grad(self) -> None:
-        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates."""
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set whether the parameters require a gradient, to freeze a module or thaw it; return the module.
+
+        Raises
+        ------
+        DTypeError
+            A parameter of float16 is to require a gradient; all parameters are then as before.
+
+        Examples
+        --------
+        >>> from varlen_rnn import nn
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        >>> frozen = model[0].requires_grad_(False)
+        >>> [parameter.requires_grad for parameter in model.parameters()]
+        [False, False, True, True]
+
+        Source: `Module.requires_grad_` of PyTorch.
+        """
+        requires_grad, parameters = check_flag(requires_grad, "requires_grad_, requires_grad"), self.parameters()
+        for parameter in parameters if requires_grad else ():
+            parameter._check_floating()
+        for parameter in parameters:
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates.
+
+        Parameters
+        ----------
+        set_to_none : bool
+            Whether `grad` becomes None, so that an optimizer leaves a parameter alone that the next loss does not
+            reach.  Otherwise a gradient becomes zeros, which an optimizer with momentum or weight decay still applies.
+        """
+        set_to_none = check_flag(set_to_none, "zero_grad, set_to_none")
         for parameter in self.parameters():
-            parameter.grad = None
+            parameter.grad = None if set_to_none else zeros_like(parameter.grad)
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
@@ -393,14 +470,22 @@ class Module:
         """Return the (name, variable) pairs of the state: parameters and buffers."""
         return self._collected("", (Parameter, Buffer))
 
-    def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> IncompatibleKeys:
         """Overwrite parameters and buffers with the arrays of `state`; an error leaves all of them unchanged.
+
+        Gradients do not pass to the arrays, as in PyTorch.
 
         Parameters
         ----------
         state : dict of str to array
         strict : bool
             Whether the names in `state` must be exactly the names of the parameters and buffers.
+
+        Returns
+        -------
+        missing_keys, unexpected_keys : lists of str, in a named tuple
+            The names that `state` lacks, whose values stay, and its names that nothing here is called.  Both are empty
+            if `strict`.
 
         Raises
         ------
@@ -411,8 +496,10 @@ class Module:
         -----
         A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
-        for variable, parts in matched(self, state, strict):
+        pairs, keys = matched(self, state, strict)
+        for variable, parts in pairs:
             assign_rows(variable, parts)
+        return keys
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
@@ -428,6 +515,12 @@ class Module:
         return ""
 
 
+def _check_prefix(prefix: object, what: str) -> str:
+    if not isinstance(prefix, str):
+        raise DTypeError(f"{what}, prefix", expected="a text", got=shown(prefix))
+    return prefix
+
+
 def check_apart(module: Module, inner: Module, what: str) -> None:
     """Raise if a module is put into itself, or into a module inside it: its parameters would never end."""
     seen, waiting = set[int](), [inner]
@@ -441,8 +534,28 @@ def check_apart(module: Module, inner: Module, what: str) -> None:
             waiting += found.children()
 
 
-def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True) -> list[tuple[Variable, Parts]]:
-    """Return each parameter and buffer of a module with its rows of a state, or raise as `load_state_dict` does."""
+class IncompatibleKeys(NamedTuple):
+    """The names in which a module and a state differ.
+
+    Attributes
+    ----------
+    missing_keys : list of str
+        Names of parameters and buffers that the state lacks.
+    unexpected_keys : list of str
+        Names in the state that no parameter or buffer has.
+    """
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def matched(
+    module: Module, state: Mapping[str, ArrayLike], strict: bool = True
+) -> tuple[list[tuple[Variable, Parts]], IncompatibleKeys]:
+    """Return each parameter and buffer of a module with its rows of a state, and the names in which both differ.
+
+    It raises as `load_state_dict` does.
+    """
     named, arrays = dict(module._kept()), state_arrays(state, "state_dict")
     strict = check_flag(strict, "load_state_dict, strict")
     known = {other for name in named for other in names_of(arrays, name)}
@@ -456,7 +569,8 @@ def matched(module: Module, state: Mapping[str, ArrayLike], strict: bool = True)
             expected=f"also {missing}" if missing else "no more names",
             got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
         )
-    return [(named[name], parts) for name, parts in found.items() if parts is not None]
+    pairs = [(named[name], parts) for name, parts in found.items() if parts is not None]
+    return pairs, IncompatibleKeys(missing, unexpected)
 
 
 def assign_rows(variable: Variable, parts: Parts) -> None:

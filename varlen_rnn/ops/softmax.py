@@ -1,6 +1,6 @@
 """The logarithm of the softmax; the softmax and losses over classes are computed from it."""
 
-from varlen_rnn.errors import ShapeError, hinting
+from varlen_rnn.errors import ShapeError, over_last_axis
 from varlen_rnn.kernels import softmax
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.examples import rows
@@ -34,4 +34,4 @@ def _examples(rng):
     yield [rows(rng, 3)], {}
 
 
-log_softmax = hinting(dim="leave it out: it is over the last axis")(log_softmax)
+log_softmax = over_last_axis(log_softmax)

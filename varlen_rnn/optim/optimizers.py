@@ -19,6 +19,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import find_rows, names_of, shard_name
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.values import zeros_like
 from varlen_rnn.tape.variable import Variable, backward, prepared
 
 _STATES = slice(3, None)  # an update's inputs after the parameter, the gradient and the learning rate are states
@@ -156,10 +157,20 @@ class Optimizer:
         if recorder() is None:
             next_step()
 
-    def zero_grad(self) -> None:
-        """Drop the gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients.
+
+        Parameters
+        ----------
+        set_to_none : bool
+            Whether `grad` becomes None, so that `step` leaves a parameter alone that the next loss does not reach.
+            Otherwise a gradient becomes zeros, so that momentum and weight decay still move it.  In a program, `grad`
+            becomes None in both cases.
+        """
+        set_to_none = check_flag(set_to_none, "zero_grad, set_to_none") or recorder() is not None
         for parameter in self.parameters:
-            recorded(parameter).grad = None
+            target = recorded(parameter)
+            target.grad = None if set_to_none else zeros_like(target.grad)
 
     def _initial_states(self, parameter: Variable, names: tuple[str, ...]) -> list[Variable]:
         return [Variable(self._initial(name, parameter), persistable=True) for name in names]

@@ -5,10 +5,10 @@ The same equations as on the CPU, over the same rows.  The host walks the steps 
 
 from typing import Any, NamedTuple
 
+from varlen_rnn.kernels.copies import transposed
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.recurrence import cuda_steps, persistent
-from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.phases import (
     BackwardPhase,
     ForwardPhase,
@@ -21,7 +21,7 @@ from varlen_rnn.recurrence.phases import (
 )
 from varlen_rnn.recurrence.task import weights_of
 from varlen_rnn.rows.plan import ranks_of
-from varlen_rnn.runtime.device import beside, empty, launch, zeros
+from varlen_rnn.runtime.device import Prepared, beside, empty, launch, unstacked, zeros
 
 
 class _Batch(NamedTuple):
@@ -46,6 +46,11 @@ class _Batch(NamedTuple):
     def rows(self):
         """The arguments with which kernels find rows."""
         return self.starts, self.lengths, self.reverse
+
+    @property
+    def sequences(self):
+        """The arguments with which kernels find rows, and sequences in the caller's order."""
+        return self.starts, self.lengths, self.order, self.reverse
 
 
 def _batch(plan, reverse, like):
@@ -78,55 +83,63 @@ def forward(cell, x, directions, initial, plan, shape, columns, reverse, keep):
     y, last = empty((x.shape[0], len(directions) * shape.outputs), x), zeros(initial.shape, x)
     kept = empty((len(directions), x.shape[0], columns), x)
     projected = empty((len(directions), x.shape[0], directions[0].weight_ih.shape[0]), x)
-    for direction, rows in zip(directions, _by_direction(projected), strict=True):
+    for direction, rows in zip(directions, unstacked(projected), strict=True):
         product(x, direction.weight_ih, rows, transposed=True, bias=direction.bias_ih)
     run = persistent.run_steps if persistent.fits(cell, shape, plan, len(directions), x) else run_steps
     run(cell, of, directions, shape, projected, initial, kept, y)
-    kept = _by_direction(kept)
-    arguments = of.starts, of.lengths, of.order, of.reverse, initial, kept, y, shape.outputs, last
+    kept = unstacked(kept)
+    arguments = *of.sequences, initial, kept, y, shape.outputs, last
     launch(cuda_steps.last_states_of(cell), len(kept) * plan.num_sequences * shape.hidden, *arguments)
     return y, last, list(kept) if keep else []
 
 
-def _by_direction(array):
-    """Return the arrays of directions in an array of all."""
-    return tuple(array[d] for d in range(len(array)))
-
-
 def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     """Run all steps forward, from projected inputs: write the outputs and the saved rows."""
-    hidden, outputs, projected, kept = shape.hidden, shape.outputs, _by_direction(projected), _by_direction(kept)
-    weight, bias = weights_of(directions, "weight_hh"), weights_of(directions, "bias_hh")
+    hidden, outputs, count = shape.hidden, shape.outputs, len(directions)
+    projected, kept, bias = unstacked(projected), unstacked(kept), weights_of(directions, "bias_hh")
+    weights = weights_of(directions, "weight_hh") + (weights_of(directions, "weight_hr") if shape.projects else ())
+    weights = transposed(weights)
     vectors = weights_of(directions, "vectors", zeros((0, hidden), y))
     given = weights_of(directions, "rows", zeros((1, 0), y))
-    passed = zeros((len(kept), passed_by(cell), len(of.order), hidden), y)
-    phases = list(enumerate(_phases(cell, shape, forward_table, ForwardPhase)))
+    passed = zeros((count, passed_by(cell), len(of.order), hidden), y)
+    steps, reads = [], 0  # threads of a sequence in a direction, and a launch whose first arguments are t and alive
+    for number, phase in enumerate(_phases(cell, shape, forward_table, ForwardPhase)):
+        if not phase.equations:
+            places = kept, reads, weights[count:], y.dtype.type(cell.proj_clip), y
+            steps.append((outputs, Prepared(cuda_steps.project, 0, 0, *of.rows, *places)))
+            continue
+        operands = projected, given, weights[:count], bias, vectors, phase.first_row, phase.depth, reads
+        places = initial, *operands, passed, kept, phase.keeps, y, outputs
+        steps.append((hidden, Prepared(cuda_steps.forward_step_of(cell, number), 0, 0, *of.sequences, *places)))
+        if phase.norms:
+            places = passed, phase.first_pass, phase.norms, kept, *_norm_places(cell, shape, phase)
+            steps.append((phase.norms, Prepared(cuda_steps.normalise, 0, 0, *of.rows, *places)))
+        reads = phase.keeps
     for t, alive in enumerate(of.sizes):
-        reads, threads = 0, len(kept) * alive
-        for number, phase in phases:
-            if not phase.equations:
-                places = kept, reads, weights_of(directions, "weight_hr"), y.dtype.type(cell.proj_clip), y
-                launch(cuda_steps.project, threads * outputs, t, alive, *of.rows, *places)
-                continue
-            weights = projected, given, weight, bias, vectors, phase.first_row, phase.depth
-            arguments = (
-                *of.rows[:2],
-                of.order,
-                of.reverse,
-                initial,
-                *weights,
-                reads,
-                passed,
-                kept,
-                phase.keeps,
-                y,
-                outputs,
-            )
-            launch(cuda_steps.forward_step_of(cell, number), threads * hidden, t, alive, *arguments)
-            if phase.norms:
-                places = passed, phase.first_pass, phase.norms, kept, *_norm_places(cell, shape, phase)
-                launch(cuda_steps.normalise, threads * phase.norms, t, alive, *of.rows, *places)
-            reads = phase.keeps
+        for width, step in steps:
+            step.launch(count * alive * width, t, alive)
+
+
+def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_y, d_last, d_others, reverse):
+    """Twin of `recurrence.cpu.backward`."""
+    of, kept, count = _batch(plan, reverse, y), tuple(kept), len(directions)
+    initial = _initial_states(cell, y, directions, initial, plan, shape)
+    carried = zeros((count, carried_by(cell), plan.num_sequences, shape.hidden), y)
+    launch(cuda_steps.carry_last, d_last.size, d_last, of.order, carried)
+    sums, total, lost = (zeros((count, len(cell.vectors), *carried.shape[2:]), y) for _ in range(3))
+    phases = _phases(cell, shape, backward_table, BackwardPhase)
+    pending = _products(phases, directions, shape, beside(weight_rows, y))
+    steps = _backward_steps(cell, of, directions, shape, phases, pending, initial, kept, y, d_y, d_others, carried,
+                            (sums, total, lost))  # fmt: skip
+    for t in reversed(range(len(of.sizes))):
+        alive, later = of.sizes[t], of.sizes[t + 1] if t + 1 < len(of.sizes) else 0
+        for width, step in steps:
+            step.launch(count * alive * width, t, alive, later)
+    d_initial, d_vectors = empty(initial.shape, y), empty(total.shape, y)
+    first = of.sizes[0] if of.sizes else 0
+    launch(cuda_steps.initial_grads, d_initial.size, *of.sequences, kept, carried, first, *pending[0][:4], d_initial)
+    launch(cuda_steps.settle, d_vectors.size, total, lost, of.order, d_vectors)
+    return d_initial, list(unstacked(d_vectors))
 
 
 class _Product(NamedTuple):
@@ -140,47 +153,41 @@ class _Product(NamedTuple):
     target: int
 
 
-def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_y, d_last, d_others, reverse):
-    """Twin of `recurrence.cpu.backward`."""
-    of, kept, hidden, outputs = _batch(plan, reverse, y), tuple(kept), shape.hidden, shape.outputs
-    initial = _initial_states(cell, y, directions, initial, plan, shape)
-    vectors = weights_of(directions, "vectors", zeros((0, hidden), y))
-    given = weights_of(directions, "rows", zeros((1, 0), y))
-    weight, weight_rows, all_rows = weights_of(directions, "weight_hh"), beside(weight_rows, y), beside(ALL_ROWS, y)
-    nothing, bound = zeros((0, 0), y), y.dtype.type(cell.proj_clip)
-    carried = zeros((len(kept), carried_by(cell), plan.num_sequences, hidden), y)
-    launch(cuda_steps.carry_last, d_last.size, d_last, of.order, carried)
-    sums, total, lost = (zeros((len(kept), len(cell.vectors), plan.num_sequences, hidden), y) for _ in range(3))
-    phases = list(enumerate(_phases(cell, shape, backward_table, BackwardPhase)))
-    steps = [
+def _products(phases, directions, shape, weight_rows):
+    """Return the product of each phase's gradients."""
+    weight, hidden = weights_of(directions, "weight_hh"), shape.hidden
+    found = [
         _Product(phase.h_slot * hidden, phase.depth, weight, weight_rows, phase.first_row, phase.target)
-        for _, phase in phases
+        for phase in phases
     ]  # fmt: skip
     if shape.projects:
-        steps[-1] = steps[-1]._replace(weight=weights_of(directions, "weight_hr"), rows=all_rows)
-    ranks, no_others = 0, (nothing,) * len(kept)
-    for t in reversed(range(len(of.sizes))):
-        alive, later, pending = of.sizes[t], t + 1, steps[0]
-        threads = len(kept) * alive
-        for number, phase in reversed(phases):
-            if not phase.equations:
-                arguments = kept, steps[number].column, y, bound, d_y, carried, ranks, *pending[:4]
-                launch(cuda_steps.project_grad, threads * hidden, t, alive, *of.rows, *arguments)
-            else:
-                if phase.norms:
-                    places = kept, *_norm_places(cell, shape, phase), carried, len(cell.states) + 1, phase.norms
-                    launch(cuda_steps.normalise_grad, threads * phase.norms, t, alive, *of.rows, *places)
-                others = d_others if phase.of_states and d_others is not None else no_others
-                arriving = d_y if phase.of_outputs else nothing, tuple(others), carried
-                arguments = *of.rows[:2], of.order, of.reverse, initial, given, vectors, kept, y, outputs, *arriving
-                ends = sums, total, lost, t % SUMMED_STEPS == 0
-                kernel = cuda_steps.backward_step_of(cell, number)
-                launch(kernel, threads * hidden, t, alive, *arguments, later, ranks, *pending, *ends)
-            later, ranks, pending = t, alive, steps[number]
-    d_initial, first = empty(initial.shape, y), steps[0]
-    ranks = of.sizes[0] if of.sizes else 0
-    arguments = of.starts, of.lengths, of.order, of.reverse, kept, carried, ranks, *first[:4]
-    launch(cuda_steps.initial_grads, d_initial.size, *arguments, d_initial)
-    d_vectors = empty(total.shape, y)
-    launch(cuda_steps.settle, d_vectors.size, total, lost, of.order, d_vectors)
-    return d_initial, [d_vectors[d] for d in range(len(kept))]
+        all_rows = beside(ALL_ROWS, weight[0])
+        found[-1] = found[-1]._replace(weight=weights_of(directions, "weight_hr"), rows=all_rows)
+    return found
+
+
+def _backward_steps(cell, of, directions, shape, phases, pending, initial, kept, y, d_y, d_others, carried, sums):
+    """Return the launches of a step, in their order, each after its threads of a sequence in a direction.
+
+    Their first arguments are a step, the sequences that have it, and the sequences that have the step after it.
+    """
+    hidden, nothing = shape.hidden, zeros((0, 0), y)
+    no_others, bound = (nothing,) * len(directions), y.dtype.type(cell.proj_clip)
+    vectors = weights_of(directions, "vectors", zeros((0, hidden), y))
+    given = weights_of(directions, "rows", zeros((1, 0), y))
+    steps = []
+    for number, phase in reversed(list(enumerate(phases))):
+        comes_first = number == len(phases) - 1
+        before = pending[0 if comes_first else number + 1]
+        if not phase.equations:
+            places = kept, pending[number].column, y, bound, d_y, carried, *before[:4]
+            steps.append((hidden, Prepared(cuda_steps.project_grad, 0, 0, 0, *of.rows, *places)))
+            continue
+        if phase.norms:
+            places = kept, *_norm_places(cell, shape, phase), carried, len(cell.states) + 1, phase.norms
+            steps.append((phase.norms, Prepared(cuda_steps.normalise_grad, 0, 0, 0, *of.rows, *places)))
+        others = d_others if phase.of_states and d_others is not None else no_others
+        arriving = d_y if phase.of_outputs else nothing, tuple(others), carried, comes_first, *before
+        places = initial, given, vectors, kept, y, shape.outputs, *arriving, *sums
+        steps.append((hidden, Prepared(cuda_steps.backward_step_of(cell, number), 0, 0, 0, *of.sequences, *places)))
+    return steps

@@ -13,6 +13,7 @@ import math
 
 from varlen_rnn.kernels.elementwise import unravel
 from varlen_rnn.kernels.sums import add_block, settled
+from varlen_rnn.recurrence.backward_loop import SUMMED_STEPS
 from varlen_rnn.recurrence.bounds import bounded, through_bound
 from varlen_rnn.recurrence.phases import OUTPUT, PER_EPSILON, carried_by
 from varlen_rnn.recurrence.tuples import add, put, take
@@ -26,13 +27,39 @@ def row_of(starts, lengths, r, t, reverse):
     return starts[r] + (lengths[r] - 1 - t if reverse else t)
 
 
-@body
-def product_of(operand, row, column, depth, weight, weight_row, bias):
-    """Return `operand[row, column:] @ weight[weight_row] + bias`."""
-    total = bias
-    for k in range(depth):
-        total += operand[row, column + k] * weight[weight_row, k]
-    return total
+@functools.cache
+def add_products(count):
+    """Return a body that adds, to `count` sums, a number times each of `count` weights that are `stride` apart."""
+    if count == 0:
+
+        @body
+        def add_none(sums, number, weights, start, stride):
+            return ()
+
+        return add_none
+    head, last = add_products(count - 1), count - 1
+
+    @body
+    def add_all(sums, number, weights, start, stride):
+        mine = sums[last] + number * weights[start + last * stride]
+        return head(sums, number, weights, start, stride) + (mine,)  # noqa: RUF005 - as in `take`
+
+    return add_all
+
+
+@functools.cache
+def products_of(gates):
+    """Return a body for `operand[row, column:] @ weight + bias` in the columns `start`, `start + stride`, ... ."""
+    take_biases, add = take(gates), add_products(gates)
+
+    @body
+    def products(operand, row, column, depth, weight, bias, start, stride):
+        sums = take_biases(bias, start, stride)
+        for k in range(depth if gates else 0):
+            sums = add(sums, operand[row, column + k], weight[k], start, stride)
+        return sums
+
+    return products
 
 
 @body
@@ -43,27 +70,6 @@ def product_grad_of(start, kept, row, column, depth, weight, rows, first_row, un
         weight_row = rows[first_row + k] if rows.shape[0] else k
         total += kept[row, column + k] * weight[first_row + weight_row, unit]
     return total
-
-
-@functools.cache
-def products_of(gates):
-    """Return a body for the tuple of `product_of` of each gate, whose rows of the weight are `hidden` apart."""
-    if gates == 0:
-
-        @body
-        def no_products(operand, row, column, depth, weight, bias, first, hidden):
-            return ()
-
-        return no_products
-    head, last = products_of(gates - 1), gates - 1
-
-    @body
-    def products(operand, row, column, depth, weight, bias, first, hidden):
-        at = first + last * hidden
-        mine = product_of(operand, row, column, depth, weight, at, bias[at])
-        return head(operand, row, column, depth, weight, bias, first, hidden) + (mine,)  # noqa: RUF005 - as in `take`
-
-    return products
 
 
 @functools.cache
@@ -102,7 +108,10 @@ def forward_step_of(cell, number):
         t, alive, starts, lengths, order, reverse, initial, projected, given, weight, bias, vectors, first_row, depth,
         reads, passed, kept, keeps, y, outputs,
     ):  # fmt: skip
-        """A later phase's product reads column `reads`; `keeps` is the column of the first result, or -1 for `y`."""
+        """A later phase's product reads column `reads`; `keeps` is the column of the first result, or -1 for `y`.
+
+        `weight` is transposed, so that neighbouring threads read neighbouring numbers.
+        """
         i = cuda.grid(1)
         hidden = initial.shape[3]
         if i < len(reverse) * alive * hidden:
@@ -134,13 +143,18 @@ def forward_step_of(cell, number):
 
 @cuda_kernel
 def project(t, alive, starts, lengths, reverse, kept, reads, weight, bound, y):
-    """Write the outputs of a projection of column `reads`; one thread per direction, rank and output."""
+    """Write the outputs of a projection of column `reads`; one thread per direction, rank and output.
+
+    `weight` is transposed.
+    """
     i = cuda.grid(1)
-    outputs, hidden = weight[0].shape
+    hidden, outputs = weight[0].shape
     if i < len(reverse) * alive * outputs:
         d, r, j = unravel(i, alive, outputs)
         row = row_of(starts, lengths, r, t, reverse[d])
-        total = product_of(kept[d], row, reads * hidden, hidden, weight[d], j, y.dtype.type(0))
+        total = y.dtype.type(0)
+        for k in range(hidden):
+            total += kept[d][row, reads * hidden + k] * weight[d][k, j]
         y[row, d * outputs + j] = bounded(total, bound)
 
 
@@ -212,23 +226,24 @@ def backward_step_of(cell, number):
 
     @cuda_kernel
     def backward_step(
-        t, alive, starts, lengths, order, reverse, initial, given, vectors, kept, y, outputs, d_y, d_others, carried,
-        later, ranks, column, depth, weight, rows, first_row, target, sums, total, lost, ends,
+        t, alive, later, starts, lengths, order, reverse, initial, given, vectors, kept, y, outputs, d_y, d_others,
+        carried, comes_first, column, depth, weight, rows, first_row, target, sums, total, lost,
     ):  # fmt: skip
         """Replace slots and `carried` gradients; first add the product of the launch before to `carried[:, target]`.
 
-        That product is of step `later`, of the first `ranks` ranks.  `d_y` and `d_others` have no rows if they do not
-        reach this phase.  If the step `ends` a block, the sums of vectors' gradients are added to the totals.
+        If this launch `comes_first` in its step, that product is of the step after it, which `later` ranks have.  `d_y`
+        and `d_others` have no rows if they do not reach this phase.  At the end of a block of steps, the sums of
+        vectors' gradients are added to the totals.
         """
         i = cuda.grid(1)
         hidden = carried.shape[3]
         if i < len(reverse) * alive * hidden:
             d, r, unit = unravel(i, alive, hidden)
             row, saved, mine = row_of(starts, lengths, r, t, reverse[d]), kept[d], carried[d, :, r, unit]
-            if r < ranks and unit < weight[d].shape[1]:
-                row_later = row_of(starts, lengths, r, later, reverse[d])
+            if (r < later or not comes_first) and unit < weight[d].shape[1]:
+                of_product = row_of(starts, lengths, r, t + comes_first, reverse[d])
                 mine[target] = product_grad_of(
-                    mine[target], saved, row_later, column, depth, weight[d], rows, first_row, unit
+                    mine[target], saved, of_product, column, depth, weight[d], rows, first_row, unit
                 )
             if d_y.shape[0]:
                 mine[0] += d_y[row, d * outputs + unit]
@@ -244,7 +259,7 @@ def backward_step_of(cell, number):
             put_slots(saved[row], first_slot * hidden + unit, hidden, d_slots)
             put_carried(mine, 0, 1, leaving)
             add_vectors(sums[d, :, r, unit], first_vector, 1, d_v)
-            for k in range(first_vector, end_vector if ends else first_vector):
+            for k in range(first_vector, first_vector if t % SUMMED_STEPS else end_vector):
                 at = d, k, r, unit
                 total[at], lost[at] = add_block(total[at], lost[at], sums[at])
                 sums[at] = 0
@@ -254,11 +269,11 @@ def backward_step_of(cell, number):
 
 @cuda_kernel
 def project_grad(
-    t, alive, starts, lengths, reverse, kept, keeps, y, bound, d_y, carried, ranks, column, depth, weight, rows
+    t, alive, later, starts, lengths, reverse, kept, keeps, y, bound, d_y, carried, column, depth, weight, rows
 ):
     """Save the gradient of outputs from column `keeps` on, and clear the gradient of the first state.
 
-    The product of step `t + 1`, of the first `ranks` ranks, is added before.  One thread per direction, rank and unit.
+    The product of step `t + 1`, of the first `later` ranks, is added before.  One thread per direction, rank and unit.
     """
     i = cuda.grid(1)
     outputs, hidden = weight[0].shape[1], carried.shape[3]
@@ -267,16 +282,16 @@ def project_grad(
         row = row_of(starts, lengths, r, t, reverse[d])
         if j < outputs:
             total = carried[d, 0, r, j]
-            if r < ranks:
-                row_later = row_of(starts, lengths, r, t + 1, reverse[d])
-                total = product_grad_of(total, kept[d], row_later, column, depth, weight[d], rows, 0, j)
+            if r < later:
+                row_after = row_of(starts, lengths, r, t + 1, reverse[d])
+                total = product_grad_of(total, kept[d], row_after, column, depth, weight[d], rows, 0, j)
             total += d_y[row, d * outputs + j]
             kept[d][row, keeps + j] = through_bound(total, y[row, d * outputs + j], bound)
         carried[d, 0, r, j] = 0
 
 
 @cuda_kernel
-def normalise_grad(t, alive, starts, lengths, reverse, kept, column, scales, carried, first, norms):
+def normalise_grad(t, alive, _, starts, lengths, reverse, kept, column, scales, carried, first, norms):
     """Turn gradients of normalised values into gradients of passed values; one thread per direction, rank and value."""
     i = cuda.grid(1)
     number, hidden = carried.dtype.type, carried.shape[3]

@@ -51,6 +51,7 @@ class Layout(NamedTuple):
     tiles: int
 
     @classmethod
+    @functools.cache
     def of(cls, cell, hidden):
         """Return the layout of the fewest blocks whose weights fit into registers, or None if there is none.
 
@@ -238,4 +239,5 @@ def run_steps(cell, of, directions, shape, projected, initial, kept, y):
     plan = of.starts, of.lengths, of.order, sizes, of.reverse
     arguments = *plan, initial, projected, given, weight, bias, vectors, kept, y, arrived
     blocks = count * groups * layout.blocks
-    cuda.driver.launch_together(forward_kernel(cell, layout), blocks, layout.threads, layout.shared, *arguments)
+    kernel, options = forward_kernel(cell, layout), {"shared": layout.shared, "together": True}
+    cuda.driver.launch(kernel, blocks, layout.threads, *arguments, **options)

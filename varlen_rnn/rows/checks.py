@@ -5,16 +5,18 @@ Errors name the level and the entry, the expected and the actual value, and a li
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ShapeError, count, shown
+from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ProgramError, ShapeError, count, shown
 from varlen_rnn.runtime.device_array import DeviceArray, shared
 from varlen_rnn.typing import Offsets
 
 _MOST_DEPTH = 64  # NumPy's limit on nested lists
+KEEPS_GRADIENT = "functional.concat(variables, axis=0).with_lod(offsets) keeps the gradient"
 
 
 def as_levels(levels: Any) -> list:
@@ -97,13 +99,15 @@ def as_positions(positions: ArrayLike) -> np.ndarray:
     return found
 
 
-def as_rows(data: Any, name: str = "data") -> np.ndarray:
+def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarray:
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
     The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
-    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.
+    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.  `hint` is for the error about a
+    Variable that requires a gradient, and names code that keeps the gradient.
     """
     if type(data) is not np.ndarray:
+        check_no_gradient(data, name, hint)
         check_unmasked(data, name)
         found: Any = device_rows(data)
         if found is not None:
@@ -122,6 +126,41 @@ def as_rows(data: Any, name: str = "data") -> np.ndarray:
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
+
+
+def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
+    """Raise if an array of `data` would lose a gradient: if it is a Variable that requires one, or a list with one.
+
+    Under `no_grad`, nothing is lost.
+    """
+    if loses_gradient(data):
+        remedy = "x.detach() ends the gradient here; under vr.no_grad() there is none"
+        got = "a Variable that requires a gradient" if not isinstance(data, (list, tuple)) else "a list with Variables"
+        expected = "numbers without a gradient, which would be lost"
+        raise ProgramError(name, expected=expected, got=got, hint=f"{hint}; {remedy}" if hint else remedy)
+
+
+def loses_gradient(data: Any) -> bool:
+    """Return whether an array of `data` would lose a gradient, also of a Variable inside of nested lists.
+
+    Variables are known by their attribute `_loses_gradient`, because they belong to a higher room.
+    """
+    if not isinstance(data, (list, tuple)):
+        return hasattr(type(data), "_loses_gradient") and data._loses_gradient
+    seen, lists = set[int](), [data]
+    while lists:  # one pass per depth, because a call for each of many short lists would take several times as long
+        kinds = set(map(type, itertools.chain.from_iterable(lists)))
+        if variables := {kind for kind in kinds if hasattr(kind, "_loses_gradient")}:
+            inside = itertools.chain.from_iterable(lists)
+            if any(item._loses_gradient for item in inside if type(item) in variables):
+                return True
+        if not any(issubclass(kind, (list, tuple)) for kind in kinds):
+            return False
+        seen.update(map(id, lists))  # a list may contain itself
+        inside = itertools.chain.from_iterable(lists)
+        inner = {id(item): item for item in inside if isinstance(item, (list, tuple))}
+        lists = [item for key, item in inner.items() if key not in seen]
+    return False
 
 
 def device_rows(data: Any) -> DeviceArray | None:

@@ -21,12 +21,14 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.rows.checks import (
+    KEEPS_GRADIENT,
     as_indices,
     as_levels,
     as_positions,
     as_rows,
     as_sequence,
     check_cover,
+    check_no_gradient,
     check_offsets,
     children_of,
     depth_of,
@@ -338,7 +340,7 @@ class LoDTensor:
     __slots__ = ("_data", "_lod")
 
     def __init__(self, data: Rows, lod: LoD | Iterable[Offsets] = NO_LOD) -> None:
-        data = as_rows(data.data if isinstance(data, LoDTensor) else data)
+        data = as_rows(data.data if isinstance(data, LoDTensor) else data, hint=KEEPS_GRADIENT)
         if lod is not NO_LOD:
             lod = lod if isinstance(lod, LoD) else LoD(lod)
             check_cover(lod, data)
@@ -374,6 +376,14 @@ class LoDTensor:
         dtype : data type, optional
             By default, the data type that NumPy chooses for the numbers.
 
+        Raises
+        ------
+        LoDError, ShapeError
+            If lists are not nested equally deep, or rows differ in shape.
+        ProgramError
+            If a sequence is a Variable that requires a gradient, outside of `no_grad`, because the gradient would be
+            lost: `nn.functional.concat(variables, axis=0).with_lod(offsets)` keeps it.
+
         Examples
         --------
         >>> LoDTensor.from_sequences([[[1, 2], [3]], [[4, 5, 6]]]).recursive_sequence_lengths()
@@ -383,6 +393,7 @@ class LoDTensor:
         """
         if not isinstance(sequences, (list, tuple)):
             raise LoDError("sequences", expected="a list", got=type(sequences).__name__)
+        check_no_gradient(sequences, "sequences", KEEPS_GRADIENT)
         depth = num_levels
         if depth is None:
             depth = depth_of(sequences) if sequences else 1
@@ -612,6 +623,8 @@ def create_lod_tensor(data: Rows, recursive_seq_lens: Iterable[Lengths]) -> LoDT
     ------
     LoDError
         If a length is negative, levels do not fit together, or the last level does not cover exactly the rows.
+    ProgramError
+        If `data` is a Variable that requires a gradient, outside of `no_grad`: `data.with_lod(offsets)` keeps it.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, PlaceError, ShapeError, check_int
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
-from varlen_rnn.rows.checks import check_unmasked, device_rows, read_only
+from varlen_rnn.rows.checks import check_no_gradient, check_unmasked, device_rows, read_only
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, joined, moved, on_device, place_of, zeros
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import Place
@@ -257,6 +257,7 @@ def _add_rows(value: Any, rows: np.ndarray, out: Any) -> None:
 
 
 def _as_value(value: ArrayLike) -> np.ndarray:
+    check_no_gradient(value, "value")
     check_unmasked(value, "value")
     try:
         array: Any = device_rows(value)

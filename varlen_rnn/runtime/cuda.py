@@ -23,6 +23,9 @@ import numpy as np
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime import cublas
 from varlen_rnn.runtime.device_memory import Block, Memory, Pool
+from varlen_rnn.runtime.parameters import Parameters, types_of
+
+_STREAM = 0  # of all launches and copies: the default one
 
 
 def grid(ndim: int) -> int:
@@ -49,6 +52,27 @@ def _check_gpu() -> None:
         raise InputError("CUDA", expected="a GPU that numba-cuda finds", got=got, hint=hint)
 
 
+def _bindings() -> Any:
+    """Return the calls of the driver; numba-cuda needs the package, and has no calls of its own for some."""
+    from cuda.bindings import driver
+
+    return driver
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    """Call a function of the driver; return its result, if any.
+
+    Raises
+    ------
+    InputError
+        If the driver reports an error.
+    """
+    error, *results = getattr(_bindings(), name)(*arguments)
+    if error:
+        raise InputError(name, expected="a call that the CUDA driver can execute", got=str(error))
+    return results[0] if results else None
+
+
 class Kernel:
     """A CUDA kernel, launched as `kernel[blocks, threads](*arguments)` and compiled then for the types of arguments.
 
@@ -62,8 +86,8 @@ class Kernel:
         self.py_func: FunctionType = py_func
         self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
-    def __getitem__(self, configuration: tuple[int, ...]) -> Any:
-        return functools.partial(driver.launch, self, configuration)
+    def __getitem__(self, configuration: tuple[int, int]) -> Any:
+        return functools.partial(driver.launch, self, *configuration)
 
     @functools.cached_property
     def source(self) -> FunctionType:
@@ -99,6 +123,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.uploads: dict[Any, Any] = {}
+        self._functions: dict[Any, Any] = {}
         self._pool = Pool(self.allocate, self.uploads.clear)
 
     @functools.cached_property
@@ -130,11 +155,7 @@ class Driver:
 
     def clear(self, address: int, size: int) -> None:
         """Set memory on the device to zeros."""
-        from cuda.bindings import driver as bindings  # numba-cuda needs this package, and has no call for it
-
-        (error,) = bindings.cuMemsetD8(address, 0, size)
-        if int(error):
-            raise InputError("CUDA", expected="memory that can be cleared", got=str(error))
+        _call("cuMemsetD8", address, 0, size)
 
     def synchronize(self) -> None:
         """Wait for all launches and copies."""
@@ -147,24 +168,40 @@ class Driver:
         shared = device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return Limits(device.compute_capability, device.MULTIPROCESSOR_COUNT, shared)
 
-    def launch_together(self, kernel: Kernel, blocks: int, threads: int, shared: int, *arguments: Any) -> None:
-        """Run a kernel whose blocks wait for one another; each has `shared` bytes of shared memory.
+    def function(self, kernel: Kernel, parameters: Parameters) -> Any:
+        """Return the code of a kernel for its parameters, for this thread of Python; it is compiled once."""
+        _check_gpu()
+        numba_cuda().current_context()  # a thread needs it before its first launch
+        key = kernel, parameters.kinds
+        found = self._functions.get(key)
+        if found is None:
+            found = self._functions[key] = self.compile(kernel, parameters.kinds)
+        return found
 
-        The driver raises an error if not all blocks can run at once.
+    def compile(self, kernel: Kernel, kinds: tuple[Any, ...]) -> Any:
+        """Return the code of a kernel for kinds of parameters, as `run` takes it."""
+        handle = kernel.dispatcher.compile(types_of(kinds))._codelibrary.get_cufunc().handle
+        return _call("cuKernelGetFunction", handle)
+
+    def run(
+        self, function: Any, blocks: int, threads: int, parameters: Parameters, shared: int = 0, together: bool = False
+    ) -> None:
+        """Run a kernel; each block has `threads` threads and `shared` bytes of dynamic shared memory.
+
+        If the blocks run `together`, they may wait for one another; the driver refuses more than can run at once.
         """
-        from cuda.bindings import driver as bindings  # numba-cuda has no call for more than 48 KiB of shared memory
+        size = (blocks, 1, 1, threads, 1, 1, shared, _STREAM)
+        if not together:
+            _call("cuLaunchKernel", function, *size, parameters.address, 0)
+            return
+        most = _bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _call("cuFuncSetAttribute", function, most, shared)  # by default 48 KiB
+        _call("cuLaunchCooperativeKernel", function, *size, parameters.address)
 
-        given = tuple(map(_argument, arguments))
-        (compiled,) = [kernel.dispatcher.compile(tuple(map(numba_cuda().typeof, given)))]
-        handle = compiled._codelibrary.get_cufunc().handle
-        most = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        bindings.cuKernelSetAttribute(most, shared, handle, bindings.CUdevice(0))
-        compiled.cooperative = True
-        kernel.dispatcher[blocks, threads, 0, shared](*given)
-
-    def launch(self, kernel: Kernel, configuration: tuple[int, ...], *arguments: Any) -> None:
-        """Run a kernel on `configuration`: the number of blocks, and of threads in a block."""
-        kernel.dispatcher[configuration](*map(_argument, arguments))
+    def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any, **options: Any) -> None:
+        """Run a kernel on its arguments, with the options of `run`."""
+        parameters = Parameters(arguments)
+        self.run(self.function(kernel, parameters), blocks, threads, parameters, **options)
 
 
 driver = Driver()
@@ -174,17 +211,6 @@ def _bytes_at(address: int, size: int) -> Any:
     """Return numba-cuda's array over memory of the device."""
     about = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
     return numba_cuda().from_cuda_array_interface(about, sync=False)
-
-
-def _argument(argument: Any) -> Any:
-    """Return an argument as numba-cuda takes it: an array of ours becomes one of its own, which is kept."""
-    if type(argument) is tuple:
-        return tuple(map(_argument, argument))
-    if not hasattr(argument, "interface"):
-        return argument
-    if argument.launched is None:
-        argument.launched = numba_cuda().from_cuda_array_interface(argument.interface(), sync=False)
-    return argument.launched
 
 
 def is_device_array(array: Any) -> bool:

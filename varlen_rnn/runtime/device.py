@@ -8,6 +8,7 @@ from varlen_rnn.errors import PlaceError
 from varlen_rnn.runtime import cuda, memory
 from varlen_rnn.runtime.cuda import is_device_array
 from varlen_rnn.runtime.device_array import DeviceArray, size_of
+from varlen_rnn.runtime.parameters import Parameters
 from varlen_rnn.runtime.place import HOST
 
 THREADS_PER_BLOCK = 128
@@ -165,6 +166,25 @@ def launch(kernel, num_threads, *arguments):
         kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)
 
 
+class Prepared:
+    """A CUDA kernel with its arguments, to be launched more than once by this thread of Python.
+
+    Each launch replaces the first arguments, integers.  It takes a tenth of the time of `launch` for many arrays.
+    """
+
+    __slots__ = ("_function", "_parameters", "_run")
+
+    def __init__(self, kernel, *arguments):
+        self._parameters, self._run = Parameters(arguments), cuda.driver.run
+        self._function = cuda.driver.function(kernel, self._parameters)
+
+    def launch(self, num_threads, *first):
+        """Run the kernel on at least `num_threads` threads; do nothing for 0."""
+        if num_threads:
+            self._parameters.replace(*first)
+            self._run(self._function, -(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK, self._parameters)
+
+
 def contiguous(array):
     """Return an array unchanged if it is C-contiguous, otherwise a copy that is."""
     if array.flags.c_contiguous:
@@ -191,3 +211,8 @@ def stacked(parts, axis=0):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis
     return joined([part[(*before, None)] for part in parts], axis)
+
+
+def unstacked(array):
+    """Return a tuple of the parts of an array along its first axis, on its device."""
+    return tuple(array[number] for number in range(len(array)))

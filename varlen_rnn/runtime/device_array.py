@@ -1,5 +1,6 @@
-"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.  It only carries numbers.
+"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.
 
+It carries numbers.  For its arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables.
 It is ours, instead of numba-cuda's, so that tests can put an emulated device below it, and so that nothing is copied to
 the host unseen: NumPy cannot read it, and neither can loops or conditions of Python.
 """
@@ -7,9 +8,9 @@ the host unseen: NumPy cannot read it, and neither can loops or conditions of Py
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +19,7 @@ from varlen_rnn.errors import DTypeError, PlaceError, ShapeError, shown
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device_memory import Memory
 from varlen_rnn.runtime.dlpack import CUDA_DEVICE, capsule_of, form_in
+from varlen_rnn.runtime.parameters import ArrayKind, of_array
 from varlen_rnn.runtime.place import CUDA, Place
 from varlen_rnn.runtime.strided import copy_strided
 
@@ -58,7 +60,7 @@ class DeviceArray:
 
     # The form is an array of NumPy at the address on the device.  It has the geometry of views for us, and nobody may
     # read its numbers, because the host cannot.
-    __slots__ = ("__weakref__", "_form", "launched", "memory")
+    __slots__ = ("__weakref__", "_form", "_parameters", "memory")
 
     __cuda_ndarray__ = True
     __array_ufunc__ = None
@@ -75,7 +77,8 @@ class DeviceArray:
     ) -> None:
         global in_use
         in_use = True
-        self.memory, self.launched = memory, None
+        self.memory = memory
+        self._parameters: tuple[ArrayKind, tuple[int, ...]] | None = None
         about = {"data": (memory.address + offset, False), "shape": shape, "typestr": dtype.str, "strides": strides}
         self._form = np.asarray(_At(memory, about | {"version": 3}))
 
@@ -106,7 +109,7 @@ class DeviceArray:
 
     def _view(self, form: np.ndarray) -> DeviceArray:
         view = _new(DeviceArray)
-        view.memory, view._form, view.launched = self.memory, form, None
+        view.memory, view._form, view._parameters = self.memory, form, None
         return view
 
     def view(self) -> DeviceArray:
@@ -141,6 +144,37 @@ class DeviceArray:
 
     def __len__(self) -> int:
         return len(self._form)
+
+    # Arithmetic.
+
+    _apply: ClassVar[Callable[..., Any]]  # set by `tape.variable`, because operators belong to a higher room
+
+    def __add__(self, other: Any) -> DeviceArray:
+        return self._apply("add", self, other)
+
+    def __radd__(self, other: Any) -> DeviceArray:
+        return self._apply("add", other, self)
+
+    def __sub__(self, other: Any) -> DeviceArray:
+        return self._apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> DeviceArray:
+        return self._apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> DeviceArray:
+        return self._apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> DeviceArray:
+        return self._apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> DeviceArray:
+        return self._apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> DeviceArray:
+        return self._apply("div", other, self)
+
+    def __neg__(self) -> DeviceArray:
+        return self._apply("neg", self)
 
     # Copies.
 
@@ -212,16 +246,20 @@ class DeviceArray:
 
     # Other libraries.
 
-    def interface(self) -> dict[str, Any]:
-        """Return the dictionary of `__cuda_array_interface__` for a launch, which gives the memory to no other code."""
-        flags = self._form.flags
-        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
-        return about | {"strides": None if flags.c_contiguous else self.strides, "version": 3}
+    @property
+    def parameters(self) -> tuple[ArrayKind, tuple[int, ...]]:
+        """The kind and the numbers that a launch passes for this array."""
+        if self._parameters is None:
+            self._parameters = of_array(self._form, self.address)
+        return self._parameters
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         self.memory.changes()  # whoever reads the address may write there
-        return self.interface() | {"stream": 1}  # launches are on the default stream
+        flags = self._form.flags
+        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
+        strides = None if flags.c_contiguous else self.strides
+        return about | {"strides": strides, "version": 3, "stream": 1}  # launches are on the default stream
 
     def __dlpack__(
         self,

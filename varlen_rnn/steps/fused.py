@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn import recurrence
 from varlen_rnn.kernels.arithmetic import add
-from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, empty, joined, stacked, zeros
+from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, empty, joined, stacked, unstacked, zeros
 from varlen_rnn.steps.lower import Part
 
 
@@ -79,7 +79,7 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
             _add_to(_rows_of(totals, product.weight, hidden), d_weight[rows])
             if product.bias is not None:
                 _add_to(_part(totals, product.bias, hidden), d_bias[rows])
-    for part, d_vector in zip(lowered.vectors, () if d.vectors is None else d.vectors, strict=True):
+    for part, d_vector in zip(lowered.vectors, () if d.vectors is None else unstacked(d.vectors), strict=True):
         _add_to(_part(totals, part, hidden), d_vector)
     return d_x, [d_initial[lowered.states.index(number), 0] for number in range(len(d_last))], totals
 

@@ -1,6 +1,7 @@
 """The methods and operators of a Variable that compute, as an array of NumPy has them."""
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -319,6 +320,34 @@ class ArrayMethods(Generic[V]):
 
     def __rtruediv__(self, other: Rows) -> V:
         return self._apply("div", self._operand(other), self)
+
+    def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> V:
+        """Return this value updated in place, or a new one; `Variable` says which."""
+        raise NotImplementedError
+
+    def __iadd__(self, other: Rows) -> V:
+        return self._updated(operator.add, other)
+
+    def __isub__(self, other: Rows) -> V:
+        return self._updated(operator.sub, other)
+
+    def __imul__(self, other: Rows) -> V:
+        return self._updated(operator.mul, other)
+
+    def __itruediv__(self, other: Rows) -> V:
+        return self._updated(operator.truediv, other)
+
+    def __ipow__(self, exponent: float) -> V:
+        return self._updated(operator.pow, exponent)
+
+    def __imatmul__(self, weight: Rows) -> V:
+        return self._updated(operator.matmul, weight)
+
+    def __iand__(self, other: Rows) -> V:
+        return self._updated(operator.and_, other)
+
+    def __ior__(self, other: Rows) -> V:
+        return self._updated(operator.or_, other)
 
     def __neg__(self) -> V:
         return self._apply("neg", self)

@@ -1,13 +1,18 @@
-"""Functions of NumPy on Variables: `np.tanh(variable)` applies our operator, so that it has a gradient."""
+"""Functions of NumPy on Variables: `np.tanh(variable)` applies our operator, so that it has a gradient.
+
+Functions that are no ufuncs, such as `np.concatenate`, see the array, as any function does that calls `np.asarray`.  If
+their result is one of floats, it would silently lose the gradient, so that is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError
+from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.rows.checks import loses_gradient
 from varlen_rnn.tape.operator import UFUNCS
 
 _HINTS = {
@@ -15,6 +20,17 @@ _HINTS = {
     np.not_equal: "functional.not_equal(x, y) compares values",
     np.square: "x * x", np.reciprocal: "1.0 / x",
 }  # fmt: skip
+_INSTEAD = {
+    np.concatenate: "functional.concat(variables, axis=0)", np.stack: "functional.stack(variables)",
+    np.where: "functional.where(condition, x, y)", np.expand_dims: "x.unsqueeze(axis)",
+    np.reshape: "x.reshape(shape)",
+}  # fmt: skip
+# Results that depend on the shape alone, whose gradient is 0, or that people look at.
+_WITHOUT_GRADIENT = frozenset({
+    np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.round, np.around, np.histogram,
+    np.histogram_bin_edges, np.atleast_1d, np.atleast_2d, np.atleast_3d,
+})  # fmt: skip
+_HOST = np.empty(0)
 
 
 def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str:
@@ -38,3 +54,28 @@ def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str
         got=", ".join(options) or name,
         hint=hint,
     )
+
+
+def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Return the result of a function of NumPy that is no ufunc, whose inputs have a Variable somewhere.
+
+    Raises
+    ------
+    ProgramError
+        If the result is an array of floats, and a Variable requires a gradient.  Functions that call a method of the
+        Variable, as `np.sum` does, return Variables.
+    """
+    # Without types, the method of NumPy calls the function's own code.
+    found = np.ndarray.__array_function__(_HOST, function, (), inputs, options)
+    if function not in _WITHOUT_GRADIENT and _has_floats(found) and loses_gradient([*inputs, *options.values()]):
+        name, hint = f"np.{function.__name__} of a Variable", "x.detach() ends the gradient here"
+        hint = f"{_INSTEAD[function]} keeps the gradient; {hint}" if function in _INSTEAD else hint
+        got = "a Variable that requires a gradient"
+        raise ProgramError(name, expected="numbers without a gradient, which would be lost", got=got, hint=hint)
+    return found
+
+
+def _has_floats(found: Any) -> bool:
+    if isinstance(found, (list, tuple)):
+        return any(map(_has_floats, found))
+    return isinstance(found, (np.ndarray, np.generic)) and found.dtype.kind in "fO"

@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import moved, on_device
+from varlen_rnn.runtime.device import moved, on_device, zeros
 
 
 def plain(value):
@@ -17,6 +17,17 @@ def plain(value):
 def moved_value(value, place):
     """Return a value, as users get it, at a place; None stays None."""
     return value if value is None else moved(value, place) if not hasattr(value, "to") else value.to(place)
+
+
+def zeros_like(value):
+    """Return zeros in new memory for a gradient, as users get it: of SelectedRows no row; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, SelectedRows):
+        return SelectedRows.wrap(value.rows[:0], value.value[:0], value.height)
+    if isinstance(value, LoDTensor):
+        return value.like(zeros(value.shape, value.data))
+    return zeros(value.shape, value)
 
 
 def memory_of(value):

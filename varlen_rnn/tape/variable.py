@@ -18,11 +18,12 @@ from varlen_rnn.errors import (
     check_flag,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.checks import as_rows, check_no_gradient
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, interface_of, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime import device_array
-from varlen_rnn.runtime.device import beside, on_device
+from varlen_rnn.runtime.device import beside, on_device, overwrite
+from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import CUDA, HOST, Place
 from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.tape.array_methods import ArrayMethods
@@ -35,7 +36,7 @@ from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.places import check_places
 from varlen_rnn.tape.run import check_in_place, raise_from, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
-from varlen_rnn.tape.ufuncs import operator_of
+from varlen_rnn.tape.ufuncs import call_function, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 T = TypeVar("T")
@@ -76,6 +77,19 @@ class Variable(ArrayMethods["Variable"]):
         The gradient of a leaf, or of an inner Variable after `retain_grad`, summed over calls of `backward`; set None
         to start again.
 
+    Raises
+    ------
+    ProgramError
+        If `value` is a Variable that requires a gradient, outside of `no_grad`: the new Variable would lose it.
+
+    Notes
+    -----
+    `x += y`, `-=`, `*=` and so on update a leaf that requires a gradient, a Parameter or a Buffer in place, as in
+    PyTorch: a leaf that requires a gradient only under `no_grad`.  The shape and the data type do not change.  For any
+    other Variable, `x += y` is `x = x + y`: the name gets a new value, and all other names of the Variable keep the
+    former value, so that no gradient is computed from the wrong one.  Under `no_grad`, a computed Variable that
+    requires a gradient is refused, because its name would silently become a constant.
+
     Examples
     --------
     >>> x = Variable(np.array([1.0, 2.0]), requires_grad=True)
@@ -100,6 +114,7 @@ class Variable(ArrayMethods["Variable"]):
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
     ) -> None:
         if isinstance(value, Variable):
+            check_no_gradient(value, type(self).__name__, "the Variable itself keeps the gradient")
             value = value.value
         self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
         if requires_grad:
@@ -111,6 +126,11 @@ class Variable(ArrayMethods["Variable"]):
         self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
         self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
         self.position = 0  # its position among the outputs of its record
+
+    @property
+    def _loses_gradient(self) -> bool:
+        """Whether an array of the value would lose a gradient; see `rows.checks.loses_gradient`."""
+        return self.requires_grad and bool(GRAD_ENABLED.get())
 
     def _check_floating(self) -> None:
         if self.dtype.kind != "f":
@@ -434,8 +454,48 @@ class Variable(ArrayMethods["Variable"]):
     def _operand(self, value: Rows) -> Variable | LoDTensor:
         return operand(value, self)
 
+    def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
+        """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
+        is_leaf = self.record is None and not isinstance(self.value, Symbol)
+        name = f"{self.name or 'a ' + type(self).__name__} updated in place"
+        if not is_leaf and self.requires_grad and not GRAD_ENABLED.get():
+            got, hint = "a computed Variable that requires a gradient, under no_grad", "x = x + y makes a constant"
+            raise ProgramError(name, expected="gradients to be recorded", got=got, hint=hint)
+        if not (is_leaf and (self.requires_grad or self.persistable)):
+            return compute(self, other)
+        if RECORDER.get() is not None:
+            got, hint = "a program that is being recorded", "optimizer.minimize(loss) describes updates"
+            raise ProgramError(name, expected="eager mode", got=got, hint=hint)
+        if self.requires_grad and GRAD_ENABLED.get():
+            got, hint = "a leaf that requires a gradient", "x = x + y makes a new Variable"
+            raise ProgramError(name, expected="vr.no_grad() around an update in place", got=got, hint=hint)
+        found = compute(self, other)
+        check_no_gradient(found, name)
+        if found.shape != self.shape:
+            raise ShapeError(name, expected=f"shape {self.shape}", got=f"shape {found.shape}")
+        if found.dtype != self.dtype:
+            raise DTypeError(name, expected=self.dtype, got=found.dtype)
+        self._overwrite(found.value.data, name)
+        return self
+
+    def _overwrite(self, array: np.ndarray, name: str) -> None:
+        """Overwrite the values in place with an array that broadcasts to the shape."""
+        data = self.value.data
+        if not data.flags.writeable:
+            raise ShapeError(name, expected="memory that can be written to", got="memory that is read-only")
+        try:
+            overwrite(data, ..., array)
+        finally:  # even after an interrupt
+            was_updated(self)
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.value, dtype, copy=copy)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Iterable[type], inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """Call a function of NumPy that is no ufunc, or raise if its result would lose a gradient."""
+        return call_function(function, inputs, options)
 
     def __dlpack__(self, **options: Any) -> Any:
         """Hand the memory of the value to another library, which sees no gradient.
@@ -667,17 +727,23 @@ Variable._product = staticmethod(_product)
 def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
     """Return a value as an operand for an operator whose other operand is the Variable `like`.
 
-    Python numbers and masks (arrays of bool) take the data type of `like`, as in NumPy and PyTorch.  Other values keep
-    theirs, and operators refuse mixed data types.
+    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other
+    values keep their data type, and operators refuse mixed data types.
     """
     if isinstance(value, (Variable, LoDTensor)):
         return value
     if isinstance(value, UnknownSize):
         return value + 0  # this raises the error
-    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+        value = float(value) if value.dtype.kind == "f" else value.item()  # `item` of a longdouble is one
+    if isinstance(value, (int, float)):
         return LoDTensor.wrap(_number(value, like.dtype))
     rows = as_rows(_no_variables(value), "an operand")
     is_mask = rows.dtype.kind == "b" and not on_device(rows)
+    if isinstance(value, (list, tuple)) and not is_mask and rows.dtype != like.dtype:
+        got = f"a {type(value).__name__} that NumPy reads as {rows.dtype}"
+        hint = "np.array(values, x.dtype) has the other operand's data type"
+        raise DTypeError("an operand", expected=f"{like.dtype}, as the other operand", got=got, hint=hint)
     return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
 
 
@@ -694,6 +760,18 @@ def _number(value: float, dtype: np.dtype) -> np.ndarray:
         return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
     except OverflowError as error:
         raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
+
+
+def _of_device_arrays(op_type: str, *inputs: Any) -> Any:
+    """Compute a DeviceArray from DeviceArrays and numbers, outside of any record or program."""
+    if any(isinstance(value, Variable) for value in inputs):
+        return NotImplemented  # the methods of the Variable keep its gradient
+    like = Variable(LoDTensor.wrap(next(value for value in inputs if isinstance(value, DeviceArray))))
+    values: Any = [operand(value, like) for value in inputs]
+    return run(find(op_type), values, {})[0].data
+
+
+DeviceArray._apply = staticmethod(_of_device_arrays)
 
 
 def backward(loss: Variable, gradient: Rows | None = None) -> None:

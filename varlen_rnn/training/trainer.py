@@ -491,7 +491,7 @@ class Trainer:
         kinds = [type(callback).__name__ for callback in self.callbacks]
         if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
-        pairs = matched(self.model, saved["model"])
+        pairs, _ = matched(self.model, saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         for variable, parts in pairs:
             assign_rows(variable, parts)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from varlen_rnn import recurrence
 from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, joined, stacked, zeros
+from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, joined, stacked, unstacked, zeros
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape, check_tensor
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import Symbol, sizes_fit
@@ -328,7 +328,7 @@ def flat(directions):
     for direction in directions:
         *four, projection, vectors, of_rows = direction
         arrays += [*four, *(() if projection is None else (projection,))]
-        arrays += [] if vectors is None else [vectors[k] for k in range(len(vectors))]
+        arrays += () if vectors is None else unstacked(vectors)
         if of_rows is not None:
             columns = range(0, of_rows.shape[1], direction.hidden)
             arrays += [contiguous(of_rows[:, first : first + direction.hidden]) for first in columns]
