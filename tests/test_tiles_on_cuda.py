@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from tests.emulated.device import missing
+from tests.emulated.device import Driver, missing
 from tests.emulated.mutants import mutants, survivors
 from tests.emulated.sources import ptx_of
 from tests.gpu_model import OTHERS, UNROLLED
@@ -16,6 +16,7 @@ from varlen_rnn.products import gemm, row_sums, tile_cuda
 from varlen_rnn.products.tile_cuda import LARGE, SMALL, THREADS, WIDE
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.cuda import Limits
+from varlen_rnn.runtime.device import to_device
 
 emulated = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 by_number = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -120,6 +121,16 @@ def test_a_sum_over_rows_has_the_same_bits_whatever_is_beside_it(device, dtype):
     whole = device.get(row_sums.row_product(device.put(a), device.put(b)))
     part = device.get(row_sums.row_product(device.put(a[:, 60:67].copy()), device.put(b[:, 1:].copy())))
     np.testing.assert_array_equal(part, whole[60:, 1:])
+
+
+@emulated
+def test_operands_of_other_layouts_are_copied(monkeypatch):
+    monkeypatch.setattr(cuda, "driver", Driver())
+    a, b = drawn(0, 5, 70), drawn(1, 70, 40)
+    turned_a, turned_b, c = to_device(a.T.copy()).T, to_device(b.T.copy()).T, to_device(np.zeros((5, 40)))
+    gemm.product(turned_a, turned_b, c)
+    close(c.copy_to_host(), a @ b, np.float64)
+    close(row_sums.row_product(turned_b, turned_b).copy_to_host(), b.T @ b, np.float64)
 
 
 @pytest.mark.parametrize(
