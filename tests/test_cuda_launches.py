@@ -30,7 +30,7 @@ def on_cuda(monkeypatch):
 
 
 def launches(function, *arguments):
-    """Return what a function returns, and how many launches it took."""
+    """Call a function; return its result and the number of its launches."""
     before = totals().get(LAUNCH, 0)
     found = function(*arguments)
     return found, totals()[LAUNCH] - before

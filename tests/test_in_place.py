@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.nn import Buffer, Linear, Parameter
+from tests.emulated.device import Driver, missing
+from varlen_rnn.nn import Buffer, Embedding, Linear, Parameter
+from varlen_rnn.runtime import cuda
 
 UPDATES = {
     "+=": (lambda p, y: p.__iadd__(y), np.add),
@@ -203,16 +205,6 @@ def test_data_is_set_with_checks():
     assert buffer.data.tolist() == [5, 5]
 
 
-def test_a_sharded_or_sparse_gradient_is_no_factor():
-    table = Parameter(np.ones((4, 2)))
-    vr.nn.functional.embedding(np.array([1]), table, sparse=True).sum().backward()
-    with vr.no_grad(), pytest.raises(TypeError):
-        table -= 0.1 * table.grad
-    with vr.no_grad():
-        table -= 0.5 * table.grad.to_dense()
-    assert table.data.tolist() == [[1, 1], [0.5, 0.5], [1, 1], [1, 1]]
-
-
 @pytest.mark.twins
 def test_updates_on_a_device(device):
     first = np.array([1.0, -2.0, 3.0], np.float32)
@@ -254,3 +246,43 @@ def test_arithmetic_of_arrays_of_a_device_is_that_of_numpy(device):
     v = vr.Variable(vr.LoDTensor(device.put(x)), requires_grad=True)
     (device.put(x) * v).sum().backward()
     np.testing.assert_array_equal(device.get(v.grad), x)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_a_table_takes_its_sparse_gradient(place, monkeypatch):
+    if place == "cuda":
+        if missing() is not None:
+            pytest.skip(missing())
+        monkeypatch.setattr(cuda, "driver", Driver())
+    table = Embedding(5, 2, sparse=True).to(place)
+    before = table.weight.to("cpu").value.data.copy()
+    table(vr.Variable(np.array([3, 1, 3])).to(place)).sum().backward()
+    gradient = table.weight.grad
+    assert isinstance(gradient, vr.SelectedRows)
+    with vr.no_grad():
+        table.weight -= 0.5 * gradient
+        table.weight += gradient / np.float64(4)
+    wanted = before.copy()
+    np.add.at(wanted, [3, 1, 3], np.float32(-0.25))
+    np.testing.assert_allclose(table.weight.to("cpu").value.data, wanted, rtol=1e-6)
+    assert table.weight.dtype == np.float32
+
+
+def test_sparse_gradients_are_subtracted_and_scaled():
+    sparse, dense = vr.SelectedRows([2, 0, 2], [[1.0], [2.0], [3.0]], 4), np.arange(4.0).reshape(4, 1)
+    for found, wanted in [
+        (dense - sparse, dense - sparse.to_dense()), (sparse - dense, sparse.to_dense() - dense),
+        ((sparse - 2 * sparse).to_dense(), -sparse.to_dense()), ((-sparse).to_dense(), -sparse.to_dense()),
+        ((sparse * np.float32(3)).to_dense(), 3 * sparse.to_dense()), ((sparse / 2).to_dense(), sparse.to_dense() / 2),
+    ]:  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)
+    wrongs = (
+        lambda: sparse * sparse,
+        lambda: sparse * True,
+        lambda: sparse / "2",
+        lambda: 2 / sparse,
+        lambda: sparse - 1,
+    )
+    for wrong in wrongs:
+        with pytest.raises(TypeError):
+            wrong()

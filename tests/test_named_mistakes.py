@@ -134,7 +134,7 @@ def test_rows_without_a_number_do_not_count(loss, gap):
     kept = [np.array([number is not gap for number in own]) for own in y]
     wanted = r2_score(there[0], np.concatenate([own[rows] for own, rows in zip(found, kept, strict=True)]))
     assert model.score(X, y) == pytest.approx(wanted)
-    other = [[1e6 if number is gap else number for number in own] for own in y]  # what has no number has no gradient
+    other = [[1e6 if number is gap else number for number in own] for own in y]  # a gap has no gradient
     assert model._weights_of_losses(model._encode_labels(y, list(map(len, X))), None).sum() == len(there[0])
     assert model.score(X, other) != pytest.approx(wanted)
     with pytest.raises(

@@ -127,7 +127,7 @@ def test_gradients_go_on_from_what_the_kernel_saved(name, tf32):
 
 
 def test_the_gradient_is_the_slope(tf32):
-    """A difference of two losses is that of their tf32 rounding, too, so the difference is large."""
+    """Both losses are rounded to tf32, so the difference between their arguments is large."""
     layer = Layer(CELLS["lstm"], [3, 2], 1)
     rng = np.random.default_rng(5)
     d_y, d_last = (rng.normal(size=a.shape).astype(np.float32) for a in layer.run("cuda")[:2])

@@ -32,7 +32,7 @@ def test_the_number_of_threads_is_the_one_that_calls_run_on(monkeypatch):
 
 
 def numbers_seen_by(count, function):
-    """Return what a function returns in as many threads at once."""
+    """Call a function in as many threads at once; return the results."""
     with ThreadPoolExecutor(count) as pool:
         return [future.result() for future in [pool.submit(function) for _ in range(count)]]
 

@@ -28,7 +28,7 @@ def result(name, model, seed, folder):
 
 
 def joined(some):
-    """Return what a model found from each origin as one array; from one origin, as it is."""
+    """Return the results of all origins as one array; the result of a single origin as it is."""
     return some[0] if len(some) == 1 or some[0] is None else np.concatenate(some)
 
 

@@ -207,6 +207,35 @@ class SelectedRows:
     __radd__ = __add__  # addition is commutative
     __array_ufunc__ = None  # makes NumPy call `__radd__` for `array + selected`
 
+    def __sub__(self, other: SelectedRows | np.ndarray) -> SelectedRows | np.ndarray:
+        return self + -other if isinstance(other, (SelectedRows, np.ndarray, DeviceArray)) else NotImplemented
+
+    def __rsub__(self, other: np.ndarray) -> np.ndarray:
+        return -self + other
+
+    def __neg__(self) -> SelectedRows:
+        return self * -1.0
+
+    def __mul__(self, number: float) -> SelectedRows:
+        """Return the product with a number, which takes the data type of the values.
+
+        Examples
+        --------
+        >>> gradient = SelectedRows([1], [[2.0]], height=3)
+        >>> (np.ones((3, 1)) - 0.5 * gradient).ravel()
+        array([1., 0., 1.])
+        """
+        if not isinstance(number, (int, float, np.integer, np.floating)) or isinstance(number, bool):
+            return NotImplemented
+        return SelectedRows.wrap(self._rows, self._value * self.dtype.type(number), self._height)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: float) -> SelectedRows:
+        if not isinstance(number, (int, float, np.integer, np.floating)) or isinstance(number, bool):
+            return NotImplemented
+        return SelectedRows.wrap(self._rows, self._value / self.dtype.type(number), self._height)
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         hint = "to_dense() returns all rows, .value the listed ones"
         raise DTypeError("SelectedRows", expected="an explicit conversion", got="np.asarray", hint=hint)

@@ -469,7 +469,8 @@ class Variable(ArrayMethods["Variable"]):
         if self.requires_grad and GRAD_ENABLED.get():
             got, hint = "a leaf that requires a gradient", "x = x + y makes a new Variable"
             raise ProgramError(name, expected="vr.no_grad() around an update in place", got=got, hint=hint)
-        found = compute(self, other)
+        is_sparse = isinstance(other, SelectedRows)  # the gradient of a table
+        found = Variable(compute(self.value.data, other)) if is_sparse else compute(self, other)
         check_no_gradient(found, name)
         if found.shape != self.shape:
             raise ShapeError(name, expected=f"shape {self.shape}", got=f"shape {found.shape}")
@@ -764,8 +765,8 @@ def _number(value: float, dtype: np.dtype) -> np.ndarray:
 
 def _of_device_arrays(op_type: str, *inputs: Any) -> Any:
     """Compute a DeviceArray from DeviceArrays and numbers, outside of any record or program."""
-    if any(isinstance(value, Variable) for value in inputs):
-        return NotImplemented  # the methods of the Variable keep its gradient
+    if any(isinstance(value, (Variable, SelectedRows)) for value in inputs):
+        return NotImplemented  # the methods of the Variable keep its gradient, and sparse rows have their own
     like = Variable(LoDTensor.wrap(next(value for value in inputs if isinstance(value, DeviceArray))))
     values: Any = [operand(value, like) for value in inputs]
     return run(find(op_type), values, {})[0].data
