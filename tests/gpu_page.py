@@ -17,6 +17,7 @@ from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, totals
 from tests.emulated.sources import digest_of, ptx_of
 from tests.test_cuda_training import Training
 from tests.test_examples_on_cuda import STEPS, longest_of, stepper
+from varlen_rnn.products.tile_cuda import LARGE, SMALL
 from varlen_rnn.runtime import cuda
 
 PATH = Path(__file__).parent.parent / "docs" / "gpu_figures.md"
@@ -25,6 +26,8 @@ KINDS = LAUNCH, TO_DEVICE, ALLOCATION
 FLOORS = ["units", "weights from L2", "states in memory", "products, float32", "products, TF32", "barrier"]
 TIMES = ["units", "forward: reads", "**step**", "backward: reads", "**step**"]
 TIMES += ["**persistent, float32**", "**persistent, TF32**"]
+PRODUCTS = ["kernel", "global memory", "shared memory", "instructions", "rows: memory", "**time**", "columns: memory"]
+PRODUCTS += ["**time**"]
 HEAD = """# Figures of CUDA kernels
 
 `python -m tests.gpu_page` writes this page, on a machine without a GPU. Nothing here was measured on a GPU.
@@ -60,10 +63,29 @@ The model says that, from 512 units on, reads take longer than launches, and a p
 both. The model leaves out the products over all rows, latencies, and the caches of multiprocessors.
 
 """
+PRODUCT = """## Predicted time of a product
+
+The same model of a product in float32: {rows} rows of {inputs} inputs become {columns} columns, as for an LSTM with
+512 units and 64 sequences of 100 steps. Cells are numbers read per multiply-add from global and from shared memory,
+and times in microseconds. "Rows" is a weight with a row for each column of the result, as layers have it. "Columns"
+is a weight with a column for each, as for the gradient of the inputs.
+
+{products}
+
+With a thread per result, a thread reads two numbers of global memory for each multiply-add, and a warp reads weights
+with rows from 32 cache lines. In tiles, a block of threads copies operands to shared memory, 16 numbers of each row and
+column at a time, and a thread has 4 x 4 or 8 x 8 results in registers. A copy of 32 numbers takes a cycle to read and a
+cycle to write, or two of each if rows become columns. A load of 16 bytes takes a warp two cycles, because two of four
+neighbouring threads read the same address. In the loop over k, a large tile has {large} instructions besides 256
+multiply-adds, and a small one {small} besides 64. The time is the larger one of memory and instructions, on the
+multiprocessor with the most tiles. Small tiles are for products that have not two large ones for each multiprocessor.
+The model leaves out latencies, which the blocks of a multiprocessor hide from one another.
+
+"""
 KERNELS = """## Registers, shared memory and stack
 
-By ptxas, from the PTX for sm_90 of the kernels that the examples above, and layers of each cell, launch:
-{versions}. A kernel that was compiled for several types
+By ptxas, from the PTX for sm_90 of the kernels that the examples above, layers of each cell, and a product with large
+tiles launch: {versions}. A kernel that was compiled for several types
 of arguments has its largest figures.
 
 """
@@ -98,6 +120,7 @@ def measured():
             counts[f"`{name}.py`"] = [steps, *(after.get(kind, 0) - before.get(kind, 0) for kind in KINDS)]
         for layer in (vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN):
             _train(layer(3, 4))
+        vr.nn.Linear(1, 2 * LARGE.columns).to("cuda")(vr.Variable(np.ones((8 * LARGE.rows, 1), np.float32)).to("cuda"))
         return cuda.driver, counts
 
 
@@ -158,12 +181,20 @@ def model_text():
     )
 
 
+def product_text():
+    """Return the section of the model of a product."""
+    sizes = {"rows": gpu_model.ROWS, "inputs": gpu_model.INPUTS, "columns": gpu_model.COLUMNS}
+    shown = {name: show(size) for name, size in sizes.items()}
+    large, small = (gpu_model.OTHERS[tile] for tile in (LARGE, SMALL))
+    return PRODUCT.format(**shown, large=large, small=small, products=markdown(PRODUCTS, gpu_model.product_lines()))
+
+
 def page():
     """Return the page as the package is now: the part that depends on the package alone, and the figures of ptxas."""
     driver, counts = measured()
     packages = "numba", "numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvcc"
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
-    fixed = HEAD + LAUNCHES + launch_table(counts) + "\n" + model_text()
+    fixed = HEAD + LAUNCHES + launch_table(counts) + "\n" + model_text() + product_text()
     return fixed, KERNELS.format(versions=versions) + kernel_table(driver.launched) + "\n"
 
 

@@ -28,6 +28,13 @@ def test_predictions_are_no_less_than_floors(hidden):
     assert states > 0
 
 
+def test_products_take_no_less_than_the_floor():
+    plain, small, large, floor = (line[3:] for line in gpu_model.product_lines())
+    for line in (plain, small, large):
+        assert all(time >= least for time, least in zip(line, floor, strict=True))
+    assert plain[2] > 10 * small[2] > 10 * large[2] > 10 * floor[2]
+
+
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_the_page_is_up_to_date():
     from tests import gpu_page

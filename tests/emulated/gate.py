@@ -7,6 +7,9 @@ import pkgutil
 from tests.emulated.device import digest_of, float_types
 from varlen_rnn import attention, kernels, products, recurrence, runtime
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
+from varlen_rnn.products.gemm import product_kernel
+from varlen_rnn.products.row_sums import row_product_kernel
+from varlen_rnn.products.tile_cuda import LARGE, SMALL
 from varlen_rnn.recurrence import cuda_steps as steps
 from varlen_rnn.runtime.cuda import Kernel
 
@@ -14,7 +17,7 @@ FLOATS = {"float32", "float64"}
 
 
 def declared():
-    """Return the names by digest of the kernels in modules, and of every built-in cell's kernels."""
+    """Return the names by digest of the kernels in modules, of every tile, and of every built-in cell's kernels."""
     found = {
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
         for room in (attention, kernels, products, recurrence, runtime)
@@ -30,6 +33,8 @@ def declared():
                 found[id(kernel)] = (f"{kernel.py_func.__name__} of {cell.name}, phase {number}", kernel)
         kernel = steps.last_states_of(cell)
         found[id(kernel)] = (f"last_states of {cell.name}", kernel)
+    for kernel in (*map(product_kernel, (LARGE, SMALL)), row_product_kernel()):
+        found[id(kernel)] = (f"{kernel.py_func.__module__}.{kernel.py_func.__name__}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}
 
 

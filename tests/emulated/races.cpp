@@ -62,10 +62,11 @@ static void plain_race(u64 p, int n, int write, int non_coherent) {
 
 static void note_write(Fiber* t, Shadow& s, u64 at) {
   if (s.reader && !knows(t, s.reader - 1, s.read_clock)) ptx_fail(WRITE_AFTER_READ, s.reader - 1, at);
-  if (s.more)
+  if (s.more) {
     for (auto& [reader, clock] : *s.more)
       if (!knows(t, reader, clock)) ptx_fail(WRITE_AFTER_READ, reader, at);
-  s.more.reset();
+    s.more->clear();
+  }
   s.reader = 0;
   s.writer = t->id + 1;
   s.clock = t->clock;
@@ -90,9 +91,12 @@ extern "C" void ptx_race(u64 p, int n, int write, int non_coherent) {
   Fiber* t = me();
   if (p >= (u64)t->stack && p < (u64)t->stack_end) return;
   if (the_launch->plain) return plain_race(p, n, write, non_coherent);
-  u64 unit = the_launch->unit;
+  u64 unit = the_launch->unit, begin = (u64)t->block->shared, size = the_launch->shared_bytes;
+  bool is_own = !t->block->peers && p - begin < size;
+  std::vector<Shadow>* shared = is_own ? &t->own()->shadow : nullptr;
+  if (shared && shared->empty()) *shared = std::vector<Shadow>(size / unit + 1);
   for (u64 w = p / unit; w <= (p + n - 1) / unit; w++) {
-    Shadow& s = launch()->shadow[w];
+    Shadow& s = shared ? (*shared)[w - begin / unit] : launch()->shadow[w];
     if (s.writer && !knows(t, s.writer - 1, s.clock))
       ptx_fail(write ? WRITE_AFTER_WRITE : READ_AFTER_WRITE, s.writer - 1, w * unit);
     if (non_coherent && s.writer) ptx_fail(NON_COHERENT, s.writer - 1, w * unit);

@@ -28,6 +28,11 @@ struct Meeting {  // a barrier of a block
   std::vector<Fiber*> here;
   int votes[3] = {0, 1, 0}, result[3];  // or, and, count
 };
+// The last write of a word, and its reads since; one read is held in place, more in a list.
+struct Shadow {
+  u32 writer = 0, clock = 0, reader = 0, read_clock = 0;
+  std::unique_ptr<std::vector<std::pair<u32, u32>>> more;
+};
 struct Block;
 struct Cluster {
   int arrived = 0, live = 0;
@@ -40,6 +45,7 @@ struct Block : BlockBase {
   Meeting barriers[16];
   Cluster* of = nullptr;
   std::unique_ptr<char, void (*)(void*)> memory{nullptr, free};
+  std::vector<Shadow> shadow;  // of its shared memory, by word, if no other block can access it
 };
 struct Fiber : Thread {
   jmp_buf where;
@@ -56,11 +62,6 @@ struct Fiber : Thread {
   std::vector<Copy> copies;
   int groups = 0;
   Block* own() { return (Block*)block; }
-};
-// The last write of a word, and its reads since; one read is held in place, more in a list.
-struct Shadow {
-  u32 writer = 0, clock = 0, reader = 0, read_clock = 0;
-  std::unique_ptr<std::vector<std::pair<u32, u32>>> more;
 };
 struct Launch : LaunchBase {
   void (*kernel)(Thread*, char**);

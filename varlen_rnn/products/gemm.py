@@ -1,17 +1,31 @@
 """The big products on tiles: `x W + b` and `dg W^T`.
 
-Every element is a sum over k that does not depend on the rows beside it, nor on the number of threads.  CUDA twins are
-plain: one thread per element of the result.  Only with the precision "tf32" does cuBLAS compute on CUDA, if CuPy is
-installed: its sums may depend on the number of rows.
+Every element is a sum over k that does not depend on the rows beside it, nor on the number of threads.  The CUDA twin
+has a tile of its own (`tile_cuda`).  Only with the precision "tf32" does cuBLAS compute on CUDA, if CuPy is installed:
+its sums may depend on the number of rows.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
+from numba import uint32
 
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
+from varlen_rnn.products.tile_cuda import (
+    ALIGNMENT,
+    DEPTH,
+    THREADS,
+    own_column,
+    place_of,
+    products_of,
+    size_of_stage,
+    straight,
+    tile_for,
+    turned,
+)
 from varlen_rnn.products.vectors import (
     L2_ELEMENTS,
     TILE_ROWS,
@@ -24,7 +38,7 @@ from varlen_rnn.products.vectors import (
     pointer,
 )
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import empty, launch, on_device, zeros
+from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
@@ -148,16 +162,51 @@ def _parts_of_piece(a, panels, num_panels, piece, num_shards):
     return parts
 
 
-@cuda_kernel
-def product_cuda(a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate):
-    """Twin of `product_cpu` that reads the weight unpacked; one thread per row and column."""
-    i = cuda.grid(1)
-    if i < a.shape[0] * columns:
-        r, j = i // columns, i % columns
-        total = c[r, c_column + j] if accumulate else bias[j]
-        for k in range(depth):
-            total += a[r, a_column + k] * (weight[j, k] if transposed else weight[k, j])
-        c[r, c_column + j] = total
+@functools.cache
+def product_kernel(tile):
+    """Return the twin of `product_cpu` that computes a tile in each block; it reads the weight unpacked."""
+    tile_rows, tile_columns, (num_rows, num_columns) = tile.rows, tile.columns, tile.own
+    left_size, right_size = size_of_stage(tile_rows), size_of_stage(tile_columns)
+    turned_rows, turned_columns, straight_columns = turned(tile_rows), turned(tile_columns), straight(tile_columns)
+    multiply_stage = products_of(tile)
+
+    def product_tiles(a, a_column, depth, weight, transposed, bias, c, c_column, columns, accumulate):
+        left = cuda.shared.array(left_size, a.dtype, alignment=ALIGNMENT)
+        right = cuda.shared.array(right_size, a.dtype, alignment=ALIGNMENT)
+        sums, x = cuda.local.array((num_rows, num_columns), a.dtype), cuda.local.array(num_rows, a.dtype)
+        y = cuda.local.array(num_columns, a.dtype)
+        thread, across = uint32(cuda.threadIdx.x), (columns + tile_columns - 1) // tile_columns
+        first_row, first_column = cuda.blockIdx.x // across * tile_rows, cuda.blockIdx.x % across * tile_columns
+        rows_inside = uint32(min(tile_rows, a.shape[0] - first_row))
+        columns_inside = uint32(min(tile_columns, columns - first_column))
+        row, column, zero = own_column(thread >> 1), own_column(thread), a.dtype.type(0)
+        for i in range(num_rows):
+            for j in range(num_columns):
+                r, at, start = uint32(row + place_of(i)), uint32(column + place_of(j)), zero
+                if r < rows_inside and at < columns_inside:
+                    start = c[first_row + r, c_column + first_column + at] if accumulate else bias[first_column + at]
+                sums[i, j] = start
+        a_size, weight_size = uint32(a.shape[1]), uint32(weight.shape[1])
+        for k in range(0, depth, DEPTH):
+            stage = uint32(min(DEPTH, depth - k))
+            cuda.syncthreads()
+            # Beyond the end of a row, the next one follows.
+            turned_rows(thread, a[first_row][a_column + k :], a_size, rows_inside, stage, left)
+            if transposed:
+                turned_columns(thread, weight[first_column][k:], weight_size, columns_inside, stage, right)
+            else:
+                straight_columns(thread, weight[k][first_column:], weight_size, columns_inside, stage, right)
+            cuda.syncthreads()
+            if row < rows_inside and column < columns_inside:
+                multiply_stage(left, right, row, column, stage, x, y, sums)
+        for i in range(num_rows):
+            for j in range(num_columns):
+                r, at = uint32(row + place_of(i)), uint32(column + place_of(j))
+                if r < rows_inside and at < columns_inside:
+                    c[first_row + r, c_column + first_column + at] = sums[i, j]
+
+    product_tiles.__name__ = f"product_{tile_rows}_cuda"
+    return cuda_kernel(product_tiles)
 
 
 def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate):
@@ -168,8 +217,10 @@ def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accum
         return
     bias = zeros(columns, a) if bias is None else bias
     by_kernel = 0 if cublas is not None else depth  # without depth, the kernel writes the bias alone
-    arguments = (a, a_column, by_kernel, weight, transposed, bias, c, c_column, columns, accumulate)
-    launch(product_cuda, a.shape[0] * columns, *arguments)
+    if a.shape[0] and columns:
+        arguments = contiguous(a), a_column, by_kernel, contiguous(weight), transposed, bias, c, c_column, columns
+        tile = tile_for(a.shape[0], columns)
+        product_kernel(tile)[tile.count(a.shape[0], columns), THREADS](*arguments, accumulate)
     if cublas is not None:
         cublas.multiply(a, a_column, weight, transposed, c, c_column, True)
 

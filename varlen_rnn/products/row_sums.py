@@ -1,7 +1,7 @@
 """Sums over rows: `x^T dg` and the column sums of dg, the gradients of weights and biases.
 
 Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
-number of threads.  CUDA twins are plain: one thread per element of the result.
+number of threads.
 
 Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
 multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
@@ -9,19 +9,36 @@ of groups are added with a correction for the rounding error of each addition, a
 element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
 Column sums on the CPU: the rows of a block in the data's own type, and the sums of blocks in float64.  On CUDA they are
 a pooled sum (`kernels.sums`).
+
+On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
+2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
+slices are added by a pooled sum.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
+from numba import types, uint32
 
 from varlen_rnn.kernels.pool import pool_sum
-from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
+from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
 from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
+from varlen_rnn.products.tile_cuda import (
+    ALIGNMENT,
+    DEPTH,
+    THREADS,
+    WIDE,
+    own_column,
+    pitch_of,
+    place_of,
+    products_of,
+    size_of_stage,
+    straight,
+)
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     VECTOR_BYTES,
@@ -39,8 +56,8 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import beside, empty, launch, on_device, zeros
-from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.device import beside, contiguous, empty, on_device, zeros
+from varlen_rnn.runtime.jit import body, called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
@@ -51,6 +68,7 @@ _SLAB = 2  # blocks of a slab, a divisor of `_GROUP`: a piece of work adds them 
 _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
 NO_GROUPS = 0, 0  # in place of the addresses of functions that only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
+_SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the least rows that blocks of their own sum, and the most such slices
 _K_PER_LINE = 8  # a tile prefetches one cache line every 8 values of k: with float32, somewhat more than 192 columns
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LINE, adds=True)
@@ -366,21 +384,65 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
         number += 1
 
 
-@cuda_kernel
-def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, c):
-    """Twin of `row_products_cpu` for one factor; one thread per element of `c` (end - first, columns)."""
-    i = cuda.grid(1)
-    if i < c.size:
-        m, j = i // c.shape[1], i % c.shape[1]
-        total, lost = c.dtype.type(0), c.dtype.type(0)
-        for start in range(0, a.shape[0], BLOCK):
-            part = c.dtype.type(0)
-            for k in range(start, end_of_block(start, a.shape[0])):
-                row = b_rows[k] if b_rows.shape[0] else k
-                value = b[row, b_column + j] if row >= 0 else b_first[-1 - row, j]
-                part += a[k, a_column + m] * value
-            total, lost = add_block(total, lost, part)
-        c[targets[m] if targets.shape[0] else m, j] = settled(total, lost)
+@functools.cache
+def row_product_kernel():
+    """Return the twin of `row_products_cpu` for one factor; a block per tile of a slice of rows.
+
+    Slice z of `c` (slices, end - first, columns) gets the sum over `slice_rows` rows, a multiple of `BLOCK`.
+    """
+    tile_rows, tile_columns, (num_rows, num_columns) = WIDE.rows, WIDE.columns, WIDE.own
+    left_size, right_size = size_of_stage(tile_rows), size_of_stage(tile_columns)
+    straight_rows, multiply_stage, right_pitch = straight(tile_rows), products_of(WIDE), pitch_of(tile_columns)
+    passes, apart = DEPTH * tile_columns // THREADS, THREADS // tile_columns
+
+    @body
+    def gather(thread, b, column, b_first, first_column, b_rows, start, count, depth, shared):
+        """Copy a stage of rows of the factor."""
+        j = uint32(thread % tile_columns)
+        at = first_column + min(j, uint32(count - 1))
+        for i in range(passes):
+            k = uint32(thread // tile_columns + i * apart)
+            if k < depth:
+                row = b_rows[start + k] if b_rows.shape[0] else start + k
+                shared[uint32(k * right_pitch + j)] = b[row, column + at] if row >= 0 else b_first[-1 - row, at]
+
+    def row_product_cuda(a, a_column, b, b_column, b_first, b_rows, targets, slice_rows, c):
+        left = cuda.shared.array(left_size, a.dtype, alignment=ALIGNMENT)
+        right = cuda.shared.array(right_size, a.dtype, alignment=ALIGNMENT)
+        part, x = cuda.local.array((num_rows, num_columns), a.dtype), cuda.local.array(num_rows, a.dtype)
+        total, y = cuda.local.array((num_rows, num_columns), a.dtype), cuda.local.array(num_columns, a.dtype)
+        lost, zero = cuda.local.array((num_rows, num_columns), a.dtype), a.dtype.type(0)
+        thread, across = uint32(cuda.threadIdx.x), (c.shape[2] + tile_columns - 1) // tile_columns
+        tile, z = cuda.blockIdx.x // c.shape[0], cuda.blockIdx.x % c.shape[0]
+        first_row, first_column = tile // across * tile_rows, tile % across * tile_columns
+        rows_inside = uint32(min(tile_rows, c.shape[1] - first_row))
+        columns_inside = uint32(min(tile_columns, c.shape[2] - first_column))
+        row, column = own_column(thread >> 1), own_column(thread)
+        for i in range(num_rows):
+            for j in range(num_columns):
+                part[i, j], total[i, j], lost[i, j] = zero, zero, zero
+        end = min(z * slice_rows + slice_rows, a.shape[0])
+        for start in range(z * slice_rows, end, DEPTH):
+            stage = uint32(min(DEPTH, end - start))
+            cuda.syncthreads()
+            straight_rows(thread, a[start][a_column + first_row :], uint32(a.shape[1]), rows_inside, stage, left)
+            gather(thread, b, b_column, b_first, first_column, b_rows, start, columns_inside, stage, right)
+            cuda.syncthreads()
+            if row < rows_inside and column < columns_inside:
+                multiply_stage(left, right, row, column, stage, x, y, part)
+            if (start + DEPTH) % BLOCK == 0 or start + DEPTH >= end:
+                for i in range(num_rows):
+                    for j in range(num_columns):
+                        total[i, j], lost[i, j] = add_block(total[i, j], lost[i, j], part[i, j])
+                        part[i, j] = zero
+        for i in range(num_rows):
+            for j in range(num_columns):
+                r, at = uint32(row + place_of(i)), uint32(column + place_of(j))
+                if r < rows_inside and at < columns_inside:
+                    m = first_row + r
+                    c[z, targets[m] if targets.shape[0] else m, first_column + at] = settled(total[i, j], lost[i, j])
+
+    return cuda_kernel(row_product_cuda)
 
 
 def row_products(a, one, two, num_columns=0):
@@ -442,10 +504,26 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
 
 
+def _slices_of(num_rows):
+    """Return how many slices of rows are summed at the same time, and the rows of each.
+
+    Examples
+    --------
+    >>> _slices_of(1000), _slices_of(6400), _slices_of(10**6)
+    ((1, 1008), (6, 1104), (8, 125040))
+    """
+    most = min(_MOST_SLICES, max(1, num_rows // _SLICE_ROWS))
+    slice_rows = max(1, -(-num_rows // (most * BLOCK))) * BLOCK
+    return max(1, -(-num_rows // slice_rows)), slice_rows
+
+
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
-    c = empty((end - first, columns), a)
-    launch(row_product_cuda, c.size, a, first, b, column, initial, beside(rows, a), beside(targets, a), c)
-    return c
+    slices, slice_rows = _slices_of(len(a))
+    c = empty((slices, end - first, columns), a)
+    if c.size:
+        arguments = contiguous(a), first, b, column, initial, beside(rows, a), beside(targets, a), slice_rows, c
+        row_product_kernel()[slices * WIDE.count(end - first, columns), THREADS](*arguments)
+    return c[0] if slices == 1 else _row_sum_on_device(c.reshape(slices, -1)).reshape(end - first, columns)
 
 
 def _row_sum_on_device(a):

@@ -44,15 +44,18 @@ def to_tf32(typing, x):
 
 @intrinsic
 def load_four(typing, array, index):
-    """Return four neighbours of an array of 32-bit integers from `index` on, a multiple of 4, by one load."""
+    """Return four neighbours of an array of 4 or 8 bytes a number, from `index` on, by loads of 16 bytes.
+
+    The first one's address must be a multiple of 16.
+    """
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments)
-        of_four = ir.VectorType(_INT, 4).as_pointer(pointer.type.addrspace)
+        of_four = ir.VectorType(pointer.type.pointee, 4).as_pointer(pointer.type.addrspace)
         loaded = builder.load(builder.bitcast(pointer, of_four), align=16)
         return _items(builder, 4, lambda number: builder.extract_element(loaded, _INT(number)))
 
-    return signature(types.UniTuple(types.int32, 4), array, index), write
+    return signature(types.UniTuple(array.dtype, 4), array, index), write
 
 
 @intrinsic

@@ -1,0 +1,186 @@
+"""The tile of products on CUDA: a block of threads computes a rectangle of results from operands in shared memory.
+
+A thread that reads its operands alone reads two numbers for each multiply-add.  Here the 64 threads of a block go
+through k in stages of 16: they copy the operands of a stage to shared memory, and each multiplies them into results of
+its own, which stay in registers.  With a tile of 64 x 64, a thread has 8 x 8 results.  For each k, it reads 8 + 8
+numbers of shared memory for 64 multiply-adds, a quarter of a number for each.  The block reads 64 + 64 numbers of
+global memory for 64 x 64 multiply-adds, one for 32.
+
+Every result is one chain of multiply-adds in the order of k, in any tile.  A kernel of all threads of a block:
+
+    for each stage:
+        cuda.syncthreads()  # all have read the stage before
+        copy both operands of the stage: `turned` or `straight`
+        cuda.syncthreads()  # all have copied
+        multiply the stage: `products_of`
+"""
+
+import functools
+from typing import NamedTuple
+
+from numba import uint32, uint64
+
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.jit import body
+
+THREADS = 64  # of a block
+DEPTH = 16  # values of k in a stage
+NEIGHBOURS = 4  # rows and columns of a square of results of a thread: operands of 16 bytes in float32
+SQUARES = 8 * NEIGHBOURS  # rows and columns of a square of each thread, 8 x 8 of them
+ALIGNMENT = 16  # bytes, of shared memory, so that a thread reads four neighbours by one load
+_PADDING = 4  # numbers after a row of shared memory, so that no more than two of 32 turned numbers are in one bank
+
+
+class Tile(NamedTuple):
+    """The results of a block: how many squares of four by four results a thread has below and beside each other.
+
+    Examples
+    --------
+    >>> Tile(2, 1).rows, Tile(2, 1).columns, Tile(2, 1).count(100, 100)
+    (64, 32, 8)
+    """
+
+    below: int
+    beside: int
+
+    @property
+    def rows(self):
+        """The rows of a tile."""
+        return self.below * SQUARES
+
+    @property
+    def columns(self):
+        """The columns of a tile."""
+        return self.beside * SQUARES
+
+    @property
+    def own(self):
+        """How many rows and columns of a tile a thread computes."""
+        return self.below * NEIGHBOURS, self.beside * NEIGHBOURS
+
+    def count(self, rows, columns):
+        """Return how many tiles cover results of a size."""
+        return -(-rows // self.rows) * -(-columns // self.columns)
+
+
+LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
+
+
+def tile_for(rows, columns):
+    """Return the tile for a product: the large one if it is filled, and each multiprocessor gets two or more.
+
+    A block has two warps, and a multiprocessor has four schedulers.
+    """
+    enough = 2 * cuda.driver.limits.multiprocessors
+    return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
+
+
+def pitch_of(length):
+    """Return the numbers from one k to the next in the shared memory of `length` rows or columns of a tile."""
+    return length + _PADDING
+
+
+def size_of_stage(length):
+    """Return the numbers in shared memory for a stage of `length` rows or columns of a tile."""
+    return DEPTH * pitch_of(length)
+
+
+@body
+def own_column(thread):
+    """Return the first column of a thread's first square; of `thread >> 1`, this is the first row.
+
+    Bits of a thread's number alternate between columns and rows.  So two of four neighbours read the same numbers of
+    each operand, which halves the cycles of a load of 16 bytes: threads i and i ^ 1 in rows, i and i ^ 2 in columns.
+    Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
+    """
+    return uint32(NEIGHBOURS * ((thread & 1) | ((thread >> 1) & 2) | ((thread >> 2) & 4)))
+
+
+@body
+def place_of(i):
+    """Return how far row or column i of a thread's results is from its first one.
+
+    The results of a thread lie in squares; the squares of all threads lie between.
+    """
+    return uint32(i // NEIGHBOURS * SQUARES + i % NEIGHBOURS)
+
+
+@functools.cache
+def turned(length):
+    """Return a body that copies a stage of an operand whose numbers of one row are neighbours, and turns it.
+
+    `shared[k, r] = source[r * row_size + k]` for k below `depth`.  Rows from `count` on repeat the last one.
+    """
+    pitch, passes, apart = pitch_of(length), length * DEPTH // THREADS, THREADS // DEPTH
+
+    @body
+    def copy(thread, source, row_size, count, depth, shared):
+        k, first, last = uint32(thread % DEPTH), uint32(thread // DEPTH), uint32(count - 1)
+        if k < depth:
+            for i in range(passes):
+                r = uint32(first + i * apart)
+                shared[uint32(k * pitch + r)] = source[uint64(min(r, last)) * uint64(row_size) + uint64(k)]
+
+    return copy
+
+
+@functools.cache
+def straight(length):
+    """Return a body that copies a stage of an operand whose numbers of one k are neighbours, each k in a row.
+
+    `shared[k, j] = source[k * row_size + j]` for k below `depth`.  Columns from `count` on repeat the last one.
+    """
+    pitch, squares, passes, apart = pitch_of(length), length // SQUARES, DEPTH * SQUARES // THREADS, THREADS // SQUARES
+
+    @body
+    def copy(thread, source, row_size, count, depth, shared):
+        first, last = uint32(thread % SQUARES), uint32(count - 1)
+        for i in range(passes):
+            k = uint32(thread // SQUARES + i * apart)
+            if k < depth:
+                for square in range(squares):
+                    j = uint32(first + square * SQUARES)
+                    shared[uint32(k * pitch + j)] = source[uint64(k) * uint64(row_size) + uint64(min(j, last))]
+
+    return copy
+
+
+@functools.cache
+def products_of(tile):
+    """Return a body that multiplies a stage: `sums[i, j] += left[k, i] * right[k, j]`, for a thread's rows and columns.
+
+    `x` and `y` hold the operands of one k in registers.
+    """
+    from varlen_rnn.runtime.cuda_intrinsics import load_four
+
+    left_pitch, right_pitch = pitch_of(tile.rows), pitch_of(tile.columns)
+    (below, beside), (rows, columns) = tile, tile.own
+
+    @body
+    def multiply_one(left, right, row, column, k, x, y, sums):
+        for square in range(below):
+            of_four = load_four(left, k * left_pitch + row + square * SQUARES)
+            for n in range(NEIGHBOURS):
+                x[square * NEIGHBOURS + n] = of_four[n]
+        for square in range(beside):
+            of_four = load_four(right, k * right_pitch + column + square * SQUARES)
+            for n in range(NEIGHBOURS):
+                y[square * NEIGHBOURS + n] = of_four[n]
+        for i in range(rows):
+            for j in range(columns):
+                sums[i, j] += x[i] * y[j]
+
+    @body
+    def multiply(left, right, row, column, depth, x, y, sums):
+        k = uint32(0)
+        while uint32(k + 4) <= depth:  # four k at a time, so that loads of the next ones begin early
+            multiply_one(left, right, row, column, k, x, y, sums)
+            multiply_one(left, right, row, column, k + 1, x, y, sums)
+            multiply_one(left, right, row, column, k + 2, x, y, sums)
+            multiply_one(left, right, row, column, k + 3, x, y, sums)
+            k = uint32(k + 4)
+        while k < depth:
+            multiply_one(left, right, row, column, k, x, y, sums)
+            k = uint32(k + 1)
+
+    return multiply
