@@ -5,19 +5,21 @@ from importlib import metadata
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
-
 import varlen_rnn as vr
 from benchmarks.tables import markdown, show
 from tests import gpu_model
-from tests.emulated.device import Driver
+from tests.emulated.device import Driver, float_types
 from tests.emulated.figures import ARCHITECTURES, figures_of
 from tests.emulated.gate import declared
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, totals
 from tests.emulated.sources import digest_of, ptx_of
+from tests.kernel_launches import launch_all
 from tests.test_cuda_training import Training
 from tests.test_examples_on_cuda import STEPS, longest_of, stepper
+from tests.test_persistent import SIZES, kinds
+from varlen_rnn.cells import CELLS
 from varlen_rnn.products.tile_cuda import LARGE, SMALL
+from varlen_rnn.recurrence.persistent import Layout, forward_kernel
 from varlen_rnn.runtime import cuda
 
 PATH = Path(__file__).parent.parent / "docs" / "gpu_figures.md"
@@ -84,9 +86,10 @@ The model leaves out latencies, which the blocks of a multiprocessor hide from o
 """
 KERNELS = """## Registers, shared memory and stack
 
-By ptxas, from the PTX for sm_90 of the kernels that the examples above, layers of each cell, and a product with large
-tiles launch: {versions}. A kernel that was compiled for several types
-of arguments has its largest figures.
+By ptxas, from the PTX for sm_90 of every kernel:
+{versions}. Floats are float32. A kernel that was compiled
+for several types of arguments has its largest figures. The shared memory is declared in the kernel; a persistent
+kernel gets more at its launch, and needs sm_80.
 
 """
 
@@ -118,9 +121,7 @@ def measured():
             step()
             after = totals()
             counts[f"`{name}.py`"] = [steps, *(after.get(kind, 0) - before.get(kind, 0) for kind in KINDS)]
-        for layer in (vr.nn.LSTM, vr.nn.GRU, vr.nn.RNN):
-            _train(layer(3, 4))
-        vr.nn.Linear(1, 2 * LARGE.columns).to("cuda")(vr.Variable(np.ones((8 * LARGE.rows, 1), np.float32)).to("cuda"))
+        launch_all()
         return cuda.driver, counts
 
 
@@ -133,30 +134,35 @@ def _training_step(name):
     return lambda: training.step(*batch), vr.sort_by_seq_len(batch[0]).max_seq_len
 
 
-def _train(layer):
-    x = vr.create_lod_tensor(np.ones((3, 3), np.float32), [[2, 1]]).to("cuda")
-    layer.to("cuda")(x)[0].sum().backward()
-
-
 def named(launched):
-    """Return a dict of the name of each launched kernel to its variants, each a kernel and its signature."""
+    """Return a dict of the name of each launched kernel to its variants without float64: a kernel and a signature."""
     names, found = declared(), {}
     for kernel, signature in launched:
+        if "float64" in float_types(signature):
+            continue
         name = names.get(digest_of(kernel.py_func), f"{kernel.py_func.__module__}.{kernel.py_func.__name__}")
         found.setdefault(name.removeprefix("varlen_rnn."), []).append((kernel, signature))
     return dict(sorted(found.items()))
 
 
+def persistent_kernels():
+    """Return the kernels of large layers that run all steps in one launch, by name, as `named` does."""
+    found = {}
+    for name, hidden, directions in SIZES:
+        kernel = forward_kernel(CELLS[name], Layout.of(CELLS[name], hidden))
+        ways = "both directions" if directions == 2 else "one direction"
+        found[f"persistent_forward of {name}, {hidden:,} units, {ways}"] = [(kernel, kinds(directions))]
+    return found
+
+
 def kernel_table(launched):
     """Return the table of figures by ptxas."""
     rows = []
-    for name, variants in named(launched).items():
+    for name, variants in (named(launched) | persistent_kernels()).items():
         found = [figures_of(ptx_of(kernel.source, signature)) for kernel, signature in variants]
-        most = lambda figure, chip, found=found: max(its[chip][figure] for its in found)
-        registers = [most("registers", chip) for chip in ARCHITECTURES]
-        rows.append(
-            [f"`{name}`", *registers, *(max(most(n, chip) for chip in ARCHITECTURES) for n in ("shared", "stack"))]
-        )
+        most = lambda figure, chip, found=found: max(its[chip][figure] for its in found if chip in its)
+        registers = [most("registers", chip) if chip in found[0] else "-" for chip in ARCHITECTURES]
+        rows.append([f"`{name}`", *registers, *(max(most(n, chip) for chip in found[0]) for n in ("shared", "stack"))])
     header = ["kernel", *(f"registers, sm_{chip}" for chip in ARCHITECTURES), "shared memory, bytes", "stack, bytes"]
     return markdown(header, rows)
 

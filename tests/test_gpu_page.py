@@ -38,11 +38,13 @@ def test_products_take_no_less_than_the_floor():
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_the_page_is_up_to_date():
     from tests import gpu_page
+    from tests.emulated.gate import declared
 
     text = gpu_page.PATH.read_text()
     fixed, kernels = gpu_page.page()
     assert text.startswith(fixed), "python -m tests.gpu_page writes it"
     first = lambda part: [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
     assert first(text.removeprefix(fixed)) == first(kernels), "the same kernels"
+    assert all(f"| `{name.removeprefix('varlen_rnn.')}`" in kernels for name in declared().values()), "every kernel"
     stacks = [line.split("|")[-2].strip() for line in kernels.splitlines() if line.startswith("| `")]
     assert set(stacks) == {"0"}
