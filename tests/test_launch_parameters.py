@@ -106,21 +106,21 @@ def packed_by_numba(arguments, kinds):
 
 def test_numbers_are_those_of_numba_cuda(binding):
     _, x, out = operands()
-    arguments = (
-        3,
-        np.float32(-1.5),
-        x,
-        x.T,
-        x[1:, ::2],
-        True,
-        (False, 0.1, (out,)),
-        np.int32(7),
-        np.float64(-2),
-    )
+    arguments = (3, -4, x, x.T, x[1:, ::2], True, (False, 0.1, (out,)), np.float64(-2))
     found = Parameters(arguments)
-    numbers = [np.uint64(number % 2**64) for number in found.numbers]
-    numbers[1] = np.uint32(numbers[1] % 2**32)  # a kernel reads four bytes of a float32
-    assert numbers == packed_by_numba(arguments, found.kinds)
+    assert [number % 2**64 for number in found.numbers] == [
+        number % 2**64 for number in packed_by_numba(arguments, found.kinds)
+    ]
+
+
+@pytest.mark.parametrize("letter", "bhilqBHILQefd")
+def test_a_number_of_numpy_has_the_bytes_that_numba_cuda_passes(letter):
+    kind = np.dtype(letter)
+    for number in (3, -4) if kind.kind != "u" else (3, 2 ** (8 * kind.itemsize) - 1):
+        found = Parameters((kind.type(number),))
+        (wanted,) = packed_by_numba(found.arguments, found.kinds)
+        size = 2 ** (8 * kind.itemsize)  # a kernel reads as many bytes
+        assert found.numbers[0] % size == wanted % size
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ numba-cuda packs all arguments of each launch by itself, which takes longer than
 its numbers, and a launch that is repeated keeps all of them.
 """
 
-import struct
 from array import array
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -35,16 +34,13 @@ class ArrayKind(NamedTuple):
     layout: Literal["C", "F", "A"]
 
 
-def _bits_of_double(number: float) -> int:
-    return struct.unpack("<q", struct.pack("<d", number))[0]
+def _bits_of(number: Any) -> int:
+    """Return the bytes of a number of NumPy, and zeros after them, as an integer."""
+    return int.from_bytes(number.tobytes().ljust(_BYTES, b"\0"), "little", signed=True)
 
 
-def _bits_of_float(number: float) -> int:
-    return struct.unpack("<i", struct.pack("<f", number))[0]
-
-
-_BITS: dict[type, Any] = {bool: int, int: int, float: _bits_of_double}
-_BITS |= {np.bool_: int, np.int32: int, np.int64: int, np.float32: _bits_of_float, np.float64: _bits_of_double}
+_BITS: dict[type, Any] = {bool: int, int: int, float: lambda number: _bits_of(np.float64(number))}
+_BITS |= {np.dtype(letter).type: _bits_of for letter in "?bhilqBHILQefd"}
 
 
 def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]]:
