@@ -430,7 +430,7 @@ def row_product_kernel():
             cuda.syncthreads()
             if row < rows_inside and column < columns_inside:
                 multiply_stage(left, right, row, column, stage, x, y, part)
-            if (start + DEPTH) % BLOCK == 0 or start + DEPTH >= end:
+            if (start + DEPTH) % BLOCK == 0 or start + DEPTH >= end:  # a block is three stages
                 for i in range(num_rows):
                     for j in range(num_columns):
                         total[i, j], lost[i, j] = add_block(total[i, j], lost[i, j], part[i, j])
