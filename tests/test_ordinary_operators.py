@@ -849,3 +849,9 @@ def test_lists_of_another_data_type_name_the_array_to_write(values):  # PyTorch 
     assert F.maximum(2, [1.0, 5.0]).numpy().tolist() == F.maximum([1.0, 5.0], 2).numpy().tolist() == [2, 5]
     with pytest.raises(vr.DTypeError, match="maximum, y: expected a Variable"):
         F.maximum([1.0, 5.0], None)
+
+
+def test_a_scalar_of_numpy_is_compared_from_the_left():
+    x = vr.Variable(np.arange(3, dtype=np.float32))
+    np.testing.assert_array_equal((np.float64(1) < x).numpy(), [False, False, True])
+    np.testing.assert_array_equal((np.int64(1) >= x).numpy(), [True, True, False])

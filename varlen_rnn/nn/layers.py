@@ -29,6 +29,7 @@ from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import NOT_IN_HALF, Buffer, Module, Parameter, check_dtype
 from varlen_rnn.nn.sharded import Shard, ShardedParameter, check_alike, drawn_rows, whole_height
 from varlen_rnn.random import generator
+from varlen_rnn.tape.gradient import let_change
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
@@ -225,7 +226,7 @@ class BatchNorm1d(Module):
             hint = "normalise the rows of all steps before the loop, or set the layer to evaluation mode"
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
         # As values of their own, since the gradient does not read them and they change before it is computed.
-        aside = [apply("detach", moment) for moment in running]
+        aside = [let_change(apply("detach", moment)) for moment in running]
         hooks = self.running_mean.hooks
         with contextlib.nullcontext() if hooks is None or hooks.watcher is None else hooks.watcher.summing_moments():
             out, *moments = apply("batch_norm", x, *aside, *affine, **constants)

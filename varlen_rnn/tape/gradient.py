@@ -11,6 +11,7 @@ adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
 import itertools
 import os
 import threading
+import weakref
 from collections import Counter
 
 from varlen_rnn.errors import InputError, ProgramError
@@ -18,10 +19,12 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.hooks import Hooks, shown_to_hooks
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
-from varlen_rnn.tape.values import own, plain
+from varlen_rnn.tape.values import memory_of, own, plain
 
 SUFFIX = "@GRAD"  # ends the name of a gradient in a program
 _numbers = itertools.count()
+_updates: dict = {}  # by the identity of memory: a weak reference to it, and the number of its last update
+_last_update = -1
 
 # Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is taken by
 # `with` only: Python handles no interrupt between taking a lock in C and entering the block, so none leaves it locked.
@@ -52,8 +55,10 @@ class Record:
         if inputs is None:
             hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
+        if _last_update < self.number:
+            return
         for position, variable in enumerate(inputs):
-            if variable is not None and variable.updated_at > self.number:
+            if variable is not None and _updated_at(variable) > self.number:
                 raise ProgramError(
                     f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
                     expected="the value that the forward pass used",
@@ -63,8 +68,32 @@ class Record:
 
 
 def was_updated(variable):
-    """Note that the value of a variable was updated, so that a record which used the former value raises."""
-    variable.updated_at = next(_numbers)
+    """Note that a variable was updated, so that a record which used the former value raises.
+
+    The memory of its value is noted, too, because views and `detach()` share it.
+    """
+    global _last_update
+    memory = memory_of(variable.value)
+    with _swapping:
+        variable.updated_at = _last_update = next(_numbers)
+        if memory is not None:
+            key = id(memory)
+            owner = _updates[key][0] if key in _updates else weakref.ref(memory, lambda _: _updates.pop(key, None))
+            _updates[key] = owner, _last_update
+
+
+def _updated_at(variable):
+    """Return the number of the last update of a variable, or of memory that it shares; -1 is before all of them."""
+    if variable.updated_at is None:
+        return -1
+    _, of_memory = _updates.get(id(memory_of(variable.value)), (None, -1))
+    return max(variable.updated_at, of_memory)
+
+
+def let_change(variable):
+    """Allow updates of a variable's value before the gradient, which does not read it; return the variable."""
+    variable.updated_at = None
+    return variable
 
 
 def hooks_of(variable):

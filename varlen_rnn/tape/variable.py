@@ -573,12 +573,17 @@ class Variable(ArrayMethods["Variable"]):
         return "\n".join([f"{kind}({numbers}, {', '.join(about)})", *lines_of_levels(self.value.structure)])
 
 
+_COMPARISONS = frozenset((np.less, np.less_equal, np.greater, np.greater_equal))
+
+
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
     """Apply the operator of a function of NumPy; arithmetic with an array on the left comes here, too."""
     is_plain = method == "__call__" and not options
     if is_plain and ufunc is np.power:  # as in `x ** n`, whose operator takes n as a constant
         return as_variable(inputs[0]) ** inputs[1]
     op = None if is_plain and ufunc is np.matmul else operator_of(ufunc, method, options)
+    if ufunc in _COMPARISONS:  # of a scalar of NumPy on the left, as in `np.float64(1) < x`, NumPy makes an array
+        inputs = tuple(value[()] if type(value) is np.ndarray and not value.ndim else value for value in inputs)
     values = [operand(value, self) for value in inputs]
     found = _product(*values) if op is None else apply(op, *values)
     return found.detach() if found.dtype.kind == "b" else found  # so that the operands of a comparison can be freed

@@ -151,13 +151,7 @@ class Recurrent(Module):
         recompute: bool | int = False,
     ) -> None:
         if not isinstance(cell, Cell):
-            got = (
-                cell.__name__
-                if isinstance(cell, type)
-                else shown(cell)
-                if isinstance(cell, str)
-                else type(cell).__name__
-            )
+            got = shown(cell) if isinstance(cell, str) else getattr(cell, "__name__", type(cell).__name__)
             hint = "cells.LSTM is a cell; nn.LSTM and nn.LSTMCell are layers of it"
             raise DTypeError("cell", expected="a cells.Cell", got=got, hint=hint)
         self.cell = cell
