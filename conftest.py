@@ -1,4 +1,4 @@
-"""How tests run: on all cores, the slowest first; with `-n 0`, as a file of tests by itself, in one process."""
+"""How tests run: on all cores, without slow ones unless the command line names tests; a file alone, in one process."""
 
 import gc
 import importlib.util
@@ -16,7 +16,6 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["varlen_rnn/
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests are small on purpose
 
-SLOWEST = Path(__file__).parent / "tests" / "slowest.txt"
 MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
 
 
@@ -33,20 +32,35 @@ def pytest_cmdline_main(config):
         return
     if hasattr(config, "workerinput") or "PYTEST_XDIST_WORKER" in os.environ:  # a worker, or a test of one, starts none
         return
-    files = [name for name in option.file_or_dir if not Path(name).is_dir()]
-    if option.numprocesses is None and not (files or option.usepdb or option.collectonly or option.capture == "no"):
+    if option.numprocesses is None and not (
+        _files(option) or option.usepdb or option.collectonly or option.capture == "no"
+    ):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         option.numprocesses = min(cores, MOST_WORKERS) if cores > 1 else 0
     if option.numprocesses:
         option.dist = "worksteal"
 
 
+def _files(option):
+    """Return the files and tests that the command line names."""
+    return [name for name in option.file_or_dir if not Path(name).is_dir()]
+
+
+def _is_slow(item):
+    return item.get_closest_marker("slow") is not None
+
+
 def pytest_collection_modifyitems(config, items):
-    """Let workers begin with the slowest tests: one that comes last would keep one core busy, and the others idle."""
-    if hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(SLOWEST.read_text().split())}
-        whole = lambda item: places.get(item.nodeid.partition("::")[0], len(places))
-        items.sort(key=lambda item: places.get(item.nodeid.partition("[")[0], whole(item)))
+    """Leave slow tests out, unless the command line asks for tests by name or marker; let workers begin with them.
+
+    A slow test that comes last would keep one core busy, and the others idle.
+    """
+    option = config.option
+    if not (option.markexpr or option.keyword or getattr(option, "lf", False) or _files(option)):
+        config.hook.pytest_deselected(items=[item for item in items if _is_slow(item)])
+        items[:] = [item for item in items if not _is_slow(item)]
+    elif hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not _is_slow(item))
 
 
 def pytest_collection_finish():

@@ -47,7 +47,9 @@ def _has_gpu():
     return importlib.util.find_spec("numba_cuda") is not None and cuda.numba_cuda().is_available()
 
 
-DEVICES = ["cpu", "emulated", *([pytest.param("gpu", marks=pytest.mark.gpu)] if _has_gpu() else [])]
+# A kernel's first launch on the emulated device compiles it, in seconds.
+EMULATED = pytest.param("emulated", marks=pytest.mark.slow)
+DEVICES = ["cpu", EMULATED, *([pytest.param("gpu", marks=pytest.mark.gpu)] if _has_gpu() else [])]
 
 
 @pytest.fixture(params=DEVICES)

@@ -417,6 +417,7 @@ def test_operators_are_measured_every_way(tmp_path):
     assert "an operator, recording: microseconds" in (tmp_path / "docs" / "benchmarks.md").read_text()
 
 
+@pytest.mark.slow
 def test_operators_on_sequences_are_timed_and_reported(tmp_path):
     suite = SUITES["sequence"]
     point = next(point for point in suite.points(True, 1) if point.case.operator == "reverse")
@@ -536,6 +537,7 @@ def test_results_are_replaced_only_when_complete(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["suite.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not survival.engines(), reason="no engine is installed")
 def test_ranks_are_timed_and_counted():
     suite = SUITES["distributed"]
@@ -628,6 +630,7 @@ def test_a_suite_has_its_own_patience_unless_the_run_is_quick(monkeypatch, tmp_p
     assert suite.patience.least == 15
 
 
+@pytest.mark.slow
 def test_a_checkout_against_itself(capsys, monkeypatch):
     monkeypatch.setattr(against, "WAIT", 0.0)
     sizes = ["--size", "2,3,4", "--lengths", "5", "--rounds", "2", "--threads", "1"]
@@ -703,6 +706,7 @@ def test_tables_line_up():
     assert len(tables.text_row(["cell", "ratio"], widths)) == len(tables.text_row(["LSTM", 1234.5], widths)) == 13
 
 
+@pytest.mark.slow
 def test_a_quick_run_of_small_work(tmp_path):
     arguments = [sys.executable, "-m", "benchmarks", "small", "--quick", "--results", str(tmp_path)]
     done = subprocess.run(

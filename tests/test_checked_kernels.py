@@ -144,6 +144,7 @@ def main():
     print(this_environment().name, this_environment().description)
 
 
+@pytest.mark.slow
 def test_a_wrong_index_is_an_error(tmp_path):
     environment = os.environ | {"VARLEN_RNN_CHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "VARLEN_RNN_QUIET": "1"}
     command = [sys.executable, "-c", "import tests.test_checked_kernels as t; t.main()"]

@@ -422,6 +422,7 @@ for dtype in (np.float32, np.float64):
 """
 
 
+@pytest.mark.slow
 def test_warm_compiles_what_trainings_use(monkeypatch, capsys):
     """In a process of its own, trainings after `cache warm` find all their kernels: they write no file."""
     monkeypatch.setenv("VARLEN_RNN_QUIET", "0")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.ledger import LAUNCH, totals
 from varlen_rnn.products import gemm
 from varlen_rnn.runtime import cublas, cuda
 from varlen_rnn.runtime.device import to_device
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 HANDLE, REAL = 7777, 0
 
 

@@ -43,12 +43,14 @@ def test_every_kernel_is_declared():
     assert len(names) - len(steps) > 45
 
 
-def judged(ran, launched, **options):
+def judged(ran, launched, deselected=(), **options):
     """Return the exit status of a run in which two workers hand over their tests and launches."""
-    found = Gate(SimpleNamespace(option=SimpleNamespace(**options)))
+    found = Gate(SimpleNamespace(option=SimpleNamespace(**options), hook=SimpleNamespace()))
+    found.config.hook.pytest_deselected = found.pytest_deselected
     wanted = {f"tests/{name}::test[emulated]" for name in found.files()}
     for part in launched:
-        node = SimpleNamespace(workeroutput={"wanted": sorted(wanted), "launched": part})
+        given = {"wanted": sorted(wanted), "launched": part, "deselected": deselected}
+        node = SimpleNamespace(workeroutput=given)
         found.pytest_testnodedown(node, None)
     for name in sorted(wanted)[: len(wanted) if ran == "all" else -1]:
         found.pytest_runtest_logreport(SimpleNamespace(when="call", nodeid=name))
@@ -70,11 +72,12 @@ def test_the_launches_of_all_workers_are_judged_together(monkeypatch):
 
 
 def test_a_part_of_the_tests_is_judged_only_if_all_were_asked_for(monkeypatch):
-    assert judged("a part", [{}], keyword="emulated") == (0, None)
+    assert judged("a part", [{}], file_or_dir=["tests/test_kernels.py"]) == (0, None)
+    assert judged("a part", [{}, {}], deselected=["tests/test_kernels.py::test[emulated]"]) == (0, None)
     monkeypatch.setattr(device, "missing", lambda: "no g++")
     assert judged("a part", [{}]) == (0, None)
     monkeypatch.setattr(device, "missing", lambda: None)
-    status, faults = judged("a part", [{}])
+    status, faults = judged("a part", [{}], markexpr="slow or not slow")  # as `.ci/run` asks for all
     assert status == pytest.ExitCode.TESTS_FAILED
     assert [fault.rpartition(": ")[2] for fault in faults] == ["did not run"]
 

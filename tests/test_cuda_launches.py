@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.ledger import LAUNCH, totals
 from tests.test_cuda_training import Training
 from varlen_rnn.runtime import cuda
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 STEPS = 2, 4
 # Of a layer: launches per step forward and backward, and whether they depend on the number of directions.
 LAYERS = {

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
 from tests.training_steps import check_losses, step_on
 from varlen_rnn.runtime import cuda, device
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = ["GREEK SMALL LETTER ALPHA", "DIGIT SEVEN", "COMBINING ACUTE ACCENT", "SPACE", "PLUS SIGN", "LATIN X"]
 LETTERS = sorted(set("".join(NAMES)))

@@ -9,7 +9,7 @@ import pytest
 from numba import float32, int32, int64, types
 
 import varlen_rnn.runtime.device
-from tests.emulated.device import Driver, float_types, missing
+from tests.emulated.device import MARKS, Driver, float_types
 from tests.emulated.figures import count_float64, faults_of
 from tests.emulated.kernels import Kernel, LaunchError, Schedule
 from tests.emulated.ledger import COUNTS, TO_DEVICE, steady
@@ -20,7 +20,7 @@ from varlen_rnn.kernels import pool, rows
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.parameters import Parameters, types_of
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 F1, I1, L1 = float32[::1], int32[::1], int64[::1]
 TABLE = np.array([7, -3, 2**40, 11], np.int64)
 

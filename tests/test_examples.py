@@ -129,6 +129,7 @@ def test_numbers_that_cannot_be_end_with_the_usage(script, option, value, messag
     assert f"argument {option}: {message}" in result.stderr
 
 
+@pytest.mark.slow
 def test_compare_padding_finds_equal_losses(tmp_path):
     result = run("compare_padding.py", "--steps", 2, "--out", tmp_path)
     assert result.returncode == 0, result.stderr
@@ -211,6 +212,7 @@ def test_tag_tokens_learns_what_the_letters_do_not_say(tmp_path):
     assert bad.stderr.startswith("Cannot use this file. ")
 
 
+@pytest.mark.slow
 def test_language_model_knows_what_was_before_its_chunk(tmp_path):
     """Texts of one letter again and again: which one it is, a chunk of one letter does not say, its state does."""
     ends, gaps = ["xy"[k % 2] for k in range(60)], [" " * (3 + k % 4) for k in range(60)]

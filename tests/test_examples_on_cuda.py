@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.training_steps import check_losses, step_on
 from varlen_rnn.distributed import Communicator
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import cuda
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RNG = np.random.default_rng(0)
 LABELS = np.array([0, 2, 1, 1])

@@ -35,6 +35,7 @@ def on_cuda(monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_engines_agree_and_are_timed(cell, directions, on_cuda, tmp_path):
@@ -53,6 +54,7 @@ def test_engines_agree_and_are_timed(cell, directions, on_cuda, tmp_path):
     assert len(results.read(tmp_path / "gpu.jsonl")[1]) == 4
 
 
+@pytest.mark.slow
 def test_nobody_is_timed_if_results_differ(on_cuda, monkeypatch):
     from benchmarks.gpu import engines
 

@@ -35,6 +35,7 @@ def test_products_take_no_less_than_the_floor():
     assert plain[2] > 10 * small[2] > 10 * large[2] > 10 * floor[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_the_page_is_up_to_date():
     from tests import gpu_page

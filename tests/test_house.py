@@ -12,7 +12,6 @@ import pytest
 import varlen_rnn as vr
 
 ROOT = Path(__file__).parent.parent
-SLOWEST = ROOT / "tests" / "slowest.txt"  # the order in which conftest.py begins
 PACKAGE = ROOT / "varlen_rnn"
 
 # A module may import from the floors below its own, and from its own folder.
@@ -216,14 +215,6 @@ def test_oracles_import_nothing_of_ours():
         assert not [name for name in imports(path) if name.startswith("varlen_rnn")], path
         operators = [node.op for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.BinOp)]
         assert not [op for op in operators if isinstance(op, ast.MatMult)], f"{path}: products.matmul"
-
-
-def test_the_slowest_tests_are_there():
-    """Files of them, and functions; `python -m pytest --durations=50` tells which they are."""
-    names = SLOWEST.read_text().split()
-    assert len(set(names)) == len(names) > 10
-    for path, _, name in (name.partition("::") for name in names):
-        assert f"def {name}(" in (ROOT / path).read_text() if name else (ROOT / path).exists(), f"{path}, {name}"
 
 
 def test_names_of_the_contract():

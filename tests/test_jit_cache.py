@@ -42,6 +42,7 @@ def kernels(folder):
     return {path: path.read_bytes() for path in (folder / "varlen_rnn" / this_environment().name).glob("*.nbc")}
 
 
+@pytest.mark.slow
 def test_found_again_and_robust_to_damage(tmp_path):
     before, after = COLD_START.split("{seconds}")
     said = run(tmp_path)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import missing
+from tests.emulated.device import MARKS
 from tests.emulated.driver_calls import Binding, OnHost, numba_packs, replace_driver
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import Prepared, launch, to_device
 from varlen_rnn.runtime.parameters import Parameters
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 
 
 @cuda.Kernel

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from varlen_rnn.program.checker import examples_of
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import to_host
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.tape.operator import OPERATORS
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 NAMES = [name for name, op in OPERATORS.items() if op.examples and op.forward.__module__.startswith("varlen_rnn.")]
 
 

@@ -75,6 +75,7 @@ def operators_of_pages():
         known.update(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_prints_what_it_shows(page):
     names_of(page)

@@ -7,7 +7,7 @@ import pytest
 from numba import types
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.figures import count_float64, figures_of
 from tests.emulated.ledger import LAUNCH, totals
 from tests.emulated.mutants import mutants, schedules_that_see
@@ -21,7 +21,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.cuda import Limits
 from varlen_rnn.runtime.device import to_device
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 HIDDEN, FEATURES = 32, 5
 LENGTHS = {
     "some": [3, 5, 0, 1, 4],

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.kernels import Kernel
 from tests.emulated.ledger import ALLOCATION, LAUNCH, ON_DEVICE, TO_DEVICE, TO_HOST, steady, totals
 from tests.emulated.sources import ptx_of
@@ -44,7 +44,7 @@ from varlen_rnn.runtime.parameters import Parameters, types_of
 from varlen_rnn.sklearn import SequenceClassifier
 from varlen_rnn.tape import operator
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 FORMAT = "varlen_rnn program 1"
 
 
+@pytest.mark.slow
 def test_every_program_runs_the_same_from_a_file_in_a_fresh_process(tmp_path):
     records = {name: record() for name, record in recorded.everything()}
     for number, record in enumerate(records.values()):

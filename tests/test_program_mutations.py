@@ -6,6 +6,7 @@ import random
 import warnings
 
 import numpy as np
+import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -245,12 +246,14 @@ def one(name, rng):
     return "ran"
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(RECORDS)), st.integers(0, 2**32))
 def test_a_mutated_file_is_refused_or_runs(name, seed):
     one(name, random.Random(seed))
 
 
+@pytest.mark.slow
 def test_mutations_reach_every_outcome():
     outcomes = {one(name, random.Random(seed)) for name in sorted(RECORDS)[::9] for seed in range(12)}
     assert outcomes == {"refused", "stopped", "ran"}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.ledger import steady
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device_array import DeviceArray
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = MARKS
 LENGTHS = [3, 0, 2, 4]
 IDS = vr.create_lod_tensor(np.random.default_rng(0).integers(0, 9, sum(LENGTHS)), [LENGTHS])
 LABELS = vr.LoDTensor(np.array([0, 2, 1, 1]))

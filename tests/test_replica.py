@@ -832,6 +832,7 @@ def _emulated(monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reproducible", [None, 4])
 @pytest.mark.usefixtures("_emulated")
 def test_ranks_train_on_a_device_as_on_the_host(reproducible):
@@ -844,6 +845,7 @@ def test_ranks_train_on_a_device_as_on_the_host(reproducible):
     np.testing.assert_allclose(found[0]["losses"], wanted["losses"], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_emulated")
 def test_moments_over_ranks_on_a_device():
     wanted = run_ranks(2, lambda comm: normalised(comm, (12, 0)))[0]
@@ -852,6 +854,7 @@ def test_moments_over_ranks_on_a_device():
             np.testing.assert_allclose(to_host(found[name]), value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean", "weights"])
 @pytest.mark.usefixtures("_emulated")
 def test_programs_on_ranks_on_a_device(name):
@@ -862,6 +865,7 @@ def test_programs_on_ranks_on_a_device(name):
         np.testing.assert_allclose(found[0][key], value, rtol=1e-3, atol=1e-4, err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_emulated")
 def test_a_table_that_ranks_divide_stays_on_the_host():
     def run(comm):

@@ -443,6 +443,7 @@ def test_replicas_refuse_what_a_divided_table_cannot_do():
     run_ranks(2, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param("gloo", marks=GLOO), pytest.param("mpi", marks=MPI)])
 def test_two_ranks_of_a_real_engine(engine, tmp_path):
     run_on(engine, 2, "-m", "tests.launched_tables", tmp_path)

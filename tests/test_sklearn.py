@@ -120,6 +120,7 @@ def series(number=60, seed=0):
     return X, np.array([x[-1, 0] > 0 for x in X])
 
 
+@pytest.mark.slow
 def test_what_check_classifiers_train_asks():
     X, y = series(200)
     model = SequenceClassifier(**RECURRENT).fit(X, y)
@@ -263,6 +264,7 @@ def test_labels_of_a_tagger_tell_what_texts_are_cut_into(cut):
         SequenceTagger(**SMALL, max_epochs=1).fit([text], [[1]])
 
 
+@pytest.mark.slow
 def test_a_sequence_may_have_several_classes(tmp_path):
     rng = np.random.default_rng(0)
     X = [list(rng.choice(list("abcd"), rng.integers(1, 6))) for _ in range(200)]
@@ -287,6 +289,7 @@ def test_a_sequence_may_have_several_classes(tmp_path):
         SequenceClassifier(**RECURRENT).fit(X, [["a"]] * 199 + [["a", "b"]])
 
 
+@pytest.mark.slow
 def test_a_tagger_and_a_regressor_learn():
     X, _ = series(150)
     y = [np.where(x[:, 0] > x[:, 1], "up", "down") for x in X]
@@ -322,6 +325,7 @@ def test_an_int_makes_fits_equal_and_leaves_the_generator_alone():
     assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_weights_of_sequences_and_classes():
     """Sequences of weight 0 do not count; with balanced classes, a rare one is found."""
     X, y = series(120)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.waiting import HANGS
 
 STEP = """
@@ -58,6 +60,7 @@ def test_the_cpu_needs_no_cuda():
     assert "pip install numba-cuda[cu13]" in error
 
 
+@pytest.mark.slow
 def test_a_warm_start_compiles_nothing_and_computes_the_same(tmp_path):
     command, environment = [sys.executable, "-c", STEP], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     cold, warm = (

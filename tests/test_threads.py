@@ -344,6 +344,7 @@ assert 1 <= len(threads._helpers) <= 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 @pytest.mark.parametrize("barrier", [0, 10**9], ids=["teams", "groups"])
 def test_interrupts_leave_nothing_behind(barrier):

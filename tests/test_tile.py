@@ -25,6 +25,7 @@ np.testing.assert_allclose(c, a @ a[:40, :21], rtol=1e-12)
 """
 
 
+@pytest.mark.slow
 def test_products_on_hosts_with_narrow_vectors():
     """Panels narrower than a tile has rows; the features belong to the environment, so one cache serves both hosts."""
     variables = os.environ | {"VARLEN_RNN_QUIET": "1"}
@@ -55,6 +56,7 @@ for rows in (*range(15), 25, 300):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("features", "rows", "width"), [("avx", 6, 16), ("avx avx512f", 12, 32)])
 def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
     """Every host computes with every host's tile, in whatever vectors it has; such kernels go to a cache apart."""

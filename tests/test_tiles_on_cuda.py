@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from tests.emulated.device import Driver, missing
+from tests.emulated.device import MARKS, Driver
 from tests.emulated.mutants import mutants, survivors
 from tests.emulated.sources import ptx_of
 from tests.gpu_model import OTHERS, UNROLLED
@@ -18,9 +18,15 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.cuda import Limits
 from varlen_rnn.runtime.device import to_device
 
-emulated = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 by_number = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 by_tile = pytest.mark.parametrize("tile", [LARGE, SMALL], ids=["large", "small"])
+
+
+def emulated(test):
+    """Mark a test that needs the emulated device, not only a device of the fixture."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
 
 
 def drawn(seed, *shape, dtype=np.float64):

@@ -111,6 +111,7 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("mypy")
 
 
+@pytest.mark.slow
 def test_mypy_finds_nothing_in_the_package(cache):
     lines = mypy(cache, ROOT, "--warn-unused-ignores", "--warn-unused-configs")
     assert lines[-1].startswith("Success"), "\n".join(lines)
@@ -174,6 +175,7 @@ halved(loss, times="2")  # arg-type
 """
 
 
+@pytest.mark.slow
 def test_mypy_finds_what_users_do_wrong(cache, tmp_path):
     (tmp_path / "user.py").write_text(USER)
     lines = mypy(cache, tmp_path, "--strict", "user.py")

@@ -142,6 +142,7 @@ def writer_in_the_middle(path):
     return process
 
 
+@pytest.mark.slow
 @POSIX
 def test_what_killed_writers_left_is_removed_and_what_living_ones_write_is_not(tmp_path, path):
     killed, other, living = [writer_in_the_middle(p) for p in (path, tmp_path / "other", path)]

@@ -7,6 +7,7 @@ import platform
 import shutil
 import threading
 
+import pytest
 from numba import types
 
 from tests.emulated.arrays import MemoryOfHost
@@ -32,6 +33,10 @@ def missing():
     if find_ptxas() is None:
         return "the emulated device needs ptxas: pip install nvidia-cuda-nvcc"
     return None if shutil.which("g++") else "the emulated device needs g++"
+
+
+# Of tests that need the device, on which a kernel is compiled before its first launch, in seconds.
+MARKS = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 def float_types(signature):

@@ -3,13 +3,14 @@
 import collections
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 TESTS = Path(__file__).parent.parent
 PARAMETER = "emulated"  # of the fixture `device`
-# By these options, a command line asks for a part of the tests.
-OPTIONS = "keyword", "markexpr", "file_or_dir", "deselect", "lf", "failedfirst", "stepwise", "collectonly", "ignore"
+# By these options, pytest collects or runs a part of the tests; what other options take away, it calls deselected.
+OPTIONS = "file_or_dir", "lf", "collectonly", "ignore", "ignore_glob"
 
 
 def is_emulated(item):
@@ -23,11 +24,15 @@ class Gate:
     def __init__(self, config):
         self.config = config
         self.wanted, self.ran, self.variants = set(), set(), collections.defaultdict(list)
+        self.deselected = []
         self.faults = None  # a list after the judgement
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
         self.wanted |= {item.nodeid for item in items if is_emulated(item)}  # before options take some away
+
+    def pytest_deselected(self, items):
+        self.deselected += [item.nodeid for item in items]
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call":  # a test without a device is skipped before
@@ -38,6 +43,8 @@ class Gate:
         found = getattr(node, "workeroutput", {})
         self.wanted |= set(found.get("wanted", ()))
         self._add(found.get("launched", {}))
+        if not self.deselected and (names := found.get("deselected")):  # the same of every worker, told once
+            self.config.hook.pytest_deselected(items=[SimpleNamespace(nodeid=name) for name in names])
 
     def _add(self, launched):
         for digest, variants in launched.items():
@@ -50,7 +57,8 @@ class Gate:
 
     def must_judge(self, session):
         """Return whether this machine has the device, and the command line asks for all tests, of which none failed."""
-        if any(getattr(self.config.option, name, None) for name in OPTIONS) or session.exitstatus != pytest.ExitCode.OK:
+        part = self.deselected or any(getattr(self.config.option, name, None) for name in OPTIONS)
+        if part or session.exitstatus != pytest.ExitCode.OK:
             return False
         from tests.emulated.device import missing
 
@@ -65,7 +73,8 @@ class Gate:
     def pytest_sessionfinish(self, session):
         launched = _launched_here()
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput |= {"wanted": sorted(self.wanted), "launched": launched}
+            given = {"wanted": sorted(self.wanted), "launched": launched, "deselected": self.deselected}
+            self.config.workeroutput |= given
             return
         self._add(launched)
         if not (not_run := self.not_run()):
