@@ -1,5 +1,7 @@
 """Chunks of sequences that go on: one long run, bit for bit, whose gradient ends where a chunk begins."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,26 @@ def test_what_is_handed_out_is_not_what_is_carried():
     wanted, _ = run.layer(x, np.array(h_n))
     h_n.value.data[...] = 7
     np.testing.assert_array_equal(np.asarray(run(x, ["a"])[0]), np.asarray(wanted))
+
+
+def test_calls_in_evaluation_mode_carry_states_of_their_own():
+    run, (first, second, *_) = vr.nn.Stateful(LAYERS["gru"]()), chunks()
+    run(rows_of(first), list(first))
+    alone = copy.deepcopy(run)
+    run.eval()
+    assert run.keys == ()
+    for chunk in (first, second):  # goes on from chunk to chunk, as in training
+        validated, _ = run(rows_of(chunk), [f"valid {key}" for key in chunk])
+    assert run.keys == ("valid c", "valid a")
+    run.train()
+    assert run.keys == ("a", "b", "c")
+    np.testing.assert_array_equal(run(rows_of(second), list(second))[0], alone(rows_of(second), list(second))[0])
+    run.eval()
+    run.reset()
+    assert run.keys == ()
+    run(rows_of(first), list(first))
+    np.testing.assert_array_equal(run(rows_of(second), list(second))[0], validated)
+    assert run.train().keys == ("c", "a"), "a reset in evaluation mode forgets no sequence of the training"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,24 @@ from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
 
 
+class _Carried(NamedTuple):
+    """What one chunk leaves to the next.
+
+    Attributes
+    ----------
+    places : dict of hashable to int
+        The position of each sequence among the states.
+    states : list of array, shape `(layers, sequences, hidden_size)`
+        The last states of the layer.
+    """
+
+    places: Mapping[Hashable, int]
+    states: Sequence[Any]
+
+
+_NOTHING = _Carried({}, [])
+
+
 class Stateful(Module):
     """Run a recurrent layer over chunks of sequences, and carry the states from chunk to chunk.
 
@@ -25,6 +43,9 @@ class Stateful(Module):
     sequence starts from zeros.  A sequence that is missing in a chunk has ended, and its states are dropped.  Gradients
     stop at the beginning of a chunk, as in truncated backpropagation through time.  Masks of dropout and zoneout are
     drawn anew for each chunk.
+
+    Calls in evaluation mode carry states of their own, so that a validation does not disturb the sequences of the
+    training; `keys` and `reset` belong to the current mode, too.
 
     Parameters
     ----------
@@ -53,17 +74,19 @@ class Stateful(Module):
             hint = "a backward direction begins at the end of a sequence, which has not arrived yet"
             raise ShapeError("Stateful, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
         self.layer = layer
-        self.reset()
+        self._carried: dict[bool, _Carried] = {}
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """The keys of the sequences of the last chunk."""
-        return tuple(self._places)
+        """The keys of the sequences of the last chunk in the current mode."""
+        return tuple(self._of_mode().places)
 
     def reset(self) -> None:
-        """Forget all sequences."""
-        self._places: dict[Hashable, int] = {}
-        self._last: list[Any] = []
+        """Forget all sequences of the current mode, training or evaluation."""
+        self._carried.pop(self.training, None)
+
+    def _of_mode(self) -> _Carried:
+        return self._carried.get(self.training, _NOTHING)
 
     def forward(self, x: Rows, keys: Iterable[Hashable]) -> tuple[Variable, Any]:
         """Run the layer, starting each sequence from its last states in the previous chunk.
@@ -89,17 +112,18 @@ class Stateful(Module):
         x = required(x, "Stateful, x")
         places = _places(keys, x.value.num_elements(-1) if x.value.num_levels else 0)
         y, last = self.layer(x, self._initial(places, x.device))
-        self._places = places
-        self._last = [state.value.data.copy() for state in (last if isinstance(last, tuple) else (last,))]
+        states = last if isinstance(last, tuple) else (last,)
+        self._carried[self.training] = _Carried(places, [state.value.data.copy() for state in states])
         return y, last
 
     def _initial(self, places: dict[Hashable, int], device: Place) -> Any:
         """Return the states before a chunk: the last states of sequences that continue, zeros for new sequences."""
-        sources = np.array([self._places.get(key, -1) for key in places], np.int64)
+        carried = self._of_mode()
+        sources = np.array([carried.places.get(key, -1) for key in places], np.int64)
         if not (sources >= 0).any():
             return None
         states = []
-        for before in self._last:
+        for before in carried.states:
             layers, sequences, hidden = before.shape
             index = np.where(sources < 0, -1, np.arange(layers)[:, None] * sequences + sources)
             rows = rows_at(moved(before, device).reshape(-1, hidden), index.ravel())
@@ -108,7 +132,7 @@ class Stateful(Module):
 
     def extra_repr(self) -> str:
         """Return the number of sequences whose states are carried, as text for `repr`."""
-        return f"{len(self._places)} sequences"
+        return f"{len(self.keys)} sequences"
 
 
 def _places(keys: Iterable[Hashable], num_sequences: int) -> dict[Hashable, int]:
