@@ -587,6 +587,38 @@ def test_the_model_is_in_evaluation_mode_while_it_is_validated_only():
     assert trainer.history[0]["number"] == 0.5
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_modules_keep_their_modes(fails):
+    seen = []
+
+    def validate():
+        seen.append([module.training for module in trainer.model.modules()])
+        return 1 / 0 if fails else {}
+
+    trainer = make(validate=validate)
+    norm, trainer.loss = vr.nn.BatchNorm1d(2), lambda ids, labels: F.cross_entropy(norm(trainer.model(ids)), labels)
+    trainer.model.norm = norm.eval()
+    trainer.model.dropout.eval()
+    modes = [module.training for module in trainer.model.modules()]
+    moments = norm.running_mean.numpy().copy()
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            trainer.fit(epochs=2)
+    else:
+        trainer.fit(epochs=2)
+    assert [module.training for module in trainer.model.modules()] == modes
+    assert modes.count(False) == 2
+    assert not any(map(any, seen)), "a validation evaluates the whole model"
+    np.testing.assert_array_equal(norm.running_mean.numpy(), moments)
+
+
+def test_a_model_in_evaluation_mode_trains_whole():
+    trainer = make()
+    trainer.model.eval()
+    trainer.fit(epochs=1)
+    assert all(module.training for module in trainer.model.modules())
+
+
 def test_an_error_in_a_step_ends_the_bar():
     ended = []
 

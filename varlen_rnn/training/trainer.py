@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,7 +116,8 @@ class Trainer:
     Parameters
     ----------
     model : nn.Module
-        The model to train; while `validate` runs, it is in evaluation mode.
+        The model to train; while `validate` runs, it is in evaluation mode.  Modules that are in evaluation mode when
+        `fit` begins stay in it, such as a frozen `BatchNorm1d`; a model that is itself in evaluation mode trains whole.
     optimizer : optim.Optimizer
     loss : function
         It takes the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
@@ -276,7 +277,8 @@ class Trainer:
         )
         self.stop = self.done = False
         self._parameters = [*self.model.parameters()]  # collected once, not at each step
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         try:
             self._tell("on_fit_begin")
             if self._lacks_record():  # `fit` was interrupted after the epoch's last step
@@ -376,12 +378,8 @@ class Trainer:
         # If an epoch has fewer batches than steps, only as many steps have a loss as there are batches.
         record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
         if self.validate is not None:
-            self.model.eval()
-            try:
-                with no_grad():
-                    found = self.validate()
-            finally:
-                self.model.train()
+            with _evaluating(self.model), no_grad():
+                found = self.validate()
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
@@ -517,6 +515,18 @@ class Trainer:
         if path is not None:
             self.load(path)
         return path is not None
+
+
+@contextlib.contextmanager
+def _evaluating(model: Module) -> Iterator[None]:
+    """Set the evaluation mode of a model; afterwards, each module has the mode that it had before."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _parts_of(path: Path, training: Mapping[str, Any]) -> list[Path]:
