@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
 from varlen_rnn.program.checker import examples_of
+from varlen_rnn.tape import modes
 from varlen_rnn.tape.operator import OPERATORS as DECLARED
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.variable import apply
@@ -334,7 +335,8 @@ def test_backward_wants_a_number_and_something_to_differentiate():
     assert vr.grad_enabled()
 
 
-def test_a_mode_whose_end_was_interrupted_is_not_set_again_later():
+@pytest.mark.parametrize("mode", [vr.no_grad, modes.evaluating])
+def test_a_mode_whose_end_was_interrupted_is_not_set_again_later(mode):
     def interrupt(frame, event, argument):
         if frame.f_code.co_name == "__exit__":
             sys.settrace(None)
@@ -342,15 +344,16 @@ def test_a_mode_whose_end_was_interrupted_is_not_set_again_later():
 
     before = sys.gettrace()
     try:
-        with vr.no_grad():
+        with mode():
             sys.settrace(interrupt)
-            with vr.no_grad():
+            with mode():
                 pass
     except KeyboardInterrupt:
         pass
     finally:
         sys.settrace(before)
     assert vr.grad_enabled()
+    assert vr.nn.Module().training
 
 
 def test_records_are_freed_with_their_variables():

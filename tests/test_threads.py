@@ -1,6 +1,7 @@
 """Shards on threads: all run, errors and interrupts come out, modes belong to a context, fork is harmless."""
 
 import contextvars
+import copy
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import varlen_rnn as vr
 from tests.waiting import HANGS
 from varlen_rnn.recurrence import schedule
 from varlen_rnn.runtime import threads
+from varlen_rnn.tape import modes
 
 
 def collect(seen):
@@ -404,19 +406,32 @@ def test_modes_belong_to_a_context():
     def other():
         vr.set_num_threads(5)
         vr.manual_seed(1)
-        with vr.no_grad():
+        with vr.no_grad(), modes.evaluating():
             barrier.wait()
-            seen["other"] = vr.get_num_threads(), vr.grad_enabled()
+            seen["other"] = vr.get_num_threads(), vr.grad_enabled(), module.training
             barrier.wait()
 
-    barrier = threading.Barrier(2)
+    module, barrier = vr.nn.Dropout(0.5), threading.Barrier(2)
     thread = threading.Thread(target=other)
     thread.start()
     barrier.wait()
-    seen["here"] = vr.get_num_threads(), vr.grad_enabled()
+    seen["here"] = vr.get_num_threads(), vr.grad_enabled(), module.training
     barrier.wait()
     thread.join()
-    assert seen == {"here": (2, True), "other": (5, False)}
+    assert seen == {"here": (2, True, True), "other": (5, False, False)}
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_modules_keep_their_modes_while_all_evaluate(mode):
+    model = vr.nn.Sequential(vr.nn.BatchNorm1d(2), vr.nn.Dropout(0.5)).train(mode)
+    model[1].training = True
+    with modes.evaluating():
+        assert [module.training for module in model.modules()] == [False] * 3
+        copied = copy.deepcopy(model)
+        model.train(mode)
+        model[1].training = True
+    assert [module.training for module in model.modules()] == [mode, mode, True]
+    assert [module.training for module in copied.modules()] == [mode, mode, True], "a copy has the modules' own modes"
 
 
 def forward(layer, x):

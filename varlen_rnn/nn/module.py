@@ -22,7 +22,7 @@ from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import was_updated
-from varlen_rnn.tape.modes import no_grad, recorder
+from varlen_rnn.tape.modes import EVALUATING, no_grad, recorder
 from varlen_rnn.tape.values import moved_value, zeros_like
 from varlen_rnn.tape.variable import Variable
 
@@ -207,7 +207,6 @@ class Module:
     register_buffer = Elsewhere("self.name = nn.Buffer(array)")
     register_parameter = Elsewhere("self.name = nn.Parameter(array)")
     add_module, apply = Elsewhere("self.name = module"), Elsewhere("for module in model.modules(): ...")
-    training = True
     normalised: tuple[str, ...] = ()  # names of parameters that `weight_norm` computes from `{name}_v` and `{name}_g`
 
     if not TYPE_CHECKING:  # Hidden, because type checkers would accept any attribute name.
@@ -229,6 +228,19 @@ class Module:
                     if isinstance(inner, Module):
                         check_apart(self, inner, f"{type(self).__name__}.{place}")
             super().__setattr__(name, value)
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in training mode, as `train` and `eval` set it; a new module is.
+
+        It is False while the library evaluates a model, such as an estimator that predicts.  That is a mode of the
+        thread: the module keeps its own, and other threads may train it.
+        """
+        return not EVALUATING.get() and vars(self).get("training", True)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        vars(self)["training"] = mode
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the module's output; every subclass defines this method."""

@@ -9,16 +9,15 @@ Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep netwo
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from varlen_rnn.errors import count
-from varlen_rnn.nn import Module
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.missing import Filling
 from varlen_rnn.sklearn.network import Network
@@ -61,6 +60,15 @@ def integrated(
     return total * difference
 
 
+def constant(network: Network) -> Network:
+    """Return a copy of a network in evaluation mode, which shares the network's parameters as constants.
+
+    So gradients of rows are computed without a change of the network, which other threads may use.
+    """
+    shared = {id(parameter): parameter.detach() for parameter in network.parameters()}
+    return copy.deepcopy(network, shared).eval()
+
+
 def attributions(
     network: Network,
     batch: tuple[Any, ...],
@@ -75,7 +83,7 @@ def attributions(
     Parameters
     ----------
     network : Network
-        In evaluation mode.
+        The result of `constant`.
     batch : tuple
         Sequences, static features if there are any, and the number that `score` takes for each sequence.
     score : function
@@ -96,9 +104,8 @@ def attributions(
             baseline = np.asarray(network.rows(given[None]))
     rows = LoDTensor(np.asarray(rows), x.structure)
     begins = LoDTensor(np.broadcast_to(baseline, rows.data.shape).copy(), x.structure)
-    with _frozen(network):
-        found = integrated(function, rows, baseline, steps).astype(np.float32)
-        differences = np.asarray(function(rows), np.float64) - np.asarray(function(begins), np.float64)
+    found = integrated(function, rows, baseline, steps).astype(np.float32)
+    differences = np.asarray(function(rows), np.float64) - np.asarray(function(begins), np.float64)
     if filling is None:
         return found.sum(axis=1), differences
     features = len(filling.means)
@@ -128,16 +135,3 @@ def warn_if_incomplete(found: list[np.ndarray], differences: np.ndarray) -> None
             "predictions: the network is too steep between the baseline and the sequence. Try more steps."
         )
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
-
-
-@contextlib.contextmanager
-def _frozen(module: Module) -> Iterator[None]:
-    """Let parameters require no gradients inside of a `with` block."""
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    try:
-        for parameter in trained:
-            parameter.requires_grad = False
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad = True

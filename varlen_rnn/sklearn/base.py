@@ -37,7 +37,7 @@ from varlen_rnn.sklearn.advice import warn_of_ids
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, of_batches
 from varlen_rnn.sklearn.static import joined, static_of, take
-from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
@@ -467,12 +467,8 @@ class SequenceEstimator(BaseEstimator):
         sequences = self._rows(X)
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         labels = self._encode_labels(labels_of_data(X, y), lengths)
-        self.module_.eval()
-        try:
-            with no_grad():
-                return self._validate(sequences, labels, None, np.arange(len(sequences)))["valid_loss"]
-        finally:
-            self.module_.train()
+        with no_grad(), evaluating():
+            return self._validate(sequences, labels, None, np.arange(len(sequences)))["valid_loss"]
 
     def _identity(self, sequences: list[np.ndarray], labels: Any, weights: Any, seed: str) -> str:
         """Return a digest of the settings and data, by which a resumed fit recognises its own checkpoints."""
@@ -507,14 +503,10 @@ class SequenceEstimator(BaseEstimator):
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences)) if by_row else np.ones(len(sequences), int)
         ends = np.cumsum(lengths)
         outputs = np.empty((int(ends[-1]), width), np.float32)
-        self.module_.eval()
-        try:
-            made = batches(sequences, static=static_of(sequences), max_tokens=ROWS, bucket=True)
-            for number, found in enumerate(of_batches(function, self.module_, made, executor)):
-                places = [np.arange(ends[k] - lengths[k], ends[k]) for k in made.indices(number)]
-                outputs[np.concatenate(places)] = found
-        finally:
-            self.module_.train()
+        made = batches(sequences, static=static_of(sequences), max_tokens=ROWS, bucket=True)
+        for number, found in enumerate(of_batches(function, self.module_, made, executor)):
+            places = [np.arange(ends[k] - lengths[k], ends[k]) for k in made.indices(number)]
+            outputs[np.concatenate(places)] = found
         return outputs
 
     def read_options(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from varlen_rnn.communicator import Communicator
 from varlen_rnn.data import Dataset, batches
 from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
 from varlen_rnn.sklearn import network, ranks
-from varlen_rnn.sklearn.attributions import attributions, warn_if_incomplete
+from varlen_rnn.sklearn.attributions import attributions, constant, warn_if_incomplete
 from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, several_classes
 from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
@@ -432,16 +432,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         found: list[Any] = [None] * len(sequences)
         differences = np.zeros(len(sequences))
         made = batches(sequences, numbers, static=static_of(sequences), max_tokens=ROWS, bucket=True)
-        self.module_.eval()
-        try:
-            for number, batch in enumerate(made):
-                rows, change = attributions(self.module_, batch, score, self._inputs.filling, steps)
-                differences[made.indices(number)] = change
-                parts = np.split(rows, batch[0].structure.levels[0][1:-1])
-                for k, part in zip(made.indices(number), parts, strict=True):
-                    found[k] = part
-        finally:
-            self.module_.train()
+        frozen = constant(self.module_)
+        for number, batch in enumerate(made):
+            rows, change = attributions(frozen, batch, score, self._inputs.filling, steps)
+            differences[made.indices(number)] = change
+            parts = np.split(rows, batch[0].structure.levels[0][1:-1])
+            for k, part in zip(made.indices(number), parts, strict=True):
+                found[k] = part
         warn_if_incomplete(found, differences)
         return found
 

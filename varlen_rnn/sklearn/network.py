@@ -13,7 +13,7 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, 
 from varlen_rnn.nn import functional
 from varlen_rnn.ops.sequence.expand import sequence_expand_as
 from varlen_rnn.sklearn.stretch import shortened, stretched
-from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable
 
 _LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -170,12 +170,12 @@ def of_batches(
 
 def outputs_of(network: Network, batch: Any) -> np.ndarray:
     """Return the outputs of a network for a batch, without a tape; worker processes import this function."""
-    with no_grad():
+    with no_grad(), evaluating():
         return np.asarray(network(*batch) if isinstance(batch, tuple) else network(batch))
 
 
 def features_of(network: Network, batch: Any) -> np.ndarray:
     """Return the features of a batch for the linear layer, as `Network.features` does, without a tape."""
     x, static = batch if isinstance(batch, tuple) else (batch, None)
-    with no_grad():
+    with no_grad(), evaluating():
         return np.asarray(network.features(network.rows(x), static))

@@ -1,4 +1,4 @@
-"""Modes: whether applied operators are remembered for a gradient, or described in a program instead of run.
+"""Modes: whether operators are remembered for a gradient, or described in a program, and whether all modules evaluate.
 
 Modes are context variables, so two threads that train two models do not affect each other.  A mode is set inside the
 `try` whose end resets it, because an interrupt (Ctrl-C) may come as soon as it is set, before its token is stored.
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 # True if operators are recorded.  Each `no_grad` sets it to an empty list of its own: false, and known by identity.
 GRAD_ENABLED: contextvars.ContextVar[object] = contextvars.ContextVar("grad_enabled", default=True)
+# True if modules act as in evaluation mode.  Each `evaluating` sets it to an object of its own.
+EVALUATING: contextvars.ContextVar[object] = contextvars.ContextVar("evaluating", default=False)
 RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
 
@@ -44,16 +46,39 @@ def no_grad() -> Iterator[None]:
     >>> y.requires_grad
     False
     """
-    before, mine, is_late = GRAD_ENABLED.get(), list[None](), False
+    yield from _held(GRAD_ENABLED, list)
+
+
+@contextlib.contextmanager
+def evaluating() -> Iterator[None]:
+    """Let all modules act as in evaluation mode in this context.
+
+    Modules keep their modes, so threads that share a module do not change it for one another.
+
+    Examples
+    --------
+    >>> from varlen_rnn.nn import Dropout
+    >>> layer = Dropout(0.5)
+    >>> with evaluating(): layer.training
+    False
+    >>> layer.training
+    True
+    """
+    yield from _held(EVALUATING, object)
+
+
+def _held(mode: contextvars.ContextVar[object], make: Callable[[], object]) -> Iterator[None]:
+    """Give a mode a value of its own, which `make` returns, until the caller's `with` block ends."""
+    before, mine, is_late = mode.get(), make(), False
     try:
-        GRAD_ENABLED.set(mine)
+        mode.set(mine)
         yield
     except GeneratorExit:  # an interrupt came as `__exit__` began, so this runs when the traceback is freed
         is_late = True
         raise
     finally:
-        if not is_late or GRAD_ENABLED.get() is mine:  # otherwise an outer `no_grad` has ended before this one
-            GRAD_ENABLED.set(before)
+        if not is_late or mode.get() is mine:  # otherwise an outer block has ended before this one
+            mode.set(before)
 
 
 def recorder() -> Any:
