@@ -167,3 +167,13 @@ def test_the_report_in_docs_is_of_the_results_here(tmp_path):
 def test_without_results_there_is_no_report(tmp_path):
     with pytest.raises(SystemExit, match="No results"):
         write_report(tmp_path, tmp_path)
+
+
+def test_each_table_says_where_it_was_measured(tmp_path):
+    for suite, version in (("recurrent", "2.13.0"), ("groups", "2.14.1")):
+        results.write(tmp_path / f"{suite}.jsonl", [machine.describe(2) | {"torch": version}, line_of()])
+    write_report(tmp_path, tmp_path / "docs")
+    sections = (tmp_path / "docs" / "benchmarks.md").read_text().split("\n## ")
+    for title, version in (("Layers", "torch 2.13.0"), ("Padding in groups", "torch 2.14.1")):
+        (section,) = [text for text in sections if text.startswith(f"{title}\n")]
+        assert version in section.partition("\n| ")[0]

@@ -2,10 +2,12 @@
 
 import importlib
 import importlib.util
+from importlib import metadata
 from typing import NamedTuple
 
 OURS, RECURRENT, QUANTILES = OWN = "varlen_rnn", "varlen_rnn, recurrent", "varlen_rnn, quantiles"
 SEEDS = 5
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "sklearn_crfsuite": "sklearn-crfsuite"}  # by the name that is imported
 
 
 class Model(NamedTuple):
@@ -37,6 +39,8 @@ MODELS = {
     QUANTILES: Model("ours.quantiles", ("numbers",)),
     "MiniRocket, padded": Model("rocket.padded", ("series", "numbers"), ("aeon",)),
     "MiniRocket, resized": Model("rocket.resized", ("series", "numbers"), ("aeon",)),
+    "MultiRocketHydra": Model("rocket.hydra", ("series", "numbers"), ("aeon",)),
+    "QUANT": Model("rocket.quant", ("series", "numbers"), ("aeon",)),
     "KNN-DTW": Model("rocket.neighbours", ("series", "numbers"), ("aeon",), seeded=False),
     "n-grams, SVM": Model("ngrams.machine", ("texts",), ("sklearn",), seeded=False),
     "n-grams, logistic": Model("ngrams.logistic", ("texts",), ("sklearn",), seeded=False),
@@ -75,6 +79,18 @@ def function_of(name):
     """Return the function of a model."""
     module, _, function = MODELS[name].where.partition(".")
     return getattr(importlib.import_module(f"benchmarks.quality.{module}"), function)
+
+
+def versions_of(name):
+    """Return the versions of the packages that a model needs, by the names of their distributions.
+
+    Examples
+    --------
+    >>> versions_of("naive")
+    {}
+    """
+    needed = [DISTRIBUTIONS.get(package, package) for package in MODELS[name].needs]
+    return {package: metadata.version(package) for package in needed}
 
 
 def lacking(name, aeon):

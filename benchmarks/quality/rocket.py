@@ -1,4 +1,7 @@
-"""aeon's MiniRocket and nearest neighbours under dynamic time warping; in aeon's environment, without varlen_rnn."""
+"""Models of aeon: random convolutions, quantiles of intervals, and nearest neighbours under dynamic time warping.
+
+They run in aeon's environment, without varlen_rnn, with aeon's defaults.
+"""
 
 import time
 
@@ -6,20 +9,19 @@ import numpy as np
 
 
 def padded(kind, X, y, X_test, seed):
-    """MiniRocket over series with zeros behind them, as long as the longest; longer test series are cut."""
-    length = max(9, max(map(len, X)))
+    """MiniRocket over series with zeros behind them."""
+    from aeon.classification.convolution_based import MiniRocketClassifier
+    from aeon.regression.convolution_based import MiniRocketRegressor
 
-    def array(some):
-        found = np.zeros((len(some), some[0].shape[1], length), np.float32)
-        for number, x in enumerate(some):
-            found[number, :, : min(length, len(x))] = x[:length].T
-        return found
-
-    return _rocket(kind, array(X), y, array(X_test), seed)
+    estimator = {"series": MiniRocketClassifier, "numbers": MiniRocketRegressor}[kind]
+    return _fitted(estimator(random_state=seed), y, *_with_zeros(X, X_test))
 
 
 def resized(kind, X, y, X_test, seed):
     """MiniRocket over series that linear interpolation makes as long as the median one."""
+    from aeon.classification.convolution_based import MiniRocketClassifier
+    from aeon.regression.convolution_based import MiniRocketRegressor
+
     length = max(9, int(np.median(list(map(len, X)))))
 
     def array(some):
@@ -27,15 +29,26 @@ def resized(kind, X, y, X_test, seed):
         rows = zip(some, places, strict=True)
         return np.array([[np.interp(at, np.arange(len(x)), column) for column in x.T] for x, at in rows], np.float32)
 
-    return _rocket(kind, array(X), y, array(X_test), seed)
-
-
-def _rocket(kind, X, y, X_test, seed):
-    from aeon.classification.convolution_based import MiniRocketClassifier
-    from aeon.regression.convolution_based import MiniRocketRegressor
-
     estimator = {"series": MiniRocketClassifier, "numbers": MiniRocketRegressor}[kind]
-    return _fitted(estimator(random_state=seed), X, y, X_test)
+    return _fitted(estimator(random_state=seed), y, array(X), array(X_test))
+
+
+def hydra(kind, X, y, X_test, seed):
+    """MultiRocket and Hydra together, over series with zeros behind them."""
+    from aeon.classification.convolution_based import MultiRocketHydraClassifier
+    from aeon.regression.convolution_based import MultiRocketHydraRegressor
+
+    estimator = {"series": MultiRocketHydraClassifier, "numbers": MultiRocketHydraRegressor}[kind]
+    return _fitted(estimator(random_state=seed), y, *_with_zeros(X, X_test))
+
+
+def quant(kind, X, y, X_test, seed):
+    """QUANT, which is extremely random trees over quantiles of intervals, over series with zeros behind them."""
+    from aeon.classification.interval_based import QUANTClassifier
+    from aeon.regression.interval_based import QUANTRegressor
+
+    estimator = {"series": QUANTClassifier, "numbers": QUANTRegressor}[kind]
+    return _fitted(estimator(random_state=seed), y, *_with_zeros(X, X_test))
 
 
 def neighbours(kind, X, y, X_test, seed):
@@ -47,10 +60,26 @@ def neighbours(kind, X, y, X_test, seed):
     array = lambda some: [np.ascontiguousarray(x.T, np.float64) for x in some]
     equal = len({len(x) for x in [*X, *X_test]}) == 1
     given = (np.array(array(X)), np.array(array(X_test))) if equal else (array(X), array(X_test))
-    return _fitted(estimator(distance="dtw", distance_params={"window": 0.1}), given[0], y, given[1])
+    return _fitted(estimator(distance="dtw", distance_params={"window": 0.1}), y, *given)
 
 
-def _fitted(estimator, X, y, X_test):
+def _with_zeros(X, X_test):
+    """Return both parts as arrays `(series, channels, steps)`, as long as the longest training series.
+
+    Zeros follow shorter series; longer test series are cut.
+    """
+    length = max(9, max(map(len, X)))
+
+    def array(some):
+        found = np.zeros((len(some), some[0].shape[1], length), np.float32)
+        for number, x in enumerate(some):
+            found[number, :, : min(length, len(x))] = x[:length].T
+        return found
+
+    return array(X), array(X_test)
+
+
+def _fitted(estimator, y, X, X_test):
     began = time.process_time()
     estimator.fit(X, y)
     seconds = time.process_time() - began

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.quality.models import function_of
+from benchmarks.quality.models import function_of, versions_of
 from benchmarks.quality.scores import summary
 from benchmarks.quality.sets import SETS
 
@@ -24,7 +24,8 @@ def result(name, model, seed, folder):
     whole = time.process_time() - began
     found, proba, wanted = (joined(some) for some in zip(*parts, strict=True))
     line = {"set": name, "model": model, "seed": seed, "kind": kind, "train": len(X), "test": len(found)}
-    return line | summary(kind, found, proba, wanted) | {"fit": statistics.mean(fits), "predict": whole - sum(fits)}
+    seconds = {"fit": statistics.mean(fits), "predict": whole - sum(fits)}
+    return line | summary(kind, found, proba, wanted) | seconds | {"versions": versions_of(model)}
 
 
 def joined(some):

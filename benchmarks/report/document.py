@@ -24,7 +24,6 @@ def write_report(folder, docs):
     drawn = pictures.draw(lines["scaling"], docs / "img")
     parts = [
         HEAD,
-        _machines({name: machine for name, (machine, _) in found.items()}),
         _quality([line for name in peers.TIMED for line in lines[name]]),
         _yardsticks(lines),
         "## The bars\n",
@@ -36,24 +35,18 @@ def write_report(folder, docs):
         parts += [f"## {TITLES[name]}\n", NOTES[name]]
         if name == "scaling":
             parts += [pictures.caption(section, path, lines[name]) for section, path in drawn.items()]
-        parts.append(_table(name, lines[name]))
+        parts += [_about(found[name][0]) if name in found else "", _table(name, lines[name])]
     (docs / "benchmarks.md").write_text("\n".join(part for part in parts if part))
 
 
-def _machines(machines):
-    """Return what was measured where; suites of one run share a paragraph."""
-    runs = {}
-    for name, machine in machines.items():
-        runs.setdefault(_about(machine), []).append(name)
-    return "\n".join(f"{', '.join(names)}: {about}\n" for about, names in runs.items())
-
-
 def _about(machine):
+    """Return when, where and with which versions a suite was measured."""
     packages = ("python", "numba", "numpy", "torch", "onnxruntime")
     versions = ", ".join(f"{package} {machine[package]}" for package in packages if machine[package])
     return (
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, "
-        f"{machine['system']}; varlen_rnn {machine['varlen_rnn']} ({machine['commit']}), {versions}, {machine['blas']}."
+        f"{machine['system']}; varlen_rnn {machine['varlen_rnn']} ({machine['commit']}), {versions}, "
+        f"{machine['blas']}.\n"
     )
 
 

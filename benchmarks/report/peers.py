@@ -6,7 +6,7 @@ from benchmarks.report.bars import size_of
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
-TIMED = ("recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
+TIMED = ("readme", "recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 

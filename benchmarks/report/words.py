@@ -3,6 +3,7 @@
 HEAD = """# Benchmarks
 
 Made by `python -m benchmarks report` from the lines in `benchmarks/results/`; `python -m benchmarks` measures them.
+Above each table stands when, where and with which versions it was measured.
 """
 
 METHOD = """## How
@@ -45,6 +46,9 @@ with NumPy (sgemm). This rate is only shown, because a BLAS is slow on processor
 """
 
 NOTES = {
+    "readme": """The README's table has these lines, and the first line of [Memory](#memory). They are measured by
+themselves, in minutes, with the newest release of PyTorch that could be installed.
+""",
     "recurrent": "",
     "groups": """This is the usual way to run unequal lengths: sort a batch, cut it into groups of equally many
 sequences, pad each group to its longest sequence, run one group after another and sum the gradients of the weights.
@@ -126,6 +130,7 @@ that it touched.
 """,
 }
 TITLES = {
+    "readme": "The README's lines",
     "recurrent": "Layers",
     "groups": "Padding in groups",
     "efficiency": "Share of the multiply-add rate",

@@ -9,6 +9,7 @@ from benchmarks.suites import (
     layers,
     memory,
     overhead,
+    readme,
     recurrent,
     scaling,
     sequence,
@@ -20,6 +21,7 @@ from benchmarks.suites import (
 from benchmarks.suites.suite import Suite
 
 SUITES = {
+    "readme": Suite(readme.points, layers.run, layers.COLUMNS, layers.cells),
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "groups": Suite(groups.points, layers.run, groups.COLUMNS, groups.cells),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
