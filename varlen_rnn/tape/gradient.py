@@ -59,12 +59,34 @@ class Record:
             return
         for position, variable in enumerate(inputs):
             if variable is not None and _updated_at(variable) > self.number:
-                raise ProgramError(
-                    f"backward through {self.op.type!r}, input {self.op.input_name(position)}",
-                    expected="the value that the forward pass used",
-                    got="a value updated since",
-                    hint="call backward before the optimizer's step",
-                )
+                raise _updated(self, f"input {self.op.input_name(position)}")
+
+
+def _updated(record, which):
+    what, hint = f"backward through {record.op.type!r}, {which}", "call backward before the update, or update a copy"
+    return ProgramError(what, expected="the value that the forward pass used", got="a value updated since", hint=hint)
+
+
+class _Outputs(list):
+    """The outputs of a record as its gradient function gets them: reading one that was updated since raises.
+
+    Most gradients read no output, so only those that do are refused.
+    """
+
+    def __init__(self, record, num_inputs, outputs):
+        super().__init__(outputs)
+        self._record, self._count = record, num_inputs
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        for output in found if isinstance(index, slice) else (found,):
+            if _memory_updated_at(output.value) > self._record.number:
+                places = self._record.op.output_places(self._count, len(self), self._record.attrs)
+                raise _updated(self._record, f"output {places[output.position]}")
+        return found
+
+    def __iter__(self):
+        return iter(self[:])
 
 
 def was_updated(variable):
@@ -86,8 +108,11 @@ def _updated_at(variable):
     """Return the number of the last update of a variable, or of memory that it shares; -1 is before all of them."""
     if variable.updated_at is None:
         return -1
-    _, of_memory = _updates.get(id(memory_of(variable.value)), (None, -1))
-    return max(variable.updated_at, of_memory)
+    return max(variable.updated_at, _memory_updated_at(variable.value))
+
+
+def _memory_updated_at(value):
+    return _updates.get(id(memory_of(value)), (None, -1))[1]
 
 
 def let_change(variable):
@@ -305,6 +330,8 @@ class Pass:
             for output, gradient in zip(outputs, summed, strict=True):
                 if gradient is not None and SUFFIX not in gradient.name:
                     gradient.value.take_name(output.name + SUFFIX)
+        if _last_update > record.number:
+            outputs = _Outputs(record, len(inputs), outputs)
         try:
             given = record.op.grad(inputs, outputs, summed, **record.attrs)
             if len(given) != len(inputs):
