@@ -1,5 +1,7 @@
 """What the README and the pages on programs and operators show runs, and their tables are up to date."""
 
+import importlib
+import importlib.util
 import re
 import runpy
 from pathlib import Path
@@ -35,6 +37,27 @@ def test_the_readme():
     assert names["lstm"].parameters()[0].grad is None  # after zero_grad
     whole, _ = names["gru"](vr.create_lod_tensor(names["arriving"], [[4]]))
     assert np.array_equal(names["outputs"], whole)
+
+
+def found_public(name):
+    """Return whether a name below `varlen_rnn` is public: an attribute of the package, of a module or of a class."""
+    module, _, rest = name.partition(".")
+    owner = vr if hasattr(vr, module) or not rest else importlib.import_module(f"varlen_rnn.{module}")
+    for part in (name if owner is vr else rest).split("."):
+        if not hasattr(owner, part):
+            return False
+        owner = getattr(owner, part)
+    return not rest.startswith("_")
+
+
+def test_the_names_of_the_page_on_features_are_public():
+    page = (ROOT / "docs" / "features.md").read_text()
+    rows = [row.rpartition(" | ")[2] for row in page.splitlines() if row.startswith("| ") and "names |" not in row]
+    names = [code.partition("(")[0] for row in rows for code in re.findall(r"`([^`]+)`", row)]
+    assert len(names) > 100
+    if importlib.util.find_spec("torch") is None:
+        names = [name for name in names if not name.startswith("torch.")]
+    assert [name for name in names if not found_public(name)] == []
 
 
 def test_the_measured_lines_agree_with_the_results():
