@@ -140,7 +140,7 @@ def test_times_of_a_frame_may_have_any_type(library):
         (
             {"text": [np.array([2**63 + 5], np.uint64), np.array([1], np.uint64)]},
             {},
-            "frame, row 0, column 'text': expected ids below",
+            "frame, row 0, column 'text': expected an integer below",
         ),
         (LONG, {"id": "id", "delimiter": ";"}, "read, delimiter: expected none of a long form of a frame"),
         (LONG, {"id": "id", "sequence": "u"}, "read, sequence: expected none of a long form of a frame"),

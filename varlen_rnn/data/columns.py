@@ -10,6 +10,7 @@ import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
+from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.readers import from_texts
@@ -64,9 +65,12 @@ def _with_nan(lists: list[list[Any]], where: str, dtype: str) -> list[np.ndarray
     """Return each list of numbers, or of rows of numbers, as rows of the type `dtype`; null becomes NaN."""
     width = next((np.size(rows[0]) for rows in lists if rows), 1)
     try:
-        return [np.array(rows, dtype).reshape(len(rows), width) for rows in lists]
+        found = [np.array(rows, np.float64).reshape(len(rows), width) for rows in lists]
     except ValueError as error:
         raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
+    for number, (floats, rows) in enumerate(zip(found, lists, strict=True)):
+        check_no_large_id(floats, np.array(rows, object).flat, f"{where}, record {number}")
+    return [floats.astype(dtype) for floats in found]
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:

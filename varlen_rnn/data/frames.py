@@ -13,14 +13,13 @@ import numpy as np
 
 from varlen_rnn.data.columns import dataset_of_arrays
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.large_ids import check_no_large_id, large_id
 from varlen_rnn.data.missing import EMPTY, Where, filled, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.records import Record, dataset_of
 from varlen_rnn.data.tables import FORMS, Table, no_number, times_of
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed, shown
 from varlen_rnn.interop.foreign import library
-
-_MOST_ID = np.iinfo(np.int64).max
 
 
 class Frame(Table):
@@ -102,16 +101,20 @@ class Frame(Table):
         """Return a column as float64; a missing entry is NaN, and an entry that is no number raises."""
         column = self.foreign(field, option)
         array = np.asarray(column)
+        place = lambda number: self.place(number, field)
         if array.dtype.kind in "fiub":
-            return array.astype(np.float64)
-        found = np.empty(len(column))
-        for number, value in enumerate(values_of(column)):
+            found = array.astype(np.float64)
+            check_no_large_id(found, array, place)
+            return found
+        values, found = values_of(column), np.empty(len(column))
+        for number, value in enumerate(values):
             try:
                 blank = value is None or (isinstance(value, str) and value.strip().lower() in EMPTY)
                 found[number] = np.nan if blank else float(value)
             except (TypeError, ValueError, OverflowError) as error:
                 hint, where = no_number(value), self.place(number, field)
                 raise InputError(where, expected="a number", got=shown(value), hint=hint) from error
+        check_no_large_id(found, values, place)
         return found
 
     def times(self, field: str) -> np.ndarray:
@@ -194,10 +197,16 @@ def _entry(entry: Any) -> Any:
         return entry  # no array of texts, which would pad each to the longest, and make the text "nan" of NaN
     try:
         array = np.asarray(entry)
+        if array.dtype.kind == "f" and not isinstance(entry, np.ndarray) and (np.abs(array) >= 2.0**63).any():
+            given = np.array(_plain(entry), object)  # as they were before they became floats
+            array = array if large_id(array, given.flat) is None else given
         if array.dtype.kind in "fiub" or array.ndim == 0:
             return array if array.ndim else entry  # bytes, a dict or a set is no list
         values = _lists(array)  # lists inside of lists, as pandas reads Parquet, or numbers beside None
-        return values if all(isinstance(token, str) for token in values) else np.array(values, np.float64)
+        if all(isinstance(token, str) for token in values):
+            return values
+        floats, given = np.array(values, np.float64), np.array(values, object)  # None is NaN
+        return floats if large_id(floats, given.flat) is None else given
     except (ValueError, TypeError):
         return _plain(entry)
 
@@ -249,10 +258,10 @@ def _rows(entries: list[Any], where: Where, dtype: str) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     for number, entry in enumerate(entries):
         array = np.zeros(0) if isinstance(entry, list) and not entry else entry
+        if isinstance(array, np.ndarray) and array.dtype.kind in "uO":
+            check_no_large_id(array.astype(np.float64), array.flat, where(number))
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
             raise DTypeError(where(number), expected="a text or a list", got=shown(entry))
-        if array.dtype.kind == "u" and array.max(initial=0) > _MOST_ID:
-            raise InputError(where(number), expected="ids below 2**63", got=shown(array))
         found.append(array)
     some = [array for array in found if len(array)]
     if some and all(array.ndim == 1 and array.dtype.kind in "iu" for array in some):

@@ -6,6 +6,7 @@ Files must be UTF-8, with or without a byte order mark.  Errors name file, line 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -244,12 +245,32 @@ def read_csv(
 def file_text(path: StrPath) -> str:
     """Return the text of a UTF-8 file, or raise an error that names the first line that is not UTF-8."""
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
+    if (encoding := _wide_encoding(raw)) is not None:
+        hint = f"iconv -f {encoding} -t utf-8 converts it, or 'Save as' with UTF-8"
+        raise InputError(f"{path}, line 1", expected="UTF-8", got=encoding.upper(), hint=hint)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         got, hint = f"byte 0x{raw[error.start]:02x}", "iconv -f latin1 -t utf-8 converts a file, if it is in Latin-1"
         raise InputError(f"{path}, line {line}", expected="UTF-8", got=got, hint=hint) from error
+
+
+def _wide_encoding(raw: bytes) -> str | None:
+    """Return the name of UTF-16 or UTF-32 if the first bytes of a file say so.
+
+    Examples
+    --------
+    >>> _wide_encoding("id,x".encode("utf-16")), _wide_encoding("id,x".encode("utf-16-be")), _wide_encoding(b"id,x")
+    ('utf-16', 'utf-16-be', None)
+    """
+    if raw.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if len(raw) > 1 and 0 in raw[:2] and any(raw[:2]):  # the first character is one of ASCII
+        return "utf-16-be" if raw[0] == 0 else "utf-16-le"
+    return None
 
 
 def _check_fields(fields: Collection[str], sequence: str, label: str | None, where: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.labels import labels_of
+from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
@@ -127,6 +129,8 @@ def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.n
         array = np.array(rows, np.float64).reshape(len(rows), width)
     except OverflowError:
         array = np.full((1, 1), np.inf)
+    else:
+        check_no_large_id(array, itertools.chain.from_iterable(rows), where)
     if (np.abs(array) > np.finfo(dtype).max).any():
         raise InputError(where, expected=f"finite numbers that fit {dtype}", got="infinity or a larger number")
     return array.astype(dtype)

@@ -16,6 +16,7 @@ import numpy as np
 from varlen_rnn.data.dataset import Dataset
 from varlen_rnn.data.doubts import warn_of_few_differences, warn_of_repeats
 from varlen_rnn.data.labels import labels_of, typed
+from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import EMPTY, is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, alike, check_list, listed, shown
@@ -104,9 +105,13 @@ class Table:
         """Return a field's entries as float64; a missing entry is NaN, any other text that is no number raises."""
         texts = self.column(field, option)
         try:
-            return np.array(list(map(float, texts)))  # no array of texts, which would pad each to the longest
+            found = np.array(list(map(float, texts)))  # no array of texts, which would pad each to the longest
         except ValueError:
-            pass
+            found = self._numbers_and_gaps(texts, field)
+        check_no_large_id(found, texts, lambda number: self.place(number, field))
+        return found
+
+    def _numbers_and_gaps(self, texts: list[str], field: str) -> np.ndarray:
         found = np.empty(len(texts))
         for number, text in enumerate(texts):
             try:

@@ -6,6 +6,7 @@ Errors name the level and the entry, the expected and the actual value, and a li
 from __future__ import annotations
 
 import itertools
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -121,11 +122,39 @@ def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarra
         lists = isinstance(data, (list, tuple))
         hint = "use LoDTensor.from_sequences for lists of unequal length" if lists else f"NumPy says: {error}"
         raise ShapeError(name, expected="rows of one shape", got=type(data).__name__, hint=hint) from error
+    if isinstance(data, (list, tuple)):
+        array = whole_numbers(array, data, name)
     if array.dtype.kind not in "fiub":
         raise DTypeError(name, expected="numbers", got=f"data type {array.dtype}")
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     return array.view()
+
+
+def whole_numbers(array: np.ndarray, numbers: list | tuple, name: str) -> np.ndarray:
+    """Return the array that NumPy made of a list; as uint64 if integers of 2**63 or more made it one of floats.
+
+    Examples
+    --------
+    >>> np.asarray([2**63 + 1, 5]), whole_numbers(np.asarray([2**63 + 1, 5]), [2**63 + 1, 5], "ids")
+    (array([9.22337204e+18, 5.00000000e+00]), array([9223372036854775809,                   5], dtype=uint64))
+    """
+    if array.dtype != np.float64 or not (array >= 2.0**63).any():
+        return array
+    given = np.array(numbers, object)
+    if not all(isinstance(number, Integral) for number in given.flat):
+        return array
+    return _unsigned([given], name)[0]
+
+
+def _unsigned(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
+    """Return integers as uint64, or raise if one is negative, because no type holds both."""
+    for array in arrays:
+        if (array < 0).any():
+            hint = "write floats if they are measurements; ids are 0 or more"
+            got = f"{int(array.min())}, beside 2**63 or more"
+            raise DTypeError(name, expected="integers that one data type holds", got=got, hint=hint)
+    return [array.astype(np.uint64) for array in arrays]
 
 
 def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
@@ -268,6 +297,8 @@ def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
         rows = as_rows(np.asarray(item, dtype))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError(f"sequence {number}", expected="rows of one shape", got=shown(item)) from error
+    if dtype is None and isinstance(item, (list, tuple)):
+        rows = whole_numbers(rows, item, f"sequence {number}")
     if rows.ndim == 0:
         raise ShapeError(f"sequence {number}", expected="a list or array of rows", got=shown(item))
     return rows
@@ -284,7 +315,10 @@ def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndar
     if not filled:
         typed = leaves[0].dtype if leaves else np.dtype(dtype or np.float64)
         return np.empty((0, *element), typed)
-    return np.concatenate(filled)
+    joined = np.concatenate(filled)
+    if joined.dtype.kind == "f" and all(leaf.dtype.kind in "iu" for leaf in filled):  # NumPy's type of uint64 and int64
+        return np.concatenate(_unsigned(filled, "sequences"))
+    return joined
 
 
 def check_cover(lod: Any, data: np.ndarray) -> None:

@@ -1,0 +1,53 @@
+"""Refuse integers of 2**63 and more, such as hashes, where numbers are measurements: as floats they would be others.
+
+For example, 2**63 + 5 and 2**63 + 6 are one number in float64, and in float32.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.data.missing import Where
+from varlen_rnn.errors import InputError, shown
+
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+
+
+def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | Where) -> None:
+    """Raise if an entry that became a float is an integer of 2**63 or more.
+
+    Parameters
+    ----------
+    floats : array
+    entries : iterable
+        As they were read, in the order of the floats.
+    where : str or callable
+        A description of all entries, or `where(k)` of entry k.
+
+    Examples
+    --------
+    >>> check_no_large_id(np.array([1e19, 5.0]), [1e19, 5], "field 'x'")
+    """
+    found = large_id(floats, entries)
+    if found is not None:
+        position, entry = found
+        hint = "is it an id or a hash? a text such as '18', in a list of texts, is a token; write a measurement as 1e19"
+        place = where if isinstance(where, str) else where(position)
+        raise InputError(place, expected="an integer below 2**63, or a float", got=shown(int(entry)), hint=hint)
+
+
+def large_id(floats: np.ndarray, entries: Iterable[Any]) -> tuple[int, Any] | None:
+    """Return the position of the first integer of 2**63 or more, and the integer; None if there is none."""
+    positions = np.flatnonzero(np.abs(floats) >= 2.0**63)
+    if len(positions):
+        given = list(entries)
+        for position in positions:
+            entry = given[position]
+            if isinstance(entry, Integral) or (isinstance(entry, str) and _INTEGER.fullmatch(entry)):
+                return int(position), entry
+    return None
