@@ -96,7 +96,7 @@ def test_the_page_says_what_lines_say(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "names", Set("texts", None, False, "names"))
     line = {"set": "names", "kind": "texts", "test": 100, "of_test": 0.01, "fit": 2.0}
     lines = [line | {"model": OURS, "seed": seed, "error": 0.3, "calibration": 0.02} for seed in range(2)]
-    lines += [line | {"model": "n-grams, SVM", "seed": 0, "error": 0.2}]
+    lines += [line | {"model": "n-grams, SVM", "seed": 0, "error": 0.2, "versions": {"scikit-learn": "1.9.1"}}]
     lines += [{"set": "names", "model": "PyTorch LSTM", "seed": 0, "failed": "out of memory"}]
     machine = dict.fromkeys(("date", "processor", "cores", "threads", "varlen_rnn", "commit"), "x")
     text = page.page(machine, lines)
@@ -104,6 +104,7 @@ def test_the_page_says_what_lines_say(tmp_path, monkeypatch):
     assert "The mean of expected calibration errors is 0.020." in text
     assert "| names: names | 0.300 ± 0.000, 2 s | 0.200, 2 s | 1.49 |" in text
     assert "* names, PyTorch LSTM, seed 0: out of memory" in text
+    assert "Versions of the baselines: scikit-learn 1.9.1." in text
     assert "* names: varlen_rnn (2 of 5), varlen_rnn, recurrent (0 of 5), n-grams, logistic (0 of 1), P" in text
     path = tmp_path / "quality.jsonl"
     path.write_text("\n".join(map(json.dumps, [machine, *lines])))

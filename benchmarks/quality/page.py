@@ -23,8 +23,12 @@ added to both errors, since the best may make none. The PyTorch LSTM trains for 
 which is little for the smallest sets. Three sets of few series (economy, sea, carbon dioxide) are forecast from four
 points of time, one horizon apart, by all models alike (rolling origins; Tashman, 2000), since one point says little.
 
-A set is measured anew when a change touches its results, so lines are of several commits (7245f61 to bd11c55). Other
-programs ran on the same cores; errors do not depend on it, and seconds are of the processor.
+A set is measured anew when a change touches its results, so lines of the estimators are of several commits (7245f61 to
+bd11c55). Other programs ran on the same cores; errors do not depend on it, and seconds are of the processor.
+
+aeon's models have aeon's defaults. MiniRocket, MultiRocketHydra and QUANT need series of equal length: *padded* has zeros
+behind each series, as long as the longest training series, and *resized* interpolates each to the median length.
+MultiRocketHydra and QUANT get padded series. Only PickupGestureWiimoteZ and JapaneseVowels have unequal lengths.
 
 The aims: on no set more than two standard errors behind the best baseline, and ahead of each in the mean of relative
 errors; an expected calibration error of at most 0.05 in the mean of sets, although chance gives small test sets some;
@@ -51,7 +55,7 @@ def page(machine, lines):
     """Return the text of the page."""
     found = figures(lines)
     earlier = any(its["fit"] is None for its in found.values())
-    parts = [HEAD, _about(machine), EARLIER if earlier else ""]
+    parts = [HEAD, _about(machine), _versions(lines), EARLIER if earlier else ""]
     parts += ["## Beside each baseline\n", _means(found), _behind(found)]
     for kind, title in TITLES.items():
         names = [name for name in SETS if SETS[name].kind == kind and any(key[0] == name for key in found)]
@@ -119,6 +123,18 @@ def _about(machine):
         f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, threads of a fit: {machine['threads']}; "
         f"varlen_rnn {machine['varlen_rnn']} ({machine['commit']}).\n"
     )
+
+
+def _versions(lines):
+    """Return a sentence with the versions of the packages that computed the baselines; nothing if no line has any.
+
+    Examples
+    --------
+    >>> _versions([{"versions": {"aeon": "1.6.0"}}, {"versions": {"torch": "2.13.0"}}, {"model": "naive"}])
+    'Versions of the baselines: aeon 1.6.0, torch 2.13.0.\\n'
+    """
+    pairs = sorted({pair for line in lines for pair in line.get("versions", {}).items()})
+    return f"Versions of the baselines: {', '.join(map(' '.join, pairs))}.\n" if pairs else ""
 
 
 def _means(found):

@@ -8,14 +8,14 @@ from benchmarks.suites.recurrent import MAIN_SIZES, STEPS
 
 
 def points(quick, threads):
-    """Return the points: an LSTM of the first size, the same on equal lengths, and a GRU of the last size."""
+    """Return the points: LSTM and GRU of the first main size, and the LSTM on equal lengths."""
     if quick:
         return [_point("LSTM", (8, 32, 32), lognormal(8), "lognormal", threads)]
-    first, last = MAIN_SIZES[0], MAIN_SIZES[-1]
+    size = MAIN_SIZES[0]
     return [
-        _point("LSTM", first, lognormal(first[0]), "lognormal", threads, ("training", "inference")),
-        _point("LSTM", first, equal(first[0], STEPS), "equal", threads),
-        _point("GRU", last, lognormal(last[0]), "lognormal", threads),
+        _point("LSTM", size, lognormal(size[0]), "lognormal", threads, ("training", "inference")),
+        _point("GRU", size, lognormal(size[0]), "lognormal", threads),
+        _point("LSTM", size, equal(size[0], STEPS), "equal", threads),
     ]
 
 
