@@ -413,7 +413,7 @@ def test_a_parameter_that_no_gradient_arrives_at_keeps_none(monkeypatch):
     def beside(x, y):
         return x.data.copy()
 
-    declared = vr.operator(beside)
+    declared = vr.operator(rows="each")(beside)
     declared.infer(lambda x, y: x)
 
     def beside_grad(x, y, out, d_out):
@@ -809,6 +809,7 @@ def test_programs_that_cannot_be_on_ranks():
         "reduce_mean": lambda logits, labels: logits.var(),
         "reduce_max": lambda logits, labels: (logits - logits.max()).sum(),
         "matmul": lambda logits, labels: (logits.T @ logits).sum(),
+        "getitem": lambda logits, labels: logits[:2].sum(),
     }.items():
         program, *_ = recorded(mixed)
         with pytest.raises(vr.ProgramError, match=f"expected rows that do not depend on each other .*, got '{name}'"):

@@ -7,13 +7,18 @@ their own rows can compute them.  Such values are `MIXED`, and a loss must not d
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.index import BASIC_INDEX
+from varlen_rnn.tape.kinds import LOD_TENSOR
+from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.spec import TensorSpec, describe, spec_of_tensor
 from varlen_rnn.tape.variable import Variable
 
 # Of parameters alone, of sums over rows, of rows, and of rows that know each other.  The first two are equal on ranks.
@@ -95,11 +100,88 @@ def _of_rows(record: Record, given: Sequence[Kind | None]) -> list[Kind]:
     if axes.count(None) == len(axes):  # constants beside parameters are the data of a rank
         pairs = zip(record.inputs, given, strict=True)
         axes = [0 if kind is None and v is not None and v.ndim else None for v, kind in pairs]
-    rule, kinds = _RULES.get(record.op.type, _aligned), []
-    for value in record.values:
-        kind = rule(record, axes, value) if isinstance(value, LoDTensor) else Kind(ROWS)
-        kinds.append(Kind(ROWS, value.structure.axis) if kind.kind == ROWS and _is_data(value) else kind)
-    return kinds
+    rule = _rule_of(record.op, axes)
+    if rule is None:
+        kinds = _declared(record, axes)
+    else:
+        kinds = [rule(record, axes, value) if isinstance(value, LoDTensor) else Kind(ROWS) for value in record.values]
+    return [
+        Kind(ROWS, value.structure.axis) if kind.kind == ROWS and _is_data(value) else kind
+        for kind, value in zip(kinds, record.values, strict=True)
+    ]
+
+
+def _rule_of(op: Op, axes: Sequence[int | None]) -> Rule | None:
+    """Return the rule for the results of an operator, or None if its trait `rows` decides."""
+    if (rule := _RULES.get(op.type)) is not None:
+        return rule
+    return _aligned if is_apart(op, axes) else None
+
+
+def is_apart(op: Op, axes: Sequence[int | None]) -> bool:
+    """Return whether an operator keeps rows along these axes apart, whatever its trait says."""
+    return bool(op.ufunc) or op.scalar is not None or (op.type in _APART and {None, 0}.issuperset(axes))
+
+
+def _declared(record: Record, axes: list[int | None]) -> list[Kind]:
+    """Return the kinds that follow from an operator's trait `rows`; `MIXED` if it claims nothing."""
+    specs = [None if v is None else describe(v.value) for v in record.inputs]
+    trait, found = trait_of(record.op, record.attrs, specs, axes)
+    if trait is None or (trait == "sum" and len(record.values) > 1):
+        return [_MIXED] * len(record.values)
+    return [Kind(SUMS) if trait == "sum" else Kind(ROWS, axis or 0) for axis in found or [None] * len(record.values)]
+
+
+def trait_of(
+    op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], axes: Sequence[int | None]
+) -> tuple[str | None, list[int | None]]:
+    """Return an operator's trait for operands with these axes of rows, and the axes of the results; see `axes.follow`.
+
+    A constant beside rows may have a row for each of them, or belong to all rows.  It suffices if the operator has a
+    trait in one of these readings, with the sequences of the last level or with rows alone.
+    """
+    if op.rows is None:
+        return None, []
+    at = next(axis for axis in axes if axis is not None)
+    count = next(spec.shape[at] for spec, axis in zip(specs, axes, strict=True) if axis == at and spec is not None)
+    beside = tuple([
+        at if axis is None and spec is not None and len(spec.shape) > at and spec.shape[at] == count else axis
+        for spec, axis in zip(specs, axes, strict=True)
+    ])  # fmt: skip
+    levels = max(min(spec.lod_level, 1) for spec in specs if spec is not None)
+    constants = tuple(attrs.items())
+    for chosen in (beside, tuple(axes)):
+        for most_levels in range(levels, -1, -1):
+            given = [(_of_any_size(spec, axis, most_levels), axis) for spec, axis in zip(specs, chosen, strict=True)]
+            try:
+                trait, found = _followed(op, constants, tuple(given))
+            except TypeError:  # a constant that cannot be hashed
+                trait, found = _followed.__wrapped__(op, constants, tuple(given))
+            if trait in ("each", "sequence", "sum"):
+                return trait, found
+    return None, []
+
+
+def _of_any_size(spec: TensorSpec | None, axis: int | None, most_levels: int) -> TensorSpec | None:
+    """Return a spec with one row, so that batches of all sizes have the same."""
+    if spec is None or spec.kind is not LOD_TENSOR:
+        return spec
+    shape, dtype, level, _ = spec
+    if axis is None and level <= most_levels:
+        return spec
+    shape = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+    return spec_of_tensor(shape, dtype, min(level, most_levels))
+
+
+@functools.lru_cache(1024)
+def _followed(op: Op, attrs: tuple, given: tuple) -> tuple[str | None, list[int | None]]:
+    """Return the trait of an operator for operands with these specs and axes of rows, and the axes of its results."""
+    known = [
+        without_rows(spec) if axis is None or spec is None else with_rows(spec, axis, spec.lod_level)
+        for spec, axis in given
+    ]
+    trait, outputs = follow(op, dict(attrs), known)
+    return trait, [None if output is None else output.axis for output in outputs or ()]
 
 
 def _fits(value: Any, record: Record, given: Sequence[Kind | None]) -> bool:
@@ -214,9 +296,37 @@ def _summed(record: Record, axes: list[int | None], value: Any) -> Kind:
     return Kind(SUMS)
 
 
+def _joined(record: Record, axes: list[int | None], value: Any) -> Kind:
+    """Return the kind of operands that are put after each other: parameters among rows would come once on each rank."""
+    rows = next(axis for axis in axes if axis is not None)
+    if record.attrs["axis"] % value.data.ndim != rows:
+        return _aligned(record, axes, value)
+    pairs = zip(record.inputs, axes, strict=True)
+    is_apart = all(axis == rows or (axis is None and v.record is None and not is_watched(v)) for v, axis in pairs)
+    return Kind(ROWS, rows) if is_apart else _MIXED
+
+
 _RULES: dict[str, Rule] = {
-    "batched_matmul": _product, "cumsum": _along, "getitem": _taken, "layer_norm": _along_last,
+    "batched_matmul": _product, "concat": _joined, "cumsum": _along, "getitem": _taken, "layer_norm": _along_last,
     "log_softmax": _along_last, "matmul": _product, "reduce_max": _reduced, "reduce_mean": _reduced,
     "recurrent": _recurrent, "reduce_min": _reduced, "reduce_sum": _reduced, "reshape": _reshaped, "topk": _along,
     "transpose": _transposed, "weighted_mean": _summed,
 }  # fmt: skip
+
+# Operators of the package that keep the rows, or the sequences, of axis 0 apart, but whose trait does not say so: the
+# trait is about the loop of a step, in which they may depend on its position, or have no row for each of its rows.
+_APART = frozenset({
+    # Rows of one sequence are joined, cut, padded, scored or counted, in the order of the sequences.
+    "additive_attention", "attention_weights", "beam_search", "beam_search_decode", "crf_decoding", "crf_marginals",
+    "ctc_beam_search_decoder", "ctc_greedy_decoder", "ctc_loss", "edit_distance", "linear_chain_crf", "lod_append",
+    "lod_reset", "scaled_dot_product_attention", "sequence_enumerate", "sequence_erase", "sequence_expand",
+    "sequence_expand_as", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_scatter",
+    "sequence_slice", "sequence_split", "sequence_topk_avg_pooling", "sequence_unpad", "zeros_of_sequences",
+    # Rows are chosen or moved whole, by numbers that this rank made for its own rows.
+    "concat_outputs", "gather", "im2sequence", "init_memories", "merge_by_mask", "rectangle", "reorder_by_rank",
+    "row_mask", "segment_inputs", "single_rows", "split_by_mask", "take_rows", "to",
+    # A step runs over the rows of each sequence.
+    "dynamic_rnn", "while_loop",
+    # Draws follow the positions of sequences among all ranks, and moments are summed over ranks.
+    "batch_norm", "dropout",
+})  # fmt: skip

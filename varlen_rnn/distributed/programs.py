@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, share, sums_over
+from varlen_rnn.distributed.kinds import is_apart, trait_of
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.ops.batch_norm import summing
@@ -24,6 +25,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import SUFFIX
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.operator import find
+from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
@@ -73,7 +75,7 @@ class ReplicatedProgram:
         kinds = [SPARSE if specs[name].kind == SELECTED_ROWS else DENSE for name in self._parameters]
         self._layout = Layout(list(self._parameters.values()), kinds)
         self._loss, self._reduction = _loss_of(block.ops)
-        _check_rows(block.ops, self._reduction, program.feed_names)
+        _check_rows(block.ops, self._reduction, program.feed_names, specs)
         self._seed = f"{self._loss}{SUFFIX}"
         self._parts = program.split(at=[[self._seed], list(self._parameters)])
         self._made = [{name for op in part.desc.blocks[0].ops for name in op.output_names()} for part in self._parts]
@@ -171,12 +173,11 @@ def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:
     return losses[0], op
 
 
-_OF_ROWS = {"cumsum", "reduce_max", "reduce_mean", "reduce_min", "reduce_sum"}
-
-
-def _check_rows(ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str]) -> None:
+def _check_rows(
+    ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str], specs: Mapping[str, TensorSpec]
+) -> None:
     """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
-    of_rows = set(feeds)  # names of values that depend on rows
+    axes = {name: _axis_of_feed(specs[name]) for name in feeds}  # of rows, by the names of values that have some
     mixing: dict[str, str] = {}  # operators that mix the rows which a value depends on
     for op in ops:
         given = op.input_names()
@@ -186,13 +187,32 @@ def _check_rows(ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str]) 
                 expected, got = "rows that do not depend on each other before the loss", f"{found!r} of rows"
                 raise ProgramError("ReplicatedProgram", expected=expected, got=got)
             return
-        depending = [name for name in given if name in of_rows]
-        if not depending:
+        if not any(name in axes for name in given):
             continue
-        mixes = op.type in _OF_ROWS and op.attr("axis") in (None, 0)
-        mixes |= op.type == "matmul" and len(depending) > 1
-        found = op.type if mixes else next((mixing[name] for name in depending if name in mixing), None)
-        for name in op.output_names():
-            of_rows.add(name)
-            if found is not None:
-                mixing[name] = found
+        found = next((mixing[name] for name in given if name in mixing), None)
+        outputs = op.output_names()
+        kept = None if found else _axes_of_results(op, [axes.get(name) for name in given], specs)
+        axes |= dict(zip(outputs, kept or [0] * len(outputs), strict=True))
+        if kept is None:
+            mixing |= dict.fromkeys(outputs, found or op.type)
+
+
+def _axis_of_feed(spec: TensorSpec) -> int:
+    return spec.shape.index(-1) if not spec.lod_level and -1 in spec.shape else 0
+
+
+def _axes_of_results(op: OpDesc, axes: list[int | None], specs: Mapping[str, TensorSpec]) -> list[int] | None:
+    """Return the axes of rows of the results of an operator, or None if it lets rows depend on each other."""
+    declared, results = find(op.type), [specs[name] for name in op.output_names()]
+    given = [specs.get(name) for name in op.input_names()]
+    if op.type == "recurrent":  # last states: layers, sequences, units
+        return [int(len(spec.shape) == 3) for spec in results]
+    if is_apart(declared, axes):
+        pairs = zip(given, axes, strict=True)
+        last = min(len(spec.shape) - axis for spec, axis in pairs if spec is not None and axis is not None)
+        return [max(len(spec.shape) - last, 0) for spec in results]
+    attrs = decode(declared, op.attrs, None)
+    if op.type == "concat" and None not in axes and len(set(axes)) == 1 and attrs["axis"] == axes[0]:
+        return [axes[0] or 0]
+    trait, found = trait_of(declared, attrs, given, axes)
+    return [axis or 0 for axis in found] if trait in ("each", "sequence") else None

@@ -99,6 +99,8 @@ def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
     """Return which operator first let rows depend on each other."""
     for record in records:
         if any(kind.kind == MIXED for kind in kinds[record.number]):
+            if record.op.rows is None and not record.op.forward.__module__.startswith("varlen_rnn."):
+                return f"{record.op.type!r}, an operator without rows='each', 'sequence' or 'sum'"
             return f"{record.op.type!r} of rows that other ranks have, too"
     return f"{records[-1].op.type!r}, which is no sum or mean over rows"
 
@@ -118,11 +120,18 @@ class Part(NamedTuple):
     weights: np.ndarray
 
 
+def _weight_of(record: Record) -> float | None:
+    """Return the total weight that a mean over rows was divided by; None for a sum."""
+    if record.op.divisor is None:  # an operator of a user with rows="sum"
+        return None
+    return record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
+
+
 def part_of(terms: Terms) -> Part:
     """Return the results of this rank."""
     numbers, weights = [np.zeros(0)], []
     for record in terms.reductions:
-        weight = record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
+        weight = _weight_of(record)
         result = moved(record.values[0].data, HOST).astype(np.float64).ravel()
         # The mean of nothing may be NaN; it has no weight.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))

@@ -141,7 +141,7 @@ def operator(
 
         A function `rows(specs, axes, **constants)` returns one of these or None.  Its arguments are, for each operand,
         the TensorSpec and the axis that has rows, or None.  The trait lets an operator leave the loop over the steps of
-        a `DynamicRNN`.
+        a `DynamicRNN`, and lets ranks divide the rows of a batch (`distributed.replicate`).
     linear : tuple of str
         Names of inputs in which it is linear: for a sum of two values there, the result is the sum of both results.
     scalar : callable, optional
