@@ -26,8 +26,8 @@ points of time, one horizon apart, by all models alike (rolling origins; Tashman
 A set is measured anew when a change touches its results, so lines of the estimators are of several commits (7245f61 to
 bd11c55). Other programs ran on the same cores; errors do not depend on it, and seconds are of the processor.
 
-aeon's models have aeon's defaults. MiniRocket, MultiRocketHydra and QUANT need series of equal length: *padded* has zeros
-behind each series, as long as the longest training series, and *resized* interpolates each to the median length.
+aeon's models have aeon's defaults. MiniRocket, MultiRocketHydra and QUANT need series of equal length: *padded* has
+zeros behind each series, as long as the longest training series, and *resized* interpolates each to the median length.
 MultiRocketHydra and QUANT get padded series. Only PickupGestureWiimoteZ and JapaneseVowels have unequal lengths.
 
 The aims: on no set more than two standard errors behind the best baseline, and ahead of each in the mean of relative
@@ -126,12 +126,12 @@ def _about(machine):
 
 
 def _versions(lines):
-    """Return a sentence with the versions of the packages that computed the baselines; nothing if no line has any.
+    r"""Return a sentence with the versions of the packages that computed the baselines; nothing if no line has any.
 
     Examples
     --------
     >>> _versions([{"versions": {"aeon": "1.6.0"}}, {"versions": {"torch": "2.13.0"}}, {"model": "naive"}])
-    'Versions of the baselines: aeon 1.6.0, torch 2.13.0.\\n'
+    'Versions of the baselines: aeon 1.6.0, torch 2.13.0.\n'
     """
     pairs = sorted({pair for line in lines for pair in line.get("versions", {}).items()})
     return f"Versions of the baselines: {', '.join(map(' '.join, pairs))}.\n" if pairs else ""
