@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.shards import is_shard
-from varlen_rnn.tape.modes import no_grad
+from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
 from varlen_rnn.typing import StrPath
@@ -116,8 +116,8 @@ class Trainer:
     Parameters
     ----------
     model : nn.Module
-        The model to train; while `validate` runs, it is in evaluation mode.  Modules that are in evaluation mode when
-        `fit` begins stay in it, such as a frozen `BatchNorm1d`; a model that is itself in evaluation mode trains whole.
+        The model to train.  Modules that are in evaluation mode when `fit` begins stay in it, such as a frozen
+        `BatchNorm1d`; a model that is itself in evaluation mode trains whole.
     optimizer : optim.Optimizer
     loss : function
         It takes the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
@@ -127,7 +127,8 @@ class Trainer:
         later epoch has more or fewer batches, they are spread over these steps.  Random numbers that a function draws
         from its own generator do not resume.
     validate : function, optional
-        Called without arguments, under `no_grad`, at the end of each epoch.  It returns a dict of str to number, which
+        Called without arguments at the end of each epoch, under `no_grad`; all modules act as in evaluation mode there,
+        in this thread.  It returns a dict of str to number, which
         is added to the epoch's record.
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
@@ -378,8 +379,13 @@ class Trainer:
         # If an epoch has fewer batches than steps, only as many steps have a loss as there are batches.
         record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
         if self.validate is not None:
-            with _evaluating(self.model), no_grad():
-                found = self.validate()
+            modes = [(module, module.training) for module in self.model.modules()]
+            try:
+                with evaluating(), no_grad():
+                    found = self.validate()
+            finally:
+                for module, mode in modes:  # which `validate` may have set, too
+                    module.training = mode
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
@@ -515,18 +521,6 @@ class Trainer:
         if path is not None:
             self.load(path)
         return path is not None
-
-
-@contextlib.contextmanager
-def _evaluating(model: Module) -> Iterator[None]:
-    """Set the evaluation mode of a model; afterwards, each module has the mode that it had before."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _parts_of(path: Path, training: Mapping[str, Any]) -> list[Path]:
