@@ -196,7 +196,7 @@ def _sources(shown):
 def _send_back(trial, shown, weights):
     """Run or record `backward` from a weighted sum of the outputs; integer outputs are left out."""
     sources = _sources(shown)
-    if trial.differentiable() and sources:
+    if any(source.requires_grad for source in sources):
         sum((output * weight).sum() for output, weight in zip(sources, weights, strict=True)).backward()
 
 

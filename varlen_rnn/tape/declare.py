@@ -28,7 +28,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, check_callable, check_flag, check_list, shown
 from varlen_rnn.tape.constants import PLAIN, as_constant, kind_of
-from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred
+from varlen_rnn.tape.grad_operator import check_order, gradient_of, not_inferred, position_of_input
 from varlen_rnn.tape.operator import TRAITS, Op, find, register
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.variable import Variable, apply_op
@@ -308,7 +308,7 @@ class Declaration:
         Parameters
         ----------
         *of : str
-            Inputs.
+            Inputs.  A result needs no gradient because of other inputs, such as one of which only the LoD is read.
         aliases : mapping of str to str
             Maps parameters with other names to the input, output or constant that they mean.
         cost, rows
@@ -329,6 +329,8 @@ class Declaration:
             op, rule = gradient_of(self._op, function, of, aliases, cost=cost, rows=_rows_trait(rows))
             made = _declared(op, function)
             self._op.grad, self._op.grad_operator = rule, op.type
+            if len(of) < len(self._op.inputs):
+                self._op.passed_to = frozenset(position_of_input(self._op, name) for name in of)
             return made
 
         return declare

@@ -39,7 +39,7 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
     attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}
     check_order(f"{op.type}_grad", function, attrs)
     taken = {name: _source(op, aliases.get(name, name)) for name in parameters if name not in attrs}
-    positions = [_position_of_input(op, name) for name in of]
+    positions = [position_of_input(op, name) for name in of]
     if not of or any(_takes_rest(op, position) for position in positions[:-1]):
         raise ProgramError(f"gradient of {op.type!r}", expected="inputs, one that takes the rest last", got=of)
     inputs = tuple(_place(op, parameters[name], source) for name, source in taken.items())
@@ -86,7 +86,8 @@ def _source(op, name):
     raise ProgramError(f"gradient of {op.type!r}, {name}", expected=f"one of {known}", got="another name")
 
 
-def _position_of_input(op, name):
+def position_of_input(op, name):
+    """Return the position of an input that gets a gradient, or raise if there is none, or it may be missing."""
     names = _names(op.inputs)
     if name not in names:
         raise ProgramError(f"gradient of {op.type!r}", expected=f"inputs, {names}", got=repr(name))

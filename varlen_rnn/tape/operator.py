@@ -37,6 +37,9 @@ class Op:
         `infer(*specs, **attrs)` returns a TensorSpec, or several, one per output.
     grad : callable, optional
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
+    passed_to : frozenset of int, optional
+        Positions of the inputs that `grad` may return a gradient of; None if it may of any.  A result needs no gradient
+        because of another input, such as one of which only the LoD is read.  `backward` sets it.
     grad_operator : str, optional
         The name of the operator that `grad` applies, if it was declared as a function over values.
     attrs : mapping of str to str
@@ -73,6 +76,7 @@ class Op:
     forward: Callable
     infer: Callable
     grad: Callable | None = None
+    passed_to: frozenset[int] | None = None
     grad_operator: str | None = None
     attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     intermediate: frozenset = frozenset()
@@ -94,6 +98,10 @@ class Op:
     def is_linear_in(self, position: int) -> bool:
         """Return whether it is declared to be linear in an input."""
         return self.inputs[min(position, len(self.inputs) - 1)].strip("*?") in self.linear
+
+    def passes_to(self, position: int) -> bool:
+        """Return whether a gradient may pass to an input."""
+        return self.passed_to is None or min(position, len(self.inputs) - 1) in self.passed_to
 
     def input_name(self, position: int) -> str:
         """Return the name of an input for error messages."""

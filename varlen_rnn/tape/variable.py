@@ -680,10 +680,19 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
         if GRAD_ENABLED.get():
             for variable in variables:
                 if variable is not None and variable.requires_grad:
-                    record = Record(op, variables, results, attrs)
+                    if op.passed_to is None or _needs_gradient(op, variables):
+                        record = Record(op, variables, results, attrs)
                     break
         outputs = _results(results, record)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _needs_gradient(op: Op, variables: Sequence[Variable | None]) -> bool:
+    """Return whether an input that a gradient may pass to requires one."""
+    for position, variable in enumerate(variables):  # faster than `any`
+        if variable is not None and variable.requires_grad and op.passes_to(position):
+            return True
+    return False
 
 
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
