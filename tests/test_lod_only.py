@@ -32,7 +32,8 @@ def reads_rows(trial, position):
 
 LOD_ONLY = {
     ("sequence_expand", "y"), ("sequence_expand_as", "y"), ("lod_reset", "y"), ("lod_append", "level"),
-    ("sequence_topk_avg_pooling", "row"), ("sequence_topk_avg_pooling", "col"), ("zeros_of_sequences", "x"), ("rectangle", "x"),
+    ("sequence_topk_avg_pooling", "row"), ("sequence_topk_avg_pooling", "col"), ("zeros_of_sequences", "x"),
+    ("rectangle", "x"),
 }  # fmt: skip
 
 
