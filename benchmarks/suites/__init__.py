@@ -21,7 +21,7 @@ from benchmarks.suites import (
 from benchmarks.suites.suite import Suite
 
 SUITES = {
-    "readme": Suite(readme.points, layers.run, layers.COLUMNS, layers.cells),
+    "readme": Suite(readme.points, layers.run, layers.COLUMNS, layers.cells, readme.PATIENCE),
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "groups": Suite(groups.points, layers.run, groups.COLUMNS, groups.cells),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),

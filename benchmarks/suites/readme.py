@@ -3,8 +3,11 @@
 from benchmarks.engines import OURS, PEERS
 from benchmarks.layers import Case
 from benchmarks.lengths import equal, lognormal
+from benchmarks.measure import Patience
 from benchmarks.suites.layers import Point
 from benchmarks.suites.recurrent import MAIN_SIZES, STEPS
+
+PATIENCE = Patience(seconds=20.0, wait=30.0)
 
 
 def points(quick, threads):
