@@ -51,6 +51,7 @@ def initialized(hook, version="standard"):
     return build_data, folders
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_kernels_of_the_levels_asked_for(hooks, monkeypatch):
     make, warnings = hooks
     monkeypatch.setenv("VARLEN_RNN_KERNELS", ",".join(LEVELS))

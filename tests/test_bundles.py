@@ -94,6 +94,7 @@ def test_names_of_levels_differ_from_each_other_and_from_the_host():
 # Found, and the same.
 
 
+@pytest.mark.slow
 @needs_level
 def test_an_installed_bundle_is_run_in_place_of_compiling(installed, tmp_path):
     site, count, digest = installed
@@ -106,6 +107,7 @@ def test_an_installed_bundle_is_run_in_place_of_compiling(installed, tmp_path):
     assert (own, same) == (count, digest)
 
 
+@pytest.mark.slow
 @needs_level
 @pytest.mark.parametrize("variables", [{"VARLEN_RNN_CHECK": "1"}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_OPT": "2"}])
 def test_who_wants_other_code_gets_it(installed, tmp_path, variables):
@@ -128,6 +130,7 @@ def test_settings_that_change_code_change_names(name, value, monkeypatch):
     assert not {made[0]("x86-64-v3").name, made[1]().name} & {*before}
 
 
+@pytest.mark.slow
 @needs_level
 def test_other_versions_are_reported_and_not_run(installed, tmp_path):
     site, count, _ = installed
@@ -143,6 +146,7 @@ def test_other_versions_are_reported_and_not_run(installed, tmp_path):
 # Damaged.
 
 
+@pytest.mark.slow
 @needs_level
 def test_damage_of_any_kind_is_compiled_anew(installed, tmp_path):
     """Each file in turn has a flipped bit, another one's content, or an end that is missing."""
@@ -161,6 +165,7 @@ def test_damage_of_any_kind_is_compiled_anew(installed, tmp_path):
     assert run(tmp_path / "cache", damaged)[:2] == (count, digest)
 
 
+@pytest.mark.slow
 @needs_level
 def test_what_is_missing_is_compiled_alone(installed, tmp_path):
     site, _, digest = installed
@@ -172,6 +177,7 @@ def test_what_is_missing_is_compiled_alone(installed, tmp_path):
 # Levels that the builder lacks.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HOST_LEVEL is None, reason="the code is run here")
 def test_a_second_code_generator_makes_the_code_of_a_level(tmp_path_factory, tmp_path):
     """Built as on a host that lacks the level, then run on this one, which has it."""
@@ -182,6 +188,7 @@ def test_a_second_code_generator_makes_the_code_of_a_level(tmp_path_factory, tmp
 # Carried.
 
 
+@pytest.mark.slow
 @needs_level
 def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch, capsys):
     """Installed kernels, to the cache of another machine; a damaged file stays behind, and is compiled there."""

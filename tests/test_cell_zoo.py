@@ -191,6 +191,7 @@ def check(case, device):
     check_gradient(case, gradients)
 
 
+@pytest.mark.slow
 @by_cell
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_equals_its_equations_and_its_gradient_a_difference(device, name, size):
@@ -238,6 +239,7 @@ def bits(results):
     return y, last, others, d_x, d_initial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW, scope="module")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_threads_change_no_bit(device, name, dtype):

@@ -47,6 +47,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "many"), [("fork", 8), ("spawn", 3)])
 def test_each_kernel_is_compiled_by_one_process(method, many, tmp_path):
     """By daemonic workers, which may have no children of their own."""

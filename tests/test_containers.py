@@ -149,6 +149,7 @@ def test_entries_of_lists_are_found_by_identity():
         scales.index(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("function", [F.softplus, F.elu, F.log_sigmoid, lambda x: F.softplus(x, 2.5, 3.0)])
 def test_fused_activations_lose_no_digits_of_small_numbers(function, dtype):

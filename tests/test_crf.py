@@ -62,6 +62,7 @@ def test_marginals_of_a_forbidden_tag_are_zero():
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.twins
 @pytest.mark.parametrize("kind", ["any", "of any size", "well known"])
 @pytest.mark.parametrize("rows", [200, 10_000, 100_000])

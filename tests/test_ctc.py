@@ -37,6 +37,7 @@ def test_is_the_sum_over_all_paths(blank, dtype, tolerance):
         np.testing.assert_allclose(loss.item(), right, rtol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.twins
 @pytest.mark.parametrize("blank", [0, 3])
 @pytest.mark.parametrize(("steps", "labels"), [(200, 0), (200, 60), (10_000, 200), (100_000, 40)])

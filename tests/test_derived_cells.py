@@ -408,6 +408,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 def test_odd_cells_compute_what_they_say(name):
     agrees_with_arrays(ODD[name], name)
@@ -453,6 +454,7 @@ def test_random_cells_are_derived():
 
 
 # Of 50 and 268, the gradient of a first norm reads what follows a second.
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(8), 50, 268])
 def test_random_cells_compute_what_they_say(seed):
     agrees_with_arrays(random_cell(seed), f"random {seed}")

@@ -163,6 +163,7 @@ def interpreted(monkeypatch):
     return refuse
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("lengths", [[], [0, 0], [1], [4, 4], [2, 0, 5, 1, 0]], ids=str)
 @pytest.mark.parametrize("cell", FUSED.values(), ids=FUSED)

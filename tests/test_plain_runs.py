@@ -41,6 +41,7 @@ def run(folder, arguments):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
@@ -62,6 +63,7 @@ def test_slow_tests_run_if_they_are_asked_for(folder, arguments, wanted):
     assert re.fullmatch(rf"=* {re.escape(wanted)} in .*", done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_of_all_tests_fails_without_its_twins(folder, workers):

@@ -47,6 +47,7 @@ def test_quantiles_of_weights_are_those_of_repeated_numbers():
     assert quantiles_of(values, levels, np.zeros(30)).tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "early_stopping"), [("auto", False), ("recurrent", False), ("recurrent", True)])
 def test_intervals_cover_what_they_say(model, early_stopping):
     X, y = noisy(200 if model == "auto" else 500)

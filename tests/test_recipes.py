@@ -39,6 +39,7 @@ def test_every_kernel_is_shown():
     assert not missing
 
 
+@pytest.mark.slow
 def test_pooling(names):
     parts = sequences(names)
     assert np.allclose(names["mean"], [part.sum(axis=0) / max(1, len(part)) for part in parts])
@@ -56,6 +57,7 @@ def test_pooling(names):
     assert (d_x == 2).all()
 
 
+@pytest.mark.slow
 def test_within_sequences(names):
     parts = sequences(names)
     ends = [np.exp(part) / np.exp(part).sum(axis=0) for part in parts]
@@ -69,6 +71,7 @@ def test_within_sequences(names):
     assert np.allclose(names["losses"], [1, -1, 1, -1, 1], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_alignments_labellings_and_texts(names):
     assert names["tags"].tolist() == [1] * 5
     ends = [log_sum_exp(part) for part in sequences(names)]
@@ -86,6 +89,7 @@ def log_sum_exp(part):
     return np.log(np.exp(part).sum(axis=1)).sum()
 
 
+@pytest.mark.slow
 def test_steps_and_updates(names):
     wanted, last = [], []
     for part in sequences(names):
@@ -100,10 +104,12 @@ def test_steps_and_updates(names):
     assert (names["table"][[1, 3]] < 0.8).all()
 
 
+@pytest.mark.slow
 def test_on_all_cores(names):
     assert np.array_equal(names["in_parts"], [part.sum(axis=0) for part in sequences(names)])
 
 
+@pytest.mark.slow
 def test_from_c(names, tmp_path):
     wanted = [part.sum(axis=0) for part in sequences(names)]
     assert np.array_equal(names["from_c"], wanted)
@@ -150,6 +156,7 @@ def in_jax():
     assert np.array_equal(gradient, np.repeat(weights, np.diff(names["offsets"]), axis=0))
 
 
+@pytest.mark.slow
 def test_masks_by_place(names):
     """The mask is the one that dropout draws for these sequences."""
     key, share, places = philox.key_of(7, 0, 0), 2**30, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]

@@ -300,6 +300,7 @@ def test_what_makes_rows_of_slots_longer_is_zeros(monkeypatch, cell, parts):
 SPLITS = [(1, 1), (2, 1), (5, 1), (16, 1), (1, 2), (2, 2), (1, 5), (4, 4), (1, 16)]
 
 
+@pytest.mark.slow
 @by_cell
 @by_initial
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

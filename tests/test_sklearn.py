@@ -95,12 +95,14 @@ def checks(excused):
                     yield pytest.param(estimator, check, id=f"{'-'.join([kind.__name__, *model.values()])}-{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("estimator", "check"), list(checks(excused=False)))
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("estimator", "check"), list(checks(excused=True)))
 def test_an_excused_check_does_fail(estimator, check):
@@ -586,6 +588,7 @@ def executors():
         yield pool
 
 
+@pytest.mark.slow
 def test_executors_predict_the_same(monkeypatch):
     monkeypatch.setattr(base, "ROWS", 40)
     X = [*series()[0], np.zeros((0, series()[0][0].shape[1]))]

@@ -816,6 +816,7 @@ def call(name, place=None, wrong=None):
         return function(*made, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where texts are paths
