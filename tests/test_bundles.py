@@ -1,6 +1,5 @@
 """Kernels that were compiled ahead for a level of processors: found where they lie, not run where they are foreign."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 from numba import config
 
+from tests.kernel_places import environment
 from varlen_rnn.cli import main
 from varlen_rnn.runtime.cache import bundles, level
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
@@ -35,12 +35,8 @@ needs_level = pytest.mark.skipif(HOST_LEVEL is None, reason="no kernels are comp
 
 def run(cache, *path, program=PROGRAM, **variables):
     """Run a program in a process of its own; return how many kernels it compiled, and what follows that."""
-    path = [*map(str, path), os.environ.get("PYTHONPATH", "")]
-    ours = {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(path), "VARLEN_RNN_QUIET": "1"}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, env=os.environ | ours | variables, capture_output=True, text=True, timeout=300, check=False
-    )
+    command, given = [sys.executable, "-c", program], environment(cache, *path, **variables)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     count, *words = done.stdout.split()
     return int(count), words, done.stderr
@@ -59,6 +55,7 @@ def build(tmp_path_factory, wanted, **variables):
     site = tmp_path_factory.mktemp("site")
     shutil.copytree(cache / "varlen_rnn", site / "varlen_rnn_kernels")
     assert [folder.name for folder in (site / "varlen_rnn_kernels").iterdir()] == [environment_of_level(wanted).name]
+    (site / "varlen_rnn_kernels" / "__init__.py").touch()  # hides what is installed here
     return site, count, digest
 
 

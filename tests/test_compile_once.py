@@ -1,7 +1,6 @@
 """Many processes that meet an empty cache compile each kernel once, and a killed one blocks nobody."""
 
 import multiprocessing
-import os
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ import time
 import pytest
 from numba import config
 
+from tests.kernel_places import environment
 from varlen_rnn.runtime.cache import alone
 from varlen_rnn.runtime.cache.alone import Alone
 from varlen_rnn.runtime.jit import cpu_kernel
@@ -54,9 +54,8 @@ def test_each_kernel_is_compiled_by_one_process(method, many, tmp_path):
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
     (tmp_path / "compile.py").write_text(COMPILE)
-    variables = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "VARLEN_RNN_QUIET": "1"}
-    command = [sys.executable, tmp_path / "compile.py", method, str(many)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    command, given = [sys.executable, tmp_path / "compile.py", method, str(many)], environment(tmp_path / "cache")
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["gather_rows_cpu", "pick_ends_cpu"]
     assert not list(tmp_path.rglob("*.lock"))

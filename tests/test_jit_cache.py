@@ -12,6 +12,7 @@ import pytest
 from numba import config
 
 import varlen_rnn
+from tests.kernel_places import environment
 from tests.waiting import HANGS
 from varlen_rnn.runtime.cache import environment as environments
 from varlen_rnn.runtime.cache import folders
@@ -32,10 +33,9 @@ assert out.sum() == 2
 
 def run(folder, **variables):
     """Run the program in a process of its own; return what it wrote to its standard error."""
-    ours = {"NUMBA_CACHE_DIR": str(folder), "HOME": "/nowhere", "VARLEN_RNN_QUIET": "0"}
-    environment = os.environ | ours | variables
+    given = environment(folder, **{"HOME": "/nowhere", "VARLEN_RNN_QUIET": "0"} | variables)
     command = [sys.executable, "-c", PROGRAM]
-    return subprocess.run(command, env=environment, check=True, timeout=HANGS, stderr=subprocess.PIPE, text=True).stderr
+    return subprocess.run(command, env=given, check=True, timeout=HANGS, stderr=subprocess.PIPE, text=True).stderr
 
 
 def kernels(folder):

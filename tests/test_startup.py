@@ -1,11 +1,11 @@
 """What an import brings with it; how long it takes is for `python -m benchmarks startup`: no test asserts a time."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
+from tests.kernel_places import environment
 from tests.waiting import HANGS
 
 STEP = """
@@ -62,11 +62,9 @@ def test_the_cpu_needs_no_cuda():
 
 @pytest.mark.slow
 def test_a_warm_start_compiles_nothing_and_computes_the_same(tmp_path):
-    command, environment = [sys.executable, "-c", STEP], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command, given = [sys.executable, "-c", STEP], environment(tmp_path)
     cold, warm = (
-        subprocess.run(
-            command, env=environment, capture_output=True, check=True, text=True, timeout=HANGS
-        ).stdout.split()
+        subprocess.run(command, env=given, capture_output=True, check=True, text=True, timeout=HANGS).stdout.split()
         for _ in range(2)
     )
     assert int(cold[0]) > 0
