@@ -1,5 +1,6 @@
 """Tests of forecasts: accuracy, rows without knowledge of the future, calibrated intervals, files and refused input."""
 
+import itertools
 import json
 import pickle
 
@@ -13,6 +14,7 @@ pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from tests.each import check_each
 from tests.test_wrong_types import WRONG
 from varlen_rnn.cli import main
 from varlen_rnn.sklearn import SequenceForecaster, forecaster, load
@@ -274,10 +276,14 @@ def test_what_is_no_series_is_named(X, params, message):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["X", "future_covariates", *SequenceForecaster(**QUICK).get_params()])
-@pytest.mark.parametrize("wrong", WRONG)
-def test_arguments_of_every_wrong_type(name, wrong):
+def test_arguments_of_every_wrong_type():
     """Each is refused by an error of ours, or taken."""
+    names = ["X", "future_covariates", *SequenceForecaster(**QUICK).get_params()]
+    check_each(itertools.product(names, WRONG), fit_with_a_wrong_argument)
+
+
+def fit_with_a_wrong_argument(case):
+    name, wrong = case
     params = {"model": "ridge", "random_state": 0}
     params |= {} if name in ("X", "future_covariates") else {name: WRONG[wrong]()}
     fit = {"X": [np.arange(4.0), np.ones(3)]} | ({name: WRONG[wrong]()} if name in ("X", "future_covariates") else {})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.each import check_each
 from varlen_rnn import foreign, nn
 from varlen_rnn.cells.derivation import trace
 from varlen_rnn.nn import functional as F
@@ -60,16 +61,13 @@ WITHOUT = {'"cuda"': vr.InputError, "varlen_rnn.torch": ModuleNotFoundError}  # 
 
 
 def test_every_hint_runs():
-    failures = []
-    for name, here in ENTRIES:
-        for way in here.partition(", because ")[0].split(", or "):
+    def run(entry):
+        for way in entry[1].partition(", because ")[0].split(", or "):
             lacking = tuple(error for part, error in WITHOUT.items() if part in way)
-            try:
-                with np.errstate(invalid="ignore"), contextlib.suppress(lacking):
-                    exec(way, given())
-            except Exception as error:
-                failures.append(f"{name}: {way}: {error!r}")
-    assert not failures, "\n".join(failures)
+            with np.errstate(invalid="ignore"), contextlib.suppress(*lacking):
+                exec(way, given())
+
+    check_each(ENTRIES, run)
 
 
 def test_names_that_are_here_get_no_hint():

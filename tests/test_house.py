@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import varlen_rnn as vr
+from tests.each import check_each
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "varlen_rnn"
@@ -104,8 +105,11 @@ def test_a_circle_is_found():
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_the_floors(path):
+def test_imports_go_down_the_floors():
+    check_each(FILES, check_imports)
+
+
+def check_imports(path):
     floor = {part: number for number, parts in enumerate(FLOORS) for part in parts}
     part = part_of(path)
     for name in imports(path):
@@ -198,9 +202,12 @@ def test_relative_imports_have_full_names():
     assert imported(source, ("varlen_rnn", "tape")) == [f"varlen_rnn.{name}" for name in wanted]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_operators_stand_under_ops(path):
+def test_operators_stand_under_ops():
     """Those of a program's edges, which have no kernels, stand with the program."""
+    check_each(FILES, check_operators)
+
+
+def check_operators(path):
     if part_of(path) not in ("ops", "steps"):
         if path.parts[-2:] not in (("program", "feed.py"), ("varlen_rnn", "__init__.py")):
             assert "varlen_rnn.tape.declare.operator" not in imports(path)

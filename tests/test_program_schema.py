@@ -9,6 +9,7 @@ from google.protobuf import json_format
 
 import varlen_rnn as vr
 from tests import proto, recorded
+from tests.each import check_each
 from varlen_rnn.program.format import schema
 
 CLASSES, FILE = proto.messages()
@@ -47,8 +48,12 @@ def test_our_messages_are_those_of_the_proto():
     assert {name: {v.name: v.number for v in enum.values} for name, enum in enums.items()} == schema.ENUMS
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_protobuf_reads_what_we_write_and_we_read_what_it_writes(name):
+@pytest.mark.slow
+def test_protobuf_reads_what_we_write_and_we_read_what_it_writes():
+    check_each(PROGRAMS, check_program)
+
+
+def check_program(name):
     desc = PROGRAMS[name]().program.desc
     text = schema.to_json(desc)
     assert schema.from_json(text) == desc

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.each import check_each
 from varlen_rnn.cells import registry
 from varlen_rnn.nn import functional as F
 from varlen_rnn.nn.recurrent import options
@@ -799,11 +800,10 @@ for name in ("RNN", "RNNCell"):
     OPTIONS[name]["nonlinearity"] = lambda: "tanh"
 
 
-@pytest.fixture(autouse=True)
-def tables(monkeypatch):
-    """What a test declares is forgotten after it."""
-    monkeypatch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
-    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
+def tables_of_its_own(patch):
+    """Let what calls declare be forgotten when a patch is undone."""
+    patch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
+    patch.setattr(registry, "_CELLS", dict(registry._CELLS))
 
 
 def call(name, place=None, wrong=None):
@@ -817,9 +817,17 @@ def call(name, place=None, wrong=None):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CALLS)
-def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where texts are paths
+def test_arguments_of_a_wrong_type(tmp_path_factory, monkeypatch):
+    def check(name):
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path_factory.mktemp("call"))  # where texts are paths
+            tables_of_its_own(patch)
+            call_with_wrong_arguments(name)
+
+    check_each(CALLS, check)
+
+
+def call_with_wrong_arguments(name):
     call(name)
     for place in [*range(len(CALLS[name]) - 1), *OPTIONS.get(name, ())]:
         for kind, wrong in WRONG.items():
@@ -828,7 +836,7 @@ def test_arguments_of_a_wrong_type(name, tmp_path, monkeypatch):
             except (vr.InputError, OSError):
                 pass
             except Exception as error:
-                raise AssertionError(f"{name}, argument {place}, {kind}: {type(error).__name__}") from error
+                raise AssertionError(f"argument {place}, {kind}: {type(error).__name__}") from error
 
 
 FAMILIES = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_cell"}
