@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from varlen_rnn.cells.derivation.derive import OF_INPUTS, Derived, Step
 from varlen_rnn.cells.reads import may_read_first
-from varlen_rnn.cells.registry import find_cell, register
+from varlen_rnn.cells.registry import CellName, find_cell, register
 from varlen_rnn.errors import DTypeError, ShapeError, check_list, shown
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.runtime.jit import body
@@ -194,7 +194,7 @@ class Cell(Frozen):
         step_grad: Callable,
         product_slots: Mapping[str, str] | None = None,
     ) -> None:
-        self._put("name", check_name(name))
+        self._put("name", CellName(check_name(name), self))
         for what, function in (("step", step), ("step_grad", step_grad)):
             if not callable(function):
                 raise DTypeError(f"cell {name!r}, {what}", expected="a function", got=type(function).__name__)
@@ -239,7 +239,7 @@ class Cell(Frozen):
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
         given = {
-            "name": name, "gates": step.gates, "states": step.states, "slots": derived.slots,
+            "name": CellName(name, self), "gates": step.gates, "states": step.states, "slots": derived.slots,
             "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
         }  # fmt: skip
         for what, value in given.items():

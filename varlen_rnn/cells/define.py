@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, overload
@@ -100,7 +101,19 @@ def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
 def _made(step: Step, derived: Derived, name: str, origin: Callable[..., Any], proj_clip: float | None = None) -> Cell:
     phases = _phases(derived, name)
     check_derived(name, step, derived, phases)
-    return Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin, proj_clip)
+    made = Cell.of_phases(step, derived, phases, _gates(step, "x"), name, origin, proj_clip)
+    weakref.finalize(made, _forget_source, _file_of(name), linecache.cache[_file_of(name)])
+    return made
+
+
+def _file_of(name: str) -> str:
+    return f"<cell {name}>"
+
+
+def _forget_source(file: str, entry: object) -> None:
+    """Forget the source of a cell that is no more, unless another cell of this name has its own there."""
+    if linecache.cache.get(file) is entry:
+        del linecache.cache[file]
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
@@ -174,7 +187,7 @@ def _gates(step: Step, part: str) -> tuple[str, ...]:
 
 def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
     """Run the derived source, and return its functions as Phases.  Numba compiles them when they are first used."""
-    file = f"<cell {name}>"
+    file = _file_of(name)
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}
     exec(compile(derived.source, file, "exec"), space)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from varlen_rnn.errors import ProgramError, shown
@@ -19,17 +21,39 @@ class _Named(Protocol):
     origin: tuple[str, str]
 
 
-_CELLS: dict[str, Any] = {}
+_CELLS: MutableMapping[str, Any] = weakref.WeakValueDictionary()
 _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
+class CellName(str):
+    """The name of a cell; whatever holds it, such as a record or a program, keeps the cell, and finds it again."""
+
+    _cell: Any
+
+    def __new__(cls, name: str, cell: Any) -> CellName:
+        """Return the name of a cell."""
+        self = super().__new__(cls, name)
+        self._cell = cell
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
 def register(cell: _Named) -> None:
-    """Let programs find a cell by its name.  A function defined again, as in a notebook, replaces the former cell."""
+    """Let programs find a cell by its name, as long as anything holds the cell, or its name.
+
+    A function defined again, as in a notebook, replaces the former cell.
+    """
     former = _CELLS.get(cell.name)
+    if former is not None and former.origin != cell.origin:
+        del former
+        gc.collect()  # a cell that was dropped may be waiting for this
+        former = _CELLS.get(cell.name)
     if former is not None and former.origin != cell.origin:
         hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
         raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="the name of another cell", hint=hint)
-    _CELLS[cell.name] = cell
+    _CELLS[str(cell.name)] = cell
 
 
 def register_family(name: str, cell_of: Callable[[str], Any]) -> None:
@@ -43,7 +67,7 @@ def find_cell(name: str) -> Any:
     Raises
     ------
     ProgramError
-        If no cell with this name was made in this process, and the name is no family's with options in brackets.
+        If no cell with this name is there in this process, and the name is no family's with options in brackets.
 
     Examples
     --------

@@ -135,7 +135,9 @@ def _attr_type(attr):
         return "BLOCK"
     if attr.value and isinstance(attr.value, tuple) and isinstance(attr.value[0], str):
         return "STRINGS"
-    return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", str: "STRING", tuple: "LONGS"}[type(attr.value)]
+    if isinstance(attr.value, str):  # also the name of a cell, which holds the cell
+        return "STRING"
+    return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", tuple: "LONGS"}[type(attr.value)]
 
 
 _FIELDS_OF = {
