@@ -72,3 +72,29 @@ def test_a_run_of_all_tests_fails_without_its_twins(folder, workers):
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "2 passed" in done.stdout
     assert "test_kernels.py: did not run" in done.stdout
+
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(sys.argv[1:])
+import pytest
+sys.exit(pytest.main(["-q", "-n", "0", "--collect-only", "varlen_rnn/runtime", "varlen_rnn/torch"]))
+"""
+
+
+@pytest.mark.parametrize("packages", [["numba.cuda", "numba_cuda", "cuda"], ["torch"]])
+def test_doctests_are_collected_without_packages_that_only_some_modules_need(packages):
+    command = [sys.executable, "-c", WITHOUT, *packages]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+CI = ROOT / ".ci" / "run"
+
+
+@pytest.mark.skipif(not CI.exists(), reason="not in a distribution")
+def test_ci_begins_with_the_command_of_the_readme_and_then_asks_for_all_tests():
+    """Nothing else that runs tests stands there: with other options, the gate of twins might not judge."""
+    _, command, *_ = (ROOT / "README.md").read_text().partition("## Test it")[2].split("```")
+    runs = [line.strip() for line in CI.read_text().splitlines() if "pytest" in line]
+    assert runs == [command.strip(), 'python -m pytest -q -m "slow or not slow"']
