@@ -103,6 +103,7 @@ def test_the_page_says_what_lines_say(tmp_path, monkeypatch):
     assert "1 of 1 sets: names (0.300, n-grams, SVM 0.200)" in text
     assert "The mean of expected calibration errors is 0.020." in text
     assert "| names: names | 0.300 ± 0.000, 2 s | 0.200, 2 s | 1.49 |" in text
+    assert "Baselines ahead of the defaults in this mean: n-grams, SVM." in text
     assert "* names, PyTorch LSTM, seed 0: out of memory" in text
     assert "Versions of the baselines: scikit-learn 1.9.1." in text
     assert "* names: varlen_rnn (2 of 5), varlen_rnn, recurrent (0 of 5), n-grams, logistic (0 of 1), P" in text

@@ -138,7 +138,7 @@ def _versions(lines):
 
 
 def _means(found):
-    """Return a table: the mean of relative errors of each model, and ours on the same sets."""
+    """Return a table: the mean of relative errors of each model, and ours on the same sets; then who is ahead of us."""
     rows = []
     for model in MODELS:
         names = [name for name in SETS if (name, model) in found and relative(found, name, OURS) is not None]
@@ -146,7 +146,9 @@ def _means(found):
             continue
         means = [statistics.mean(relative(found, name, which) for name in names) for which in (model, OURS)]
         rows.append([model, len(names), *means])
-    return markdown(["model", "sets", "its mean of relative errors", "ours on the same sets"], rows) + "\n"
+    ahead = [model for model, _, its, ours in rows if its < ours and model not in OWN]
+    table = markdown(["model", "sets", "its mean of relative errors", "ours on the same sets"], rows)
+    return f"{table}\n\nBaselines ahead of the defaults in this mean: {', '.join(ahead) or 'none'}.\n"
 
 
 def _behind(found):

@@ -39,7 +39,8 @@ def hydra(kind, X, y, X_test, seed):
     from aeon.regression.convolution_based import MultiRocketHydraRegressor
 
     estimator = {"series": MultiRocketHydraClassifier, "numbers": MultiRocketHydraRegressor}[kind]
-    return _fitted(estimator(random_state=seed), y, *_with_zeros(X, X_test))
+    shortest = 10  # MultiRocket takes the differences of steps too, which are nine then
+    return _fitted(estimator(random_state=seed), y, *_with_zeros(X, X_test, shortest))
 
 
 def quant(kind, X, y, X_test, seed):
@@ -63,12 +64,12 @@ def neighbours(kind, X, y, X_test, seed):
     return _fitted(estimator(distance="dtw", distance_params={"window": 0.1}), y, *given)
 
 
-def _with_zeros(X, X_test):
+def _with_zeros(X, X_test, shortest=9):
     """Return both parts as arrays `(series, channels, steps)`, as long as the longest training series.
 
-    Zeros follow shorter series; longer test series are cut.
+    Zeros follow shorter series; longer test series are cut.  No array has fewer steps than `shortest`.
     """
-    length = max(9, max(map(len, X)))
+    length = max(shortest, max(map(len, X)))
 
     def array(some):
         found = np.zeros((len(some), some[0].shape[1], length), np.float32)
