@@ -23,6 +23,13 @@ pick_ends(np.ones((3, 2)), np.array([0, 3]), False, np.zeros((1, 2)))
 """
 
 
+# In place of `cache warm`: a failure that says by how many variables the process is isolated.
+ISOLATED = """
+import os, sys
+sys.exit(f"isolated by {sum(name in os.environ for name in ('PYTHONPATH', 'PYTHONNOUSERSITE'))} variables")
+"""
+
+
 @pytest.fixture
 def hooks(monkeypatch):
     """Return `(make, warnings)`: a hook of a configuration, and what hooks have warned of."""
@@ -34,9 +41,9 @@ def hooks(monkeypatch):
     monkeypatch.delenv("VARLEN_RNN_KERNELS", raising=False)
     warnings = []
     app = SimpleNamespace(display_warning=warnings.append)
-    metadata = SimpleNamespace(core=SimpleNamespace(dependencies=["numba>=0.60.0"]))
 
-    def make(**options):
+    def make(needs="numba>=99", **options):
+        metadata = SimpleNamespace(core=SimpleNamespace(dependencies=[needs]))
         return module.KernelHook(str(ROOT), options, None, metadata, "", "wheel", app)
 
     return make, warnings
@@ -61,7 +68,7 @@ def test_a_wheel_has_the_kernels_of_the_levels_asked_for(hooks, monkeypatch):
     assert set(build_data["force_include"].values()) == {f"varlen_rnn_kernels/{name}" for name in folders}
     assert all("environment.txt" in names and len(names) == 2 for names in folders.values())
     assert (build_data["pure_python"], build_data["infer_tag"]) == (False, True)
-    assert make().dependencies() == ["numba>=0.60.0"]
+    assert make().dependencies() == ["numba>=99"]
 
 
 @pytest.mark.parametrize(("wanted", "version"), [("none", "standard"), ("host", "editable")])
@@ -72,6 +79,31 @@ def test_a_wheel_without_kernels_is_for_every_system(hooks, monkeypatch, wanted,
     assert (folders, warnings) == ({}, [])
     assert (build_data["pure_python"], build_data["infer_tag"]) == (True, False)
     assert bool(make().dependencies()) == (wanted != "none")
+
+
+@pytest.mark.parametrize(("needs", "around"), [("numba>=0.60.0", True), ("numba>=99", False), ("no-such-name", False)])
+def test_kernels_are_compiled_in_the_environment_of_pip_if_it_has_what_they_need(hooks, monkeypatch, needs, around):
+    """An isolated build of pip hides that environment by variables; with its Numba, the kernels would fit no other."""
+    make, warnings = hooks
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    monkeypatch.setattr(sys.modules["hatch_build"], "WARM", ["-c", ISOLATED])
+    assert make(needs).dependencies() == ([] if around else [needs])
+    assert initialized(make(needs))[1] == {}
+    assert f"isolated by {0 if around else 2} variables" in warnings[0]
+
+
+def test_a_wheel_of_kernels_has_a_tag_that_an_index_takes(hooks, monkeypatch):
+    """It is llvmlite's, for one minor version of Python."""
+    make, _ = hooks
+    module, lines = sys.modules["hatch_build"], "Root-Is-Purelib: false\nTag: cp39-abi3-manylinux_2_28_x86_64\n"
+    monkeypatch.setattr(module.KernelHook, "_compiled", lambda self, level: [])
+    wheel = SimpleNamespace(read_text=lambda name: f"{lines}Tag: cp39-abi3-manylinux_2_27_x86_64\n")
+    monkeypatch.setattr(module, "distribution", lambda name: wheel)
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag = initialized(make(required=True))[0]["tag"]
+    assert tag == f"{python}-{python}{sys.abiflags}-manylinux_2_27_x86_64.manylinux_2_28_x86_64"
+    assert "tag" not in initialized(make())[0]
 
 
 def test_a_failure_with_words_in_another_encoding_is_a_warning(hooks, monkeypatch):

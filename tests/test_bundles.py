@@ -1,15 +1,20 @@
 """Kernels that were compiled ahead for a level of processors: found where they lie, not run where they are foreign."""
 
+import json
+import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
+import numba
 import pytest
 from numba import config
 
 from tests.kernel_places import environment
-from varlen_rnn.cli import main
-from varlen_rnn.runtime.cache import bundles, level
+from varlen_rnn.cli import cache, main
+from varlen_rnn.runtime.cache import again, bundles, level
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, runs_here
 
@@ -138,6 +143,44 @@ def test_other_versions_are_reported_and_not_run(installed, tmp_path):
     assert "compiling kernels" in first
     assert environment_of_level(HOST_LEVEL).description in second
     assert "Numba 0.1.2" in second
+    assert f"(install kernels for its versions: {sys.executable} -m pip install " in second
+
+
+class Installed:
+    """A distribution, as `importlib.metadata` knows it: by name, and where it was installed from."""
+
+    def __init__(self, name, **origin):
+        self.name, self.origin = name, origin
+
+    def read_text(self, name):
+        return json.dumps(self.origin) if name == "direct_url.json" and self.origin else None
+
+
+@pytest.mark.parametrize(
+    ("installed", "command"),
+    [
+        (["varlen-rnn", "varlen-rnn-kernels"], "varlen-rnn-kernels numba==" + numba.__version__),
+        (["varlen-rnn"], "--force-reinstall --no-deps --no-binary varlen-rnn varlen-rnn"),
+        ([], "--force-reinstall --no-deps --no-binary varlen-rnn varlen-rnn"),
+    ],
+)
+def test_the_command_for_other_versions_is_that_of_the_distribution(installed, command, monkeypatch):
+    found = {name: Installed(name) for name in installed}
+    monkeypatch.setattr(again, "distribution", lambda name: found[name] if name in found else missing(name))
+    assert again.command_for_kernels() == f"{sys.executable} -m pip install {command}"
+
+
+def test_the_command_for_other_versions_names_the_folder_of_sources(tmp_path, monkeypatch):
+    folder = tmp_path / "a clone"
+    origin = Installed("varlen-rnn", url=folder.as_uri(), dir_info={})
+    monkeypatch.setattr(again, "distribution", lambda name: origin if name == origin.name else missing(name))
+    assert "--no-binary" in again.command_for_kernels()  # the folder is gone
+    folder.mkdir()
+    assert again.command_for_kernels().endswith(f" --force-reinstall --no-deps {shlex.quote(str(folder))}")
+
+
+def missing(name):
+    raise PackageNotFoundError(name)
 
 
 # Damaged.
@@ -207,6 +250,28 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
     assert capsys.readouterr().out.startswith(f"{count + 1} kernels exported to")
     assert main(["cache"]) == 0
     assert "stale" not in capsys.readouterr().out
+
+
+@needs_level
+def test_warming_a_level_takes_what_is_installed_for_it(installed, tmp_path, monkeypatch):
+    """Kernels of the same sources and versions, but those of another level and damaged ones."""
+    site, _, digest = installed
+    place = shutil.copytree(site, tmp_path / "site") / bundles.PACKAGE
+    shutil.copytree(place / environment_of_level(HOST_LEVEL).name, place / ("0" * 32))
+    damaged = next(place.rglob(f"{environment_of_level(HOST_LEVEL).name}/*.nbc"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    monkeypatch.setattr(bundles, "installed_places", lambda: [place])
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "here"))
+    compiling = []
+    run_nothing = lambda *_, **__: compiling.append(1) or SimpleNamespace(returncode=0)
+    monkeypatch.setattr(cache, "subprocess", SimpleNamespace(run=run_nothing))
+    assert main(["cache", "warm", "--level", "host"]) == 0
+    taken = {path.relative_to(tmp_path / "here" / "varlen_rnn") for path in (tmp_path / "here").rglob("*.nbc")}
+    assert taken == {
+        path.relative_to(place) for path in place.glob(f"{environment_of_level(HOST_LEVEL).name}/*.nbc")
+    } - {damaged.relative_to(place)}
+    assert compiling == [1]
+    assert run(tmp_path / "here")[:2] == (1, digest)
 
 
 def test_kernels_of_another_version_are_not_imported(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from varlen_rnn.cli.report import number
 from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
-from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names
+from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names, take_installed
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, runs_here
 
 
@@ -67,9 +67,13 @@ def _warm(arguments):
 
 
 def _warm_level(level, float64):
-    """Compile a level's kernels in another process, because importing the package fixes the shape of tiles."""
+    """Take a level's kernels of the installation, and compile those that it lacks.
+
+    They are compiled in another process, because importing the package fixes the shape of tiles.
+    """
     if level is None:
         raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
+    take_installed(level)
     variables = {"VARLEN_RNN_LEVEL": level}
     if runs_here(level):  # on other hosts, each kernel is compiled for the level and again for this host
         variables |= {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}

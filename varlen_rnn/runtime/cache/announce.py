@@ -15,7 +15,10 @@ COLD_START = (
     "varlen_rnn: compiling kernels for this machine, once; a layer's first training step takes about {seconds} s "
     "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
 )
-FOREIGN = "varlen_rnn: the kernels of the installation are for {theirs}; this process has {ours}, and does not use them"
+FOREIGN = (
+    "varlen_rnn: the kernels of the installation are for {theirs}; this process has {ours}, and does not use them "
+    "(install kernels for its versions: {command})"
+)
 
 # The measured time of an LSTM's first step, in units of the time of `_read`, which is work of the same kind.
 _STEPS = 800
@@ -30,7 +33,10 @@ def announce_compiling(folder):
     lines = [COLD_START.format(seconds=seconds_of_first_step())]
     theirs = bundles.foreign_bundles()
     if theirs:
-        lines.append(FOREIGN.format(theirs=" and ".join(theirs), ours=prefix_of_bundle().rstrip(", ")))
+        from varlen_rnn.runtime.cache.again import command_for_kernels  # imports modules that few processes need
+
+        ours = prefix_of_bundle().rstrip(", ")
+        lines.append(FOREIGN.format(theirs=" and ".join(theirs), ours=ours, command=command_for_kernels()))
     with contextlib.suppress(OSError, ValueError):  # standard error may be closed
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 

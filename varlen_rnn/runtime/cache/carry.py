@@ -49,6 +49,18 @@ def import_kernels(source):
     return _carry(folders.kernel_folders(Path(source)), folders.cache_folder())
 
 
+def take_installed(level):
+    """Copy this version's installed kernels for a level of processors to the user's cache.
+
+    Raises
+    ------
+    OSError
+        If the user's cache cannot be written.
+    """
+    name = environment_of_level(level).name
+    _carry([folder for folder in installed_bundles() if folder.path.name == name], folders.cache_folder())
+
+
 def _carry(found, target):
     known, copied, damaged = known_names(), set(), 0
     for folder in found:

@@ -17,10 +17,11 @@ from numba import config
 from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.numba_internals import target
 
-# The sources that machine code depends on.  A change elsewhere, as in a layer, must not cause a compilation.
+# The sources that machine code depends on.  A change elsewhere, as in a layer, must not cause a compilation.  The
+# workload is among them because it decides which kernels an installation has.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "cli/workload.py"),
 )
 
 # Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is among them because

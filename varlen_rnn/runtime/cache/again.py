@@ -1,0 +1,33 @@
+"""Name the command that installs kernels for the versions of this process.
+
+If another package brings another Numba, the kernels of the installation fit it no longer.
+"""
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numba
+
+
+def command_for_kernels():
+    """Return the command: it takes the wheel of kernels for this Numba if there is one, or builds the package again."""
+    pip = f"{sys.executable} -m pip install"
+    with contextlib.suppress(PackageNotFoundError):
+        return f"{pip} {distribution('varlen-rnn-kernels').name} numba=={numba.__version__}"
+    return f"{pip} --force-reinstall --no-deps {_folder_of_sources() or '--no-binary varlen-rnn varlen-rnn'}"
+
+
+def _folder_of_sources():
+    """Return the folder that the package was installed from; None if it came from elsewhere, or the folder is gone."""
+    with contextlib.suppress(PackageNotFoundError, ValueError):
+        origin = json.loads(distribution("varlen-rnn").read_text("direct_url.json") or "{}")
+        folder = url2pathname(urlsplit(origin.get("url", "")).path)
+        if "dir_info" in origin and os.path.isdir(folder):
+            return shlex.quote(folder)
+    return None
