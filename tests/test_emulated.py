@@ -9,6 +9,7 @@ import pytest
 from numba import float32, int32, int64, types
 
 import varlen_rnn.runtime.device
+from tests.emulated import device, figures
 from tests.emulated.device import MARKS, Driver, float_types
 from tests.emulated.figures import count_float64, faults_of
 from tests.emulated.kernels import Kernel, LaunchError, Schedule
@@ -441,7 +442,46 @@ def test_steady_names_the_line_that_copies(on_device):
     assert COUNTS[TO_DEVICE, "elsewhere"] >= 3
 
 
-# Figures of ptxas.
+# Figures of ptxas, and whether it is as new as NVVM.
+
+
+def test_a_ptxas_that_refuses_all_kernels_is_named_before_any_launch(tmp_path, monkeypatch):
+    """An older one does, such as that of another CUDA toolkit, also after figures of a newer one were kept."""
+    monkeypatch.setenv("VARLEN_RNN_EMULATED", str(tmp_path / "kept"))
+    assert device.missing.__wrapped__() is None
+    older = tmp_path / "ptxas"
+    older.write_text(
+        "#!/bin/sh\necho \"ptxas fatal: Unsupported .version 9.5; current version is '9.0'\" >&2\nexit 1\n"
+    )
+    older.chmod(0o755)
+    monkeypatch.setattr(figures, "find_ptxas", lambda: str(older))
+    monkeypatch.setattr(device, "find_ptxas", lambda: str(older))
+    reason = device.missing.__wrapped__()
+    assert "a ptxas as new as NVVM: pip install --upgrade nvidia-cuda-nvcc nvidia-nvvm" in reason
+    assert f"{older} says sm_75: ptxas fatal: Unsupported .version 9.5" in reason
+
+
+def test_figures_are_those_of_the_version_of_ptxas(tmp_path, monkeypatch):
+    """An upgrade keeps the path, and another version may refuse what the former one took."""
+    monkeypatch.setenv("VARLEN_RNN_EMULATED", str(tmp_path / "kept"))
+    ptxas, ptx = tmp_path / "ptxas", written("", ["x"])
+    monkeypatch.setattr(figures, "find_ptxas", lambda: str(ptxas))
+    for version, said in (("13.5", "Used 4 registers"), ("13.0", "Used 5 registers")):
+        ptxas.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo {version} || echo {said}\n")
+        ptxas.chmod(0o755)
+        figures._version.cache_clear()
+        assert f"Used {figures.figures_of(ptx)[90]['registers']} registers" == said
+    figures._version.cache_clear()
+
+
+def test_an_nvvm_that_compiles_nothing_is_named(monkeypatch):
+    def fail(function, signature):
+        raise OSError("libnvvm.so: not found")
+
+    monkeypatch.setattr(device, "ptx_of", fail)
+    assert device.missing.__wrapped__().endswith(
+        "needs an NVVM that compiles: pip install numba-cuda[cu13]; got libnvvm.so: not found"
+    )
 
 
 def with_a_literal(x):

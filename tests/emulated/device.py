@@ -32,7 +32,25 @@ def missing():
         return "the emulated device needs numba-cuda: pip install numba-cuda[cu13]"
     if find_ptxas() is None:
         return "the emulated device needs ptxas: pip install nvidia-cuda-nvcc"
-    return None if shutil.which("g++") else "the emulated device needs g++"
+    if shutil.which("g++") is None:
+        return "the emulated device needs g++"
+    return _refusal()
+
+
+def _refusal():
+    """Return what NVVM or ptxas says against a kernel that does nothing, or None if both take it."""
+    try:
+        faults = faults_of(ptx_of(_nothing, ()), True)
+    except Exception as error:  # numba-cuda finds no NVVM, or cannot use it: its errors have no common type
+        return f"the emulated device needs an NVVM that compiles: pip install numba-cuda[cu13]; got {error}"
+    hint = "pip install --upgrade nvidia-cuda-nvcc nvidia-nvvm"
+    return (
+        f"the emulated device needs a ptxas as new as NVVM: {hint}; {find_ptxas()} says {faults[0]}" if faults else None
+    )
+
+
+def _nothing():
+    pass
 
 
 # Of tests that need the device, on which a kernel is compiled before its first launch, in seconds.

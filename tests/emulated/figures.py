@@ -26,13 +26,19 @@ def find_ptxas():
     return shutil.which("ptxas")
 
 
+@functools.cache
+def _version(ptxas):
+    return subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
+
+
 def figures_of(ptx):
     """Return a dict of architecture to figures; they are kept in the folder.
 
     Figures are registers of a thread, and bytes of its stack frame, of its spills and of its block's shared memory, or
     an `error` of ptxas.  The same PTX is assembled for all architectures, by its `.target`.
     """
-    digest = hashlib.sha256(f"{ptx} {find_ptxas()} {ARCHITECTURES} {_LEAST_OF_TF32}".encode()).hexdigest()[:24]
+    text = f"{ptx} {find_ptxas()} {_version(find_ptxas())} {ARCHITECTURES} {_LEAST_OF_TF32}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     path = kept(f"{digest}.json", lambda path: path.write_text(json.dumps(_assembled(ptx))))
     return {int(architecture): figures for architecture, figures in json.loads(path.read_text()).items()}
 
