@@ -1,0 +1,41 @@
+"""What a release uploads: an sdist with all files, and wheels that a package index takes."""
+
+import importlib.util
+import zipfile
+
+import pytest
+
+from tests.release import ROOT, built_sdist, check_wheels
+
+NEEDS = "the sdist is compared with a checkout by git, and hatchling builds it"
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or importlib.util.find_spec("hatchling") is None, reason=NEEDS)
+def test_the_sdist_has_the_files_of_the_repository(tmp_path):
+    unpacked = built_sdist(tmp_path)
+    assert (unpacked / "conftest.py").exists()
+    assert not (unpacked / ".github").exists()
+
+
+def wheels_of(folder, *platforms):
+    for platform in platforms:
+        with zipfile.ZipFile(folder / f"a-0.1.0-cp311-cp311-{platform}.whl", "w") as file:
+            file.writestr("varlen_rnn_kernels/0/a.nbc", "")
+    return folder
+
+
+@pytest.mark.parametrize("platform", ["manylinux_2_27_x86_64.manylinux_2_28_x86_64", "macosx_12_0_arm64", "win_amd64"])
+def test_wheels_with_a_platform_of_an_index_pass(platform, tmp_path, capsys):
+    check_wheels(wheels_of(tmp_path, "any", platform))
+    assert capsys.readouterr().out.count("kernels: 1") == 2
+
+
+@pytest.mark.parametrize("platform", ["linux_x86_64", "linux_aarch64", "manylinux_2_27_x86_64.linux_x86_64"])
+def test_a_wheel_that_an_index_refuses_is_named(platform, tmp_path):
+    with pytest.raises(SystemExit, match=rf"{platform}\.whl: a package index takes no platform linux_"):
+        check_wheels(wheels_of(tmp_path, "any", platform))
+
+
+def test_a_missing_wheel_is_an_error(tmp_path):
+    with pytest.raises(SystemExit, match="expected the wheels of the package and of the kernels, got"):
+        check_wheels(wheels_of(tmp_path, "any"))
