@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.rank_threads import run_ranks
+from varlen_rnn.distributed import Communicator
 from varlen_rnn.training import (
     Averaging,
     Callback,
@@ -72,26 +74,86 @@ def test_a_fit_is_the_loop_by_hand():
             optimizer.zero_grad()
             losses.append(loss.item())
     assert same(trainer, by_hand)
+    sizes = [3, 3, 3, 1]  # the last batch has one sequence
     assert [record["loss"] for record in history] == pytest.approx(
-        [np.mean(losses[:4]), np.mean(losses[4:])], rel=1e-14
+        [np.average(losses[:4], weights=sizes), np.average(losses[4:], weights=sizes)], rel=1e-14
     )
     assert [(record["epoch"], record["step"], record["lr"]) for record in history] == [(1, 4, 1e-2), (2, 8, 1e-2)]
 
 
-def test_gradients_of_several_batches_are_averaged():
-    trainer = make(accumulate=3)
-    trainer.model.dropout.p = 0.0
-    trainer.fit(steps=1)
-    by_hand = make()
-    model = by_hand.model
-    model.dropout.p = 0.0
-    (sum(F.cross_entropy(model(ids), labels) for ids, labels in list(by_hand.batches)[:3]) / 3).backward()
-    by_hand.optimizer.step()
-    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
-        np.testing.assert_allclose(a.data, b.data, rtol=1e-5, atol=1e-7)
-    assert trainer.steps_per_epoch == 2  # of 3 batches and of one
-    trainer.fit(epochs=1)
-    assert trainer.step == 2
+# Batches of 40, 2, 3 and 50 rows.
+UNEQUAL = [np.random.default_rng(k).standard_normal((n, 3)) for k, n in enumerate((20, 20, 1, 1, 1, 2, 30, 20))]
+
+
+def target(x):
+    return np.sin(3 * x.data[:, :2])
+
+
+def classes(x):
+    return np.where(x.data[:, 2] > 0.3, -100, (x.data[:, 1] > 0).astype(int))
+
+
+JOINED = {
+    "mean": lambda m, x: F.mse_loss(m(x), target(x)),
+    "per sequence": lambda m, x: F.l1_loss(m(x), target(x), per="sequence"),
+    "sum": lambda m, x: F.mse_loss(m(x), target(x), "sum"),
+    "by hand": lambda m, x: ((m(x) - target(x)) ** 2).mean(axis=0).sum() * 3.0,
+    "ignored": lambda m, x: F.cross_entropy(m(x), classes(x), weight=[0.2, 0.7]),
+    "penalty": lambda m, x: F.mse_loss(m(x), target(x)) + 0.1 * (m.weight * m.weight).sum(),
+    "two means": lambda m, x: F.mse_loss(m(x), target(x)) + F.l1_loss(m(x), target(x)),
+    "sequences": lambda m, x: (vr.sequence_pool(m(x), "max") ** 2).mean(),
+    "parameters alone": lambda m, x: m.weight.exp().mean(),
+}
+
+
+def joined(name, size, comm=None, **options):
+    """Return the history and the weights after two steps, of `accumulate` batches of `size` sequences each."""
+    vr.manual_seed(0)
+    model = vr.nn.Linear(3, 2, dtype=np.float64)
+    optimizer = vr.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    batches = vr.data.batches(UNEQUAL, batch_size=size)
+    trainer = Trainer(model, optimizer, lambda x: JOINED[name](model, x), batches, comm=comm, **options)
+    history = trainer.fit(epochs=2)
+    return [history[0]["loss"], trainer.last_loss, *(p.numpy().copy() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_accumulated_batches_are_one_batch(name):
+    wanted = joined(name, 8)
+    found = [joined(name, 2, accumulate=4), *run_ranks(2, lambda comm: joined(name, 2, comm, accumulate=4))]
+    found += run_ranks(2, lambda comm: joined(name, 2, comm, accumulate=4, reproducible=3))
+    found.append(joined(name, 2, Communicator(), accumulate=4))
+    for other in found:
+        for a, b in zip(other, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_losses_without_one_count_are_averaged_over_batches():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(JOINED, "rows together", lambda m, x: (m(x).max(axis=0) ** 2).sum())
+        found = joined("rows together", 2, accumulate=4)
+    vr.manual_seed(0)
+    model = vr.nn.Linear(3, 2, dtype=np.float64)
+    losses = [(model(x).max(axis=0) ** 2).sum() for x in vr.data.batches(UNEQUAL, batch_size=2)]
+    assert found[0] == pytest.approx(np.mean([loss.item() for loss in losses]), rel=1e-12)
+
+
+def test_sparse_gradients_of_several_batches():
+    def trained(size, accumulate):
+        vr.manual_seed(0)
+        table, output = vr.nn.Embedding(9, 3, sparse=True), vr.nn.Linear(3, 1)
+        model = vr.nn.Sequential(table, output)
+        ids = [np.arange(n) % 9 for n in (5, 1, 2, 9)]
+        trainer = Trainer(
+            model, vr.optim.SGD(model.parameters(), lr=0.1), lambda x: (model(x) ** 2).mean(),
+            vr.data.batches(ids, batch_size=size), accumulate=accumulate, clip_norm=0.01,
+        )  # fmt: skip
+        trainer.fit(epochs=1)
+        return model.state_dict()
+
+    wanted = trained(4, 1)
+    for name, value in trained(1, 4).items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-5, atol=1e-7)
 
 
 class Halve(Callback):
@@ -261,19 +323,23 @@ def test_epochs_of_more_or_fewer_batches_than_the_first_train_on_all_of_them(acc
     counts = [len(made.at_epoch(epoch)) for epoch in range(12)]
     steps = [-(-count // accumulate) for count in counts]
     assert min(steps) < steps[0] < max(steps)  # both are met
-    trainer, seen, losses = make(accumulate=accumulate), [], []
+    trainer, seen, losses, means = make(accumulate=accumulate), [], [], []
 
     def loss(ids, numbers):
         seen.extend(numbers)
-        return F.cross_entropy(trainer.model(ids), numbers % 2)
+        found = F.cross_entropy(trainer.model(ids), numbers % 2)
+        means.append((found.item(), len(numbers)))
+        return found
 
     other = Trainer(trainer.model, trainer.optimizer, loss, made, accumulate=accumulate, callbacks=[Losses(losses)])
     history = other.fit(epochs=12)
     assert other.step == 12 * steps[0]
     assert (np.sort(np.reshape(seen, (12, 30)), axis=1) == np.arange(30)).all()
     # A step without a batch has no rows.
-    expected = [np.mean([value for value, rows in epoch if rows]) for epoch in np.reshape(losses, (12, -1, 2))]
-    assert [record["loss"] for record in history] == pytest.approx(expected, rel=1e-12)
+    for record, epoch in zip(history, np.split(np.array(means), np.cumsum(counts)[:-1]), strict=True):
+        assert record["loss"] == pytest.approx(np.average(epoch[:, 0], weights=epoch[:, 1]), rel=1e-6)
+    # A step without a batch has no rows.
+    assert sum(rows > 0 for _, rows in losses) == sum(min(n, steps[0]) for n in counts)
 
 
 class Losses(Callback):

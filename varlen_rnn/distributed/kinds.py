@@ -42,15 +42,24 @@ class Kind(NamedTuple):
 _MIXED = Kind(MIXED)
 
 
-def kinds_of(records: Sequence[Record]) -> tuple[dict[int, list[Kind]], set[int]]:
+def is_watched(variable: Variable | None) -> bool:
+    """Return whether a Variable is a parameter or a buffer that ranks have in common, and no divided table."""
+    if variable is None or variable.hooks is None or variable.shard is not None:
+        return False
+    return variable.hooks.watcher is not None
+
+
+def kinds_of(
+    records: Sequence[Record], is_common: Callable[[Variable | None], bool] = is_watched
+) -> tuple[dict[int, list[Kind]], set[int]]:
     """Return the kinds of the results of each record, by its number, and the numbers of sums and means over rows.
 
-    They are in the order of their application.
+    The records are in the order of their application.  `is_common` decides which leaves are parameters.
     """
     found: dict[int, list[Kind]] = {}
     reductions = set()
     for record in records:
-        given = [None if v is None else kind_of(v, found) for v in record.inputs]
+        given = [None if v is None else kind_of(v, found, is_common) for v in record.inputs]
         kinds = _without_rows(record, given)
         if kinds is None:
             kinds = _of_rows(record, given)
@@ -60,18 +69,13 @@ def kinds_of(records: Sequence[Record]) -> tuple[dict[int, list[Kind]], set[int]
     return found, reductions
 
 
-def is_watched(variable: Variable | None) -> bool:
-    """Return whether a Variable is a parameter or a buffer that ranks have in common, and no divided table."""
-    if variable is None or variable.hooks is None or variable.shard is not None:
-        return False
-    return variable.hooks.watcher is not None
-
-
-def kind_of(variable: Variable, found: dict[int, list[Kind]]) -> Kind | None:
+def kind_of(
+    variable: Variable, found: dict[int, list[Kind]], is_common: Callable[[Variable | None], bool] = is_watched
+) -> Kind | None:
     """Return the kind of a Variable, or None for a constant, whose kind depends on the values beside it."""
     if variable.record is not None:
         return found[variable.record.number][variable.position]
-    if is_watched(variable):
+    if is_common(variable):
         return Kind(PARAMETERS)
     return Kind(ROWS, variable.value.structure.axis) if _is_data(variable.value) else None
 

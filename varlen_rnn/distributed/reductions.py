@@ -12,7 +12,7 @@ means of all ranks, and each rank has an equal share of their gradients.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +49,16 @@ class Terms(NamedTuple):
     trouble: str
 
 
-def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
-    """Return the parts of a loss, given the records that lead to it in the order of their application."""
-    kinds, reductions = kinds_of(records)
+def terms_of(
+    targets: Iterable[Variable],
+    records: Sequence[Record],
+    is_common: Callable[[Variable | None], bool] = is_watched,
+) -> Terms:
+    """Return the parts of a loss, given the records that lead to it in the order of their application.
+
+    `is_common` decides which leaves are parameters.
+    """
+    kinds, reductions = kinds_of(records, is_common)
     found: dict[int, Record] = {}
     stack, trouble = [(v.record, v.position, v.ndim) for v in targets if v.record is not None], ""
     for record, position, ndim in stack:
@@ -68,7 +75,7 @@ def terms_of(targets: Iterable[Variable], records: Sequence[Record]) -> Terms:
             stack += [(v.record, v.position, v.ndim) for v in inputs if v.record is not None]
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
-    shares = any(is_watched(v) and v.requires_grad for record in tail for v in record.inputs)
+    shares = any(is_common(v) and v.requires_grad for record in tail for v in record.inputs)
     constants, chooser = _constants_of(tail, kinds)
     chosen = [record for record in ordered if record.number in reductions]
     return Terms(chosen, tail, shares, constants, trouble or chooser)
@@ -120,18 +127,27 @@ class Part(NamedTuple):
     weights: np.ndarray
 
 
-def _weight_of(record: Record) -> float | None:
+def weight_of(record: Record) -> float | None:
     """Return the total weight that a mean over rows was divided by; None for a sum."""
     if record.op.divisor is None:  # an operator of a user with rows="sum"
         return None
     return record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
 
 
+def count_of(weights: np.ndarray) -> float | None:
+    """Return the count that a loss was divided by, given the weights of its sums and means as `Part` has them.
+
+    It is the weight of the first mean, None if there are only sums, and 1 for a loss of parameters alone.
+    """
+    means = weights[~np.isnan(weights)]
+    return float(means[0]) if len(means) else None if len(weights) else 1.0
+
+
 def part_of(terms: Terms) -> Part:
     """Return the results of this rank."""
     numbers, weights = [np.zeros(0)], []
     for record in terms.reductions:
-        weight = _weight_of(record)
+        weight = weight_of(record)
         result = moved(record.values[0].data, HOST).astype(np.float64).ravel()
         # The mean of nothing may be NaN; it has no weight.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))

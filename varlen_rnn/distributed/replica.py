@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,7 @@ class Replica:
             raise InputError("replicate, reproducible", expected=expected, got=reproducible)
         self._buffers = list(buffers)
         self._moments: list[np.ndarray] = []  # the buffers after the first shard
+        self._weigh: Callable[[np.ndarray], float] | None = None
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
         self._begin = random.drawn()
@@ -95,6 +96,23 @@ class Replica:
         for buffer in self._buffers:
             watch(buffer, self)
         self._share_buffers()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process trains the model as if it were not replicated."""
+        return self.comm.size == 1 and not self._is_reproducible
+
+    @contextlib.contextmanager
+    def weighing(self, weigh: Callable[[np.ndarray], float]) -> Iterator[None]:
+        """Multiply the gradients of each batch in this context by `weigh(weights)`.
+
+        A batch's sums and means over all ranks have these weights; `reductions.Part` documents them.
+        """
+        self._weigh = weigh
+        try:
+            yield
+        finally:
+            self._weigh = None
 
     def forget(self) -> None:
         """Forget the shards of a batch whose other shards an error or an interrupt prevented; begin the batch again.
@@ -119,7 +137,7 @@ class Replica:
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
         """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
-        if self.comm.size == 1 and not self._is_reproducible:
+        if self.is_alone:
             passing.over(pairs, records)
             return
         self._keep_buffers()
@@ -136,9 +154,10 @@ class Replica:
             if self._is_reproducible
             else EngineSum(self.comm, layout, bool(self._buffers) and not in_one_order)
         )
+        scale = 1.0 if self._weigh is None else self._weigh(every.weights)
         for one in waiting:
             factors = combine(one.terms, one.part, every) if number > 1 else {}
-            pairs = one.pairs
+            pairs = one.pairs if scale == 1.0 else [(variable, gradient * scale) for variable, gradient in one.pairs]
             if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
                 factors = {record: factor * number for record, factor in factors.items()}
                 pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]

@@ -71,7 +71,7 @@ def scaled(gradients, norm, max_norm):
     """Return gradients whose global norm is `norm`, scaled so that it is at most `max_norm`."""
     if norm <= max_norm:
         return gradients
-    return [_scaled(value, max_norm / norm) for value in gradients]  # a norm of NaN makes all NaN, as in PyTorch
+    return [multiplied(value, max_norm / norm) for value in gradients]  # a norm of NaN makes all NaN, as in PyTorch
 
 
 def _sum_of_squares(values):
@@ -87,7 +87,8 @@ def _elements(gradient):
     return gradient.value if isinstance(gradient, SelectedRows) else gradient.data
 
 
-def _scaled(gradient, factor):
+def multiplied(gradient, factor):
+    """Return a gradient times a number."""
     return _with(gradient, _elements(gradient) * _elements(gradient).dtype.type(factor))
 
 

@@ -15,6 +15,7 @@ from varlen_rnn import random
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.distributed import Replica, replicate
+from varlen_rnn.distributed.reductions import count_of
 from varlen_rnn.errors import (
     CheckpointError,
     DTypeError,
@@ -36,6 +37,7 @@ from varlen_rnn.shards import is_shard
 from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
+from varlen_rnn.training.joined import Counting, JoinedLoss
 from varlen_rnn.typing import StrPath
 
 
@@ -67,7 +69,7 @@ class _Made:
         return self if epoch == self._epoch else _Made(self._function, epoch)
 
 
-_KEYS = {"identity", "step", "steps_per_epoch", "sum", "history", "random", "callbacks"}
+_KEYS = {"identity", "step", "steps_per_epoch", "sum", "count", "history", "random", "callbacks"}
 _runs_last = operator.attrgetter("runs_last")
 
 
@@ -133,7 +135,7 @@ class Trainer:
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
-        Batches per step: their gradients are averaged before the update.
+        Batches per step: the update is the one of a batch that has the rows of all of them.
     callbacks : list of Callback
     comm : Communicator, optional
         Its ranks train together (`distributed.replicate`).  All ranks make the same `batches`, as `data.batches`
@@ -152,10 +154,10 @@ class Trainer:
     step : int
         Steps taken.
     last_loss : float
-        The loss of the last step; `last_rows` is the number of rows of its batches, on all ranks.
+        The loss of the last step, over the rows of all its batches; `last_rows` is their number, on all ranks.
     history : list of dict
-        One record per epoch: "epoch", "step", "lr", "loss" (the mean over the epoch's steps), and the results of
-        `validate`.
+        One record per epoch: "epoch", "step", "lr", "loss" (over the rows of all batches of the epoch, each with the
+        parameters of its step), and the results of `validate`.
     stop : bool
         A callback sets it to end the training after this step.
     done : bool
@@ -226,7 +228,7 @@ class Trainer:
         self.stop = self.done = False
         self.last_step = 0  # the step at which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
-        self._sum = 0.0  # the sum of the losses of this epoch's steps
+        self._joined, self._counting = JoinedLoss(), Counting()  # the loss of this epoch's batches
         self._untold: list[Callback] = []  # callbacks to call for the last record
         self._epoch: tuple[int, Any, list[Epochs]] | None = None
 
@@ -297,15 +299,15 @@ class Trainer:
     def _take_step(self) -> None:
         epoch, position = divmod(self.step, self.steps_per_epoch)
         if position == 0:
-            self._sum = 0.0
+            self._joined = JoinedLoss()
         made = self._batches_of(epoch)
         numbers = self._numbers(position, len(made))
         if numbers:
-            self.last_loss, self.last_rows = self._gradients(numbers)
+            joined, self.last_rows = self._gradients(numbers)
             if self.clip_norm is not None:
                 self._clip(self.clip_norm)
             self.optimizer.step()
-            self._sum += self.last_loss
+            self._joined.join(joined)
         else:
             self.last_rows = 0
         self.step += 1
@@ -337,31 +339,49 @@ class Trainer:
             return False
         return not self.history or self.history[-1]["step"] < self.step
 
-    def _gradients(self, numbers: range) -> tuple[float, int]:
-        """Compute the gradients of the mean loss of some batches; return this loss and the number of rows."""
+    def _gradients(self, numbers: range) -> tuple[JoinedLoss, int]:
+        """Compute the gradients of the joined loss of some batches; return this loss and the number of rows."""
         assert self._epoch is not None
         _, whole, parts = self._epoch
         self.optimizer.zero_grad()
+        joined, rows = JoinedLoss(), 0
+        counts: list[float | None] = []
+
+        def weigh(weights: np.ndarray) -> float:
+            counts.append(count_of(weights))
+            return joined.factor(counts[-1]) if len(numbers) > 1 else 1.0
+
         if self.replica is not None:
             self.replica.forget()  # an error may have come between two shards
-        total, rows = 0.0, 0
-        for number in numbers:  # only one batch is in memory at a time
-            for part in parts:
-                batch = part[number]
-                inputs = batch if isinstance(batch, tuple) else (batch,)
-                loss = self.loss(*inputs)
-                if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
-                    expected = "a function that returns a Variable of one number"
-                    raise DTypeError("loss", expected=expected, got=shown(loss))
-                if self.replica is None:
+        with contextlib.nullcontext() if self.replica is None else self.replica.weighing(weigh):
+            for number in numbers:  # only one batch is in memory at a time
+                for part in parts:
+                    inputs, loss = self._loss_of(part[number])
+                    if self.replica is None:
+                        self._check_finite(loss)
+                        rows += _rows_of(inputs)
+                    if self.replica is None or self.replica.is_alone:
+                        factor = weigh(self._counting.weights(loss))
+                        backward(loss if factor == 1.0 else loss * factor)
+                    else:
+                        backward(loss)
+                if self.replica is not None:  # now it is the loss of all ranks, which raise together
                     self._check_finite(loss)
-                    rows += _rows_of(inputs)
-                backward(loss if len(numbers) == 1 else loss / len(numbers))
-            if self.replica is not None:  # now it is the loss of all ranks, which raise together
-                self._check_finite(loss)
-                rows += int(whole.lengths(number).sum())
-            total += loss.item()
-        return total / len(numbers), rows
+                    rows += int(whole.lengths(number).sum())
+                self.last_loss = loss.item()
+                joined.add(self.last_loss, counts[-1])
+        if len(numbers) > 1:
+            self.last_loss = joined.value()
+            joined.finish(dict.fromkeys([*self._parameters, *self.optimizer.parameters]))
+        return joined, rows
+
+    def _loss_of(self, batch: Any) -> tuple[tuple[Any, ...], Variable]:
+        """Return the parts of a batch, and its loss."""
+        inputs = batch if isinstance(batch, tuple) else (batch,)
+        loss = self.loss(*inputs)
+        if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
+            raise DTypeError("loss", expected="a function that returns a Variable of one number", got=shown(loss))
+        return inputs, loss
 
     def _check_finite(self, loss: Variable) -> None:
         if not math.isfinite(loss.item()):
@@ -376,8 +396,7 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
-        # If an epoch has fewer batches than steps, only as many steps have a loss as there are batches.
-        record["loss"] = self._sum / min(self.steps_per_epoch, len(self._batches_of(self.epoch - 1)))
+        record["loss"] = self._joined.value()
         if self.validate is not None:
             modes = [(module, module.training) for module in self.model.modules()]
             try:
@@ -437,7 +456,8 @@ class Trainer:
             "identity": self.identity,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
-            "sum": self._sum,
+            "sum": self._joined.total,
+            "count": self._joined.count,
             "history": self.history,
             "random": random.get_state(),
             "callbacks": of_callbacks,
@@ -504,7 +524,8 @@ class Trainer:
             prefix = f"{number}."
             own = {name.removeprefix(prefix): arrays[name].copy() for name in arrays if name.startswith(prefix)}
             callback.load_state_dict(entry["state"] | own)
-        self.step, self._sum, self.history = training["step"], training["sum"], training["history"]
+        self.step, self.history = training["step"], training["history"]
+        self._joined = JoinedLoss(training["sum"], training["count"])
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
