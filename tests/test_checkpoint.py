@@ -176,6 +176,39 @@ def test_names_that_json_would_confuse_are_an_error(tmp_path, content):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (
+            {"w": {"b": np.ones(2)}},
+            r"save, group\['w'\]\['b'\]: expected a value .*got an array of float64.*a dict of names",
+        ),
+        ([1, {"a": np.ones(1)}], r"save, group\[1\]\['a'\]: .*an array of float64"),
+        ({"w": np.ones(2), "n": vr.nn.Parameter(np.ones(2))}, r"group\['n'\]: expected an array.*got a Par.*numpy\(\)"),
+        (
+            {"w": np.ones(2), "epoch": 3},
+            r"group\['epoch'\]: expected an array, as beside it, got a int .*group of its own",
+        ),
+        ({"w": {1, 2}}, r"save, group\['w'\]: .*got a set, which JSON cannot hold"),
+        ({"w": np.longdouble(1)}, r"save, group\['w'\]: .*longdouble"),
+        (vr.nn.Linear(1, 1), r"save, group: .*got a Linear, .*state_dict\(\)"),
+        ({"w": np.ones(1, complex)}, "'group/w' is an array of complex128"),
+        (np.ones(2), r"save, group: .*got an array of float64.*a dict of names to arrays alone"),
+    ],
+)
+def test_an_error_names_the_entry(tmp_path, group, message):
+    with pytest.raises(vr.CheckpointError, match=message):
+        vr.save(tmp_path / "file", group=group)
+    assert not list(tmp_path.iterdir())
+
+
+def test_lists_in_themselves_are_an_error(tmp_path):
+    loop = []
+    loop.append(loop)
+    with pytest.raises(vr.CheckpointError, match=r"save, group\[0\]\[0\].*levels of lists"):
+        vr.save(tmp_path / "file", group=loop)
+
+
 def test_numbers_of_numpy_are_saved_as_pythons(tmp_path):
     vr.save(tmp_path / "file", loss=np.float32(0.5), history=[np.int64(2), np.bool_(True), np.float64(1.5)])
     assert vr.load(tmp_path / "file") == {"loss": 0.5, "history": [2, True, 1.5]}

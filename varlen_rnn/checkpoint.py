@@ -20,6 +20,7 @@ from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
+_MOST_DEPTH = 200  # of lists and dicts
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
@@ -69,9 +70,9 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
             arrays |= named
             values[group] = {"arrays": sorted(content)}
         else:
+            _check_value(content, f"save, {group}")
             values[group] = {"value": content}
     try:
-        _check_names(values)
         payload = pieces(arrays, {_FORMAT: json.dumps(values, default=_number)})
     except (TypeError, ValueError, RecursionError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
@@ -79,24 +80,53 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
     write_file(check_path(path, "save, path"), payload)
 
 
-def _check_names(value: object) -> None:
-    """Raise unless all keys are str, at any depth, because JSON would write the keys 1 and "1" as the same name."""
+def _check_value(value: Any, place: str) -> None:
+    """Raise an error that names the entry unless JSON can hold a value, at any depth, and all keys are str."""
+    if place.count("[") > _MOST_DEPTH:
+        raise CheckpointError(place[:80], expected="values that JSON can hold", got="more than 200 levels of lists")
     if isinstance(value, dict):
+        _check_unmixed(value, place)
         for name, inside in value.items():
-            if not isinstance(name, str):
-                raise TypeError(f"the name {name!r}, which is no str")
-            _check_names(inside)
+            if not isinstance(name, str):  # JSON would write the keys 1 and "1" as the same name
+                raise CheckpointError(place, expected="names that are str", got=f"{shown(name)}, which is no str")
+            _check_value(inside, f"{place}[{name!r}]")
     elif isinstance(value, (list, tuple)):
-        for inside in value:
-            _check_names(inside)
+        for number, inside in enumerate(value):
+            _check_value(inside, f"{place}[{number}]")
+    elif not isinstance(value, (str, int, float, bool, type(None))) and not _is_number(value):
+        what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise CheckpointError(
+            place, expected="a value that JSON can hold", got=f"{what}, which JSON cannot hold", hint=_remedy(value)
+        )
 
 
-def _number(value: object) -> float:
+def _check_unmixed(group: dict[Any, Any], place: str) -> None:
+    """Raise an error that names the first value beside arrays, because it keeps them from being a group of arrays."""
+    is_array = [isinstance(value, np.ndarray) for value in group.values()]
+    if any(is_array) and not all(is_array):
+        name = list(group)[is_array.index(False)]
+        hint = (
+            _remedy(group[name]) or "a value that is no array needs a group of its own: save(path, arrays=..., epoch=1)"
+        )
+        what = f"{place}[{name!r}]"
+        raise CheckpointError(what, expected="an array, as beside it", got=f"a {type(group[name]).__name__}", hint=hint)
+
+
+def _remedy(value: Any) -> str | None:
+    if isinstance(value, np.ndarray):
+        return "a group of arrays is a dict of names to arrays alone: save(path, model={'weight': array}, epoch=1)"
+    if hasattr(value, "state_dict"):
+        return "its state_dict() can be saved"
+    return "x.numpy() is its array" if hasattr(value, "numpy") else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float))  # a longdouble stays one
+
+
+def _number(value: Any) -> float:
     """Return a NumPy number as a Python number, as JSON requires; metrics mostly are NumPy numbers."""
-    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
-        return value.item()
-    hint = ": its state_dict() can be saved" if hasattr(value, "state_dict") else ""
-    raise TypeError(f"a {type(value).__name__}, which JSON cannot hold{hint}")
+    return value.item()
 
 
 def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def declare(name):
     parameters += [place(name, place.KEYWORD_ONLY, annotation=kind) for name, kind in kinds.items()]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     forward.__module__, forward.__name__, forward.__qualname__ = update.kernel.__module__, name, name
-    forward.__doc__ = update.kernel.__doc__.partition("\n")[0]
+    forward.__doc__ = (update.kernel.__doc__ or "").partition("\n")[0]  # `python -OO` drops docstrings
     made = operator(outputs=("parameter", *update.states), in_place=True)(forward)
     return _completed(made, update)
 
