@@ -215,13 +215,35 @@ def test_awkward():
     for wrong, message in (
         (ak.Array([1, 2]), "expected lists of numbers"),
         (ak.Array([["a"]]), "lists of numbers"),
-        (ak.Array([[1, None]]), "fill_none"),
-        (ak.Array([[1], None]), "lists of numbers"),
+        (ak.Array([[1, None]]), r"number 1: expected a value, got None \(ak.drop_none .*fill_none"),
+        (ak.Array([[1], None]), "level 0, sequence 1: expected a value, got None"),
+        (ak.Array([[[1], []], [[2], None]]), "level 1, sequence 3: expected a value, got None"),
+        (ak.to_regular(ak.Array([[[1, 2]], [[3, None]]]), axis=2), "number 3: expected a value, got None"),
+        (ak.from_iter([[1, None]], highlevel=True)[:, ::-1], "number 0: expected a value"),
         (ak.Array([[{"a": 1}]]), "to_regular"),
         ([1], "an awkward.Array, got list"),
     ):
         with pytest.raises(InputError, match=message):
             vr.from_awkward(wrong)
+
+
+def test_option_types_of_awkward_in_which_nothing_is_missing(tmp_path):
+    ak, pa = pytest.importorskip("awkward"), pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for lists in ([[1, 2], [], [3]], [[[1], [2, 3]], [], [[4]]]):
+        column, path = pa.array(lists), tmp_path / "lists.parquet"
+        parquet.write_table(pa.table({"x": column}), path)
+        wanted = vr.from_arrow(column)
+        for array in (ak.from_parquet(path)["x"], ak.from_arrow(pa.chunked_array([column[:1], column[1:]]))):
+            assert "?" in str(array.type)
+            found = vr.from_awkward(array)
+            assert (found.lod(), found.data.tolist()) == (wanted.lod(), wanted.data.tolist())
+    pairs = pa.array([[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]], pa.list_(pa.list_(pa.float64(), 2)))
+    assert vr.from_awkward(ak.from_arrow(pairs)).shape == (3, 2)
+    masked = ak.mask(ak.Array([[1.0], [2.0, 3.0]]), [True, True])
+    assert vr.from_awkward(masked).lod() == [[0, 1, 3]]
+    with pytest.raises(InputError, match="level 0, sequence 1"):
+        vr.from_awkward(ak.mask(masked, [True, False]))
 
 
 # DLPack, and the arrays of others.

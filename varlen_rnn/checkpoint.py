@@ -21,6 +21,7 @@ from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
 _MOST_DEPTH = 200  # of lists and dicts
+_PLAIN = (str, int, float, bool, type(None))  # values that need no further look
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
@@ -80,20 +81,22 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
     write_file(check_path(path, "save, path"), payload)
 
 
-def _check_value(value: Any, place: str) -> None:
+def _check_value(value: Any, place: str, depth: int = 0) -> None:
     """Raise an error that names the entry unless JSON can hold a value, at any depth, and all keys are str."""
-    if place.count("[") > _MOST_DEPTH:
+    if depth > _MOST_DEPTH:
         raise CheckpointError(place[:80], expected="values that JSON can hold", got="more than 200 levels of lists")
     if isinstance(value, dict):
         _check_unmixed(value, place)
         for name, inside in value.items():
             if not isinstance(name, str):  # JSON would write the keys 1 and "1" as the same name
                 raise CheckpointError(place, expected="names that are str", got=f"{shown(name)}, which is no str")
-            _check_value(inside, f"{place}[{name!r}]")
+            if type(inside) not in _PLAIN:
+                _check_value(inside, f"{place}[{name!r}]", depth + 1)
     elif isinstance(value, (list, tuple)):
         for number, inside in enumerate(value):
-            _check_value(inside, f"{place}[{number}]")
-    elif not isinstance(value, (str, int, float, bool, type(None))) and not _is_number(value):
+            if type(inside) not in _PLAIN:
+                _check_value(inside, f"{place}[{number}]", depth + 1)
+    elif not isinstance(value, _PLAIN) and not _is_number(value):
         what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
         raise CheckpointError(
             place, expected="a value that JSON can hold", got=f"{what}, which JSON cannot hold", hint=_remedy(value)

@@ -23,7 +23,8 @@ def from_awkward(array: Any) -> LoDTensor:
     Raises
     ------
     LoDError, DTypeError
-        If a list or number is missing, or the type is not lists of numbers.
+        If a list or number is missing, or the type is not lists of numbers.  An option type in which nothing is
+        missing, as files of Parquet have it, is fine.
 
     Examples
     --------
@@ -35,25 +36,28 @@ def from_awkward(array: Any) -> LoDTensor:
     if not isinstance(array, ak.Array):
         raise DTypeError("from_awkward, array", expected="an awkward.Array", got=type(array).__name__)
     layout = ak.to_layout(array)
-    while (found := _list_of(ak, layout)) is not None:
+    while (found := _list_of(ak, layout, len(levels.offsets))) is not None:
         offsets, content = found
         first, end = levels.add(offsets)
         layout = content[first:end]
     if not levels.offsets:
         raise LoDError("from_awkward, array", expected="lists of numbers", got=str(array.type))
+    level = len(levels.offsets)
+    layout = _without_options(layout, level)
     shape = [layout.length]
     while layout.is_regular:
         shape.append(layout.size)
-        layout = layout.content[: shape[0] * int(np.prod(shape[1:]))]
+        layout = _without_options(layout.content[: shape[0] * int(np.prod(shape[1:]))], level)
     if not layout.is_numpy:
-        hint = "to_regular makes rows of lists of one size; fill_none says what is meant by what is missing"
+        hint = "to_regular makes rows of lists of one size"
         raise DTypeError("from_awkward, array", expected="lists of numbers", got=str(array.type), hint=hint)
     return levels.over(np.asarray(layout.data).reshape(*shape, *layout.data.shape[1:]))
 
 
-def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
+def _list_of(ak: Any, layout: Any, level: int) -> tuple[np.ndarray, Any] | None:
     """Return the offsets of a list layout and the layout that they divide, or None if the layout holds rows."""
-    if layout.is_indexed and not layout.is_option:
+    layout = _without_options(layout, level)
+    if layout.is_indexed:
         layout = layout.project()
     if isinstance(layout, ak.contents.ListArray):
         layout = layout.to_ListOffsetArray64(False)
@@ -64,9 +68,21 @@ def _list_of(ak: Any, layout: Any) -> tuple[np.ndarray, Any] | None:
     return None
 
 
+def _without_options(layout: Any, level: int) -> Any:
+    """Return a layout that may have missing entries as one that has none, or raise an error that names the first."""
+    if not layout.is_option:
+        return layout
+    gone = np.flatnonzero(np.asarray(layout.mask_as_bool(valid_when=False)))
+    if len(gone):
+        what = f"level {level}, sequence" if _has_lists(layout) else "number" if layout.purelist_depth == 1 else "row"
+        hint = "ak.drop_none leaves such entries out, ak.fill_none fills them"
+        raise LoDError(f"from_awkward, {what} {int(gone[0])}", expected="a value", got="None", hint=hint)
+    return layout.project()
+
+
 def _has_lists(layout: Any) -> bool:
     """Return whether a layout contains lists of unequal sizes inside of its regular lists."""
-    while layout.is_regular:
+    while layout.is_regular or layout.is_option:
         layout = layout.content
     return layout.is_list
 
