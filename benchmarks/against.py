@@ -23,7 +23,7 @@ from benchmarks.measure import check_outputs, watched
 from benchmarks.processes import ROOT, EngineError, Process
 from benchmarks.quiet import undisturbed, wait_for_quiet
 from benchmarks.tables import text_row
-from varlen_rnn.runtime.cache.level import LEVELS, runs_here
+from varlen_rnn.runtime.cache.level import LEVELS, runs_here, variables_of
 
 COLUMNS = {"process": 10, "piece": 10, "ms": 9, "lower quartile": 16, "median": 9, "upper quartile": 16, "rounds": 8}
 DISTRIBUTIONS = {"lognormal": lognormal, "pareto": pareto}
@@ -69,11 +69,6 @@ def run(case, other, threads, rounds):
         if failed := check_outputs(processes, "training"):
             raise EngineError(f"no figures, for results differ: {failed}")
         return _take_turns(processes, rounds)
-
-
-def variables_of(level):
-    """Return the variables of a process whose kernels are for a level of processors."""
-    return {"VARLEN_RNN_LEVEL": level, "NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
 
 
 def _take_turns(processes, rounds):

@@ -39,9 +39,14 @@ def written(arrays, metadata=None):
     return file.getvalue()
 
 
+def _drawn(rng, rows, kind):
+    """Return numbers from -4 to 5, from 0 to 9 if the type is unsigned: a cast of negative ones is undefined in C."""
+    return (rng.random((rows, 3)) * 9 - 4 * (np.dtype(kind).kind not in "ub")).astype(kind)
+
+
 def some_arrays():
     rng = np.random.default_rng(0)
-    return {f"{kind}/{rows}": (rng.random((rows, 3)) * 9 - 4).astype(kind) for kind in KINDS for rows in (2, 0, 3)} | {
+    return {f"{kind}/{rows}": _drawn(rng, rows, kind) for kind in KINDS for rows in (2, 0, 3)} | {
         'quoted "\\ \n\x01\x7f é 😀': np.array(3.0),
         "no rows": np.zeros((0, 2)),
     }

@@ -1,6 +1,7 @@
 """Kernels that were compiled ahead for a level of processors: found where they lie, not run where they are foreign."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from tests.kernel_places import environment
 from varlen_rnn.cli import cache, main
 from varlen_rnn.runtime.cache import again, bundles, level
 from varlen_rnn.runtime.cache.environment import environment_of_level, this_environment
-from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, runs_here
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, level_of, levels_of, runs_here, variables_of
 
 # One kernel of each kind: of the engine, called by its address, and for others; the digest is of what they compute.
 PROGRAM = """
@@ -35,6 +36,7 @@ digest = hashlib.sha256(row_product(a, b).tobytes() + sums.tobytes())
 print(len(saved), digest.hexdigest())
 """
 
+X86 = "x86_64-unknown-linux-gnu"
 needs_level = pytest.mark.skipif(HOST_LEVEL is None, reason="no kernels are compiled ahead for this processor")
 
 
@@ -45,12 +47,6 @@ def run(cache, *path, program=PROGRAM, **variables):
     assert done.returncode == 0, done.stderr
     count, *words = done.stdout.split()
     return int(count), words, done.stderr
-
-
-def variables_of(wanted):
-    return {"VARLEN_RNN_LEVEL": wanted} | (
-        {"NUMBA_CPU_NAME": wanted, "NUMBA_CPU_FEATURES": ""} if runs_here(wanted) else {}
-    )
 
 
 def build(tmp_path_factory, wanted, **variables):
@@ -73,24 +69,66 @@ def installed(tmp_path_factory):
 
 
 def test_a_host_takes_the_level_that_it_has_all_features_of():
-    v3, v4 = (dict.fromkeys(LEVELS[name], True) for name in ("x86-64-v3", "x86-64-v4"))
-    assert level_of(v3) == "x86-64-v3"
-    assert level_of(v4 | {"avx512vnni": True}) == "x86-64-v4"
+    v3, v4 = (dict.fromkeys(levels_of(X86)[name].features, True) for name in ("x86-64-v3", "x86-64-v4"))
+    assert level_of(X86, v3) == "x86-64-v3"
+    assert level_of(X86, v4 | {"avx512vnni": True}) == "x86-64-v4"
     for name in v3:
-        assert level_of(v3 | {name: False}) is None
-        assert level_of(v4 | {name: False}) is None
-    assert level_of(v3 | {"avx512f": True}) is None  # its tile has the shape of v4, whose features it lacks
-    assert level_of({}) is None
+        assert level_of(X86, v3 | {name: False}) is None
+        assert level_of(X86, v4 | {name: False}) is None
+    assert level_of(X86, v3 | {"avx512f": True}) is None  # its tile has the shape of v4, whose features it lacks
+    assert level_of(X86, {}) is None
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "arm64-apple-darwin23.1.0", "aarch64-pc-windows-msvc"])
+def test_every_arm64_processor_has_the_one_level(triple):
+    assert level_of(triple, {"neon": True}) == level_of(triple, {}) == "arm64"
+    assert list(levels_of(triple)) == ["arm64"]
+
+
+def test_an_unknown_architecture_has_no_level():
+    assert not levels_of("riscv64-unknown-linux-gnu")
+    assert level_of("riscv64-unknown-linux-gnu", {"v": True}) is None
 
 
 def test_the_levels_are_those_of_the_host_only_where_it_has_them(monkeypatch):
-    monkeypatch.setattr(level.llvm, "get_host_cpu_features", lambda: dict.fromkeys(LEVELS["x86-64-v3"], True))
+    monkeypatch.setattr(level, "LEVELS", levels_of(X86))
+    features = dict.fromkeys(level.LEVELS["x86-64-v3"].features, True)
+    monkeypatch.setattr(level.llvm, "get_host_cpu_features", lambda: features)
     assert runs_here("x86-64-v3")
     assert not runs_here("x86-64-v4")
+    assert set(variables_of("x86-64-v3")) == {"VARLEN_RNN_LEVEL", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"}
+    assert set(variables_of("x86-64-v4")) == {"VARLEN_RNN_LEVEL"}
+
+
+def test_code_of_the_level_arm64_is_for_the_processor_that_llvm_calls_generic(monkeypatch):
+    monkeypatch.setattr(level, "LEVELS", levels_of("arm64-apple-darwin23.1.0"))
+    assert variables_of("arm64")["NUMBA_CPU_NAME"] == "generic"
+
+
+FOREIGN = "x86-64-v3" if "arm64" in LEVELS else "arm64"
+
+
+@pytest.mark.parametrize(("wanted", "hint"), [(FOREIGN, "on the architecture that runs them"), ("x86-64-v9", "")])
+def test_levels_of_another_architecture_are_refused(wanted, hint, capsys):
+    assert main(["cache", "warm", "--level", wanted]) == 2
+    assert re.search(f"--level: expected a level of this architecture, .*{wanted}.*{hint}", capsys.readouterr().err)
+    command = [sys.executable, "-c", "import varlen_rnn"]
+    variables = environment("unused", VARLEN_RNN_LEVEL=wanted)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert f"InputError: VARLEN_RNN_LEVEL: expected a level of this architecture, {' or '.join(LEVELS)}" in done.stderr
 
 
 def test_names_of_levels_differ_from_each_other_and_from_the_host():
-    assert len({this_environment().name, *(environment_of_level(name).name for name in LEVELS)}) == 3
+    assert len({this_environment().name, *(environment_of_level(name).name for name in LEVELS)}) == 1 + len(LEVELS)
+
+
+def test_kernels_of_a_level_outlive_an_update_of_the_system(monkeypatch):
+    """On macOS, LLVM's triple ends with the release."""
+    names = set()
+    for triple in ("arm64-apple-darwin23.1.0", "arm64-apple-darwin24.0", "aarch64-unknown-linux-gnu"):
+        monkeypatch.setattr(level.llvm, "get_process_triple", lambda triple=triple: triple)
+        names.add(environment_of_level.__wrapped__("arm64").name)
+    assert len(names) == 2
 
 
 # Found, and the same.
@@ -127,9 +165,9 @@ def test_who_wants_other_code_gets_it(installed, tmp_path, variables):
 )  # fmt: skip
 def test_settings_that_change_code_change_names(name, value, monkeypatch):
     made = environment_of_level.__wrapped__, this_environment.__wrapped__
-    before = made[0]("x86-64-v3").name, made[1]().name
+    before = made[0]("a level").name, made[1]().name
     monkeypatch.setattr(config, name, value)
-    assert not {made[0]("x86-64-v3").name, made[1]().name} & {*before}
+    assert not {made[0]("a level").name, made[1]().name} & {*before}
 
 
 @pytest.mark.slow

@@ -32,16 +32,24 @@ def test_products_on_hosts_with_narrow_vectors():
     subprocess.run([sys.executable, "-c", WITHOUT_AVX], env=variables, check=True)
 
 
-WITH_VECTORS = """
+# The table is asked for another host's row.  The compiler makes of it what this host can do, whose wait it takes, too.
+AS_ANOTHER = """
 import sys
 import llvmlite.binding as llvm
 import numpy as np
-host, features = llvm.get_host_cpu_features, llvm.targets.FeatureMap(dict.fromkeys(sys.argv[1].split(), True))
-llvm.get_host_cpu_features = lambda: features
-from varlen_rnn.products import vectors
-llvm.get_host_cpu_features = host  # the compiler makes what the host can do of any vectors
-from varlen_rnn.products import gemm, row_sums
-assert (vectors.TILE_ROWS, vectors.panel_width(np.float32)) == (int(sys.argv[2]), int(sys.argv[3]))
+
+def answer(name, other):
+    ours = getattr(llvm, name)
+    setattr(llvm, name, lambda: other if sys._getframe(1).f_globals["__name__"].endswith("cache.level") else ours())
+
+pause = ("llvm.x86.sse2.pause",) if llvm.get_process_triple().startswith("x86_64") else ("llvm.aarch64.isb", 15)
+answer("get_process_triple", sys.argv[1])
+answer("get_host_cpu_features", llvm.targets.FeatureMap(dict.fromkeys(sys.argv[2].split(), True)))
+from varlen_rnn.products import gemm, row_sums, sync, vectors
+sync.PROCESSOR = sync.PROCESSOR._replace(pause=pause)
+assert (vectors.TILE_ROWS, vectors.panel_width(np.float32)) == (int(sys.argv[3]), int(sys.argv[4]))
+"""
+PRODUCTS = """
 rng = np.random.default_rng(3)
 for rows in (*range(15), 25, 300):
     a, b, weight = (rng.uniform(-1, 1, shape) for shape in ((rows, 37), (rows, 71), (37, 71)))
@@ -56,13 +64,53 @@ for rows in (*range(15), 25, 300):
 """
 
 
+X86, MAC = "x86_64-unknown-linux-gnu", "arm64-apple-darwin23.1.0"
+
+
+def run_as_another(program, cache, *arguments):
+    """Run a program on the tile of another host; return what it prints.  Its kernels go to a cache apart."""
+    variables = os.environ | {"VARLEN_RNN_QUIET": "1", "NUMBA_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", AS_ANOTHER + program, *map(str, arguments)]
+    return subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("features", "rows", "width"), [("avx", 6, 16), ("avx avx512f", 12, 32)])
-def test_products_with_vectors_of_other_hosts(features, rows, width, tmp_path):
-    """Every host computes with every host's tile, in whatever vectors it has; such kernels go to a cache apart."""
-    variables = os.environ | {"VARLEN_RNN_QUIET": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", WITH_VECTORS, features, str(rows), str(width)]
-    subprocess.run(command, env=variables, check=True)
+@pytest.mark.parametrize(
+    ("triple", "features", "rows", "width"),
+    [(X86, "avx", 6, 16), (X86, "avx avx512f", 12, 32), (X86, "", 6, 8), (MAC, "neon", 6, 16)],
+)
+def test_products_with_vectors_of_other_hosts(triple, features, rows, width, tmp_path):
+    """Every host computes with every host's tile, in whatever vectors it has."""
+    run_as_another(PRODUCTS, tmp_path, triple, features, rows, width)
+
+
+LAYER = """
+import hashlib
+import varlen_rnn as vr
+from varlen_rnn.products import sync
+from varlen_rnn.recurrence import schedule
+from varlen_rnn.runtime import memory, threads
+assert sync.COUNTER * 8 == memory.CACHE_LINE == int(sys.argv[5])
+threads.SMALL_WORK, schedule._BARRIER_COST = 0, 0
+vr.set_num_threads(2)
+vr.manual_seed(0)
+layer, total = vr.nn.LSTM(8, 96), hashlib.sha256()
+for lengths in ([400], [40, 7, 0, 1] * 20):  # a team, and turns
+    data = np.random.default_rng(1).standard_normal((sum(lengths), 8)).astype(np.float32)
+    x = vr.Variable(vr.create_lod_tensor(data, [lengths]), requires_grad=True)
+    y, _ = layer(x)
+    (y * y).sum().backward()
+    for array in (y, x.grad, *(p.grad for p in layer.parameters())):
+        total.update(np.asarray(array).tobytes())
+print(total.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_layers_with_the_tiles_and_cache_lines_of_other_hosts(tmp_path):
+    """Lines of 128 bytes and other tiles change no bits of a layer, of its teams and of its turns."""
+    mac = run_as_another(LAYER, tmp_path / "mac", MAC, "neon", 6, 16, 128)
+    assert run_as_another(LAYER, tmp_path / "x86", X86, "avx avx512f", 12, 32, 64) == mac
 
 
 @pytest.mark.skipif(not vectors.WIDE, reason="about AVX-512")

@@ -11,7 +11,7 @@ from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
 from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names, take_installed
-from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, runs_here
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, check_level, variables_of
 
 
 def add_to(commands):
@@ -23,8 +23,8 @@ def add_to(commands):
     actions.add_parser("show", help="where they are, how many, how large, which are stale").set_defaults(run=_show)
     warming = actions.add_parser("warm", help="compile ahead what training and inference use")
     warming.add_argument("--float64", action="store_true", help="those of float64 too")
-    text = "for all processors of a level, in place of this one: kernels to export; `host` is the level of this one"
-    warming.add_argument("--level", choices=["host", *LEVELS], help=text)
+    text = f"for all processors of a level, in place of this one: kernels to export; {', '.join(LEVELS)}, or `host`"
+    warming.add_argument("--level", metavar="LEVEL", help=text)
     warming.set_defaults(run=_warm)
     clearing = actions.add_parser("clear", help="remove them")
     clearing.add_argument("--stale", action="store_true", help="only those of other sources, versions or machines")
@@ -73,12 +73,10 @@ def _warm_level(level, float64):
     """
     if level is None:
         raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
+    check_level(level, "--level")
     take_installed(level)
-    variables = {"VARLEN_RNN_LEVEL": level}
-    if runs_here(level):  # on other hosts, each kernel is compiled for the level and again for this host
-        variables |= {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
     command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]
-    if subprocess.run(command, env=os.environ | variables, check=False).returncode:
+    if subprocess.run(command, env=os.environ | variables_of(level), check=False).returncode:
         raise InputError(f"--level {level}", expected="kernels that compile", got="an error, see above")
 
 

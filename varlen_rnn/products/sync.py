@@ -5,6 +5,7 @@ microseconds, about as long as a step, and then yields its core: with more threa
 get a core to run.
 """
 
+import ctypes
 import sys
 
 import llvmlite.binding as llvm
@@ -12,13 +13,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.jit import cpu_inlined
 
-COUNTER = 8  # int64 per cache line; each counter has a line of its own
+COUNTER = PROCESSOR.line_bytes // 8  # int64 per cache line; each counter has a line of its own
 _SPINS = 256
-_PAUSE = llvm.get_process_triple().startswith(("x86_64", "i686"))
-_yield_core = types.ExternalFunction("sched_yield", types.int32())
-_CAN_YIELD = sys.platform != "win32"
+if sys.platform == "win32":
+    # LLVM looks up the names of functions in the C library, but this one is in the system's.
+    llvm.add_symbol("SwitchToThread", ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value)
+_yield_core = types.ExternalFunction("SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32())
 
 
 @intrinsic
@@ -68,9 +71,10 @@ def _pause(typing):
     """Emit the processor's hint for spin loops."""
 
     def codegen(context, builder, signature, arguments):
-        if _PAUSE:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
+        for name, *numbers in [PROCESSOR.pause] if PROCESSOR.pause else []:
+            number = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [number] * len(numbers))
+            builder.call(builder.module.declare_intrinsic(name, (), kind), [number(value) for value in numbers])
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -82,7 +86,7 @@ def wait_until(counter, total):
     spins = 0
     while read(counter) < total:
         spins += 1
-        if spins < _SPINS or not _CAN_YIELD:
+        if spins < _SPINS:
             _pause()
         else:
             _yield_core()

@@ -3,22 +3,20 @@
 Addresses are typed pointers, as `pointer` returns them.  Compiled code reads and writes `address[i]`, unchecked.
 """
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from varlen_rnn.runtime.cache import FEATURES
+from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.jit import cpu_inlined
 
-WIDE = bool(FEATURES.get("avx512f"))  # whether vectors have 64 bytes, a cache line
-VECTOR_BYTES = 64 if WIDE else 32 if FEATURES.get("avx") else 16
+VECTOR_BYTES = PROCESSOR.vector_bytes
+WIDE = VECTOR_BYTES == 64  # whether a vector is as long as a cache line of x86
 RUN_BYTES = 256  # bytes of a run: neighbours that are moved at once, whole panels
-L2_ELEMENTS = 2**19  # above this many (2 MiB of float32), packed weights are assumed not to stay in L2
-# The shape of a tile: rows, and vectors of a row.  Its sums fill 24 of 32 registers, or 12 of 16.
-TILE_ROWS, TILE_VECTORS = (12, 2) if WIDE else (6, 4 if llvm.get_process_triple().startswith("aarch64") else 2)
+L2_ELEMENTS = PROCESSOR.l2_bytes // 4  # of more float32, packed weights are assumed not to stay in L2
+TILE_ROWS, TILE_VECTORS = PROCESSOR.tile  # the shape of a tile: rows, and vectors of a row
 
 
 def panel_width(dtype):

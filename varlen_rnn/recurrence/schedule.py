@@ -15,25 +15,22 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.products.sync import COUNTER
-from varlen_rnn.products.vectors import L2_ELEMENTS, WIDE
+from varlen_rnn.products.vectors import L2_ELEMENTS
 from varlen_rnn.recurrence.equations import BLOCK_ROWS, MOST_ROWS
 from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKED, PACKING
 from varlen_rnn.rows.plan import ranks_of
 from varlen_rnn.runtime import threads
+from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.device import empty
 
 ENDLESS = 2**62
 _TURN_ROWS = 48  # the fewest rows of a group that a thread runs before another thread may take the group
 _TURNS = 64  # the most turns of a thread in a call, and the most groups per thread
 
-# The cost model.  Its unit is the time that a thread takes for the products of one row.  The numbers were measured on
-# two cores: the first with vectors of 64 bytes, where a row takes half the time, the second with shorter vectors.
-_WEIGHT_PASS_COST = 1.5 if WIDE else 0.5  # reading all weights once, as each step of a group does
-_FAR_WEIGHT_PASS_COST = 4 if WIDE else 0.5  # the same for weights larger than L2
-_ONE_ROW_COST, _TWO_ROWS_COST = (1.1, 0.7) if WIDE else (1.4, 0.5)  # extra cost of a step of one row, and of two
+# The cost model.  Its unit is the time that a thread takes for the products of one row.
+_COSTS = PROCESSOR.costs
 _BARRIER_COST = 100_000  # in multiply-adds
 _THREAD_LAG = 1.1  # time of the slowest thread over the mean, if others do not take over its work
-_MEMBER_LAG = 1.2 if WIDE else 1.1  # the same for members of a team, who also fetch each other's results
 _MIN_GAIN = 0.97  # a finer cut must take less than this share of the coarser cut's estimated time
 
 _ALONE = contextlib.nullcontext(True)  # the context of a call without a team
@@ -173,7 +170,7 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
         return 1, 1
     lengths = seq_lens[seq_lens > 0].tolist()  # a list, because most batches are too small for NumPy
     work_of_row = products / sum(lengths)  # one multiply-add per number of the weights
-    lost = _FAR_WEIGHT_PASS_COST if work_of_row > L2_ELEMENTS else _WEIGHT_PASS_COST
+    lost = _COSTS.far_weight_pass if work_of_row > L2_ELEMENTS else _COSTS.weight_pass
     best = _best_turns(lengths, num_threads, lost, work_of_row)
     if may_meet:
         barrier = _BARRIER_COST if meets else 0
@@ -215,11 +212,11 @@ def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
         of_first = sorted(lengths[:: 2 * num_groups] + lengths[2 * num_groups - 1 :: 2 * num_groups], reverse=True)
         units = -(-unit_blocks // parts) / unit_blocks
         time = _rows_and_steps(of_first, lost) * work_of_row * units + lengths[0] * barrier
-        yield time * _MEMBER_LAG, num_groups, parts
+        yield time * _COSTS.member_lag, num_groups, parts
         parts *= 2
 
 
 def _rows_and_steps(lengths, lost):
     """Return the time of a group on one thread, in rows: all its rows, plus the rows `lost` at each step."""
     first, second, third = (*lengths[:3], 0, 0)[:3]
-    return sum(lengths) + _ONE_ROW_COST * (first - second) + _TWO_ROWS_COST * (second - third) + lost * first
+    return sum(lengths) + _COSTS.one_row * (first - second) + _COSTS.two_rows * (second - third) + lost * first

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-CACHE_LINE = 64  # bytes
+from varlen_rnn.runtime.cache import PROCESSOR
+
+CACHE_LINE = PROCESSOR.line_bytes
 MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, in use and idle together; each array counts as at least 4 MiB
 _owned: set[_Lender] = set()  # lenders whose memory is in use or idle
 _waiting: list[_Lender] = []  # lenders with idle memory, in the order of their release

@@ -68,10 +68,10 @@ def _symbols_alone(library):
     return parse_assembly(str(module)).as_bitcode()
 
 
-def compiled_for_level(level, kernel, arguments):
-    """Compile a kernel for the processors of a level; the code is only saved, as this host may not run it."""
+def compiled_for_processor(cpu, kernel, arguments):
+    """Compile a kernel for another processor; the code is only saved, as this host may not run it."""
     context = cpu_target.target_context
-    before, context._internal_codegen = context._internal_codegen, _generator_of(level)
+    before, context._internal_codegen = context._internal_codegen, _generator_of(cpu)
     try:
         return kernel._compiler._compile_core(arguments, None)
     finally:
@@ -79,12 +79,12 @@ def compiled_for_level(level, kernel, arguments):
 
 
 @functools.cache
-def _generator_of(level):
-    """Return a code generator for the processors of a level."""
+def _generator_of(cpu):
+    """Return a code generator for a processor, by LLVM's name."""
     before = config.CPU_NAME, config.CPU_FEATURES
-    config.CPU_NAME, config.CPU_FEATURES = level, ""
+    config.CPU_NAME, config.CPU_FEATURES = cpu, ""
     try:
-        return codegen.JITCPUCodegen(f"numba.exec.{level}")
+        return codegen.JITCPUCodegen(f"numba.exec.{cpu}")
     finally:
         config.CPU_NAME, config.CPU_FEATURES = before
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 import _thread
 import contextlib
 import contextvars
+import ctypes
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
@@ -40,7 +42,20 @@ _teams: list[object] = []  # callers that asked to be a team; the first is the t
 
 def _available_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    return len(affinity(0)) if affinity else _performance_cores() or os.cpu_count() or 1
+
+
+def _performance_cores() -> int:
+    """Return the number of a Mac's performance cores, or 0 if it is unknown.
+
+    Efficiency cores are left out, because the members of a team wait for the slowest one at each step.
+    """
+    if sys.platform != "darwin":
+        return 0
+    number, size = ctypes.c_int32(0), ctypes.c_size_t(4)
+    read = ctypes.CDLL(None).sysctlbyname
+    failed = read(b"hw.perflevel0.logicalcpu", ctypes.byref(number), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return 0 if failed else number.value
 
 
 def get_num_threads() -> int:

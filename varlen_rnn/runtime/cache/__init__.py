@@ -16,4 +16,4 @@ from varlen_rnn.runtime.cache.bundles import foreign_bundles, installed_bundles,
 from varlen_rnn.runtime.cache.disk import DiskCache
 from varlen_rnn.runtime.cache.environment import CHECKED, Environment, this_environment
 from varlen_rnn.runtime.cache.folders import KernelFolder, cache_folder, kernel_folders, remove
-from varlen_rnn.runtime.cache.level import FEATURES, HOST_LEVEL, LEVELS
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, PROCESSOR

@@ -11,11 +11,11 @@ from varlen_rnn.runtime.cache.bundles import usable_bundles
 from varlen_rnn.runtime.cache.environment import sources_known, this_environment
 from varlen_rnn.runtime.cache.fingerprint import fingerprint
 from varlen_rnn.runtime.cache.kernel_file import read_kernel, write_kernel
-from varlen_rnn.runtime.cache.level import TARGET
+from varlen_rnn.runtime.cache.level import LEVELS, TARGET
 from varlen_rnn.runtime.numba_internals import (
     Cache,
     can_be_saved,
-    compiled_for_level,
+    compiled_for_processor,
     from_bytes,
     start_runtime,
     target,
@@ -117,7 +117,7 @@ class DiskCache(Cache):
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_for_others():
-                compiled = compiled_for_level(TARGET, self._kernel, signature)
+                compiled = compiled_for_processor(LEVELS[TARGET].cpu, self._kernel, signature)
             write_kernel(path, to_bytes(compiled, self._linkable))
         except Exception:  # the disk is read-only or full, or the kernel cannot be pickled
             return
@@ -131,7 +131,7 @@ class DiskCache(Cache):
 @functools.cache
 def _is_for_others():
     """Return whether this process compiles kernels for another processor level than its own."""
-    return TARGET is not None and target()[1:] != (TARGET, "")
+    return TARGET is not None and target()[1:] != (LEVELS[TARGET].cpu, "")
 
 
 # `functools.cache` makes each of these run once per process and argument.

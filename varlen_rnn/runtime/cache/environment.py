@@ -21,7 +21,7 @@ from varlen_rnn.runtime.numba_internals import target
 # workload is among them because it decides which kernels an installation has.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "cli/workload.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "cli/workload.py"),
 )
 
 # Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is among them because
@@ -88,11 +88,11 @@ def environment_of_level(level):
     """Return the Environment of kernels that were compiled for a level of processors instead of one host.
 
     It names only the major version of NumPy and the minor version of Python, because kernels get arrays in Numba's own
-    layout and call only functions that do not change between patch releases.
+    layout and call only functions that do not change between patch releases.  LLVM's triple ends with the release of
+    macOS, which machine code does not depend on.
     """
-    return _environment(
-        ("level", *_versions_of_bundle(), llvm.get_process_triple(), level), f"{prefix_of_bundle()}{level}"
-    )
+    system = llvm.get_process_triple().rstrip("0123456789.")
+    return _environment(("level", *_versions_of_bundle(), system, level), f"{prefix_of_bundle()}{level}")
 
 
 def prefix_of_bundle():

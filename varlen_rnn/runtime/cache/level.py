@@ -8,41 +8,70 @@ import os
 
 import llvmlite.binding as llvm
 
-_V3 = ("avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse4.2", "xsave")
-LEVELS = {
-    "x86-64-v4": (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
-    "x86-64-v3": _V3,
-}
+from varlen_rnn.errors import InputError
+from varlen_rnn.runtime.processor import PROCESSORS, processor_of, rows_of
+
+VARIABLE = "VARLEN_RNN_LEVEL"  # environment variable
 
 
-def level_of(features):
-    """Return the level whose kernels a host with these features uses, or None if it must compile its own.
-
-    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.
-
-    Parameters
-    ----------
-    features : dict of str to bool
-        By LLVM's name of each feature, whether the host has it.
+def levels_of(triple):
+    """Return the levels of an architecture, `{name: Level}`.
 
     Examples
     --------
-    >>> level_of(dict.fromkeys(LEVELS["x86-64-v3"], True))
+    >>> list(levels_of("x86_64-pc-windows-msvc")), list(levels_of("arm64-apple-darwin23.1.0"))
+    (['x86-64-v4', 'x86-64-v3'], ['arm64'])
+    """
+    return {row.level.name: row.level for row in rows_of(triple) if row.level}
+
+
+def level_of(triple, features):
+    """Return the level whose kernels a host with these features uses, or None if it must compile its own.
+
+    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.  The arguments are those
+    of `processor_of`.
+
+    Examples
+    --------
+    >>> triple = "x86_64-unknown-linux-gnu"
+    >>> level_of(triple, dict.fromkeys(levels_of(triple)["x86-64-v3"].features, True))
     'x86-64-v3'
-    >>> level_of({"avx": True}) is None
+    >>> level_of(triple, {"avx": True}) is None
     True
     """
-    level = next((name for name, needed in LEVELS.items() if all(map(features.get, needed))), None)
-    return None if level == "x86-64-v3" and features.get("avx512f") else level
+    level = processor_of(triple, features).level
+    return level.name if level and all(map(features.get, level.features)) else None
+
+
+def check_level(name, what):
+    """Return the name of a level of this architecture, or raise an InputError about `what`."""
+    if name in LEVELS:
+        return name
+    foreign = name in {row.level.name for row in PROCESSORS.values() if row.level}
+    hint = "kernels are compiled on the architecture that runs them" if foreign else None
+    known = " or ".join(LEVELS) or "there is none"
+    raise InputError(what, expected=f"a level of this architecture, {known}", got=name, hint=hint)
 
 
 def runs_here(level):
-    """Return whether this host has all features of a level."""
-    return all(map(llvm.get_host_cpu_features().get, LEVELS[level]))
+    """Return whether this host has all features of a level of its architecture."""
+    return all(map(llvm.get_host_cpu_features().get, LEVELS[level].features))
+
+
+def variables_of(level):
+    """Return the environment variables of a process that compiles kernels for a level.
+
+    On a host that lacks the level, each kernel is compiled for the level and again for this host.
+    """
+    chosen = {VARIABLE: level}
+    return chosen | {"NUMBA_CPU_NAME": LEVELS[level].cpu, "NUMBA_CPU_FEATURES": ""} if runs_here(level) else chosen
 
 
 # These are read once at import, because compiled kernels do not change.
-TARGET = os.environ.get("VARLEN_RNN_LEVEL")
-HOST_LEVEL = level_of(llvm.get_host_cpu_features())
-# The features that determine the shape of tiles.
-FEATURES = dict.fromkeys(LEVELS[TARGET], True) if TARGET else dict(llvm.get_host_cpu_features())
+_TRIPLE, _FEATURES = llvm.get_process_triple(), llvm.get_host_cpu_features()
+LEVELS = levels_of(_TRIPLE)  # the levels of this architecture
+HOST_LEVEL = level_of(_TRIPLE, _FEATURES)
+_wanted = os.environ.get(VARIABLE)
+TARGET = check_level(_wanted, VARIABLE) if _wanted else None
+# The processor that this process compiles for.
+PROCESSOR = processor_of(_TRIPLE, dict.fromkeys(LEVELS[TARGET].features, True) if TARGET else _FEATURES)
