@@ -349,3 +349,30 @@ def test_tokens_and_dates_in_a_table_get_advice(tmp_path):
         vr.InputError, match=r"field 'x': expected a number, got '1,5' \(a decimal comma\? pandas.read_csv"
     ):
         vr.data.read(tmp_path / "a.csv", id="id", ignore=["t"], delimiter=";")
+
+
+def test_a_model_says_what_streams():
+    class Tagger(vr.nn.Module):
+        def __init__(self):
+            self.lstm, self.head = vr.nn.LSTM(2, 3), vr.nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0])
+
+        @property
+        def broken(self):
+            raise AttributeError("a message of its own")
+
+    for model in (Tagger(), vr.nn.Sequential(vr.nn.Linear(2, 2)), vr.nn.Linear(2, 2)):
+        with pytest.raises(AttributeError, match=r"no attribute 'stream' \(write model\.lstm\.stream\(\).*model\.head"):
+            model.stream()
+        with pytest.raises(AttributeError, match=r"'register_buffer' \(write self\.name = nn\.Buffer"):
+            model.register_buffer("mean", np.zeros(2))
+        assert not hasattr(model, "stream")
+    model = Tagger()
+    with pytest.raises(AttributeError, match=r"a message of its own"):
+        _ = model.broken
+    with pytest.raises(AttributeError, match="'Tagger' object has no attribute 'nothing'"):
+        _ = model.nothing
+    row, stream = np.ones(2, np.float32), model.lstm.stream()
+    assert model.head(stream(row)).shape == (1,)

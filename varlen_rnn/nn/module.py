@@ -209,12 +209,13 @@ class Module:
     add_module, apply = Elsewhere("self.name = module"), Elsewhere("for module in model.modules(): ...")
     normalised: tuple[str, ...] = ()  # names of parameters that `weight_norm` computes from `{name}_v` and `{name}_g`
 
-    if not TYPE_CHECKING:  # Hidden, because type checkers would accept any attribute name.
+    if not TYPE_CHECKING:  # Hidden, because type checkers would accept any attribute name, and refuse another `stream`.
+        stream = Elsewhere("model.lstm.stream() for the recurrent layer inside, and model.head(stream(row)) after it")
 
         def __getattr__(self, name):
             if name in self.normalised:
                 return weight_norm(getattr(self, f"{name}_v"), getattr(self, f"{name}_g"))
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return object.__getattribute__(self, name)  # raises the error again, with its own message
 
         def __setattr__(self, name, value):
             kept = vars(self).get(name)
