@@ -242,6 +242,26 @@ def test_names_that_nodes_could_have(tmp_path):
     model.check((2, 0, 3), **{"Gather/3": rows_of((2, 0, 3), 4)})
 
 
+@pytest.mark.parametrize("module", [vr.nn.LSTM(4, 5), vr.nn.Linear(4, 5)], ids=["LSTM", "Linear"])
+def test_a_module_gets_the_code_that_records_it(module, tmp_path):
+    path = tmp_path / "a.onnx"
+    with pytest.raises(vr.ProgramError, match=r"expected a Program, got L[A-Za-z]+ \(record a call of it") as raised:
+        vo.export(module, path)
+    names = {"vr": vr, "model": module, "path": path}
+    for code in str(raised.value.hint).split("`")[1::2]:
+        exec(code, names)
+    assert onnxruntime.InferenceSession(path).get_outputs()[0].name == names["y"].name
+
+
+def test_fetches_of_a_pruned_program(tmp_path):
+    with vr.program_guard() as program:
+        y = vr.nn.Linear(4, 5)(vr.feed_data("x", [-1, 4], "float32"))
+    with pytest.raises(vr.ProgramError, match=r"fetches: expected a list of Variables or names, got none \(.*\[y\]"):
+        vo.export(program, tmp_path / "a.onnx")
+    vo.export(program.prune([y]), tmp_path / "a.onnx")
+    assert [output.name for output in onnxruntime.InferenceSession(tmp_path / "a.onnx").get_outputs()] == [y.name]
+
+
 def test_what_onnx_cannot_say(tmp_path):
     def refused(function, message, **feeds):
         with vr.program_guard() as program:

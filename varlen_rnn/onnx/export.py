@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.nn import Module
+from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.onnx.graph import Graph, Sequences, Value, needed
 from varlen_rnn.onnx.operators import SAID, Unsaid, one_node
 from varlen_rnn.program.attrs import decode
@@ -25,6 +27,10 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.whole_file import write_file
 
 OPSET, IR_VERSION = 17, 8
+_RECORDING = (
+    "record a call of it: `with vr.program_guard() as program: {y} = model(vr.feed_data("
+    "'x', [-1, {size}], 'float32', lod_level=1))`, then `vr.onnx.export(program, path, [y])`"
+)
 _LENGTHS = "_lengths"  # suffix of the names of inputs with lengths
 
 
@@ -37,7 +43,7 @@ def library() -> Any:
         raise ProgramError("onnx", expected="a package that is installed", got="none", hint=hint) from error
 
 
-def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> None:
+def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None = None) -> None:
     """Write the part of a program that computes the fetched variables as an ONNX model for inference.
 
     A feed with a LoD becomes two inputs: a padded batch `(sequences, steps, ...)` with the feed's name, and the int64
@@ -50,8 +56,9 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
         A recorded or loaded program; `Program.prune` removes operators that only training needs.
     path : str or path
         The file to write; an error leaves no half-written file.
-    fetches : list of Variables or str
-        The variables that become the outputs of the model, with the same names.
+    fetches : list of Variables or str, optional
+        The variables that become the outputs of the model, with the same names; by default, `program.fetch_names`,
+        which a pruned or loaded program has.
 
     Raises
     ------
@@ -70,14 +77,25 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str]) -> No
     """
     onnx = library()
     if not isinstance(program, Program):
-        raise ProgramError("onnx.export, program", expected="a Program", got=type(program).__name__)
+        hint = _recording(program) if isinstance(program, Module) else None
+        raise ProgramError("onnx.export, program", expected="a Program", got=type(program).__name__, hint=hint)
     path = check_path(path, "onnx.export, path")
+    fetches = program.fetch_names if fetches is None else fetches
+    if isinstance(fetches, (list, tuple)) and not fetches:
+        hint = "the Variables that the model returns: export(program, path, [y])"
+        raise ProgramError("onnx.export, fetches", expected="a list of Variables or names", got="none", hint=hint)
     pruned = program.prune(fetches)
     writer = _Writer(onnx, pruned)
     writer.write()
     model = writer.model()
     onnx.checker.check_model(model)
     write_file(path, model.SerializeToString())
+
+
+def _recording(module: Module) -> str:
+    """Return the code that records a program of a module."""
+    returned = "y, _" if isinstance(module, Recurrent) else "y"
+    return _RECORDING.format(y=returned, size=getattr(module, "input_size", getattr(module, "in_features", 8)))
 
 
 class _Writer:
