@@ -7,7 +7,7 @@ Source: the operators' documentation, opset 22.
 import numpy as np
 
 import varlen_rnn as vr
-from varlen_rnn.onnx import nodes, recurrent
+from varlen_rnn.onnx import layers, recurrent
 
 DEFAULTS = {kind: [name.capitalize() for name in names] for kind, names in recurrent.DEFAULTS.items()}
 # Our name of each activation, and how many of alpha and beta it takes.
@@ -26,12 +26,12 @@ def run(kind, attributes, inputs):
         np.concatenate([part[:length] for part, length in zip(x, lengths, strict=True)]), [lengths]
     )
     directions = DIRECTIONS[attributes.get("direction", "forward")]
-    specs = nodes.activations_of(kind, attributes, len(directions))
+    specs = layers.activations_of(kind, attributes, len(directions))
     y = np.zeros((steps, len(directions), count, inputs["R"].shape[2]), x.dtype)
     last = []
     for number, direction in enumerate(directions):
         weights = [None if inputs.get(name) is None else inputs[name][number] for name in "WRBP"]
-        layer = nodes.layer_of(kind, attributes, direction, specs[number], weights)
+        layer = layers.layer_of(kind, attributes, direction, specs[number], weights)
         states = [inputs.get(f"initial_{name}") for name in "hc"[: len(layer.cell.states)]]
         states = [None if s is None else (s[:, number] if batchwise else s[number])[None] for s in states]
         given = (

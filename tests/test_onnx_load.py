@@ -161,14 +161,14 @@ def test_refusals(tmp_path):
             vo.load(path)
 
     mean = helper.make_node("ReduceMean", ["y"], ["z"], axes=[0])
-    refused("ReduceMean over steps", layer, mean)
+    refused("ReduceMean 'z' over steps", layer, mean)
     refused("CumSum", layer, helper.make_node("CumSum", ["y", "axis"], ["z"]), more={"axis": np.array(0)})
     odd = helper.make_node("RNN", ["x", "w", "r"], ["y", "h"], hidden_size=5, activations=["Elu2"])
     refused("with the activation Elu2", odd, helper.make_node("Relu", ["h"], ["z"]))
-    refused("a model with RNN, GRU or LSTM, got none", helper.make_node("Relu", ["x"], ["z"]))
+    refused("a graph with RNN, GRU or LSTM, got none", helper.make_node("Relu", ["x"], ["z"]))
     several = [helper.make_node("CumSum", ["y", "axis"], ["a"]), helper.make_node("Hardmax", ["y"], ["b"])]
     refused(
-        r"got CumSum, Hardmax \(docs",
+        r"got CumSum 'a', Hardmax 'b' \(docs",
         layer,
         *several,
         helper.make_node("Add", ["a", "b"], ["z"]),
@@ -245,10 +245,10 @@ def test_shapes_of_which_a_run_tells_a_size(shape, wanted, tmp_path):
 
 NODE = helper.make_node
 REFUSED = {
-    "Add of theirs": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
-    "LSTM of theirs": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},
+    "Add 'z' of theirs": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
+    "LSTM 'y' of theirs": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},
     "random numbers": {"nodes": [NODE("RandomNormal", [], ["a"], shape=[1]), NODE("Add", ["h", "a"], ["z"])]},
-    "Dropout in training": {
+    "Dropout 'z' in training": {
         "nodes": [NODE("Dropout", ["h", "ratio", "on"], ["z"])],
         "constants": {"ratio": np.float32(0.5), "on": np.array(True)},
     },
@@ -257,7 +257,7 @@ REFUSED = {
         "nodes": [NODE("LayerNormalization", ["h", "scale"], ["z"], axis=1)],
         "constants": {"scale": np.ones(5, np.float32)},
     },
-    "Squeeze of an axis of 5": {
+    "Squeeze 'z' of an axis of 5": {
         "nodes": [NODE("Squeeze", ["y", "axes"], ["z"])],
         "constants": {"axes": np.array([3])},
     },
@@ -279,7 +279,7 @@ REFUSED = {
     r"W is \(20, 4\)": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"w": GATES["w"][0]}},
     r"B is \(1, 7\)": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"b": GATES["b"][:, :7]}},
     r"R is \(1, 20, 5\) float64": {"nodes": [NODE("Relu", ["h"], ["z"])], "constants": {"r": np.ones((1, 20, 5))}},
-    "ConstantOfShape of constants": {
+    "ConstantOfShape 'a' of constants": {
         "nodes": [NODE("ConstantOfShape", ["shape"], ["a"]), NODE("Add", ["h", "a"], ["z"])],
         "constants": {"shape": np.array([2**60, 2**60])},
     },
@@ -287,7 +287,7 @@ REFUSED = {
         "nodes": [NODE("Relu", ["h"], ["z"])],
         "inputs": [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None])],
     },
-    "Add of rows of sequences and of rows without sequences": {
+    "Add 'a' of rows of sequences and of rows without sequences": {
         "before": [NODE("Add", ["x", "v"], ["a"])],
         "names": "awrb",
         "nodes": [NODE("Relu", ["h"], ["z"])],
@@ -343,10 +343,86 @@ def damaged(kind):
         ("zeros long", r"tensor 'zeros': expected numbers of shape \[1\] and type FLOAT, got "),
         ("zeros unknown", r"tensor 'zeros': expected numbers of shape \[1\] and type 99, got "),
         ("input", "input 'x': expected a data type of ONNX, got 99"),
-        ("cast", "got Cast to the data type 99"),
+        ("cast", "got Cast 'cast' to the data type 99"),
     ],
 )
 def test_a_damaged_model_is_an_error_of_ours(kind, message, tmp_path):
     (tmp_path / "a.onnx").write_bytes(damaged(kind).SerializeToString())
     with pytest.raises(vr.ProgramError, match=message):
         vo.load(tmp_path / "a.onnx")
+
+
+def nested(tmp_path, *behind):
+    """Write a model whose LSTM is in a branch of an If."""
+    branch = helper.make_graph(
+        [helper.make_node("LSTM", ["x", "w", "r", "b"], ["", "found"], hidden_size=5, name="inner")],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("found", TensorProto.FLOAT, [None, None, 5])],
+    )
+    node = helper.make_node("If", ["on"], ["z"], name="choice", then_branch=branch, else_branch=branch)
+    inputs = [("x", TensorProto.FLOAT, [None, None, 4]), ("on", TensorProto.BOOL, [])]
+    return saved(tmp_path / "a.onnx", [node, *behind], inputs, [("z", 3)], GATES)
+
+
+def test_a_layer_inside_of_a_node_is_named(tmp_path):
+    place = "LSTM 'inner' in [a-z]+_branch of If 'choice'"
+    with pytest.raises(vr.ProgramError, match=f"a graph with RNN, GRU or LSTM, got {place}.*export the module"):
+        vo.load(nested(tmp_path))
+    with pytest.raises(vr.ProgramError, match=rf"got If 'choice' \(with a graph inside, which is not read: {place}"):
+        vo.load(nested(tmp_path, NODE("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5)))
+
+
+@pytest.mark.parametrize("steps", [(3, 6, 10), (-1, 6, 10), (3, -1, 10), (0, 0, 10), (3, 6, -1)])
+def test_reshapes_to_the_batch_that_a_model_declares(steps, tmp_path):
+    layer = NODE("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")
+    nodes = [layer, NODE("Transpose", ["y"], ["a"], perm=[0, 2, 1, 3]), NODE("Reshape", ["a", "shape"], ["z"])]
+    constants = {name: np.concatenate([array, -array]) for name, array in GATES.items()} | {"shape": np.array(steps)}
+    inputs = [("x", TensorProto.FLOAT, [3, 6, 4])]
+    path = saved(tmp_path / "a.onnx", nodes, inputs, [("z", 3)], constants)
+    (found,) = vr.Executor().run(vo.load(path), {"x": ROWS})
+    padded = np.zeros((3, 6, 4), np.float32)
+    padded[:, 0] = ROWS.data[:3]
+    (wanted,) = run_theirs(path, {"x": padded})
+    np.testing.assert_allclose(found.data[:3], wanted[:, 0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 10), (18, 10), (3, 6, 2, 6), (3, 12, 5), (6, -1, 10)])
+def test_reshapes_that_mix_steps_and_sequences_are_refused(shape, tmp_path):
+    layer = NODE("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")
+    nodes = [layer, NODE("Transpose", ["y"], ["a"], perm=[0, 2, 1, 3]), NODE("Reshape", ["a", "shape"], ["z"])]
+    constants = {name: np.concatenate([array, -array]) for name, array in GATES.items()} | {"shape": np.array(shape)}
+    path = saved(tmp_path / "a.onnx", nodes, [("x", TensorProto.FLOAT, [3, 6, 4])], [("z", 3)], constants)
+    with pytest.raises(vr.ProgramError, match=r"Reshape 'z' to \("):
+        vo.load(path)
+
+
+def test_lengths_that_are_not_those_of_the_input_are_refused(tmp_path):
+    lengths = helper.make_tensor_value_info("lengths", TensorProto.INT32, [None])
+    less = NODE("Sub", ["lengths", "one"], ["fewer"])
+    path = lstm_and(
+        tmp_path / "a.onnx",
+        [NODE("Relu", ["h"], ["z"])],
+        ["z"],
+        before=[less],
+        inputs=[lengths],
+        constants={"one": np.array([1], np.int32)},
+        names=["x", "w", "r", "b", "fewer"],
+    )
+    with pytest.raises(vr.ProgramError, match="LSTM 'y' with lengths that are computed"):
+        vo.load(path)
+
+
+@pytest.mark.parametrize("kind", ["ConstantOfShape", "Expand", "Tile", "Range"])
+def test_constants_that_fill_the_memory_are_refused(kind, tmp_path):
+    many = np.array([2**20, 2**20])
+    inputs = {
+        "ConstantOfShape": {"shape": many},
+        "Expand": {"zero": np.zeros((1, 1), np.float32), "shape": many},
+        "Tile": {"zero": np.zeros((1, 1), np.float32), "times": many},
+        "Range": {"first": np.float32(0), "end": np.float32(2**40), "step": np.float32(1)},
+    }[kind]
+    nodes = [NODE(kind, list(inputs), ["a"]), NODE("Add", ["h", "a"], ["z"])]
+    path = lstm_and(tmp_path / "a.onnx", nodes, ["z"], constants=inputs)
+    with pytest.raises(vr.ProgramError, match=rf"{kind} 'a' of constants \(.* bytes"):
+        vo.load(path)

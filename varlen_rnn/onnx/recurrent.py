@@ -13,6 +13,7 @@ import numpy as np
 
 # The position in ONNX of each gate of our cells.  GRU: r z n here, z r h in ONNX.  LSTM: i f g o here, i o f c in ONNX.
 ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
+LAYERS = tuple(ORDERS)
 DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 # For each activation: its name in ONNX, and whether it takes the parameters alpha and beta (1) or not (0).
 ACTIVATIONS = {

@@ -1,0 +1,98 @@
+"""Models of PyTorch's default exporter, which knows the batch of its example, run on batches of other lengths."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+import varlen_rnn.onnx as vo
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript", reason="torch's default exporter needs onnxscript, which is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
+LENGTHS = [5, 2, 0, 1]
+
+
+class Layer(torch.nn.Module):
+    """A layer with the last states of its batch as further outputs."""
+
+    def __init__(self, kind, layers=1, both=False, batch_first=False, bias=True):
+        super().__init__()
+        self.batch_first = batch_first
+        self.layer = getattr(torch.nn, kind)(
+            4, 5, num_layers=layers, bidirectional=both, batch_first=batch_first, bias=bias
+        )
+
+    def forward(self, x):
+        y, last = self.layer(x)
+        return (y, *last) if isinstance(last, tuple) else (y, last)
+
+
+def exported(module, path, dynamic=()):
+    """Export a module with an example of 3 sequences of 6 steps; `dynamic` has the axes of x that stay free."""
+    x = torch.randn((3, 6, 4) if module.batch_first else (6, 3, 4))
+    free = {axis: torch.export.Dim(f"axis_{axis}") for axis in dynamic}
+    torch.onnx.export(module, (x,), path, dynamo=True, dynamic_shapes=(free,) if dynamic else None, verbose=False)
+    return path
+
+
+def check(module, path):
+    """Compare a model on sequences of other lengths with the module on each of them alone."""
+    program = vo.load(path)
+    sequences = [torch.randn(length, 4) for length in LENGTHS]
+    rows = vr.create_lod_tensor(torch.cat(sequences).numpy(), [LENGTHS])
+    found, *last = vr.Executor().run(program, feed={"x": rows})
+    with torch.no_grad():
+        alone = [module(part[None] if module.batch_first else part[:, None]) for part in sequences if len(part)]
+    y = torch.cat([part[0].squeeze(0 if module.batch_first else 1) for part in alone])
+    assert found.lod() == rows.lod()
+    np.testing.assert_allclose(found, y, rtol=0, atol=1e-5)
+    for state, *parts in zip(last, *(part[1:] for part in alone), strict=True):
+        np.testing.assert_allclose(np.asarray(state)[:, np.array(LENGTHS) > 0], torch.cat(parts, 1), rtol=0, atol=1e-5)
+        assert not np.asarray(state)[:, 2].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "steps first"])
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_layers(kind, bias, batch_first, tmp_path):
+    torch.manual_seed(0)
+    for layers, both in itertools.product((1, 2), (False, True)):
+        module = Layer(kind, layers, both, batch_first, bias).eval()
+        check(module, exported(module, tmp_path / "a.onnx"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "steps first"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_free_axes(kind, batch_first, dynamic, tmp_path):
+    torch.manual_seed(0)
+    module = Layer(kind, 2, True, batch_first).eval()
+    check(module, exported(module, tmp_path / "a.onnx", dynamic))
+
+
+def test_a_whole_model(tmp_path):
+    class Tagger(torch.nn.Module):
+        batch_first = True
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.GRU(4, 5, batch_first=True, bidirectional=True)
+            self.norm, self.behind = torch.nn.LayerNorm(10), torch.nn.Linear(10, 3)
+
+        def forward(self, x):
+            y, h = self.layer(x)
+            return torch.log_softmax(self.behind(torch.relu(self.norm(y))), -1), h
+
+    torch.manual_seed(0)
+    module = Tagger().eval()
+    check(module, exported(module, tmp_path / "a.onnx"))
+    check(module, exported(module, tmp_path / "b.onnx", (0, 1)))
+
+
+def test_steps_that_were_unrolled_are_named(tmp_path):
+    with pytest.raises(vr.ProgramError, match=r"RNN, GRU or LSTM, got none .*dynamo=False"):
+        vo.load(exported(Layer("RNN").eval(), tmp_path / "a.onnx"))

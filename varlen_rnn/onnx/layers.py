@@ -1,0 +1,133 @@
+"""Convert ONNX's RNN, GRU and LSTM to recurrent layers of this library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn import nn
+from varlen_rnn.nn import functional as F
+from varlen_rnn.onnx import forms
+from varlen_rnn.onnx.checks import Unread
+from varlen_rnn.onnx.nodes import reads
+from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, ORDERS
+from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown
+from varlen_rnn.tape.variable import Variable
+
+_OURS = {theirs: (ours, alpha, beta) for ours, (theirs, alpha, beta) in ACTIVATIONS.items()}
+_WAYS = {"forward": ["forward"], "reverse": ["backward"], "bidirectional": ["forward", "backward"]}
+
+
+@reads("RNN", "GRU", "LSTM", layout=forms.flag, input_forget=forms.flag, linear_before_reset=forms.flag)
+def _recurrent(
+    kind: str, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any, initial_h: Any, initial_c: Any = None, p: Any = None,
+    *, direction: str, layout: bool = False, hidden_size: int | None = None, **attributes: Any,
+) -> list[Any]:  # fmt: skip
+    axes = (SEQUENCES, STEPS, 0) if layout else (STEPS, SEQUENCES, 0)
+    if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in (w, r)):
+        raise Unread("of inputs that are no sequences of rows, or whose weights are computed")
+    _check_lengths(sequence_lens)
+    _check_weights(kind, direction, x.variable.shape[1], hidden_size, w, r, b, p)
+    specs = activations_of(kind, attributes, len(_WAYS[direction]))
+    states = [_state(state, layout) for state in ([initial_h, initial_c] if kind == "LSTM" else [initial_h])]
+    outputs, ends = [], []
+    for number, way in enumerate(_WAYS[direction]):
+        weights = [None if value is None else value[number] for value in (w, r, b, p)]
+        layer = layer_of(kind, attributes, way, specs[number], weights)
+        given = [None if state is None else state[number : number + 1] for state in states]
+        start = None if given == [None] * len(given) else tuple(given) if len(given) > 1 else given[0]
+        y, last = layer(x.variable, start)
+        outputs.append(y)
+        ends.append(last if isinstance(last, tuple) else (last,))
+    joined = outputs[0] if len(outputs) == 1 else F.concat(outputs, axis=1)
+    rows = joined.reshape(-1, len(outputs), r.shape[2])
+    axes = (SEQUENCES, STEPS, 0, 1) if layout else (STEPS, 0, SEQUENCES, 1)
+    last = [
+        of_state[0] if len(of_state) == 1 else F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)
+    ]
+    return [x._replace(variable=rows, axes=axes), *(state.transpose(0, 1) if layout else state for state in last)]
+
+
+def _check_lengths(lengths: Any) -> None:
+    if isinstance(lengths, np.ndarray):
+        raise Unread("with lengths that are constants: these of sequences come with their LoD")
+    if isinstance(lengths, (Rows, Variable)) or (isinstance(lengths, Unknown) and lengths.lengths == "computed"):
+        raise Unread("with lengths that are computed: these of sequences come with their LoD")
+
+
+def _check_weights(kind: str, direction: str, size: int, hidden: int | None, w: Any, r: Any, b: Any, p: Any) -> None:
+    if direction not in _WAYS:
+        raise Unread(f"with the direction {direction!r}")
+    count, gates = len(_WAYS[direction]), len(ORDERS[kind])
+    hidden = hidden or (r.shape[-1] if r.ndim else 0)
+    size = w.shape[-1] if size == -1 and w.ndim else size
+    shapes = (gates * hidden, size), (gates * hidden, hidden), (2 * gates * hidden,), (3 * hidden,)
+    for name, value, shape in zip("WRBP", (w, r, b, p), shapes, strict=True):
+        if value is None:
+            continue
+        if not isinstance(value, np.ndarray):
+            raise Unread(f"whose {name} is computed")
+        if value.shape != (count, *shape) or value.dtype != w.dtype:
+            raise Unread(f"whose {name} is {value.shape} {value.dtype}, not {(count, *shape)} {w.dtype}")
+
+
+def _state(state: Any, layout: bool) -> Any:
+    """Return the initial states of a layer, or None for zeros, which are the default for any number of sequences."""
+    if state is None or (isinstance(state, Unknown) and state.is_zeros):
+        return None
+    if isinstance(state, np.ndarray) and state.ndim == 3 and not state.any():
+        return None
+    if not isinstance(state, (Variable, np.ndarray)):
+        raise Unread("of initial states that are computed from shapes")
+    state = Variable(state) if isinstance(state, np.ndarray) else state
+    return state.transpose(0, 1) if layout else state
+
+
+def activations_of(kind: str, attributes: dict[str, Any], count: int) -> list[list[Any]]:
+    """Return the activations of each direction, with the parameters alpha and beta assigned in ONNX's order."""
+    named = {ours: theirs for theirs, (ours, _, _) in _OURS.items()}
+    size = len(DEFAULTS[kind])
+    names = attributes.get("activations") or [named[name] for name in DEFAULTS[kind]] * count
+    if len(names) != size * count:
+        raise Unread(f"with {len(names)} activations, not {size * count}")
+    alphas, betas = list(attributes.get("activation_alpha", ())), list(attributes.get("activation_beta", ()))
+    specs: list[Any] = []
+    for name in names:
+        if name not in _OURS:
+            raise Unread(f"with the activation {name}")
+        ours, alpha, beta = _OURS[name]
+        numbers = [values.pop(0) for values, takes in ((alphas, alpha), (betas, beta)) if takes and values]
+        specs.append((ours, *numbers) if numbers else ours)
+    return [specs[number * size : (number + 1) * size] for number in range(count)]
+
+
+def layer_of(kind: str, attributes: dict[str, Any], way: str, specs: list[Any], weights: list[Any]) -> Any:
+    """Return a recurrent layer for one direction of an ONNX node, with the node's weights."""
+    w, r, b, p = weights
+    options: dict[str, Any] = {"clip": attributes.get("clip")}
+    if kind == "RNN":
+        options["nonlinearity"] = specs[0]
+    elif kind == "GRU":
+        options |= {"reset_after": bool(attributes.get("linear_before_reset", 0)), "activations": specs}
+    else:
+        coupled = bool(attributes.get("input_forget", 0))
+        options |= {"peepholes": p is not None, "coupled": coupled, "activations": specs}
+    layer = getattr(nn, kind)(w.shape[1], r.shape[1], direction=way, dtype=w.dtype, **options)
+    b = np.zeros(2 * len(w), w.dtype) if b is None else b
+    named = dict(zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), (w, r, *np.split(b, 2)), strict=True))
+    values = {name: _ours(value, kind, options.get("coupled", False)) for name, value in named.items()}
+    if p is not None:
+        values |= dict(zip(("p_i", "p_o", "p_f"), np.split(p, 3), strict=True))
+    suffix = "_l0_reverse" if way == "backward" else "_l0"
+    layer.load_state_dict({name: values[name.removesuffix(suffix)] for name in layer.state_dict()})
+    return layer
+
+
+def _ours(array: np.ndarray, kind: str, coupled: bool) -> np.ndarray:
+    """Reorder blocks of gates from ONNX's order to ours; if `coupled`, leave out the forget gate."""
+    parts = np.split(array, len(ORDERS[kind]))
+    ours = [parts[place] for place in ORDERS[kind]]
+    if coupled:  # a coupled LSTM has no weights for f
+        del ours[1]
+    return np.concatenate(ours)

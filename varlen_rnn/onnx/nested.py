@@ -1,0 +1,42 @@
+"""Find recurrent layers that are no nodes of an ONNX model's own graph, so that an error says where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.onnx.checks import label
+from varlen_rnn.onnx.recurrent import LAYERS
+
+_UNROLLED = (
+    "onnxruntime runs any other as it is; PyTorch's default exporter replaces nn.RNN by single steps: "
+    "torch.onnx.export(..., dynamo=False) keeps it"
+)
+_CHOSEN = (
+    "no graph inside of a node is read: export the module that this graph was made from as a model of its own, without "
+    "the condition or loop"
+)
+
+
+def inner_layers(node: Any) -> Iterator[str]:
+    """Yield words for each recurrent layer in the graphs of a node, and in the graphs of their nodes."""
+    for item in node.attribute:
+        for graph in (*([item.g] if item.HasField("g") else []), *item.graphs):
+            for inner in graph.node:
+                if inner.op_type in LAYERS:
+                    yield f"{label(inner)} in {item.name} of {label(node)}"
+                yield from (f"{text} in {item.name} of {label(node)}" for text in inner_layers(inner))
+
+
+def check_layers(model: Any) -> None:
+    """Raise unless the graph of a model has a recurrent layer; the error says where its layers are instead."""
+    if any(node.op_type in LAYERS for node in model.graph.node):
+        return
+    found = [text for node in model.graph.node for text in inner_layers(node)]
+    for function in model.functions:
+        found += [
+            f"{label(node)} in the function {function.name!r}" for node in function.node if node.op_type in LAYERS
+        ]
+    got, hint = (", ".join(found[:2]), _CHOSEN) if found else ("none", _UNROLLED)
+    raise ProgramError("onnx.load", expected="a graph with RNN, GRU or LSTM", got=got, hint=hint)

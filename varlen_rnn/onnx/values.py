@@ -1,0 +1,76 @@
+"""What stands for a value of an ONNX model while it is loaded: rows of sequences, or a shape that only a run tells.
+
+Other values are Variables, and NumPy arrays if they are constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from varlen_rnn.onnx.checks import Unread
+from varlen_rnn.tape.variable import Variable
+
+STEPS, SEQUENCES = "steps", "sequences"
+
+
+class Rows(NamedTuple):
+    """Rows of sequences in place of a padded ONNX value.
+
+    `axes` has the meaning of each axis of the ONNX value: STEPS, SEQUENCES, or the index of an axis of a row.
+    `declared` has the numbers of steps and of sequences that the model declares for its input, or -1.  A model that was
+    exported for one shape of batches has them in its reshapes.
+    """
+
+    variable: Variable
+    axes: tuple[Any, ...]
+    declared: Mapping[str, int]
+
+    def place(self, axis: int) -> int:
+        """Return the variable's axis for an axis of the ONNX value; raise if that runs over steps or sequences."""
+        found = self.axes[axis]
+        if isinstance(found, str):
+            raise Unread(f"over {found}")
+        return found + 1
+
+    def without(self, dropped: Sequence[int]) -> tuple[Any, ...]:
+        """Return `axes` without the dropped positions, with the remaining axes of a row renumbered from 0."""
+        kept = [axis for place, axis in enumerate(self.axes) if place not in dropped]
+        order = sorted(axis for axis in kept if not isinstance(axis, str))
+        return tuple(axis if isinstance(axis, str) else order.index(axis) for axis in kept)
+
+
+class Unknown(NamedTuple):
+    """A value that is known only in a run.
+
+    `is_zeros` is True for zeros of a shape that is not known.  `lengths` is "given" for the lengths of the sequences,
+    "computed" for numbers that are computed from them, and None for other values.
+    """
+
+    is_zeros: bool = False
+    lengths: str | None = None
+
+
+class Sizes(NamedTuple):
+    """A shape, or numbers computed from shapes; `numbers` has integers, STEPS, SEQUENCES, and None for other sizes."""
+
+    numbers: np.ndarray
+
+
+def variable_of(x: Any) -> Any:
+    """Return the Variable of rows, and any other value itself."""
+    return x.variable if isinstance(x, Rows) else x
+
+
+def like(x: Any, variable: Variable) -> Any:
+    """Return a value in place of `x`: rows with the same axes if `x` has rows of sequences."""
+    return x._replace(variable=variable) if isinstance(x, Rows) else variable
+
+
+def rank_of(x: Any) -> int:
+    """Return the rank of the ONNX value that `x` stands for; 0 for a shape that is not known."""
+    if isinstance(x, Rows):
+        return len(x.axes)
+    return x.numbers.ndim if isinstance(x, Sizes) else getattr(x, "ndim", 0)
