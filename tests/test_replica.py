@@ -1,6 +1,9 @@
 """Ranks train as one process does: threads of this process here, real ranks in `test_distributed.py`."""
 
 import copy
+import gc
+import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -101,6 +104,157 @@ def test_losses_over_all_ranks(name, size):
             assert (got is None) == (expected is None)
             if got is not None:
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
+MASK = np.array([1, 0, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1], np.float32)  # of two ranks of 6 rows, 3 and 4 count
+
+
+def masked(divide, variable=vr.Variable):
+    """Return the loss of a model over the rows that a mask leaves, divided as `divide(total, mask)` says."""
+
+    def loss_of(model, x, mask):
+        mask = variable(mask)
+        return divide(((model(x) ** 2).mean(axis=1) * mask).sum(), mask)
+
+    return loss_of
+
+
+def as_float(mask):
+    return (vr.Variable(mask) > 0.5).astype(np.float32)
+
+
+def weighted(model, x, mask):
+    mask = vr.Variable(mask)
+    return ((model(x) ** 2).mean(axis=1) * (mask / mask.sum())).sum()
+
+
+def squared(mask, times):
+    for _ in range(times):
+        mask = mask * mask
+    return mask
+
+
+MASKED = {
+    "sum": masked(lambda total, mask: total / mask.sum()),
+    "never 0": masked(lambda total, mask: total / (mask.sum() + 1e-8)),
+    "at least 1": masked(lambda total, mask: total / F.maximum(mask.sum(), 1.0)),
+    "mean": masked(lambda total, mask: total / (mask.mean() * 3.0)),
+    "converted": masked(lambda total, mask: total / mask.sum(), as_float),
+    "many steps": masked(lambda total, mask: total / squared(mask, 20).sum()),
+    "twice": masked(lambda total, mask: total / mask.sum() + 0.5 * total / (1.0 + mask.sum())),
+}
+
+
+def of_mask(loss_of, comm, wrap):
+    vr.manual_seed(0)
+    model = vr.nn.Linear(3, 2)
+    rows = slice(None) if comm is None else slice(0, 6) if comm.rank == 0 else slice(6, 12)
+    if comm is not None:
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+    loss = loss_of(model, wrap(X, rows), wrap(MASK, rows))
+    loss.backward()
+    return loss.item(), model.weight.grad, model.bias.grad
+
+
+def as_rows(array, rows):
+    return array[rows]
+
+
+def as_sequences(array, rows):
+    x = vr.create_lod_tensor(array, [[4, 2, 0, 1, 5]])
+    return x if rows.start is None else x.slice(0, 0, 3) if rows.start == 0 else x.slice(0, 3, 5)
+
+
+@pytest.mark.parametrize("wrap", [as_rows, as_sequences])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_sum_of_a_mask_counts_the_rows_of_all_ranks(name, wrap):
+    wanted = of_mask(MASKED[name], None, wrap)
+    for found in run_ranks(2, lambda comm: of_mask(MASKED[name], comm, wrap)):
+        for got, expected in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrap", [as_rows, as_sequences])
+def test_numbers_of_one_rank_beside_rows_are_refused(wrap):
+    def by_largest(model, x, mask):
+        y = model(x)
+        return (y / y.detach().max()).mean()
+
+    def by_own_mean(model, x, mask):
+        x = vr.Variable(x)
+        return model(x - x.mean(axis=0)).sum()
+
+    for loss in (weighted, by_largest, by_own_mean):
+        with pytest.raises(vr.ProgramError, match="expected a loss that depends on rows by sums and means over them"):
+            run_ranks(2, lambda comm, loss=loss: of_mask(loss, comm, wrap))
+
+
+def test_a_sum_of_a_mask_keeps_the_number_of_its_rank():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        rows = slice(0, 6) if comm.rank == 0 else slice(6, 12)
+        mask = vr.Variable(MASK[rows])
+        count, found = mask.sum(), []
+        for _ in range(2):
+            loss = ((model(X[rows]) ** 2).mean(axis=1) * mask).sum() / count
+            loss.backward()
+            found.append(loss.item())
+        assert count.item() == MASK[rows].sum()
+        assert found[0] == found[1]
+
+    run_ranks(2, run)
+
+
+def test_weights_of_classes_are_no_rows():
+    losses = {
+        "constant": lambda m, y, t: (y * y * vr.Variable(W2)).mean() / vr.Variable(W2).sum(),
+        "shared": lambda m, y, t: (lambda w: (y * y * w).mean() / w.sum())(vr.Variable(W2)),
+    }
+    for loss in losses.values():
+        wanted = gradients(loss)
+        for found in run_ranks(2, lambda comm, loss=loss: gradients(loss, comm)):
+            np.testing.assert_allclose(found[1], wanted[1], rtol=1e-5, atol=1e-7)
+
+
+W2 = np.array([0.2, 0.7], np.float32)
+
+
+def test_a_sum_that_is_divided_by_a_number_of_this_rank_warns_once():
+    def run(comm, divide):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        rows = slice(0, 6) if comm.rank == 0 else slice(6, 12)
+        for _ in range(2):
+            divide(comm, (model(X[rows]) ** 2).sum(axis=1), len(X[rows])).backward()
+
+    def over_all(comm, losses, count):
+        total = np.array([count])
+        comm.all_reduce(total)
+        return losses.sum() / total.item()
+
+    right = [over_all, lambda comm, losses, count: losses.mean(), lambda comm, losses, count: losses.mean() / 6.0]
+    wrong = [lambda comm, losses, count: losses.sum() / count, lambda comm, losses, count: losses.sum() * (1 / count)]
+    for divide in (*right, *wrong):
+        with warnings.catch_warnings(record=True, action="always") as found:
+            run_ranks(2, lambda comm, divide=divide: run(comm, divide))
+        expected = "expected a sum over rows divided by a count of all ranks, got 6, a count of this rank"
+        assert [expected in str(warning.message) for warning in found] == [True] * 2 * (divide in wrong)
+
+
+def test_a_running_mean_of_masks_keeps_few_of_them():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        total, masks = vr.Variable(0.0), []
+        for _ in range(300):
+            mask = vr.Variable(MASK.astype(np.float64))
+            masks.append(weakref.ref(mask.value.data))
+            total = total * 0.9 + mask.mean() * 0.1
+        gc.collect()
+        return sum(mask() is not None for mask in masks)
+
+    assert max(run_ranks(2, run)) < 64
 
 
 def sequence_loss(model, rows):

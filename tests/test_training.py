@@ -93,6 +93,10 @@ def classes(x):
     return np.where(x.data[:, 2] > 0.3, -100, (x.data[:, 1] > 0).astype(int))
 
 
+def mask_of(x):
+    return (x.data[:, 0] > -0.8).astype(float)
+
+
 JOINED = {
     "mean": lambda m, x: F.mse_loss(m(x), target(x)),
     "per sequence": lambda m, x: F.l1_loss(m(x), target(x), per="sequence"),
@@ -102,6 +106,7 @@ JOINED = {
     "penalty": lambda m, x: F.mse_loss(m(x), target(x)) + 0.1 * (m.weight * m.weight).sum(),
     "two means": lambda m, x: F.mse_loss(m(x), target(x)) + F.l1_loss(m(x), target(x)),
     "sequences": lambda m, x: (vr.sequence_pool(m(x), "max") ** 2).mean(),
+    "masked": lambda m, x: (lambda on: ((m(x) ** 2).mean(axis=1) * on).sum() / on.sum())(vr.Variable(mask_of(x))),
     "parameters alone": lambda m, x: m.weight.exp().mean(),
 }
 
@@ -125,6 +130,13 @@ def test_accumulated_batches_are_one_batch(name):
     found.append(joined(name, 2, Communicator(), accumulate=4))
     for other in found:
         for a, b in zip(other, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_sum_divided_by_a_number_counts_as_a_mean():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(JOINED, "by len", lambda m, x: F.mse_loss(m(x), target(x), "sum") / len(x.data))
+        for a, b in zip(joined("by len", 2, accumulate=4), joined("by len", 8), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 

@@ -11,16 +11,20 @@ means of all ranks, and each rank has an equal share of their gradients.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.distributed.kinds import MIXED, ROWS, SUMS, Kind, is_watched, kind_of, kinds_of
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import copy_into, moved, overwrite
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import Record
+from varlen_rnn.tape.origins import Origin
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 
@@ -71,14 +75,21 @@ def terms_of(
             continue
         found[record.number] = record
         if record.number not in reductions:
-            inputs = [v for v in record.inputs if v is not None]
-            stack += [(v.record, v.position, v.ndim) for v in inputs if v.record is not None]
+            for v in record.inputs:
+                producer = None if v is None else v.record or v.origin
+                if v is not None and producer is not None and _is_known(kinds, producer, v.position):
+                    stack.append((producer, v.position, v.ndim))
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
     shares = any(is_common(v) and v.requires_grad for record in tail for v in record.inputs)
     constants, chooser = _constants_of(tail, kinds)
     chosen = [record for record in ordered if record.number in reductions]
     return Terms(chosen, tail, shares, constants, trouble or chooser)
+
+
+def _is_known(kinds: dict[int, list[Kind]], record: Record, position: int) -> bool:
+    """Return whether a value depends on rows or parameters, and is no constant."""
+    return record.number in kinds and kinds[record.number][position] is not None
 
 
 def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
@@ -134,13 +145,19 @@ def weight_of(record: Record) -> float | None:
     return record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
 
 
-def count_of(weights: np.ndarray) -> float | None:
-    """Return the count that a loss was divided by, given the weights of its sums and means as `Part` has them.
+def count_of(weights: Sequence[float | None], tail: Iterable[Record]) -> float | None:
+    """Return the count that a loss was divided by, given the weights of its sums and means, and the records after them.
 
-    It is the weight of the first mean, None if there are only sums, and 1 for a loss of parameters alone.
+    It is the weight of the first mean, or the number by which a sum was divided; None for a sum, and 1 for a loss of
+    parameters alone.
     """
-    means = weights[~np.isnan(weights)]
-    return float(means[0]) if len(means) else None if len(weights) else 1.0
+    means = [weight for weight in weights if weight is not None and not math.isnan(weight)]
+    if means or not len(weights):
+        return means[0] if means else 1.0
+    for record in tail:
+        if record.op.type == "div" and record.inputs[1].size == 1 and not record.inputs[1].requires_grad:
+            return abs(float(moved(record.inputs[1].value.data, HOST).reshape(())))
+    return None
 
 
 def part_of(terms: Terms) -> Part:
@@ -153,6 +170,36 @@ def part_of(terms: Terms) -> Part:
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
     return Part(np.concatenate(numbers), np.array(weights, np.float64))
+
+
+@contextlib.contextmanager
+def restoring(terms: Terms) -> Iterator[None]:
+    """Afterwards, give sums without a gradient, as of a mask, the numbers of this rank again, for other losses."""
+    origins = [record for record in (*terms.reductions, *terms.tail) if isinstance(record, Origin)]
+    kept = [(value.data, value.data.copy()) for record in origins for value in record.values]
+    try:
+        yield
+    finally:
+        for data, numbers in kept:
+            copy_into(data, numbers)
+
+
+def own_count_of(terms: Terms, records: Sequence[Record]) -> int | None:
+    """Return the number of this rank's rows or sequences, if a sum is divided by a plain number that is equal to it."""
+    divisors = []
+    for record in terms.tail:
+        if record.op.type in ("div", "mul") and len(record.inputs) == 2:
+            second = record.inputs[1]
+            if second.record is None and second.origin is None and second.size == 1 and second.hooks is None:
+                number = float(moved(second.value.data, HOST).reshape(()))
+                divisors.append(number if record.op.type == "div" else 1 / number if number else 0.0)
+    if not divisors:
+        return None
+    values = [v.value for record in records for v in record.inputs if v is not None and isinstance(v.value, LoDTensor)]
+    counts = {len(offsets) - 1 for value in values for offsets in value.structure.levels if value.num_levels}
+    counts |= {record.inputs[0].shape[0] for record in terms.reductions if record.inputs[0].ndim}
+    counts |= {value.shape[0] for value in values if value.num_levels}
+    return next((count for count in sorted(counts) for n in divisors if count > 1 and abs(n / count - 1) < 1e-6), None)
 
 
 def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +16,13 @@ from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.distributed.buckets import CROWDED, DENSE, SPARSE, EngineSum, Layout, share, sums_over
 from varlen_rnn.distributed.grid import GridSum
 from varlen_rnn.distributed.launched import connect
-from varlen_rnn.distributed.reductions import Part, Terms, combine, part_of, terms_of
-from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramError, ShapeError, check_int, shown
+from varlen_rnn.distributed.reductions import Part, Terms, combine, count_of, own_count_of, part_of, restoring, terms_of
+from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ProgramError, ShapeError, check_int, shown, warn
 from varlen_rnn.nn import Module
 from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.runtime.device import copy_into, host_numbers
+from varlen_rnn.tape import origins
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
@@ -83,7 +85,8 @@ class Replica:
             raise InputError("replicate, reproducible", expected=expected, got=reproducible)
         self._buffers = list(buffers)
         self._moments: list[np.ndarray] = []  # the buffers after the first shard
-        self._weigh: Callable[[np.ndarray], float] | None = None
+        self._weigh: Callable[[float | None], float] | None = None
+        self._has_warned, self._scale = False, 1.0
         self._waiting: list[_Waiting] = []
         self._layouts: dict[bytes, Layout] = {}
         self._begin = random.drawn()
@@ -96,6 +99,8 @@ class Replica:
         for buffer in self._buffers:
             watch(buffer, self)
         self._share_buffers()
+        if not self.is_alone:
+            origins.keep()
 
     @property
     def is_alone(self) -> bool:
@@ -103,11 +108,8 @@ class Replica:
         return self.comm.size == 1 and not self._is_reproducible
 
     @contextlib.contextmanager
-    def weighing(self, weigh: Callable[[np.ndarray], float]) -> Iterator[None]:
-        """Multiply the gradients of each batch in this context by `weigh(weights)`.
-
-        A batch's sums and means over all ranks have these weights; `reductions.Part` documents them.
-        """
+    def weighing(self, weigh: Callable[[float | None], float]) -> Iterator[None]:
+        """Multiply the gradients of each batch in this context by `weigh(count)`; see `reductions.count_of`."""
         self._weigh = weigh
         try:
             yield
@@ -146,6 +148,7 @@ class Replica:
         if not self._is_last():
             return
         waiting, self._waiting = self._waiting, []
+        self._warn_of_counts(waiting[0])
         every, kinds, in_one_order = self._meet(waiting)
         layout = self._layout(kinds)
         number = self.shards[0].size
@@ -154,20 +157,40 @@ class Replica:
             if self._is_reproducible
             else EngineSum(self.comm, layout, bool(self._buffers) and not in_one_order)
         )
-        scale = 1.0 if self._weigh is None else self._weigh(every.weights)
         for one in waiting:
-            factors = combine(one.terms, one.part, every) if number > 1 else {}
-            pairs = one.pairs if scale == 1.0 else [(variable, gradient * scale) for variable, gradient in one.pairs]
-            if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
-                factors = {record: factor * number for record, factor in factors.items()}
-                pairs = [(variable, gradient * (1 / number)) for variable, gradient in pairs]
-            with self.summing_moments():
-                one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
+            with restoring(one.terms):
+                self._over(one, every, total, is_first=one is waiting[0])
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.add(leaf, Variable(moved_value(gradient, leaf.device)))
         if self._is_reproducible:  # otherwise they are moments over all ranks, and so alike
             self._share_buffers()
+
+    def _over(self, one: _Waiting, every: Part, total: EngineSum | GridSum, is_first: bool) -> None:
+        """Give a loss its value over all ranks, and send its gradients back."""
+        number = self.shards[0].size
+        factors = combine(one.terms, one.part, every) if number > 1 else {}
+        if is_first:
+            self._scale = 1.0 if self._weigh is None else self._weigh(count_of(every.weights, one.terms.tail))
+        pairs, scale = one.pairs, self._scale
+        if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
+            factors = {record: factor * number for record, factor in factors.items()}
+            scale /= number
+        if scale != 1.0:
+            pairs = [(variable, gradient * scale) for variable, gradient in pairs]
+        with self.summing_moments():
+            one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
+
+    def _warn_of_counts(self, one: _Waiting) -> None:
+        """Warn once if a sum over rows is divided by a number that is the count of this rank."""
+        if self._has_warned or self.shards[0].size == 1 or not any(map(math.isnan, one.part.weights.tolist())):
+            return
+        count = own_count_of(one.terms, one.records)
+        if count is not None:
+            self._has_warned = True
+            expected, got = "a sum over rows divided by a count of all ranks", f"{count}, a count of this rank"
+            hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
+            warn("backward of a replica", expected=expected, got=got, hint=hint)
 
     def _keep_buffers(self) -> None:
         """Set buffers to their values after the first shard, whichever shards this rank has."""
@@ -278,7 +301,8 @@ def replicate(
     and means of a Variable over its rows, as `((y - x) ** 2).mean()`.  They are divided by the rows, sequences or
     weights of all ranks, and not averaged over ranks.  `loss.item()` is this rank's loss before `backward`, and
     afterwards the loss of all ranks.  Terms of parameters alone, as penalties, count once.  A quotient that the script
-    itself computes, as `loss.sum() / len(batch)`, must have the count of all ranks: `comm.all_reduce`.
+    itself computes, as `loss.sum() / len(batch)`, must have the count of all ranks: `comm.all_reduce`.  The sum of a
+    mask that is a Variable or has a LoD goes over all ranks by itself.
 
     Tables that ranks divide (`nn.Embedding(shard=)`) stay divided: their gradients go home when the optimizer, or
     `clip_grad_norm_`, asks for them.

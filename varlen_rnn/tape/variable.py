@@ -28,6 +28,7 @@ from varlen_rnn.runtime.device import beside, on_device, overwrite
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import CUDA, HOST, Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.tape import origins
 from varlen_rnn.tape.array_methods import ArrayMethods
 from varlen_rnn.tape.elsewhere import answering, own_names
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
@@ -35,6 +36,7 @@ from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import Op, find
+from varlen_rnn.tape.origins import Origin
 from varlen_rnn.tape.places import check_places
 from varlen_rnn.tape.run import check_in_place, raise_from, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
@@ -111,7 +113,9 @@ class Variable(ArrayMethods["Variable"]):
     array([2., 4.])
     """
 
-    __slots__ = ("_name", "grad", "hooks", "persistable", "position", "record", "requires_grad", "updated_at", "value")
+    __slots__ = (
+        "_name", "grad", "hooks", "origin", "persistable", "position", "record", "requires_grad", "updated_at", "value",
+    )  # fmt: skip
 
     __array_ufunc__ = _Ufuncs()
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
@@ -129,6 +133,7 @@ class Variable(ArrayMethods["Variable"]):
         self._name = name
         self.grad: np.ndarray | Any | None = None
         self.record: Record | None = None
+        self.origin: Origin | None = None  # in place of a record, for values without a gradient while ranks train
         self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
         self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
         self.position = 0  # its position among the outputs of its record
@@ -147,11 +152,11 @@ class Variable(ArrayMethods["Variable"]):
         """Return the state for a copy, without hooks, because these belong to this Variable, as in PyTorch."""
         state: Any = object.__getstate__(self)
         own, slots = state
-        return own, slots | {"hooks": None}
+        return own, slots | {"hooks": None, "origin": None}
 
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Set the state of a copy.  It may come from another process, whose numbers of updates mean nothing here."""
-        self.hooks = None
+        self.hooks = self.origin = None
         for part in state:  # the attributes of a subclass come first
             for name, value in (part or {}).items():
                 setattr(self, name, value)
@@ -620,7 +625,7 @@ def _results(values: list[Value], record: Record | None = None) -> list[Variable
         variable = _new(Variable)
         variable.value, variable.record, variable.position = value, record, position
         variable.requires_grad, variable.persistable = requires_grad, False
-        variable._name = variable.grad = variable.hooks = None
+        variable._name = variable.grad = variable.hooks = variable.origin = None
         variable.updated_at = -1
         results.append(variable)
     return results
@@ -684,6 +689,8 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
                         record = Record(op, variables, results, attrs)
                     break
         outputs = _results(results, record)
+        if origins.kept and record is None and into is None and GRAD_ENABLED.get():
+            origins.note(op, variables, results, attrs, outputs)
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from varlen_rnn.distributed.reductions import terms_of, weight_of
+from varlen_rnn.distributed.reductions import count_of, terms_of, weight_of
 from varlen_rnn.errors import InputError
 from varlen_rnn.ops.clip import multiplied
 from varlen_rnn.rows.lod import LoDTensor
@@ -78,20 +76,21 @@ class Counting:
         self._path: list[tuple[Op, bool]] | None = None  # operators from the loss on, and whether each is a sum or mean
         self._has_count = True
 
-    def weights(self, loss: Variable) -> np.ndarray:
-        """Return the weights of a loss's sums and means, as `reductions.Part` has them.
+    def count(self, loss: Variable) -> float | None:
+        """Return the count of a loss that is a mean, None for a sum.
 
-        There are none if batches have no loss in common, because rows of one batch depend on each other.
+        It is 1 for a loss whose rows depend on each other, because batches have no such loss in common.
         """
         if not self._has_count or loss.record is None:
-            return np.zeros(0)
+            return 1.0
         found = None if self._path is None else self._again(loss.record)
-        weights = map(weight_of, self._find(loss) if found is None else found)
-        return np.array([np.nan if weight is None else weight for weight in weights], np.float64)
+        if found is None:
+            found = self._find(loss)
+        return count_of([weight_of(record) for record in found[0]], found[1])
 
-    def _again(self, record: Record) -> list[Record] | None:
-        """Return the sums and means of a loss, or None if it is not computed like the last one."""
-        found, seen, stack, path = [], set(), [record], iter(self._path or ())
+    def _again(self, record: Record) -> tuple[list[Record], list[Record]] | None:
+        """Return the sums and means of a loss and the records after them, or None if other operators computed it."""
+        found, tail, seen, stack, path = [], [], set(), [record], iter(self._path or ())
         while stack:
             record = stack.pop()
             if record.number in seen:
@@ -103,17 +102,18 @@ class Counting:
             if is_reduction:
                 found.append(record)
             else:
+                tail.append(record)
                 stack += _before(record)
-        return sorted(found, key=lambda record: record.number)
+        return sorted(found, key=lambda record: record.number), tail
 
-    def _find(self, loss: Variable) -> list[Record]:
+    def _find(self, loss: Variable) -> tuple[list[Record], list[Record]]:
         try:
             terms = terms_of([loss], reachable([loss]), _is_common)
         except InputError:  # of a user's trait, which only ranks must know
             terms = None
         self._has_count = terms is not None and not terms.trouble
         if terms is None or not self._has_count:
-            return []
+            return [], []
         numbers, self._path = {record.number for record in terms.reductions}, []
         seen, stack = set(), [loss.record]
         while stack:
@@ -122,7 +122,7 @@ class Counting:
                 seen.add(record.number)
                 self._path.append((record.op, record.number in numbers))
                 stack += () if record.number in numbers else _before(record)
-        return terms.reductions
+        return terms.reductions, terms.tail
 
 
 def _before(record: Record) -> list[Record]:

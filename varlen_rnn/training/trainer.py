@@ -15,7 +15,6 @@ from varlen_rnn import random
 from varlen_rnn.checkpoint import load, save
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.distributed import Replica, replicate
-from varlen_rnn.distributed.reductions import count_of
 from varlen_rnn.errors import (
     CheckpointError,
     DTypeError,
@@ -347,9 +346,9 @@ class Trainer:
         joined, rows = JoinedLoss(), 0
         counts: list[float | None] = []
 
-        def weigh(weights: np.ndarray) -> float:
-            counts.append(count_of(weights))
-            return joined.factor(counts[-1]) if len(numbers) > 1 else 1.0
+        def weigh(count: float | None) -> float:
+            counts.append(count)
+            return joined.factor(count) if len(numbers) > 1 else 1.0
 
         if self.replica is not None:
             self.replica.forget()  # an error may have come between two shards
@@ -361,7 +360,7 @@ class Trainer:
                         self._check_finite(loss)
                         rows += _rows_of(inputs)
                     if self.replica is None or self.replica.is_alone:
-                        factor = weigh(self._counting.weights(loss))
+                        factor = weigh(self._counting.count(loss))
                         backward(loss if factor == 1.0 else loss * factor)
                     else:
                         backward(loss)
