@@ -13,7 +13,7 @@ import varlen_rnn as vr
 import varlen_rnn.onnx as vo
 from tests.onnx_damage import KINDS, ROWS, SIZE, models
 
-FEEDS = {"x": ROWS, "free": np.ones((2, SIZE), np.float32)}
+FEEDS = {"x": ROWS, "free": np.ones((2, SIZE), np.float32), "lengths": np.array([3, 0, 2], np.int32)}
 # Errors that are not about the node: of ONNX's checker, of the layer behind the node, and of constant outputs.
 OTHERS = ("a model of ONNX", "onnx.load, output", "LSTM 'y'")
 

@@ -426,3 +426,20 @@ def test_constants_that_fill_the_memory_are_refused(kind, tmp_path):
     path = lstm_and(tmp_path / "a.onnx", nodes, ["z"], constants=inputs)
     with pytest.raises(vr.ProgramError, match=rf"{kind} 'a' of constants \(.* bytes"):
         vo.load(path)
+
+
+def test_a_squeeze_of_the_sequences_needs_one_sequence(tmp_path):
+    node = NODE("Squeeze", ["h", "axes"], ["z"])
+    program = vo.load(lstm_and(tmp_path / "a.onnx", [node], ["z"], constants={"axes": np.array([1])}))
+    one = vr.create_lod_tensor(ROWS.data, [[5]])
+    assert vr.Executor().run(program, {"x": one})[0].shape == (1, 5)
+    with pytest.raises(vr.ShapeError, match="reshape"):  # the first sequence was the result
+        vr.Executor().run(program, {"x": ROWS})
+
+
+@pytest.mark.parametrize(("name", "axis"), [("y", 3), ("h", 2), ("h", 1)])
+def test_an_index_behind_the_end_is_an_error(name, axis, tmp_path):
+    node = NODE("Gather", [name, "index"], ["z"], axis=axis)
+    path = lstm_and(tmp_path / "a.onnx", [node], ["z"], constants={"index": np.array([7])})
+    with pytest.raises(vr.InputError, match="getitem"):  # an empty result before
+        vr.Executor().run(vo.load(path), {"x": ROWS})

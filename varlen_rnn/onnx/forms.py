@@ -43,6 +43,8 @@ def axis(value: Any, rank: int) -> int:
 
 def axes(value: Any, rank: int) -> list[int]:
     """Return one or more axes, counted from 0."""
+    if np.ndim(value) > 1:
+        raise Wrong("a vector of integers")
     found = [axis(number, rank) for number in np.ravel(value)]
     if len(set(found)) < len(found):
         raise Wrong("each axis once")

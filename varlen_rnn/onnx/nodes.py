@@ -190,10 +190,9 @@ def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
     if not isinstance(indices, np.ndarray) or indices.size != 1 or indices.ndim > 1:
         raise Unread("by several indices, or by some that are computed")
     place, index = x.place(axis) if isinstance(x, Rows) else axis, int(np.ravel(indices)[0])
-    if indices.ndim:
-        part = slice(index, index + 1 if index != -1 else None)
-        return like(x, variable_of(x)[(*[slice(None)] * place, part)])
     found = variable_of(x)[(*[slice(None)] * place, index)]
+    if indices.ndim:
+        return like(x, found[(*[slice(None)] * place, None)])
     return x._replace(variable=found, axes=x.without([axis])) if isinstance(x, Rows) else found
 
 
@@ -240,9 +239,10 @@ def _squeeze(kind: str, x: Any, axes: Any) -> Any:
         raise Unread("of axes that it does not name")
     found = variable_of(x)
     for axis in sorted((x.place(axis) if isinstance(x, Rows) else axis for axis in axes), reverse=True):
-        if found.shape[axis] not in (1, -1):
-            raise Unread(f"of an axis of {found.shape[axis]}")
-        found = found[(*[slice(None)] * axis, 0)]
+        size, others = found.shape[axis], [*found.shape[:axis], *found.shape[axis + 1 :]]
+        if size != 1 and (size != -1 or -1 in others):
+            raise Unread(f"of an axis of {size}" if size != -1 else "of an axis whose size only a run tells")
+        found = found[(*[slice(None)] * axis, 0)] if size == 1 else found.reshape(*others)
     return x._replace(variable=found, axes=x.without(axes)) if isinstance(x, Rows) else found
 
 
