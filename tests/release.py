@@ -74,7 +74,8 @@ def installed(folder):
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     (kernels,) = folder.glob("varlen_rnn_kernels-*.whl")
     run(*pip, "download", "--only-binary", ":all:", "--find-links", folder, "--dest", index, kernels)
-    run(*pip, "install", "--no-index", "--find-links", index, "varlen-rnn-kernels", PIP_CONFIG_FILE=os.devnull)
+    alone = ["--isolated", "--no-index", "--find-links", index]  # the user's settings might name another index
+    run(*pip, "install", *alone, "varlen-rnn-kernels", PIP_CONFIG_FILE=os.devnull)
     return python
 
 
