@@ -25,28 +25,29 @@ STEPS = 2_000_000  # some 10 ms
 def multiply_add_rate(threads):
     """Return the rate of all threads together, in operations per second; a multiply-add is two."""
     team = _team(threads)
-    seconds = seconds_per_step(lambda: list(team.map(run, [STEPS] * threads)))
+    seconds = seconds_per_step(lambda: list(team.map(run, [STEPS] * threads, [0.5] * threads, [1.0] * threads)))
     return 2 * STEPS * CHAINS * LANES * threads / seconds
 
 
 @intrinsic
-def _chains(typing, steps):
-    """Return the sum of all numbers of all chains after so many steps, at least 1, of `c = c / 2 + 1`.
+def _chains(typing, steps, a, b):
+    """Return the sum of all numbers of all chains after so many steps, at least 1, of `c = a b + c`.
 
-    All numbers of the first chain begin with 3, those of the second with 4, and so on: LLVM computes chains that are
-    alike once, and one that stands still, at 2, never.
+    The chain goes through the addend, as in a tile: arm64's instruction overwrites its addend, so a chain through a
+    factor would cost a copy at each step.  All numbers of the first chain begin with 3, those of the second with 4, and
+    so on: LLVM computes chains that are alike once.
     """
 
     def codegen(context, builder, signature, arguments):
         vector, integer = ir.VectorType(ir.FloatType(), LANES), arguments[0].type
         kind = ir.FunctionType(vector, [vector] * 3)
         multiply_add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
+        factors = [_spread(builder, value, vector) for value in arguments[1:]]
         before, loop, after = builder.block, builder.append_basic_block("loop"), builder.append_basic_block("after")
         builder.branch(loop)
         builder.position_at_end(loop)
         step, sums = builder.phi(integer), [builder.phi(vector) for _ in range(CHAINS)]
-        half, one = (vector([value] * LANES) for value in (0.5, 1.0))
-        next_step, grown = builder.add(step, integer(1)), [builder.call(multiply_add, [c, half, one]) for c in sums]
+        next_step, grown = builder.add(step, integer(1)), [builder.call(multiply_add, [*factors, c]) for c in sums]
         builder.cbranch(builder.icmp_signed("<", next_step, arguments[0]), loop, after)
         starts = [integer(0), *(vector([float(k)] * LANES) for k in range(3, CHAINS + 3))]
         for value, start, end in zip([step, *sums], starts, [next_step, *grown], strict=True):
@@ -56,13 +57,21 @@ def _chains(typing, steps):
         total = functools.reduce(builder.fadd, grown)
         return functools.reduce(builder.fadd, [builder.extract_element(total, integer(k)) for k in range(LANES)])
 
-    return types.float32(types.intp), codegen
+    return types.float32(types.intp, types.float32, types.float32), codegen
 
 
-@numba.njit("float32(intp)", nogil=True)
-def run(steps):
+def _spread(builder, number, vector):
+    """Return a vector with a number in every lane."""
+    value = vector(ir.Undefined)
+    for lane in range(LANES):
+        value = builder.insert_element(value, number, ir.IntType(32)(lane))
+    return value
+
+
+@numba.njit("float32(intp, float32, float32)", nogil=True)
+def run(steps, a, b):
     """Run the chains; return the sum of their numbers, which nobody needs."""
-    return _chains(steps)
+    return _chains(steps, a, b)
 
 
 @functools.cache
