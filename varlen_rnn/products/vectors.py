@@ -267,16 +267,18 @@ def add_run(typing, source, target, count):
 
 
 def _make_fold(write):
-    """Return an intrinsic that reduces `count` numbers, at least one and whole vectors, to a single number.
+    """Return an intrinsic that reduces `count` numbers, at least one and whole panels, to a single number.
 
-    Vectors are added lane by lane, then halves with halves, so the order depends on the numbers alone.
+    Runs of 64 bytes are added lane by lane, then halves with halves.  So the order depends on the numbers alone, and is
+    the same on every host whose panels have 64 bytes or more: all but x86-64 without AVX.
     """
 
     @intrinsic
     def fold(typing, address, count):
         def codegen(context, builder, signature, arguments):
             (address, count), scalar_bytes = arguments, signature.args[0].dtype.bitwidth // 8
-            kind = ir.VectorType(context.get_value_type(signature.return_type), lanes(scalar_bytes))
+            run_bytes = min(64, TILE_VECTORS * VECTOR_BYTES)
+            kind = ir.VectorType(context.get_value_type(signature.return_type), run_bytes // scalar_bytes)
             step = ir.Constant(ir.IntType(64), kind.count)
 
             def vector_from(address):

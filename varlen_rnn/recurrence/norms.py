@@ -8,11 +8,13 @@ import math
 
 from numba import types
 
-from varlen_rnn.products.vectors import TILE_VECTORS, least, make_stack_memory, offset, width_of
+from varlen_rnn.products.vectors import TILE_VECTORS, VECTOR_BYTES, least, make_stack_memory, offset, width_of
 from varlen_rnn.recurrence.phases import PER_EPSILON
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
-_lanes_on_stack = make_stack_memory(lambda lanes: TILE_VECTORS * lanes)
+# Sums run over the lanes of 128 bytes on every host, so that no bits depend on the host's vectors.
+PANELS = 128 // (TILE_VECTORS * VECTOR_BYTES)  # of a host, in 128 bytes: the most that a panel has
+_lanes_on_stack = make_stack_memory(lambda lanes: PANELS * TILE_VECTORS * lanes)
 
 
 def _norm_arguments(scalar):
@@ -25,7 +27,7 @@ def normalise(at, step, hidden, keep, kept, scale):
     """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep`.
 
     Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
-    the panels lane by lane, then the lanes, so their order depends on the units alone.
+    runs of `PANELS` panels lane by lane, then the lanes, so their order depends on the units alone.
     """
     lanes, width = _lanes_on_stack(at), width_of(at)
     panels = (hidden + width - 1) // width
@@ -51,14 +53,15 @@ def normalise(at, step, hidden, keep, kept, scale):
 def _mean_of_panels(at, step, hidden, panels, lanes, less, squared):
     """Return the mean of `number - less` over all numbers, or the mean of its squares if `squared`."""
     width = width_of(at)
-    for j in range(width):
+    for j in range(PANELS * width):
         lanes[j] = 0
     for i in range(panels):
+        own = offset(lanes, i % PANELS * width)
         for j in range(width):
             value = at[i * step + j] - less
-            lanes[j] += value * value if squared else value
+            own[j] += value * value if squared else value
     total = 0.0
-    for j in range(width):
+    for j in range(PANELS * width):
         total += lanes[j]
     lanes[0] = total / hidden
     return lanes[0]
@@ -85,7 +88,7 @@ def normalise_grad(d, x, hidden, scale):
 @cpu_inlined
 def _mean_of_products(a, b, count, lanes, both):
     """Return the mean of `a`, or of `a * b` if `both`; sums run lane by lane, then over the lanes."""
-    width = width_of(a)
+    width = PANELS * width_of(a)
     for j in range(width):
         lanes[j] = 0
     whole = count // width * width

@@ -1,0 +1,208 @@
+"""One hash of training runs in float32, on any processor: `python -m tests.one_hash [NAME...]`.
+
+    python -m tests.one_hash                                    # a line for each run, and the hash of all
+    VARLEN_RNN_LEVEL=x86-64-v3 python -m tests.one_hash         # with kernels compiled for a level
+    tests/on_arm64 FOLDER                                       # on an emulated arm64
+    python -m tests.one_hash --write                            # record the digests in benchmarks/results/one_hash.json
+
+A run is a few steps of training.  Its digest is of all losses, gradients of the last step, and weights.  No run calls a
+function that NumPy, SciPy or the C library computes, such as `exp`.  The lines below the hash are of what may depend on
+the processor: other runs, and functions that NumPy or SciPy computes, with gradients.
+"""
+
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import varlen_rnn as vr
+from varlen_rnn.cells import LN_GRU, LN_LSTM, lstm_cell
+from varlen_rnn.runtime.cache import this_environment
+
+F, nn = vr.nn.functional, vr.nn
+LENGTHS = [0, 3, 17, 1, 0, 40, 2, 5, 60, 1, 9]
+FEATURES, TAGS, STEPS = 9, 5, 3
+ROWS = sum(LENGTHS)
+RUNS, APART = {}, {}  # those of one hash, and those whose bits may depend on the processor
+FILE = Path(__file__).parent.parent / "benchmarks" / "results" / "one_hash.json"
+
+
+def numbers(*shape, seed=0):
+    """Return float32 numbers between -2 and 2, which any machine draws alike: from integers."""
+    drawn = np.random.default_rng(seed).integers(-(2**15), 2**15, shape)
+    return (drawn / 2**14).astype(np.float32)
+
+
+def rows(features=FEATURES, lengths=LENGTHS, seed=0):
+    """Return rows that take a gradient."""
+    data = numbers(sum(lengths), features, seed=seed)
+    return vr.Variable(vr.create_lod_tensor(data, [lengths]), requires_grad=True)
+
+
+def ids(high, lengths=LENGTHS, seed=1):
+    """Return rows of ids, 1 to `high - 1`."""
+    return vr.create_lod_tensor(np.random.default_rng(seed).integers(1, high, sum(lengths)), [lengths])
+
+
+def run(optimizer, into=RUNS, **options):
+    """Return a decorator for a function that returns modules, and a function of the step's loss."""
+
+    def declare(build):
+        def digest():
+            vr.manual_seed(3)
+            modules, loss_of = build()
+            parameters = [p for module in modules for p in module.parameters()]
+            rule, found = getattr(vr.optim, optimizer)(parameters, **options), []
+            for _ in range(STEPS):
+                rule.zero_grad()
+                loss = loss_of()
+                loss.backward()
+                vr.optim.clip_grad_norm_(parameters, 1.0)
+                rule.step()
+                found.append(loss.value)
+            return digest_of([*found, *(p.grad for p in parameters), *(p.data for p in parameters)])
+
+        into[build.__name__.replace("_", " ")] = digest
+        return build
+
+    return declare
+
+
+def digest_of(values):
+    """Return the first 16 hexadecimal digits of the SHA-256 of values, in order."""
+    total = hashlib.sha256()
+    for value in values:
+        array = np.asarray(getattr(value, "value", value))
+        total.update(f"{array.shape} {array.dtype}".encode() + np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:16]
+
+
+def towards_target(layer, width):
+    """Return a layer with a linear one behind, and its loss: the squared distance from a target."""
+    head, x, target = nn.Linear(width, TAGS), rows(), numbers(ROWS, TAGS, seed=2)
+
+    def loss():
+        outputs = layer(x)
+        return F.mse_loss(head(outputs[0] if isinstance(outputs, tuple) else outputs), target)
+
+    return [layer, head], loss
+
+
+@run("Adam", lr=0.01)
+def lstm_of_two_layers_and_directions():
+    return towards_target(nn.LSTM(FEATURES, 70, num_layers=2, bidirectional=True, dropout=0.2), 140)
+
+
+@run("Momentum", lr=0.01, momentum=0.9)
+def lstm_with_options():
+    return towards_target(nn.Recurrent(lstm_cell(peepholes=True, cell_clip=0.5), FEATURES, 33), 33)
+
+
+@run("RMSprop", lr=0.01)
+def gru():
+    return towards_target(nn.GRU(FEATURES, 37), 37)
+
+
+@run("SGD", lr=0.1, momentum=0.9, nesterov=True)
+def rnn():
+    return towards_target(nn.RNN(FEATURES, 50, nonlinearity="relu"), 50)
+
+
+@run("AdamW", lr=0.01)
+def normalised_lstm():
+    return towards_target(nn.Recurrent(LN_LSTM, FEATURES, 70), 70)
+
+
+@run("Adadelta")
+def normalised_gru():
+    return towards_target(nn.Recurrent(LN_GRU, FEATURES, 45), 45)
+
+
+@run("Adam", lr=0.01)
+def step_of_ones_own():
+    wide, head, x, target = nn.Linear(FEATURES, 20), nn.Linear(20, TAGS), rows(), numbers(ROWS, TAGS, seed=2)
+    layer = nn.DynamicRNN(lambda x, h: (F.tanh(x + h),) * 2)
+    return [wide, head], lambda: F.mse_loss(head(layer(wide(x), [(20,)])[0]), target)
+
+
+@run("AdamW", lr=0.01)
+def attention_of_three_heads():
+    layer, head, x, target = nn.MultiheadAttention(24, 3), nn.Linear(24, TAGS), rows(24), numbers(ROWS, TAGS, seed=2)
+    return [layer, head], lambda: F.mse_loss(head(layer(x, x, x, is_causal=True)), target)
+
+
+@run("Adagrad", into=APART, lr=0.1)
+def additive_attention():
+    lengths = [40, 0, 33, 70, 1]
+    layer, x, keys = nn.AdditiveAttention(12, 12, 20), rows(12, lengths), rows(12, lengths[::-1], seed=4)
+    return [layer], lambda: F.mse_loss(layer(x, keys, keys), numbers(sum(lengths), 12, seed=2))
+
+
+@run("Adagrad", lr=0.1)
+def tags_by_crf():
+    layer, head, crf, x = nn.GRU(FEATURES, 20, bidirectional=True), nn.Linear(40, TAGS), nn.LinearChainCRF(TAGS), rows()
+    return [layer, head, crf], lambda: crf(head(layer(x)[0]), ids(TAGS)).mean()
+
+
+@run("SGD", into=APART, lr=0.1)
+def ctc_of_raw_scores():
+    layer, head, x = nn.LSTM(FEATURES, 20), nn.Linear(20, TAGS), rows()
+    targets = ids(TAGS, [0, 1, 5, 0, 0, 9, 1, 2, 20, 1, 3])
+    return [layer, head], lambda: nn.CTCLoss(zero_infinity=True)(head(layer(x)[0]), targets)
+
+
+@run("Adam", lr=0.01)
+def words_convolutions_and_pools():
+    table, near, ahead, norm = nn.Embedding(50, 24), nn.SequenceConv(24, 30, 3), nn.RowConv(30, 2), nn.LayerNorm(30)
+    moments, words = nn.BatchNorm1d(30), ids(50)
+
+    def loss():
+        x = moments(norm(F.relu(ahead(near(table(words))))))
+        pooled = [vr.sequence_pool(x, kind) for kind in ("mean", "max", "last")]
+        return (F.concat(pooled, axis=1) ** 2).mean() + (vr.sequence_softmax(x) * numbers(ROWS, 30)).sum()
+
+    return [table, near, ahead, norm, moments], loss
+
+
+GRID = np.linspace(-20, 20, 4000, dtype=np.float32)  # without 0, where the gradient of a root is infinite
+BY_NUMPY = {
+    "exp": F.exp, "log": lambda x: F.log(x.abs() + 1e-3), "sqrt": lambda x: F.sqrt(x.abs()), "tanh": F.tanh,
+    "sigmoid": F.sigmoid, "silu": F.silu, "gelu": F.gelu, "elu": F.elu, "softplus": F.softplus,
+    "pow": lambda x: (x.abs() + 1e-3) ** 1.7, "softmax": lambda x: F.softmax(x.reshape(-1, 1).reshape(-1, 10)),
+    "cross entropy": lambda x: F.cross_entropy(x.reshape(-1, 10), np.arange(400) % 10, reduction="none"),
+    "binary cross entropy": lambda x: F.binary_cross_entropy_with_logits(x, np.float32(GRID > 3), reduction="none"),
+    "focal loss": lambda x: F.focal_loss(x.reshape(-1, 10), np.arange(400) % 10, reduction="none"),
+}  # fmt: skip
+
+
+def of_function(function):
+    """Return the digest of a function's results on a grid, and of its gradient there."""
+    x = vr.Variable(GRID.copy(), requires_grad=True)
+    y = function(x)
+    (y * numbers(*y.shape)).sum().backward()
+    return digest_of([y, x.grad])
+
+
+def main(arguments):
+    """Print a line for each chosen run and the hash of those in `RUNS`; without names, also what may differ."""
+    names = [name for name in arguments if name != "--write"]
+    found = {name: digest() for name, digest in RUNS.items() if name in names or not names}
+    for name, digest in found.items():
+        print(f"{digest}  {name}", flush=True)
+    print(f"one hash: {hashlib.sha256(' '.join(found.values()).encode()).hexdigest()}", flush=True)
+    if not names:
+        processor = this_environment().description.split(", ")[-1]
+        print(f"NumPy {np.__version__}, {platform.machine()}, kernels for {processor}")
+        for name, digest in APART.items():
+            print(f"{digest()}  {name}, apart", flush=True)
+        for name, function in BY_NUMPY.items():
+            print(f"{of_function(function)}  {name}, by NumPy")
+    if "--write" in arguments:
+        FILE.write_text(json.dumps({"numpy": np.__version__, "digests": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
