@@ -28,8 +28,8 @@ def levels_of(triple):
 def level_of(triple, features):
     """Return the level whose kernels a host with these features uses, or None if it must compile its own.
 
-    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.  The arguments are those
-    of `processor_of`.
+    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.  `processor_of`
+    describes the arguments.
 
     Examples
     --------
