@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -369,19 +370,48 @@ def batches(
     # The share of each sequence in the budget of its batch: its rows, or 1.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
-    def cut(epoch: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([seed, epoch]) if is_random else None
-        drawn = None if chances is None or rng is None else rng.choice(number, number, p=chances)
-        order = _order(store.lengths, costs, budget, bucket, rng, drawn)
-        found = _cut(order, costs[order], budget)
-        if drop_last and found and costs[found[-1]].sum() < budget:
-            found.pop()
-        if bucket and rng is not None:
-            found = [found[number] for number in rng.permutation(len(found))]
-        return found
-
+    cut = _Cut(store.lengths, costs, chances, budget, bucket, drop_last, seed if is_random else None)
     made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch, is_random)
     return made if part is None else made.part(*_rank_of(part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How sequences become the batches of an epoch: `cut(epoch)` returns the indices of each batch.
+
+    Attributes
+    ----------
+    lengths : (sequences,) array, in rows
+    costs : (sequences,) array
+        The share of each sequence in the budget of its batch.
+    chances : (sequences,) array, optional
+        The probability of each sequence to be drawn.
+    budget : int
+    bucket, drop_last : bool
+        As `batches` takes them.
+    seed : int, optional
+        None if each epoch has the same batches.
+    """
+
+    lengths: np.ndarray
+    costs: np.ndarray
+    chances: np.ndarray | None
+    budget: int
+    bucket: bool
+    drop_last: bool
+    seed: int | None
+
+    def __call__(self, epoch: int) -> list[np.ndarray]:
+        """Return the indices of the sequences of each batch of an epoch."""
+        rng, number = None if self.seed is None else np.random.default_rng([self.seed, epoch]), len(self.lengths)
+        drawn = None if self.chances is None or rng is None else rng.choice(number, number, p=self.chances)
+        order = _order(self.lengths, self.costs, self.budget, self.bucket, rng, drawn)
+        found = _cut(order, self.costs[order], self.budget)
+        if self.drop_last and found and self.costs[found[-1]].sum() < self.budget:
+            found.pop()
+        if self.bucket and rng is not None:
+            found = [found[number] for number in rng.permutation(len(found))]
+        return found
 
 
 def _each_input(others: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -79,6 +79,9 @@ class Program:
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
         if desc is not None:
             self._check()
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
+        return type(self).from_bytes, (self.to_bytes(),)  # a copy has its own persistables
 
     def _check(self) -> None:
         validate.check_program(self.desc)

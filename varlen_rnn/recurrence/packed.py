@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from varlen_rnn.errors import ProgramError
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.recurrence.cpu import loop_of, none_of, plain_weights
 from varlen_rnn.recurrence.equations import BLOCK_ROWS
@@ -104,6 +105,14 @@ class Packed:
         self.run_few(self._memory(FewSequences(1), 0), 0, self._none, nothing, False, nothing, self._none, 0)
         *_, vectors = self._weights  # the panels hold all other weights
         self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
+
+    def __reduce__(self):
+        hint = "pickle the layer, and call its prepare() or stream() where it is loaded; a stream's states are arrays"
+        got = "one that holds addresses of compiled code, and weights packed for this processor"
+        raise ProgramError("pickle of a prepared layer, or of a stream", expected="a layer", got=got, hint=hint)
+
+    def __deepcopy__(self, memo):
+        return self  # it never changes
 
     def memory(self, few):
         """Return the Memory for calls with the plan `few`, a `FewSequences`."""

@@ -154,6 +154,22 @@ class Variable(ArrayMethods["Variable"]):
         own, slots = state
         return own, slots | {"hooks": None, "origin": None}
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return how a leaf is pickled or deep-copied; raise for a computed Variable, as PyTorch does."""
+        if self.record is not None or isinstance(self.value, Symbol):
+            of = f" of {self.name!r}" if self.name else ""
+            got = f"a computed Variable of shape {tuple(self.value.shape)}"
+            hint = "y.detach() is the value alone; a module that holds an output drops it: del module.y"
+            if isinstance(self.value, Symbol):
+                got, hint = "a variable of a program", "program.to_bytes() has its description"
+            raise ProgramError(f"pickle or deep copy{of}", expected="a leaf", got=got, hint=hint)
+        return super().__reduce_ex__(protocol)
+
+    def __copy__(self) -> Self:
+        made = _new(type(self))
+        made.__setstate__(self.__getstate__())
+        return made
+
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
         """Set the state of a copy.  It may come from another process, whose numbers of updates mean nothing here."""
         self.hooks = self.origin = None

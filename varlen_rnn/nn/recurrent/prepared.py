@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,11 @@ class Prepared:
             plain = np.array(LoD([offsets]).levels[0])  # the kernel is compiled for int64 only
         y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
         return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
+        made = copy.copy(self)
+        made._workspaces = []  # the memory of a call is of one call at a time, and has views of itself
+        return made
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
         """Return the layer's results as Variables, so that it can replace the layer's `forward` inside a model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -53,9 +54,21 @@ class Stream:
             (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
         self._all = np.arange(num_sequences)
-        self._workspace = Workspace([[packed] for packed in self._layers], num_sequences)
-        self._workspace.few.starts[:], self._workspace.few.seq_lens[:] = self._all, 1
+        self._workspace = self._new_workspace()
         self._lods: dict[int, LoD] = {}
+
+    def _new_workspace(self) -> Workspace:
+        made = Workspace([[packed] for packed in self._layers], self.num_sequences)
+        made.few.starts[:], made.few.seq_lens[:] = self._all, 1
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
+        """Return a stream that goes on from the same states on its own."""
+        made = copy.copy(self)
+        made._turn, made._workspace, made._lods = threading.Lock(), made._new_workspace(), {}
+        with self._turn:
+            made._states = self._states.copy()
+        return made
 
     def __call__(self, rows: ArrayLike, at: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
         """Return the outputs for the next row of each sequence, or of the sequences in the slots `at`.
