@@ -34,6 +34,7 @@ def outcome(model, path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about infinite constants
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_nodes(kind, tmp_path):
     first = KINDS.index(kind) % 7
