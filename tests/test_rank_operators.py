@@ -47,7 +47,7 @@ def compared(loss_of, parameters, size=2):
         if REFUSED in str(error):
             return str(error)
         raise
-    largest = max(np.abs(array).max(initial=1e-6) for array in wanted)
+    largest = max(np.abs(array).max(initial=1e-3) for array in wanted)
     right = all(np.allclose(a, b, 1e-9, 1e-9 * largest) for found in every for a, b in zip(found, wanted, strict=True))
     return "equal" if right else "wrong"
 

@@ -12,14 +12,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.index import BASIC_INDEX
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.origins import Detached
 from varlen_rnn.tape.spec import TensorSpec, describe, spec_of_tensor
 from varlen_rnn.tape.values import memory_of
 from varlen_rnn.tape.variable import Variable
@@ -88,17 +87,18 @@ def _kinds(
 
 
 def _is_reduced(variable: Variable) -> bool:
-    """Return whether a sum, or another operator that takes an axis away, led to a constant."""
+    """Return whether a sum, or another operator that takes an axis or rows away, led to a constant."""
     stack, seen = [variable.origin], set()
     while stack:
         origin = stack.pop()
-        if origin is None or origin.number in seen:
+        if origin is None or origin.number in seen or isinstance(origin, Detached):
             continue
         seen.add(origin.number)
-        ranks = [len(v.value.shape) for v in origin.inputs if v is not None and isinstance(v.value, LoDTensor)]
+        shapes = [v.value.shape for v in origin.inputs if v is not None and isinstance(v.value, LoDTensor)]
         result = origin.values[0]
-        is_lower = isinstance(result, LoDTensor) and len(result.shape) < max(ranks, default=0)
-        if is_lower or origin.op.divisor is not None:
+        if origin.op.divisor is not None or not isinstance(result, LoDTensor):
+            return True
+        if len(result.shape) < max(map(len, shapes), default=0) or result.shape[:1] not in [s[:1] for s in shapes]:
             return True
         stack += [v.origin for v in origin.inputs if v is not None]
     return False
@@ -153,14 +153,15 @@ def _trace(
 ) -> None:
     """Add the kinds of values without a gradient that led to a constant: None for those that no row acts on."""
     origin = variable.origin
-    if origin is None or origin.number in found:
+    if origin is None or origin.number in found or isinstance(origin, Detached):
         return
     given = []
     for v in origin.inputs:
         if v is not None:
             _trace(v, rows, found, reductions, is_common)
         kind = None if v is None else kind_of(v, found, is_common)
-        axis = None if kind is not None or v is None or v.origin is not None else rows.get(id(memory_of(v.value)))
+        is_leaf = v is not None and (v.origin is None or isinstance(v.origin, Detached))
+        axis = None if kind is not None or not is_leaf else rows.get(id(memory_of(v.value)))
         given.append(kind if axis is None or axis >= v.ndim else Kind(ROWS, axis))
     kinds: list[Kind | None] = [None] * len(origin.values)
     if {ROWS, SUMS, MIXED} & {kind.kind for kind in given if kind is not None}:
@@ -168,9 +169,10 @@ def _trace(
         if kinds[0] is not None and kinds[0].kind == SUMS and ROWS in {kind.kind for kind in given if kind}:
             reductions.add(origin.number)
         if not {SUMS, MIXED} & {kind.kind for kind in given if kind}:
-            # Rows that one operator made of a rank's rows are its data, however it made them.
+            # Rows that one operator made of as many rows of a rank are its data, however it made them.
+            sizes = {v.shape[k.axis] for v, k in zip(origin.inputs, given, strict=True) if k and k.kind == ROWS}
             pairs = zip(kinds, origin.values, strict=True)
-            kinds = [None if kind == _MIXED and np.ndim(value.data) else kind for kind, value in pairs]
+            kinds = [None if k == _MIXED and value.shape[:1] and value.shape[0] in sizes else k for k, value in pairs]
     found[origin.number] = kinds
 
 
@@ -314,6 +316,10 @@ Rule = Callable[[Record, list[int | None], Any], Kind]
 def _aligned(record: Record, axes: list[int | None], value: Any) -> Kind:
     """Return the kind of results with the axes of an operand, or of operands that are broadcast against each other."""
     op, ndim = record.op, value.data.ndim
+    if axes.count(None) < len(axes) - 1 and (op.ufunc or op.scalar is not None):
+        pairs = zip(record.inputs, axes, strict=True)
+        if len({variable.ndim - axis for variable, axis in pairs if axis is not None}) > 1:
+            return _MIXED  # as (rows, 1) + (rows,), which adds each row to each other
     for variable, axis in zip(record.inputs, axes, strict=True):
         if axis is not None and (op.ufunc or op.scalar is not None or variable.ndim == ndim):
             return Kind(ROWS, max(ndim - variable.ndim + axis, 0))

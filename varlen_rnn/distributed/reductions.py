@@ -24,7 +24,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import copy_into, moved, overwrite
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import Record
-from varlen_rnn.tape.origins import Origin
+from varlen_rnn.tape.origins import Detached, Origin
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 
@@ -77,7 +77,11 @@ def terms_of(
         if record.number not in reductions:
             for v in record.inputs:
                 producer = None if v is None else v.record or v.origin
-                if v is not None and producer is not None and _is_known(kinds, producer, v.position):
+                if (
+                    producer is not None
+                    and not isinstance(producer, Detached)
+                    and _is_known(kinds, producer, v.position)
+                ):
                     stack.append((producer, v.position, v.ndim))
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
@@ -89,7 +93,7 @@ def terms_of(
 
 def _is_known(kinds: dict[int, list[Kind]], record: Record, position: int) -> bool:
     """Return whether a value depends on rows or parameters, and is no constant."""
-    return record.number in kinds and kinds[record.number][position] is not None
+    return not isinstance(record, Detached) and record.number in kinds and kinds[record.number][position] is not None
 
 
 def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:

@@ -23,6 +23,15 @@ class Origin(Record):
     __slots__ = ("length",)
 
 
+class Detached(Origin):
+    """The number of the record whose result was detached; it keeps nothing alive."""
+
+    __slots__ = ()
+
+    def __init__(self, number):
+        self.op, self.inputs, self.values, self.attrs, self.number, self.length = None, (), (), {}, number, 0
+
+
 def note(op, inputs, values, attrs, outputs):
     """Keep the origin of an operator's outputs."""
     length = 1 + max((v.origin.length for v in inputs if v is not None and v.origin is not None), default=0)

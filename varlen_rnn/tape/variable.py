@@ -36,7 +36,7 @@ from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import Op, find
-from varlen_rnn.tape.origins import Origin
+from varlen_rnn.tape.origins import Detached, Origin
 from varlen_rnn.tape.places import check_places
 from varlen_rnn.tape.run import check_in_place, raise_from, run
 from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
@@ -341,7 +341,11 @@ class Variable(ArrayMethods["Variable"]):
 
     def detach(self) -> Variable:
         """Return a Variable of the same value that remembers nothing."""
-        return Variable(self.value)
+        made = Variable(self.value)
+        if origins.kept:
+            made.origin = self.origin if self.record is None else Detached(self.record.number)
+            made.position = self.position
+        return made
 
     def astype(self, dtype: DTypeLike) -> Variable:
         """Return every element in another data type, or this Variable if it has that; the LoD is kept.
