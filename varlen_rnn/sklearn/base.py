@@ -36,6 +36,7 @@ from varlen_rnn.sklearn import network, ranks, recipe
 from varlen_rnn.sklearn.advice import warn_of_ids
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.network import Network, of_batches
+from varlen_rnn.sklearn.restored import check_that, finite_of
 from varlen_rnn.sklearn.static import joined, static_of, take
 from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable
@@ -324,7 +325,7 @@ class SequenceEstimator(BaseEstimator):
             kind, self._inputs.size, self._num_outputs, cell=self.cell, embedding_size=self.embedding_size,
             hidden_size=self.hidden_size, num_layers=self.num_layers, bidirectional=self.bidirectional,
             dropout=self.dropout, pool=self._pool,
-            num_static=0 if self._inputs.static is None else self._inputs.static.width, stride=self._stride,
+            num_static=self._inputs.num_static, stride=self._stride,
         )  # fmt: skip
 
     def _encoded(self, sequences: list[np.ndarray], y: Any, sample_weight: Any) -> tuple[Any, np.ndarray | None]:
@@ -570,16 +571,36 @@ class SequenceEstimator(BaseEstimator):
         return {"module": self.module_.state_dict(copy=False)}
 
     def _restore_model(self, saved: dict[str, Any]) -> None:
-        """Restore the result of `_model_state`."""
+        """Restore the result of `_model_state`, or raise unless it is the state of the estimator's network."""
+        arrays = saved["module"]
+        self._check_sizes(arrays)
         self.module_ = self._network()
-        self.module_.load_state_dict(saved["module"])
+        self.module_.load_state_dict(arrays)
+        for name, variable in [*self.module_.named_parameters(), *self.module_.named_buffers()]:
+            finite_of(arrays, name, variable.shape, variable.dtype)
+            if name.rpartition(".")[2] in ("scale", "running_var"):
+                check_that(arrays[name], arrays[name] > 0, name, "numbers above 0")
+
+    def _check_sizes(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raise unless a file's arrays have the sizes of the network, which could otherwise be too large to make."""
+        sizes = {"hidden_size": self.hidden_size, "num_layers": self.num_layers, "stride": self._stride}
+        for name, size in sizes.items():
+            check_int(size, name, 1)
+        if self._stride > 1 and not self._pool:
+            raise ShapeError("stride", expected="1 for outputs of rows", got=self._stride)
+        finite_of(arrays, "output.weight", (self._num_outputs, None))
+        if self._inputs.kind != "numbers":
+            finite_of(arrays, "embedding.weight", (self._inputs.size, self.embedding_size))
+        if self.num_layers > len(arrays) or not any(self.hidden_size in array.shape for array in arrays.values()):
+            expected, got = "layers and units as the arrays have", f"{self.num_layers} of {self.hidden_size}"
+            raise ShapeError("num_layers, hidden_size", expected=expected, got=got)
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         self._inputs = Inputs.restored(saved["inputs"])
         fitted = saved["fitted"]
-        self._num_outputs, self.history_, self.n_iter_ = fitted["num_outputs"], fitted["history"], fitted["n_iter"]
-        self._stride = fitted["stride"]
+        self._num_outputs, self._stride = check_int(fitted["num_outputs"], "num_outputs", 1), fitted["stride"]
+        self.history_, self.n_iter_ = fitted["history"], fitted["n_iter"]
         self.vocabulary_ = list(self._inputs.vocabulary)
         self._tell_features()
         self._restore_labels(saved["labels"])

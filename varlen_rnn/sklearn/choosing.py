@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from varlen_rnn import random
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.data import Dataset, batches
-from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, shown
+from varlen_rnn.errors import InputError, check_choice, check_int, check_list, count, listed, shown
 from varlen_rnn.sklearn import network, ranks
 from varlen_rnn.sklearn.attributions import attributions, constant, warn_if_incomplete
 from varlen_rnn.sklearn.base import ROWS, SequenceEstimator, kept_after, several_classes
@@ -28,6 +28,7 @@ from varlen_rnn.sklearn.described import Described
 from varlen_rnn.sklearn.inputs import Inputs, as_sequences
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
 from varlen_rnn.sklearn.ngrams import Text
+from varlen_rnn.sklearn.restored import numbers_of, texts_of
 from varlen_rnn.sklearn.static import static_of, take
 from varlen_rnn.tape.variable import Variable
 
@@ -204,7 +205,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         arrays, values = ranks.from_first(self._comm, state)
         found = arrays.pop("")
         if not ranks.is_first(self._comm):
-            described.restore(arrays, values)
+            described.restore(arrays, values, self._inputs.num_static, self._num_outputs)
         return found
 
     def _candidate(self) -> Described:
@@ -469,10 +470,18 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         if "module" in saved:
             super()._restore_model(saved)
         if "described" in saved:
+            self._check_pools("load, a ridge")
             self._described = Described(self._inputs)
-            self._described.restore(saved["described"], chosen["values"])
-        shift = None if chosen["shift"] is None else np.array(chosen["shift"])
-        self._shares, self.candidates_, self._shift = chosen["shares"], chosen["candidates"], shift
+            self._described.restore(saved["described"], chosen["values"], self._inputs.num_static, self._num_outputs)
+        has = {} if self._described is None else {self._described.name: self._described}
+        has |= {} if self.module_ is None else {"recurrent": self.module_}
+        names = texts_of(list(chosen["shares"]), "chosen, shares")
+        if not names or not has.keys() >= set(names):
+            raise InputError("chosen, shares", expected=f"some of {listed(list(has))}", got=shown(names))
+        shares = numbers_of(list(chosen["shares"].values()), "chosen, shares")
+        self._shares, self.candidates_ = dict(zip(names, shares, strict=True)), chosen["candidates"]
+        shift = chosen["shift"]
+        self._shift = None if shift is None else np.array(numbers_of(shift, "chosen, shift", self._num_outputs))
 
 
 class _Parts:

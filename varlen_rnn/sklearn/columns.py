@@ -13,7 +13,8 @@ from typing import Any
 
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import frame_of, holds_numbers
-from varlen_rnn.errors import ShapeError, listed
+from varlen_rnn.errors import ShapeError, check_flag, listed
+from varlen_rnn.sklearn.restored import texts_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,11 @@ class Columns:
     @classmethod
     def restored(cls, state: dict[str, Any] | None) -> Columns | None:
         """Return Columns, given the result of `dataclasses.asdict`, also after JSON; None if it is None."""
-        return None if state is None else cls(tuple(state["names"]), state["of_steps"])
+        if state is None:
+            return None
+        return cls(
+            tuple(texts_of(state["names"], "columns, names")), check_flag(state["of_steps"], "columns, of_steps")
+        )
 
 
 def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[Any, Columns | None]:

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.kernels.convolutions import TAPS, convolve, shares_above
+from varlen_rnn.kernels.convolutions import COLUMNS, DILATION, EVERY_ROW, TAPS, convolve, shares_above
 from varlen_rnn.nn.standardize import Standardize
+from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers_of
 
 # The 84 ways to choose the three of nine taps that have the weight 2.
 _HEAVY = np.array(list(itertools.combinations(range(TAPS), 3)), np.int64)
 _MOST_DILATIONS, _MOST_CHANNELS = 32, 9
+_LONGEST = 2**40  # rows; no dilation is larger
 _GOLDEN = (np.sqrt(5) + 1) / 2
 # How many features of values there are at most, and numbers in the matrix of all training sequences.
 _MOST_FEATURES, _MOST_NUMBERS = 9996, 40_000_000
@@ -39,7 +41,6 @@ class Convolutions:
     thresholds : (convolutions, thresholds) float32
     """
 
-    ARRAYS = "table", "channels", "thresholds"
     table: np.ndarray
     channels: np.ndarray
     thresholds: np.ndarray
@@ -60,6 +61,21 @@ class Convolutions:
             y = np.empty(len(x), np.float32)
             convolve(x, self.table, self.channels, k, y)
             self.thresholds[k] = np.quantile(y, quantiles)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name."""
+        return {"table": self.table, "channels": self.channels, "thresholds": self.thresholds}
+
+    def restore(self, arrays: dict[str, np.ndarray], width: int) -> None:
+        """Restore the result of `state`, or raise unless a kernel can trust it for rows of `width` features."""
+        table = array_of(arrays, "table", (None, COLUMNS), np.int64)
+        channels = array_of(arrays, "channels", (len(table), None), np.int64)
+        thresholds = array_of(arrays, "thresholds", (len(table), None))
+        taps, dilation, every_row = table[:, :DILATION], table[:, DILATION], table[:, EVERY_ROW]
+        holds = ((taps >= 0) & (taps < TAPS)).all(axis=1) & (dilation > 0) & (dilation < _LONGEST)
+        check_that(table, holds & ((every_row == 0) | (every_row == 1)), "table", "taps, dilations and flags")
+        check_that(channels, (channels >= -1) & (channels < width), "channels", f"features below {width}, or -1")
+        self.table, self.channels, self.thresholds = table, channels, thresholds
 
     def transform(self, sequences: list[np.ndarray]) -> np.ndarray:
         """Return the shares of each sequence, float32, shape `(sequences, features)`."""
@@ -114,17 +130,24 @@ class SeriesFeatures:
         """Return the arrays by name, and values for JSON."""
         arrays = {"mean": self.standardize.mean.value.data, "scale": self.standardize.scale.value.data}
         for part in ("values", "differences"):
-            arrays |= {f"{part}.{name}": getattr(getattr(self, part), name) for name in Convolutions.ARRAYS}
+            arrays |= {f"{part}.{name}": array for name, array in getattr(self, part).state().items()}
         return arrays, list(self.choice)
 
     def restore(self, arrays: dict[str, np.ndarray], values: Any) -> None:
-        """Restore the result of `state`."""
-        self.standardize.mean.assign(arrays["mean"])
-        self.standardize.scale.assign(arrays["scale"])
+        """Restore the result of `state`, or raise unless it fits the features of rows."""
+        width = self.standardize.features
+        self.standardize.mean.assign(finite_of(arrays, "mean", (width,)))
+        scale = finite_of(arrays, "scale", (width,))
+        self.standardize.scale.assign(check_that(scale, scale > 0, "scale", "numbers above 0"))
         for part in ("values", "differences"):
-            for name in Convolutions.ARRAYS:
-                setattr(getattr(self, part), name, arrays[f"{part}.{name}"])
-        self.choose(values)
+            own = {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(part)}
+            getattr(self, part).restore(own, width)
+        self.choose(numbers_of(values, "choice", 2))
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the result of `transform`."""
+        return int(np.count_nonzero(self._factors(self.choice)))
 
     def _factors(self, choice: Any) -> np.ndarray:
         sizes = self.values.thresholds.size, self.differences.thresholds.size, 8 * self.standardize.features + 1

@@ -94,15 +94,16 @@ class Described:
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
         """Return the arrays by name, and values for JSON."""
         arrays, values = self.features.state()
-        named = {f"linear.{name}": getattr(self.linear, name) for name in Linear.ARRAYS}
+        named = {f"linear.{name}": array for name, array in self.linear.state().items()}
         return {f"features.{name}": array for name, array in arrays.items()} | named, values
 
-    def restore(self, arrays: dict[str, np.ndarray], values: Any) -> None:
-        """Restore the result of `state`."""
-        for name in Linear.ARRAYS:
-            setattr(self.linear, name, arrays[f"linear.{name}"])
-        of_features = {name.removeprefix("features."): array for name, array in arrays.items()}
-        self.features.restore(of_features, values)
+    def restore(self, arrays: dict[str, np.ndarray], values: Any, num_static: int, num_outputs: int) -> None:
+        """Restore the result of `state`, or raise unless it fits the numbers of static features and of outputs."""
+        named = {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith("features.")}
+        self.features.restore(named, values)
+        named = {name.partition(".")[2]: array for name, array in arrays.items() if name.startswith("linear.")}
+        is_sparse = isinstance(self.features, TextFeatures)
+        self.linear.restore(named, self.features.width + num_static, num_outputs, is_sparse)
 
 
 def _in_parts(sequences: list[np.ndarray]) -> Iterator[Sequences]:

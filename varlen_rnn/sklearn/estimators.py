@@ -44,6 +44,7 @@ from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
 from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
+from varlen_rnn.sklearn.restored import numbers_of, scales_of
 from varlen_rnn.sklearn.static import take
 from varlen_rnn.tape.variable import Variable
 
@@ -358,7 +359,8 @@ class SequenceClassifier(ClassifierMixin, ChoosingEstimator):
         return {"classes": _saved_classes(self.classes_), "several": self._several}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        self.classes_, self._several = _classes_of(state["classes"]), state["several"]
+        self.classes_ = _classes_of(state["classes"], self._num_outputs)
+        self._several = check_flag(state["several"], "labels, several")
 
 
 class SequenceRegressor(RegressorMixin, ChoosingEstimator):
@@ -620,8 +622,18 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return state | {"levels": self._levels, "of_rows": not self._pool}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        self._mean, self._scale, self._flat = np.array(state["mean"]), np.array(state["scale"]), state["flat"]
-        self._levels, self._pool = state["levels"], () if state["of_rows"] else SequenceEstimator._pool
+        self._levels = check_quantiles(state["levels"]) if state["levels"] else []
+        if self._levels and 0.5 not in self._levels:
+            raise InputError("labels, levels", expected="0.5 among them", got=shown(self._levels))
+        targets = self._num_outputs // max(1, len(self._levels))
+        if targets * max(1, len(self._levels)) != self._num_outputs:
+            raise InputError("labels, levels", expected=f"a divisor of {self._num_outputs}", got=len(self._levels))
+        self._mean = np.array(numbers_of(state["mean"], "labels, mean", targets))
+        self._scale = np.array(scales_of(state["scale"], "labels, scale", targets))
+        self._flat = check_flag(state["flat"], "labels, flat")
+        self._pool = () if check_flag(state["of_rows"], "labels, of_rows") else SequenceEstimator._pool
+        if self._flat and targets > 1:
+            raise InputError("labels, flat", expected="one target", got=targets)
 
 
 class SequenceTagger(ClassifierMixin, SequenceEstimator):
@@ -841,7 +853,8 @@ class SequenceTagger(ClassifierMixin, SequenceEstimator):
         return {"classes": _saved_classes(self.classes_), "factor": self._factor}
 
     def _restore_labels(self, state: dict[str, Any]) -> None:
-        self.classes_, self._factor = _classes_of(state["classes"]), state["factor"]
+        self.classes_ = _classes_of(state["classes"], self._num_outputs)
+        (self._factor,) = numbers_of([state["factor"]], "labels, factor")
 
 
 def _rows_of(outputs: np.ndarray, lengths: list[int]) -> LoDTensor:
@@ -965,5 +978,11 @@ def _saved_classes(classes: np.ndarray) -> dict[str, Any]:
     return {"kind": classes.dtype.str, "values": [plain(value) for value in classes]}
 
 
-def _classes_of(state: dict[str, Any]) -> np.ndarray:
-    return np.array(state["values"], np.dtype(state["kind"]))
+def _classes_of(state: dict[str, Any], size: int) -> np.ndarray:
+    """Return the classes that a file holds, or raise unless they are as many as the outputs, and all different."""
+    classes = np.array(state["values"], np.dtype(state["kind"]))
+    if classes.shape != (size,) or classes.dtype.kind not in "biufUO":
+        raise ShapeError("labels, classes", expected=f"a list of {size}", got=shown(classes))
+    if len(set(classes.tolist())) != size or (classes.dtype.kind == "f" and not np.isfinite(classes).all()):
+        raise InputError("labels, classes", expected="different classes", got=shown(classes))
+    return classes

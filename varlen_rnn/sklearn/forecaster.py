@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
-from varlen_rnn.errors import InputError, ShapeError, check_choice, check_int, count, shown, warn
+from varlen_rnn.errors import InputError, ShapeError, check_choice, check_int, count, listed, shown, warn
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn.base import SequenceEstimator, kept_after
 from varlen_rnn.sklearn.columns import Columns
@@ -27,6 +27,7 @@ from varlen_rnn.sklearn.ends import Choice, Ends, ordered
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
 from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
+from varlen_rnn.sklearn.restored import finite_of, numbers_of, scales_of, texts_of
 from varlen_rnn.sklearn.series import scale_of_columns, series_of
 from varlen_rnn.tape.variable import Variable
 
@@ -438,18 +439,35 @@ class SequenceForecaster(BaseEstimator):
 
     def _restore(self, saved: dict[str, Any]) -> None:
         """Restore the fitted attributes from the arrays and settings that `save` wrote."""
-        for name in _FITTED:
-            setattr(self, name, saved["fitted"][name])
-        orders = saved["fitted"]["_orders"]
-        self._orders = Columns.restored(orders[0]), Columns.restored(orders[1])
-        self._form = Form(**saved["form"])
-        self._shift, self._ridge, self._network = saved["shift"]["shift"], Ridge(), None
-        for name, array in saved["ridge"].items():
-            setattr(self._ridge, name, array)
-        if "module" in saved:
+        fitted, self._form = saved["fitted"], Form.restored(saved["form"])
+        self.season_length_ = _check_steps(fitted["season_length_"], "season_length_")
+        sizes = {"horizon": (self._form.horizon, self.horizon), "season": (self._form.season, self.season_length_)}
+        for name, (found, wanted) in sizes.items():
+            if found != wanted:
+                raise InputError(f"form, {name}", expected=wanted, got=found)
+        self._levels, self._keep = check_quantiles(fitted["_levels"]), check_int(fitted["_keep"], "_keep", 1)
+        if self._levels != with_median(check_quantiles(self.quantiles)):
+            raise InputError("_levels", expected="the quantiles and 0.5", got=shown(self._levels))
+        orders = fitted["_orders"]
+        self._orders, columns = (Columns.restored(orders[0]), Columns.restored(orders[1])), fitted["_columns"]
+        self._columns = None if columns is None else _columns_of(*columns)
+        num_features = self._form.num_features(0 if self._columns is None else len(self._columns[0]))
+        self._shift = finite_of(saved["shift"], "shift", (self._form.horizon, len(self._levels)), np.float64)
+        self._ridge, self._network = Ridge(), None
+        self._ridge.restore(saved.get("ridge", {}), num_features, self._form.horizon)
+        if "module" in saved and self._ridge.state():
             self._network = self._new_network(0)
-            self._network.restore(len(self._ridge.mean), self._form.horizon, saved["module"])
+            self._network.restore(num_features, self._form.horizon, saved["module"])
+        self._restore_choice(fitted)
         self.notes_ = saved["notes"]
+
+    def _restore_choice(self, fitted: dict[str, Any]) -> None:
+        """Restore which candidates predict, or raise unless they are there."""
+        known = ["naive", "seasonal naive"]
+        known += ["ridge"] * bool(self._ridge.state()) + ["recurrent"] * (self._network is not None)
+        self._chosen, self.candidates_ = texts_of(fitted["_chosen"], "_chosen"), fitted["candidates_"]
+        if not self._chosen or not set(self._chosen) <= set(known):
+            raise InputError("_chosen", expected=f"some of {listed(known)}", got=shown(self._chosen))
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags, which say that X alone is fitted."""
@@ -503,8 +521,13 @@ class RowQuantiles(SequenceEstimator):
     def restore(self, num_features: int, horizon: int, arrays: dict[str, np.ndarray]) -> None:
         """Restore a trained network from its arrays."""
         self._inputs, self._num_outputs = Inputs("numbers", num_features), horizon * len(self.levels)
-        self.module_ = self._network()
-        self.module_.load_state_dict(arrays)
+        self._restore_model({"module": arrays})
+
+
+def _columns_of(mean: Any, scale: Any) -> list[list[float]]:
+    """Return the mean and the scale of covariates that a file holds, or raise if they are none."""
+    found = numbers_of(mean, "_columns, mean")
+    return [found, scales_of(scale, "_columns, scale", len(found))]
 
 
 def _check_steps(value: Any, name: str) -> int:

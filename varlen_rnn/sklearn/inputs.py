@@ -11,13 +11,25 @@ import numpy as np
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, LoDError, PlaceError, ShapeError, check_choice, count, shown
+from varlen_rnn.errors import (
+    DTypeError,
+    InputError,
+    LoDError,
+    PlaceError,
+    ShapeError,
+    check_choice,
+    check_flag,
+    check_int,
+    count,
+    shown,
+)
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked, device_rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.advice import MEASUREMENTS, about_columns
 from varlen_rnn.sklearn.columns import Columns, in_order
 from varlen_rnn.sklearn.missing import Filling, without_padding
+from varlen_rnn.sklearn.restored import texts_of
 from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
 from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
 from varlen_rnn.tape.variable import Variable
@@ -68,13 +80,24 @@ class Inputs:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
-        """Return Inputs, given the result of `dataclasses.asdict`, also after JSON."""
-        filling, static = state["filling"], state["static"]
+        """Return Inputs, given the result of `dataclasses.asdict`, also after JSON, or raise if they are none."""
+        kind = check_choice(state["kind"], "inputs, kind", "texts", "tokens", "ids", "numbers")
+        filling = Filling.restored(state["filling"]) if kind == "numbers" else None
+        vocabulary = texts_of(state["vocabulary"], "inputs, vocabulary") if kind in ("texts", "tokens") else []
+        size = check_int(state["size"], "inputs, size", 1)
+        wanted = size if kind == "ids" else len(vocabulary) if filling is None else filling.width
+        if size != wanted:
+            raise ShapeError("inputs, size", expected=wanted, got=size)
         return cls(
-            state["kind"], state["size"], state["cut"], tuple(state["vocabulary"]), state["by_spelling"],
-            None if filling is None else Filling.restored(filling), None if static is None else Static.restored(static),
-            Columns.restored(state["columns"]),
+            kind, size, check_choice(state["cut"], "inputs, cut", "characters", "words"), tuple(vocabulary),
+            check_flag(state["by_spelling"], "inputs, by_spelling"), filling,
+            None if state["static"] is None else Static.restored(state["static"]), Columns.restored(state["columns"]),
         )  # fmt: skip
+
+    @property
+    def num_static(self) -> int:
+        """The number of static features, with indicators."""
+        return 0 if self.static is None else self.static.width
 
     @property
     def features(self) -> int | None:

@@ -12,10 +12,14 @@ A row knows nothing of later steps.  So a forecast at the end of a series has ro
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
 from threadpoolctl import threadpool_limits
+
+from varlen_rnn.errors import check_flag, check_int
+from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers_of
 
 PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # that are tried, in units of the rows
 _OWN = 4  # the scale of other series counts as much as this many differences of a series
@@ -45,6 +49,18 @@ class Form:
     logarithm: bool
     seasonal: bool
     typical: tuple[float, float]
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Form:
+        """Return a Form, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
+        sizes = [check_int(state[name], f"form, {name}", 1) for name in ("horizon", "season", "lags")]
+        flags = [check_flag(state[name], f"form, {name}") for name in ("logarithm", "seasonal")]
+        first, second = numbers_of(state["typical"], "form, typical", 2)
+        return cls(*sizes, *flags, (first, second))
+
+    def num_features(self, columns: int) -> int:
+        """Return the number of features of a row, given the number of covariates."""
+        return self.lags + 2 + (self.horizon if self.season > 1 else 0) + columns * (self.horizon + 1)
 
 
 class Rows:
@@ -181,7 +197,6 @@ class Ridge:
         Outputs are clipped to `-bound` and `bound`, the largest changes of the training.
     """
 
-    ARRAYS = "mean", "scale", "weight", "bias", "bound"
     mean: np.ndarray
     scale: np.ndarray
     weight: np.ndarray
@@ -221,4 +236,15 @@ class Ridge:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays by name; none before a fit."""
-        return {name: getattr(self, name) for name in self.ARRAYS if hasattr(self, name)}
+        names = "mean", "scale", "weight", "bias", "bound"
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def restore(self, arrays: dict[str, np.ndarray], num_features: int, horizon: int) -> None:
+        """Restore the result of `state`, or raise unless it fits the numbers of features and of steps to forecast."""
+        if not arrays:
+            return
+        self.mean = finite_of(arrays, "mean", (num_features,), np.float64)
+        self.scale = array_of(arrays, "scale", (num_features,), np.float64)
+        check_that(self.scale, self.scale > 0, "scale", "numbers above 0")
+        self.weight = finite_of(arrays, "weight", (num_features, horizon), np.float64)
+        self.bias, self.bound = (finite_of(arrays, name, (horizon,), np.float64) for name in ("bias", "bound"))

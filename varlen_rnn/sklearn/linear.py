@@ -26,6 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from varlen_rnn.products.gemm import product
 from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
+from varlen_rnn.sklearn.restored import array_of, check_that, finite_of
 
 # With more sequences than this, a decomposition of (sequences, sequences) costs more than two fits.
 MOST_LEFT_OUT = 1000
@@ -127,8 +128,6 @@ class Linear:
     penalty : float
     """
 
-    ARRAYS = "mean", "scale", "bound", "weight", "bias", "floor"
-
     def __init__(self) -> None:
         self.mean = self.scale = self.bound = np.zeros(0, np.float32)
         self.floor = np.zeros(1, np.float32)
@@ -164,6 +163,21 @@ class Linear:
         out = np.empty((len(features), len(self.bias)), np.float32)
         product(self.scaled(features), self.weight, out, bias=self.bias)
         return self._of_shares(out)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name."""
+        return {name: getattr(self, name) for name in ("mean", "scale", "bound", "weight", "bias", "floor")}
+
+    def restore(self, arrays: dict[str, np.ndarray], num_features: int, num_outputs: int, is_sparse: bool) -> None:
+        """Restore the result of `state`, or raise unless it fits the numbers of features and outputs."""
+        of_scale = (0 if is_sparse else num_features,)
+        self.mean, self.bound = (finite_of(arrays, name, of_scale) for name in ("mean", "bound"))
+        self.scale = array_of(arrays, "scale", of_scale)
+        check_that(self.scale, self.scale > 0, "scale", "numbers above 0")
+        self.weight = finite_of(arrays, "weight", (num_features, num_outputs))
+        self.bias = finite_of(arrays, "bias", (num_outputs,))
+        self.floor = finite_of(arrays, "floor", (1,))
+        check_that(self.floor, self.floor >= 0, "floor", "a number from 0")
 
     def _of_shares(self, found: np.ndarray) -> np.ndarray:
         """Return the logarithms of shares of classes, given the shares from -1 to 1; other outputs stay."""

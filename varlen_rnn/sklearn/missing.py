@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data.missing import carried_forward
+from varlen_rnn.sklearn.restored import numbers_of, wholes_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +58,9 @@ class Filling:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Filling:
-        """Return a Filling, given the result of `dataclasses.asdict`, also after JSON."""
-        return cls(tuple(state["means"]), tuple(state["indicated"]))
+        """Return a Filling, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
+        means = numbers_of(state["means"], "filling, means")
+        return cls(tuple(means), tuple(wholes_of(state["indicated"], "filling, indicated", len(means))))
 
     @property
     def width(self) -> int:

@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from varlen_rnn.sklearn.inputs import Inputs
+from varlen_rnn.sklearn.restored import finite_of, texts_of
 
 _MOST = 60_000  # n-grams of each kind
 
@@ -100,10 +101,17 @@ class TextFeatures:
         }
 
     def restore(self, arrays: dict[str, np.ndarray], values: Any) -> None:
-        """Restore the result of `state`."""
-        for name, names in values.items():
-            self.vectorizers[name] = _vectorizers(self.inputs.kind, vocabulary=names)[name]
-            self.vectorizers[name].idf_ = arrays[name]
+        """Restore the result of `state`, or raise unless each n-gram has a weight."""
+        for name in _vectorizers(self.inputs.kind):
+            if name in values:
+                names = texts_of(values[name], f"n-grams of {name}")
+                self.vectorizers[name] = _vectorizers(self.inputs.kind, vocabulary=names)[name]
+                self.vectorizers[name].idf_ = finite_of(arrays, name, (len(names),))
+
+    @property
+    def width(self) -> int:
+        """The number of columns of the result of `transform`."""
+        return 1 + sum(len(vectorizer.vocabulary_) for vectorizer in self.vectorizers.values())
 
     def _texts(self, sequences: list[np.ndarray]) -> list[Any]:
         """Return texts, or lists of tokens; tokens that the training did not have are left out."""

@@ -19,6 +19,7 @@ import numpy as np
 from varlen_rnn.data.frames import frame_of, holds_numbers, values_of
 from varlen_rnn.errors import InputError, ShapeError, listed
 from varlen_rnn.sklearn.missing import Filling
+from varlen_rnn.sklearn.restored import numbers_of, scales_of, texts_of
 
 
 class Sequences(list[np.ndarray]):
@@ -95,9 +96,12 @@ class Static:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Static:
-        """Return a Static, given the result of `dataclasses.asdict`, also after JSON."""
+        """Return a Static, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
         filling = Filling.restored(state["filling"])
-        return cls(tuple(state["names"]), filling, tuple(state["mean"]), tuple(state["scale"]))
+        names = texts_of(state["names"], "static, names", len(filling.means))
+        mean = numbers_of(state["mean"], "static, mean", filling.width)
+        scale = scales_of(state["scale"], "static, scale", filling.width)
+        return cls(tuple(names), filling, tuple(mean), tuple(scale))
 
     @property
     def width(self) -> int:

@@ -1,0 +1,94 @@
+"""Checks of what a file holds, before an estimator gets it: kernels trust indices and shapes.
+
+Any error that a check raises becomes a `CheckpointError` in `load`, which names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_int, check_list, check_number, shown
+
+
+def array_of(
+    arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int | None, ...], dtype: Any = np.float32
+) -> np.ndarray:
+    """Return an array of a file, or raise unless it is there, in this shape and data type, and without NaN.
+
+    Parameters
+    ----------
+    arrays : dict of str to array
+    name : str
+    shape : tuple of int or None
+        None stands for any size.
+    dtype : data type
+
+    Examples
+    --------
+    >>> array_of({"bias": np.ones(2, np.float32)}, "bias", (2,))
+    array([1., 1.], dtype=float32)
+    """
+    array = arrays.get(name)
+    if not isinstance(array, np.ndarray):
+        raise InputError(name, expected="an array", got=shown(array))
+    if array.dtype != dtype:
+        raise DTypeError(name, expected=np.dtype(dtype), got=array.dtype)
+    if len(array.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
+        raise ShapeError(name, expected=f"shape {shape}", got=f"shape {array.shape}")
+    return check_that(array, ~np.isnan(array), name, "numbers")
+
+
+def finite_of(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int | None, ...], dtype: Any = "f") -> Any:
+    """Return an array of a file as `array_of` does, or raise if a number of it is infinite."""
+    array = array_of(arrays, name, shape, dtype)
+    return check_that(array, np.isfinite(array), name, "finite numbers")
+
+
+def check_that(array: np.ndarray, holds: np.ndarray | bool, name: str, expected: str) -> np.ndarray:
+    """Return an array, or raise unless all of `holds` is true."""
+    if not np.all(holds):
+        raise InputError(name, expected=expected, got=shown(array))
+    return array
+
+
+def numbers_of(value: Any, name: str, size: int | None = None) -> list[float]:
+    """Return a list of finite numbers, or raise unless it is one, and has this size.
+
+    Examples
+    --------
+    >>> numbers_of([1, 0.5], "means", 2)
+    [1.0, 0.5]
+    """
+    found = [check_number(each, name, "a finite number", np.isfinite) for each in check_list(value, name)]
+    return _of_size(found, name, size)
+
+
+def scales_of(value: Any, name: str, size: int | None = None) -> list[float]:
+    """Return a list of finite numbers that others are divided by, none of which is 0."""
+    found = numbers_of(value, name, size)
+    check_that(np.array(found), np.array(found) > 0, name, "numbers above 0")
+    return found
+
+
+def wholes_of(value: Any, name: str, end: int) -> list[int]:
+    """Return a list of different integers from 0 and below `end`, or raise."""
+    found = [check_int(each, name, 0) for each in check_list(value, name)]
+    check_that(np.array(found), len(set(found)) == len(found) and max(found, default=-1) < end, name, f"below {end}")
+    return found
+
+
+def texts_of(value: Any, name: str, size: int | None = None) -> list[str]:
+    """Return a list of different texts, or raise unless it is one, and has this size."""
+    found = check_list(value, name, "a list of texts")
+    if not all(isinstance(text, str) for text in found) or len(set(found)) != len(found):
+        raise InputError(name, expected="different texts", got=shown(value))
+    return _of_size(found, name, size)
+
+
+def _of_size(found: list[Any], name: str, size: int | None) -> list[Any]:
+    if size is not None and len(found) != size:
+        raise ShapeError(name, expected=f"{size} entries", got=len(found))
+    return found
