@@ -1,5 +1,7 @@
 """Quantiles and numbers of rows beside all else that estimators take: static features, sets to evaluate on, ranks."""
 
+import datetime
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,14 @@ pytest.importorskip("sklearn")
 from tests.rank_threads import run_ranks
 from tests.test_estimator_inputs import people, with_gaps
 from varlen_rnn.cli import main, train
-from varlen_rnn.sklearn import SequenceForecaster, SequenceRegressor, SequenceTagger, choosing, load
+from varlen_rnn.sklearn import (
+    SequenceClassifier,
+    SequenceForecaster,
+    SequenceRegressor,
+    SequenceTagger,
+    choosing,
+    load,
+)
 from varlen_rnn.sklearn.choosing import _Choice
 from varlen_rnn.sklearn.linear import Targets
 
@@ -265,3 +274,34 @@ def test_sequences_without_a_weight_calibrate_nothing(of_row):
     y = [*y[:30], *far]
     found = model.fit(X, y, weights).predict_quantiles(X)
     assert np.concatenate(found).max() < 900
+
+
+@pytest.mark.parametrize(
+    ("y", "shown"),
+    [
+        ([1, "1"], "1 and '1'"), ([True, 1], "True and 1"), ([b"a", "a"], "b'a' and 'a'"),
+        (np.array([1, "1"], object), "1 and '1'"), ([0.5, None, "a"], "0.5 and 'a'"),
+    ],
+)  # fmt: skip
+def test_labels_of_two_kinds_are_no_classes(y, shown):
+    with pytest.raises(vr.DTypeError, match=f"labels of one kind, texts or numbers, got {shown}"):
+        SequenceClassifier().fit([[0.5]] * len(y), y)
+    with pytest.raises(vr.DTypeError, match=f"labels of one kind, texts or numbers, got {shown}"):
+        SequenceTagger().fit([[0.5]] * len(y), [[label] for label in y])
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)], np.array(["2020", "2021"], "M8[ns]"),
+        np.array([1, 2], "m8[s]"), [b"a", b"b"],
+    ],
+)  # fmt: skip
+def test_classes_that_no_file_holds_are_refused_by_fit(y):
+    with pytest.raises(vr.DTypeError, match=r"y: expected texts or numbers as classes, got .* makes texts of all"):
+        SequenceClassifier().fit([[0.5], [1.5]], y)
+
+
+def test_classes_of_equal_numbers_or_texts_are_one():
+    for y, classes in (([1.0, 1], [1]), ([np.str_("a"), "a"], ["a"]), ([2**63, 1], [1, 2**63])):
+        assert SequenceClassifier(random_state=0).fit([[0.5], [1.5]], y).classes_.tolist() == classes

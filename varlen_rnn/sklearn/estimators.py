@@ -39,7 +39,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn import ranks, recipe
 from varlen_rnn.sklearn.base import SequenceEstimator, labels_of_data, plain
 from varlen_rnn.sklearn.choosing import ChoosingEstimator
-from varlen_rnn.sklearn.gaps import as_array, is_absent, of_one_kind, with_none
+from varlen_rnn.sklearn.gaps import as_array, check_one_kind, is_absent, of_one_kind, with_none
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.network import Network
@@ -79,6 +79,8 @@ def _one_per_sequence(y: Any, number: int) -> np.ndarray:
     y = y.value if isinstance(y, Variable) else y
     try:
         labels = as_array(y)
+    except DTypeError:
+        raise
     except ValueError as error:
         hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
@@ -871,6 +873,7 @@ def _have_labels(labels: np.ndarray) -> np.ndarray:
 
 def _check_classes(labels: np.ndarray) -> None:
     """Raise if labels have several kinds or are continuous numbers, and so are no classes."""
+    _check_held(labels)
     if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
         expected, hint = "classes", "SequenceRegressor takes numbers, of sequences or of their steps"
         raise InputError("y", expected=expected, got="Unknown label type: continuous numbers", hint=hint)
@@ -878,6 +881,14 @@ def _check_classes(labels: np.ndarray) -> None:
         check_classification_targets(labels)
     except TypeError as error:
         raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+
+
+def _check_held(labels: np.ndarray) -> None:
+    """Raise unless a file can hold labels: JSON has neither dates nor bytes."""
+    for label in () if labels.dtype.kind in "biufU" else labels:
+        if labels.dtype.kind in "mM" or not isinstance(plain(label), (str, int, float)):
+            got, hint = f"{shown(label)}, a {type(label).__name__}", "list(map(str, y)) makes texts of all"
+            raise DTypeError("y", expected="texts or numbers as classes", got=got, hint=hint)
 
 
 def _as_lists(y: Any) -> Any:
@@ -916,22 +927,28 @@ def _one_per_step(y: Any, lengths: np.ndarray) -> list[np.ndarray]:
     for number, (labels, length) in enumerate(zip(y, lengths, strict=True)):
         try:
             array = as_array(list(labels) if isinstance(labels, str) else labels)
+        except DTypeError:
+            raise
         except ValueError as error:
             raise ShapeError(f"y, sequence {number}", expected="labels of steps", got=shown(labels)) from error
         if array.shape != (length,):
             expected = f"{length} labels, one per step"
             raise ShapeError(f"y, sequence {number}", expected=expected, got=f"shape {array.shape}")
         found.append(with_none(array))
+    check_one_kind(label for array in found for label in (array if array.dtype == object else array[:1]).tolist())
     kind = next((array.dtype for array in found if len(array)), np.dtype(np.int64))
     return [array if len(array) else np.zeros(0, kind) for array in found]
 
 
 def _classes_among(labels: Any) -> np.ndarray:
-    """Return the distinct labels in sorted order, or raise if they cannot be sorted."""
+    """Return the distinct labels in sorted order, or raise if they cannot be sorted, or a file cannot hold them."""
+    labels = as_array(labels)
     try:
-        return np.unique(labels)
+        found = np.unique(labels)
     except TypeError as error:
         raise DTypeError("y", expected="labels of one kind, texts or numbers", got=shown(labels)) from error
+    _check_held(found)
+    return found
 
 
 def _numbers_of(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Labels that are missing: None, NaN, NaT and pandas.NA mean the same, also among texts.
+"""Labels are of one kind; those that are missing, None, NaN, NaT and pandas.NA, mean the same, also among texts.
 
 Where `numpy.asarray` would make the text "nan" of a missing label, it stays one:
 
@@ -8,10 +8,15 @@ Where `numpy.asarray` would make the text "nan" of a missing label, it stays one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
 import numpy as np
+
+from varlen_rnn.errors import DTypeError, shown
+
+_KINDS = (bool, np.bool_), (Real,), (str,), (bytes,)  # a flag is a Real, too
 
 
 def is_absent(label: Any) -> bool:
@@ -30,8 +35,32 @@ def is_absent(label: Any) -> bool:
         return True
 
 
+def check_one_kind(labels: Iterable[Any]) -> None:
+    """Raise unless all labels are texts, bytes, numbers or flags; NumPy would make one label of 1 and "1".
+
+    Examples
+    --------
+    >>> check_one_kind([1, None, 2.5])
+    """
+    firsts: dict[int, Any] = {}  # the first label of each kind
+    for label in labels:
+        for number, kind in enumerate(_KINDS):
+            if isinstance(label, kind):
+                firsts.setdefault(number, label)
+                break
+    if len(firsts) > 1:
+        first, second, *_ = firsts.values()
+        got, hint = f"{shown(first)} and {shown(second)}", "list(map(str, y)) makes texts of all"
+        raise DTypeError("y", expected="labels of one kind, texts or numbers", got=got, hint=hint)
+
+
 def as_array(labels: Any) -> np.ndarray:
-    """Return labels as an array; if some in a list are missing, all keep their types.
+    """Return labels of one kind as an array; if some in a list are missing, all keep their types.
+
+    Raises
+    ------
+    DTypeError
+        If labels are of several kinds, as `check_one_kind` says.
 
     Examples
     --------
@@ -39,11 +68,16 @@ def as_array(labels: Any) -> np.ndarray:
     array(['a', nan], dtype=object)
     """
     labels = labels.to_numpy() if hasattr(labels, "iloc") else labels
+    if isinstance(labels, (list, tuple)) or getattr(labels, "dtype", None) == np.dtype(object):
+        check_one_kind(labels)
     if isinstance(labels, (list, tuple)) and any(map(is_absent, labels)):
         found = np.empty(len(labels), object)
         found[:] = labels
         return found
-    return np.asarray(labels)
+    found = np.asarray(labels)
+    if found.dtype.kind == "f" and isinstance(labels, (list, tuple)) and all(isinstance(n, int) for n in labels):
+        return np.array(labels, np.uint64)  # some are 2^63 or more, and NumPy would round all
+    return found
 
 
 def with_none(labels: np.ndarray) -> np.ndarray:
