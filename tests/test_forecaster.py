@@ -81,9 +81,33 @@ def test_a_season_is_found_and_repeated():
 def test_errors_are_those_of_the_definitions():
     X = [np.array([1.0, 3, 2, 4]), np.array([5.0, 5, 5, 10])]
     model = SequenceForecaster(1, random_state=0, model="ridge", season_length=1).fit(trends())
-    errors = model.evaluate(X)["naive"]
+    with pytest.warns(UserWarning, match="X, series 1: .* got values alike; 1 of 2 series are left out of MASE"):
+        errors = model.evaluate(X)["naive"]
     np.testing.assert_allclose(errors["sMAPE"], (200 * 2 / 6 + 200 * 5 / 15) / 2)
     np.testing.assert_allclose(errors["MASE"], 2 / 1.5)  # the second series did not change before
+
+
+@pytest.mark.parametrize("factor", [2.0**-126, 2.0**100])
+def test_forecasts_scale_with_series(factor):
+    X = [np.sin(np.arange(30.0) + start) for start in range(6)]
+    expected = SequenceForecaster(2, random_state=0, model="ridge", season_length=1).fit(X).predict(X)
+    scaled = [x * factor for x in X]
+    found = SequenceForecaster(2, random_state=0, model="ridge", season_length=1).fit(scaled).predict(scaled)
+    np.testing.assert_allclose(found / factor, expected, rtol=1e-6)
+
+
+def test_exactly_periodic_series_have_no_part_in_mase():
+    period = np.array([0.1, 0.7, 0.3, 0.2]) / 3
+    noisy = np.tile(period, 8) + 0.1 * np.random.default_rng(0).standard_normal(32)
+    forms = [np.tile(period, 8), np.tile(period, 8) * np.resize([1, 1 + 2**-51], 32), np.full(32, 7.0), noisy]
+    model = SequenceForecaster(2, random_state=0, model="ridge", season_length=4).fit([noisy])
+    with pytest.warns(UserWarning, match="3 of 4 series are left out of MASE"):
+        errors = model.evaluate(forms)
+    assert {name: own["MASE"] for name, own in errors.items()} == {
+        name: own["MASE"] for name, own in model.evaluate([noisy]).items()
+    }
+    with pytest.warns(UserWarning, match="2 of 2 series are left out of MASE"):
+        assert np.isnan(model.score(forms[:2]))
 
 
 @pytest.mark.parametrize("quantiles", [(0.1, 0.9), (0.25, 0.5, 0.75)])

@@ -26,6 +26,14 @@ def test_mean_and_scale_are_numpys(dtype, monkeypatch):
     np.testing.assert_allclose(found, (rows - rows.mean(axis=0)) / expected, atol=tolerance)
 
 
+@pytest.mark.parametrize("factor", [2.0**-149, 2.0**-130, 2.0**-126, 2.0**100])
+def test_numbers_at_the_ends_of_float32_have_a_scale(factor):
+    rows = (np.array([[-3.0], [0.0], [5.0], [6.0]]) * factor).astype(np.float32)
+    found = np.asarray(Standardize(1).fit(rows)(rows))
+    expected = np.asarray(Standardize(1).fit(rows / factor)((rows / factor).astype(np.float32)))
+    np.testing.assert_allclose(found, expected, rtol=0.5 if factor == 2.0**-149 else 1e-4)  # 2^-149 is the least number
+
+
 def test_no_optimizer_trains_it_and_a_state_takes_it_along():
     layer = Standardize(2).fit([np.array([[1.0, 2.0], [3.0, 8.0]])])
     x = vr.create_lod_tensor(np.ones((3, 2), np.float32), [[1, 2]])

@@ -82,7 +82,8 @@ class Standardize(Module):
             # The deviation of a constant feature is rounding noise, and dividing by it would amplify the noise.
             constant = deviation <= 1e-7 * np.abs(mean)
             self.mean.assign(mean)
-            self.scale.assign(np.where(constant | (deviation < np.finfo(self.scale.dtype).tiny), 1.0, deviation))
+            scale = deviation.astype(self.scale.dtype)  # numbers near 1e-38 have a scale too, though with fewer digits
+            self.scale.assign(np.where(constant | (scale == 0), 1.0, scale))
         return self
 
     def _pieces(self, part: Any) -> Iterable[np.ndarray]:

@@ -34,6 +34,7 @@ from varlen_rnn.tape.variable import Variable
 # The last steps of all series together that are used, and the lags of a row.
 _MOST_STEPS, _MOST_LAGS = 20_000, 100
 _NETWORK_STEPS = 500  # of an optimizer
+_ROUNDING = 1e-12  # of numbers of a series, over the largest
 # The fitted attributes that JSON holds.
 _FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
 _NO_ORDERS: tuple[Columns | None, Columns | None] = (None, None)
@@ -354,8 +355,9 @@ class SequenceForecaster(BaseEstimator):
         "forecaster" stands beside "naive", which repeats the last value, and "seasonal naive", which repeats the last
         season, if there is one.  "sMAPE" is the mean of `200 |y - f| / (|y| + |f|)` in percent (Makridakis, 1993),
         "MASE" the mean absolute error over the mean absolute difference of the values before (of a season apart, if
-        there is one; Hyndman and Koehler, 2006).  "coverage" is the share of values between the first and the last of
-        several quantiles.
+        there is one; Hyndman and Koehler, 2006).  Series whose values, or seasons, are all alike have no such
+        difference, and no part in MASE; it is NaN if no other is left.  "coverage" is the share of values between the
+        first and the last of several quantiles.
 
         Parameters
         ----------
@@ -363,6 +365,11 @@ class SequenceForecaster(BaseEstimator):
             Those that have no more values than the horizon are left out, with a warning.
         future_covariates : list of arrays, optional
             As in `fit`.
+
+        Warns
+        -----
+        UserWarning
+            If series are too short, or have no part in MASE; it says how many.
         """
         check_is_fitted(self, "candidates_")
         (series, known, _), horizon = series_of(X, future_covariates, self._orders), self._form.horizon
@@ -383,12 +390,15 @@ class SequenceForecaster(BaseEstimator):
         before, after = [x[:-horizon] for x in series], np.stack([x[-horizon:] for x in series])
         found = self.predict_quantiles(before, known)
         naive = np.stack([np.repeat(x[-1:], horizon) for x in before])
-        errors = {"forecaster": self._errors(self.predict(before, known), before, after)}
-        errors["naive"] = self._errors(naive, before, after)
+        units = self._units(before)
+        errors = {
+            "forecaster": _errors(self.predict(before, known), units, after),
+            "naive": _errors(naive, units, after),
+        }
         if (season := self.season_length_) > 1:
             places = np.arange(horizon) % season - season
             repeated = [x[places] if len(x) >= season else np.repeat(x[-1:], horizon) for x in before]
-            errors["seasonal naive"] = self._errors(np.stack(repeated), before, after)
+            errors["seasonal naive"] = _errors(np.stack(repeated), units, after)
         if found.shape[2] > 1:
             inside = (found[:, :, 0] <= after) & (after <= found[:, :, -1])
             errors["forecaster"]["coverage"] = float(inside.mean())
@@ -406,14 +416,19 @@ class SequenceForecaster(BaseEstimator):
         """
         return -self.evaluate(X, future_covariates)["forecaster"]["MASE"]
 
-    def _errors(self, found: np.ndarray, before: list[np.ndarray], after: np.ndarray) -> dict[str, float]:
-        """Return sMAPE and MASE; a series whose values before are constant has no part in MASE."""
-        error, size = np.abs(found - after), np.abs(found) + np.abs(after)
-        percent = 200 * np.divide(error, size, out=np.zeros_like(error), where=size > 0)
-        apart = [self.season_length_ if len(x) > self.season_length_ else 1 for x in before]
-        units = [np.abs(x[k:] - x[:-k]).mean() if len(x) > 1 else 0.0 for x, k in zip(before, apart, strict=True)]
-        scaled = [own.mean() / unit for own, unit in zip(error, units, strict=True) if unit > 0]
-        return {"sMAPE": float(percent.mean()), "MASE": float(np.mean(scaled)) if scaled else math.nan}
+    def _units(self, series: list[np.ndarray]) -> np.ndarray:
+        """Return the mean absolute difference of values a season apart, of each series; warn of those that have none.
+
+        Such a series has the unit 0, also if its seasons differ by the rounding of their numbers.
+        """
+        apart = [self.season_length_ if len(x) > self.season_length_ else 1 for x in series]
+        units = [np.abs(x[k:] - x[:-k]).mean() if len(x) > 1 else 0.0 for x, k in zip(series, apart, strict=True)]
+        units = [0.0 if unit <= _ROUNDING * np.abs(x).max() else unit for unit, x in zip(units, series, strict=True)]
+        if (gone := units.count(0.0)) > 0:
+            expected = "series whose values, or seasons, differ before the horizon"
+            got = f"values alike; {gone} of {len(series)} series are left out of MASE"
+            warn(f"X, series {units.index(0.0)}", expected=expected, got=got)
+        return np.array(units)
 
     # Files.
 
@@ -522,6 +537,14 @@ class RowQuantiles(SequenceEstimator):
         """Restore a trained network from its arrays."""
         self._inputs, self._num_outputs = Inputs("numbers", num_features), horizon * len(self.levels)
         self._restore_model({"module": arrays})
+
+
+def _errors(found: np.ndarray, units: np.ndarray, after: np.ndarray) -> dict[str, float]:
+    """Return sMAPE, and MASE over the series whose unit is above 0."""
+    error, size = np.abs(found - after), np.abs(found) + np.abs(after)
+    percent = 200 * np.divide(error, size, out=np.zeros_like(error), where=size > 0)
+    scaled = error.mean(axis=1)[units > 0] / units[units > 0]
+    return {"sMAPE": float(percent.mean()), "MASE": float(scaled.mean()) if len(scaled) else math.nan}
 
 
 def _columns_of(mean: Any, scale: Any) -> list[list[float]]:

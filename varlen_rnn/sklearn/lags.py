@@ -24,7 +24,7 @@ from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers
 PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # that are tried, in units of the rows
 _OWN = 4  # the scale of other series counts as much as this many differences of a series
 _FARTHEST = 8.0  # features and changes beyond so many deviations count as this many
-_TINY = 1e-30
+_TINY = 1e-30  # squares of differences below are rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _mean_difference(z: np.ndarray, typical: np.ndarray) -> np.ndarray:
     """Return the mean absolute difference of neighbours up to each step, joined with a typical one."""
     total = np.cumsum(np.abs(np.diff(z, prepend=z[:1])))
     found = (total + _OWN * typical) / (np.arange(len(z)) + _OWN)
-    return np.where(found > _TINY, found, 1.0)
+    return np.where(found > np.finfo(np.float64).tiny, found, 1.0)
 
 
 def typical_differences(series: list[np.ndarray]) -> tuple[float, float]:
