@@ -525,6 +525,18 @@ def test_the_score_of_a_constant_is_beside_that_of_the_model(tmp_path, capsys, t
     assert constant.startswith(baseline)
 
 
+def test_a_model_that_is_worse_than_the_constant_is_warned_of(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f"{' '.join(rng.choice(list('abcdefgh'), 4))},{rng.standard_normal():.3f}" for _ in range(60)]
+    (tmp_path / "noise.csv").write_text("\n".join(["text,y", *lines]))
+    arguments = ["train", str(tmp_path / "noise.csv"), "--sequence", "text", "--label", "y", *SMALL, "--lr", "0.3"]
+    main([*arguments, "--test-fraction", "0.5", "--out", str(tmp_path / "model")])
+    assert "worse than always the mean, " in capsys.readouterr().err
+    path, options, _ = texts_file(tmp_path), ["--sequence", "name", "--label", "kind"], capsys.readouterr()
+    main(["train", str(path), *options, "--quiet", "--model", "ngrams", "--out", str(tmp_path / "model")])
+    assert "worse" not in capsys.readouterr().err
+
+
 def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
     command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", "--max-epochs", "2"]
     command += ["--model", "recurrent"]

@@ -313,3 +313,23 @@ def test_a_candidate_that_is_missing_is_an_error_and_not_zeros():
     model._described = None
     with pytest.raises(RuntimeError, match="predicts by 'convolutions', which it has not"):
         model.predict(X)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        [2**31, 1], [2**63, 1], [2**64, 1], np.array([2**63, 1], np.uint64), [np.uint64(2**63), np.int64(1)],
+        np.array([1, 2**40]),
+    ],
+)  # fmt: skip
+def test_hashes_are_tokens_and_never_measurements(first):
+    with pytest.raises(vr.InputError, match=r"X, sequence 1: expected ids from 0 and below 2\*\*31, got .*map\(str, x"):
+        SequenceClassifier().fit([[3, 4], first], [0, 1])
+    X = [list(map(str, x)) for x in [[3, 4], first]]
+    assert SequenceClassifier(random_state=0).fit(X, [0, 1]).predict(X).tolist() == [0, 1]
+
+
+def test_an_array_of_unsigned_hashes_is_no_array_of_measurements():
+    with pytest.raises(vr.InputError, match=r"got hashes, as 9223372036854775808 .*map\(str, x"):
+        SequenceClassifier().fit(np.array([[2**63, 1], [1, 2]], np.uint64), [0, 1])
+    assert np.isfinite(SequenceRegressor(random_state=0).fit(np.array([[2**40], [1]]), [0, 1]).predict([[3.0]])).all()

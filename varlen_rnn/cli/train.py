@@ -152,9 +152,14 @@ def _train(arguments, comm):
 def _finish(arguments, model, sets, options):
     """Print the scores, save the model, and draw the picture."""
     data, train, test = sets
-    print_metrics(metrics_of(model, test), f"{len(test)} sequences that were held back")
+    found = metrics_of(model, test)
+    print_metrics(found, f"{len(test)} sequences that were held back")
     if len(test):
-        print_metrics(*baseline_of(model, train, test))
+        of_constant, constant = baseline_of(model, train, test)
+        print_metrics(of_constant, constant)
+        name = next(iter(of_constant))  # accuracy or R2
+        if found[name] < of_constant[name]:
+            print(f"worse than {constant}: more data, or other options, may help", file=sys.stderr)
     _save(arguments, model, data, options)
     if arguments.picture is not None and model.history_:
         plot_history(model.history_, arguments.picture, Path(arguments.out).stem)

@@ -10,6 +10,7 @@ from varlen_rnn.data.frames import Frame, holds_numbers, values_of
 from varlen_rnn.errors import listed, shown, warn
 
 MEASUREMENTS = "integers are ids of tokens: x.astype(float) if they are measurements"
+LARGE_IDS = "[list(map(str, x)) for x in X] has hashes and large ids as tokens, whose vocabulary is learned"
 _MANY = 100  # distinct ids
 
 

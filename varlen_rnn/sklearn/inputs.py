@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from varlen_rnn.errors import (
 from varlen_rnn.interop import from_arrow, from_awkward
 from varlen_rnn.rows.checks import check_unmasked, device_rows
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.sklearn.advice import MEASUREMENTS, about_columns
+from varlen_rnn.sklearn.advice import LARGE_IDS, MEASUREMENTS, about_columns
 from varlen_rnn.sklearn.columns import Columns, in_order
 from varlen_rnn.sklearn.missing import Filling, without_padding
 from varlen_rnn.sklearn.restored import texts_of
@@ -34,6 +35,7 @@ from varlen_rnn.sklearn.spelling import spelled, vocabulary_of_forms
 from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
 from varlen_rnn.tape.variable import Variable
 
+_IDS = "ids from 0 and below 2**31"
 _ONE = "[X] if X is one sequence"
 _GONE = 'dropna() leaves missing entries of a column out, fillna("") makes them empty texts'
 _HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
@@ -341,6 +343,8 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
             if not isinstance(token, str):
                 raise DTypeError(f"{where}, entry {number}", expected="a text, as others", got=shown(token))
         return "tokens", rows.tolist()
+    if rows.ndim == 1 and rows.dtype.kind in "fO" and len(rows) and all(isinstance(each, Integral) for each in entry):
+        raise InputError(where, expected=_IDS, got=shown(entry), hint=LARGE_IDS)  # NumPy has no integers for them
     if rows.dtype.kind == "O":
         try:
             rows = rows.astype(np.float64)
@@ -350,13 +354,18 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
         expected = "numbers of shape (steps,) or (steps, features), or a list of tokens"
         raise DTypeError(where, expected=expected, got=f"{rows.dtype} of shape {rows.shape}")
     if rows.ndim == 1 and rows.dtype.kind in "iu":
-        if len(rows) and not 0 <= rows.min() <= rows.max() < 2**31:
+        if len(rows) and rows.min() < 0:
             raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=MEASUREMENTS)
+        if len(rows) and rows.max() >= 2**31:  # a table of embeddings has a row for each id up to the largest
+            raise InputError(where, expected=_IDS, got=shown(rows), hint=LARGE_IDS)
         return "ids", rows.astype(np.int64)
     return "numbers", _rows(rows if rows.ndim == 2 else rows[:, None], dtype, where)
 
 
 def _rows(rows: np.ndarray, dtype: Any, where: str) -> np.ndarray:
+    if rows.dtype.kind == "u" and rows.max(initial=0) >= 2**63:
+        hint = f"{LARGE_IDS}; x.astype(float) if they are measurements"
+        raise InputError(where, expected="measurements", got=f"hashes, as {rows.max()}", hint=hint)
     if (np.abs(rows) > np.finfo(np.float32).max).any():  # NaNs are missing numbers
         expected, hint = "finite numbers that fit float32", "NaN is a missing number"
         raise InputError(where, expected=expected, got="infinity or a larger number", hint=hint)
