@@ -482,3 +482,13 @@ def test_the_former_name_of_feed_data_warns():
         vr.feed_data("y", [-1, 2], "float32")
     assert warned[0].filename == __file__
     assert (x.shape, program.feed_names) == ((-1, 2), ["x", "y"])
+
+
+def test_targets_of_another_length_are_other_inputs():
+    X, targets = [np.zeros((3, 2), np.float32)], [np.zeros(2, np.int64)]
+    with pytest.raises(
+        vr.ShapeError, match=r"labels, sequence 0: expected 3 entries, .* got 2 \(others=\[targets\] takes"
+    ):
+        vr.data.batches(X, targets, batch_size=1)
+    x, more = vr.data.batches(X, others=[targets], batch_size=1)[0]
+    assert (len(x.data), len(more.data)) == (3, 2)

@@ -529,6 +529,7 @@ def _check_row_labels(labels: Any, store: Store) -> Store:
     if len(wrong):
         number = int(wrong[0])
         expected = f"{store.lengths[number]} entries, one per row"
+        hint = f"others=[targets] takes sequences of other lengths; {hint}"
         raise ShapeError(f"labels, sequence {number}", expected=expected, got=int(found.lengths[number]), hint=hint)
     if isinstance(labels, LoDTensor) and labels.num_levels > 1:
         # Labels with one level need only the right lengths; several levels must equal the levels of the sequences.
