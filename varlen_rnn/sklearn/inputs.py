@@ -11,6 +11,7 @@ import numpy as np
 
 from varlen_rnn.data import Dataset
 from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
+from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import (
     DTypeError,
@@ -353,6 +354,8 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     if rows.dtype.kind not in "fiub" or rows.ndim not in (1, 2):
         expected = "numbers of shape (steps,) or (steps, features), or a list of tokens"
         raise DTypeError(where, expected=expected, got=f"{rows.dtype} of shape {rows.shape}")
+    if rows.ndim == 1 and rows.dtype.kind == "f" and isinstance(entry, (list, tuple)):
+        check_no_large_id(rows, entry, where)
     if rows.ndim == 1 and rows.dtype.kind in "iu":
         if len(rows) and rows.min() < 0:
             raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=MEASUREMENTS)
