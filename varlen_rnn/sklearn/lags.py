@@ -53,10 +53,10 @@ class Form:
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Form:
         """Return a Form, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
-        sizes = [check_int(state[name], f"form, {name}", 1) for name in ("horizon", "season", "lags")]
-        flags = [check_flag(state[name], f"form, {name}") for name in ("logarithm", "seasonal")]
+        horizon, season, lags = (check_int(state[name], f"form, {name}", 1) for name in ("horizon", "season", "lags"))
+        logarithm, seasonal = (check_flag(state[name], f"form, {name}") for name in ("logarithm", "seasonal"))
         first, second = numbers_of(state["typical"], "form, typical", 2)
-        return cls(*sizes, *flags, (first, second))
+        return cls(horizon, season, lags, logarithm, seasonal, (first, second))
 
     def num_features(self, columns: int) -> int:
         """Return the number of features of a row, given the number of covariates."""

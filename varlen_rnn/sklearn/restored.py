@@ -1,4 +1,4 @@
-"""Checks of what a file holds, before an estimator gets it: kernels trust indices and shapes.
+"""Checks of the arrays and values of a file, before an estimator gets them: kernels trust indices and shapes.
 
 Any error that a check raises becomes a `CheckpointError` in `load`, which names the file.
 """
@@ -67,7 +67,7 @@ def numbers_of(value: Any, name: str, size: int | None = None) -> list[float]:
 
 
 def scales_of(value: Any, name: str, size: int | None = None) -> list[float]:
-    """Return a list of finite numbers that others are divided by, none of which is 0."""
+    """Return a list of finite numbers above 0, by which features or targets are divided."""
     found = numbers_of(value, name, size)
     check_that(np.array(found), np.array(found) > 0, name, "numbers above 0")
     return found
