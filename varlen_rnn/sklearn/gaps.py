@@ -36,16 +36,16 @@ def is_absent(label: Any) -> bool:
 
 
 def check_one_kind(labels: Iterable[Any]) -> None:
-    """Raise unless all labels are texts, bytes, numbers or flags; NumPy would make one label of 1 and "1".
+    """Raise unless all labels that are there are texts, bytes, numbers or flags; NumPy would make one of 1 and "1".
 
     Examples
     --------
-    >>> check_one_kind([1, None, 2.5])
+    >>> check_one_kind(["a", None, np.nan])
     """
     firsts: dict[int, Any] = {}  # the first label of each kind
     for label in labels:
         for number, kind in enumerate(_KINDS):
-            if isinstance(label, kind):
+            if isinstance(label, kind) and not is_absent(label):
                 firsts.setdefault(number, label)
                 break
     if len(firsts) > 1:
