@@ -82,6 +82,7 @@ sys.exit(pytest.main(["-q", "-n", "0", "--collect-only", "varlen_rnn/runtime", "
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packages", [["numba.cuda", "numba_cuda", "cuda"], ["torch"]])
 def test_doctests_are_collected_without_packages_that_only_some_modules_need(packages):
     command = [sys.executable, "-c", WITHOUT, *packages]
