@@ -290,6 +290,7 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
     assert "stale" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @needs_level
 def test_warming_a_level_takes_what_is_installed_for_it(installed, tmp_path, monkeypatch):
     """Kernels of the same sources and versions, but those of another level and damaged ones."""

@@ -126,6 +126,7 @@ def test_the_cost_of_products_and_the_rest():
     assert found["reduce_grad"] == [(0, 8 * 9)]
 
 
+@pytest.mark.slow
 def test_every_operator_has_a_cost():
     seen = set()
     for name, record in recorded.everything():
