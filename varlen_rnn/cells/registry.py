@@ -26,7 +26,7 @@ _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
 class CellName(str):
-    """The name of a cell; whatever holds it, such as a record or a program, keeps the cell, and finds it again."""
+    """The name of a cell.  A record or a program that holds the name keeps the cell, and can find the cell again."""
 
     _cell: Any
 
