@@ -216,7 +216,7 @@ def _of_rows(record: Record, given: Sequence[Kind | None]) -> list[Kind]:
         axes = [0 if kind is None and v is not None and v.ndim else None for v, kind in pairs]
     op, kinds = record.op, []
     rule = _RULES.get(op.type) or (_aligned if is_apart(op, axes) else None)
-    declared = _declared(record, axes) if rule is None else None
+    declared = _declared(record, axes) if rule is None else []
     for place, value in enumerate(record.values):
         if rule is None:
             kind = declared[place]

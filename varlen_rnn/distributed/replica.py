@@ -171,7 +171,7 @@ class Replica:
         number = self.shards[0].size
         factors = combine(one.terms, one.part, every) if number > 1 else {}
         if is_first:
-            self._scale = 1.0 if self._weigh is None else self._weigh(count_of(every.weights, one.terms.tail))
+            self._scale = 1.0 if self._weigh is None else self._weigh(count_of(every.weights.tolist(), one.terms.tail))
         pairs, scale = one.pairs, self._scale
         if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
             factors = {record: factor * number for record, factor in factors.items()}
