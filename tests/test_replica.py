@@ -242,6 +242,15 @@ def test_a_sum_that_is_divided_by_a_number_of_this_rank_warns_once():
         assert [expected in str(warning.message) for warning in found] == [True] * 2 * (divide in wrong)
 
 
+def test_a_rank_that_has_all_rows_may_divide_by_their_number():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        (model(X[: 0 if comm.rank else 6]).sum(axis=1).sum() / 6.0).backward()
+
+    run_ranks(2, run)  # a warning would be an error
+
+
 def test_a_running_mean_of_masks_keeps_few_of_them():
     def run(comm):
         model = vr.nn.Linear(3, 2)

@@ -148,7 +148,6 @@ class Replica:
         if not self._is_last():
             return
         waiting, self._waiting = self._waiting, []
-        self._warn_of_counts(waiting[0])
         every, kinds, in_one_order = self._meet(waiting)
         layout = self._layout(kinds)
         number = self.shards[0].size
@@ -181,16 +180,17 @@ class Replica:
         with self.summing_moments():
             one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
 
-    def _warn_of_counts(self, one: _Waiting) -> None:
-        """Warn once if a sum over rows is divided by a number that is the count of this rank."""
+    def _own_count(self, one: _Waiting) -> int | None:
+        """Return the count of this rank by which a sum over rows is divided; None without one, or after a warning."""
         if self._has_warned or self.shards[0].size == 1 or not any(map(math.isnan, one.part.weights.tolist())):
-            return
-        count = own_count_of(one.terms, one.records)
-        if count is not None:
-            self._has_warned = True
-            expected, got = "a sum over rows divided by a count of all ranks", f"{count}, a count of this rank"
-            hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
-            warn("backward of a replica", expected=expected, got=got, hint=hint)
+            return None
+        return own_count_of(one.terms, one.records)
+
+    def _warn_of_count(self, count: int) -> None:
+        self._has_warned = True
+        expected, got = "a sum over rows divided by a count of all ranks", f"{count}, a count of this rank"
+        hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
+        warn("backward of a replica", expected=expected, got=got, hint=hint)
 
     def _keep_buffers(self) -> None:
         """Set buffers to their values after the first shard, whichever shards this rank has."""
@@ -217,11 +217,12 @@ class Replica:
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray, bool]:
         """Return the sum of all parts, bits for the gradients of each parameter, and whether passes have one order."""
-        table = []
-        for one in waiting:
+        table, counts = [], [self._own_count(one) for one in waiting]
+        for one, own in zip(waiting, counts, strict=True):
             numbers = np.concatenate([one.part.numbers, one.part.weights]).view(np.uint8)
             checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
-            table.append(np.concatenate([numbers, checked, self._order(one.records), self._kinds(one.records)]))
+            divides, order = np.array([own is not None], np.uint8), self._order(one.records)
+            table.append(np.concatenate([numbers, checked, divides, order, self._kinds(one.records)]))
         try:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
@@ -229,9 +230,11 @@ class Replica:
             expected = "as many sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
         count, width = len(waiting[0].part.numbers), len(waiting[0].part.numbers) + len(waiting[0].part.weights)
-        numbers, checked, orders, kinds = np.split(every, 8 * width + np.array([0, 9, 17]), axis=1)
+        numbers, checked, divides, orders, kinds = np.split(every, 8 * width + np.array([0, 9, 10, 18]), axis=1)
         if len(every) > 1:
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
+        if counts[0] is not None and divides.all():  # a rank that has all rows may divide by their number
+            self._warn_of_count(counts[0])
         # Added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
         return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
