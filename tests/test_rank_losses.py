@@ -91,6 +91,7 @@ def outcome_of(seed):
     return "refused" if found.startswith(REFUSED) else found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:backward of a replica")
 def test_no_random_loss_is_wrong():
     found = {seed: outcome_of(seed) for seed in range(500)}
