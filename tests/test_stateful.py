@@ -102,6 +102,25 @@ def test_calls_in_evaluation_mode_carry_states_of_their_own():
     assert run.train().keys == ("c", "a"), "a reset in evaluation mode forgets no sequence of the training"
 
 
+def test_each_validation_begins_anew():
+    run, (first, second, *_) = vr.nn.Stateful(LAYERS["gru"]()), chunks()
+
+    def validated():
+        run.eval()
+        found = [np.asarray(run(rows_of(chunk), list(chunk))[0]) for chunk in (first, second)]
+        run.train()
+        return found
+
+    wanted = validated()
+    run(rows_of(first), list(first))
+    for got, expected in zip(validated(), wanted, strict=True):  # with the same keys
+        np.testing.assert_array_equal(got, expected)
+    run.reset()
+    for got, expected in zip(validated(), wanted, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert run.keys == (), "a reset in training mode forgets the training, too"
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

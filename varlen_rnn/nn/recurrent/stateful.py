@@ -45,7 +45,7 @@ class Stateful(Module):
     drawn anew for each chunk.
 
     Calls in evaluation mode carry states of their own, so that a validation does not disturb the sequences of the
-    training; `keys` and `reset` belong to the current mode, too.
+    training.  A call in training mode forgets them, so that the next validation begins anew.
 
     Parameters
     ----------
@@ -82,8 +82,11 @@ class Stateful(Module):
         return tuple(self._of_mode().places)
 
     def reset(self) -> None:
-        """Forget all sequences of the current mode, training or evaluation."""
-        self._carried.pop(self.training, None)
+        """Forget all sequences, or in evaluation mode only the sequences of calls in evaluation mode."""
+        if self.training:
+            self._carried = {}
+        else:
+            self._carried.pop(False, None)
 
     def _of_mode(self) -> _Carried:
         return self._carried.get(self.training, _NOTHING)
@@ -113,7 +116,11 @@ class Stateful(Module):
         places = _places(keys, x.value.num_elements(-1) if x.value.num_levels else 0)
         y, last = self.layer(x, self._initial(places, x.device))
         states = last if isinstance(last, tuple) else (last,)
-        self._carried[self.training] = _Carried(places, [state.value.data.copy() for state in states])
+        carried = _Carried(places, [state.value.data.copy() for state in states])
+        if self.training:
+            self._carried = {True: carried}  # without the states of a validation that is over
+        else:
+            self._carried[False] = carried
         return y, last
 
     def _initial(self, places: dict[Hashable, int], device: Place) -> Any:
