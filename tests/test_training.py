@@ -2,8 +2,10 @@
 
 import json
 import math
+import pickle
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -689,6 +691,44 @@ def test_modules_keep_their_modes(fails):
     assert modes.count(False) == 2
     assert not any(map(any, seen)), "a validation evaluates the whole model"
     np.testing.assert_array_equal(norm.running_mean.numpy(), moments)
+
+
+class Watched(vr.nn.Module):
+    """Counts how often it is set to a mode, as a model whose own `train` freezes layers does."""
+
+    def __init__(self, inner):
+        self.inner, self.norm, self.told = inner, vr.nn.BatchNorm1d(2), []
+
+    def forward(self, ids):
+        return self.norm(self.inner(ids))
+
+    def train(self, mode=True):
+        self.told.append(mode)
+        return super().train(mode)
+
+
+def test_a_validation_evaluates_in_other_threads_and_in_copies():
+    trainer = make()
+    model = trainer.model = Watched(trainer.model)
+    trainer.loss = lambda ids, labels: F.cross_entropy(model(ids), labels)
+    seen, moved = [], []
+
+    def validate():
+        moments = model.norm.running_mean.numpy().copy()
+        with ThreadPoolExecutor(1) as pool:
+            seen.extend(pool.submit(lambda: [module.training for module in model.modules()]).result())
+            pool.submit(model, vr.data.batches(SEQUENCES, LABELS, batch_size=4)[0][0]).result()
+        seen.extend(module.training for module in pickle.loads(pickle.dumps(model)).modules())
+        moved.append(not np.array_equal(moments, model.norm.running_mean.numpy()))
+        return {}
+
+    trainer.validate = validate
+    model.inner.dropout.eval()
+    trainer.fit(epochs=1)
+    assert not any(seen)
+    assert moved == [False]
+    assert model.told == [False, True]
+    assert [module.training for module in model.modules()].count(False) == 1
 
 
 def test_a_model_in_evaluation_mode_trains_whole():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,9 +128,9 @@ class Trainer:
         later epoch has more or fewer batches, they are spread over these steps.  Random numbers that a function draws
         from its own generator do not resume.
     validate : function, optional
-        Called without arguments at the end of each epoch, under `no_grad`; all modules act as in evaluation mode there,
-        in this thread.  It returns a dict of str to number, which
-        is added to the epoch's record.
+        Called without arguments at the end of each epoch, under `no_grad`, with the model in evaluation mode.  Modules
+        outside the model act as in evaluation mode, too, in this thread.  Afterwards, the modules of the model have
+        their former modes.  It returns a dict of str to number, which is added to the epoch's record.
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
@@ -397,13 +397,8 @@ class Trainer:
         record = {"epoch": self.epoch, "step": self.step, "lr": self.optimizer.lr}
         record["loss"] = self._joined.value()
         if self.validate is not None:
-            modes = [(module, module.training) for module in self.model.modules()]
-            try:
-                with evaluating(), no_grad():
-                    found = self.validate()
-            finally:
-                for module, mode in modes:  # which `validate` may have set, too
-                    module.training = mode
+            with self._evaluated():
+                found = self.validate()
             if not isinstance(found, Mapping):
                 raise DTypeError("validate", expected="a function that returns a dict of numbers", got=shown(found))
             record |= {name: float(np.asarray(value)) for name, value in found.items()}
@@ -411,6 +406,19 @@ class Trainer:
         self._untold = self._told()
         self.history.append(record)
         self._tell_of_record()
+
+    @contextlib.contextmanager
+    def _evaluated(self) -> Iterator[None]:
+        """Set the model to evaluation mode, which other threads and copies of it see, too; then restore its modes."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        try:
+            self.model.eval()
+            with evaluating(), no_grad():
+                yield
+        finally:
+            self.model.train()  # first, because a model's own `train` may do more than to set modes
+            for module, mode in modes:
+                module.training = mode
 
     def _tell_of_record(self) -> None:
         """Call `on_epoch_end` of each callback that was not yet called for the last record."""
