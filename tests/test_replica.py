@@ -18,7 +18,8 @@ from varlen_rnn.distributed import Communicator, ReplicatedProgram, Shard, bucke
 from varlen_rnn.distributed.grid import exponent_of, from_grid, to_grid
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import to_host
-from varlen_rnn.tape import operator
+from varlen_rnn.tape import operator, origins
+from varlen_rnn.tape.modes import evaluating
 
 F = vr.nn.functional
 X = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
@@ -128,6 +129,20 @@ def weighted(model, x, mask):
     return ((model(x) ** 2).mean(axis=1) * (mask / mask.sum())).sum()
 
 
+def without_gradients(model, x, mask):
+    mask = vr.Variable(mask)
+    with vr.no_grad():
+        count = (mask * 2.0).sum() * 0.5
+    return ((model(x) ** 2).mean(axis=1) * mask).sum() / count
+
+
+def of_outputs(model, x, mask):
+    y = model(x)
+    with vr.no_grad():
+        count = (y * y).sum()  # `y` has a record
+    return (y * y * y).sum() / count
+
+
 def squared(mask, times):
     for _ in range(times):
         mask = mask * mask
@@ -142,6 +157,8 @@ MASKED = {
     "converted": masked(lambda total, mask: total / mask.sum(), as_float),
     "many steps": masked(lambda total, mask: total / squared(mask, 20).sum()),
     "twice": masked(lambda total, mask: total / mask.sum() + 0.5 * total / (1.0 + mask.sum())),
+    "under no_grad": without_gradients,
+    "of outputs under no_grad": of_outputs,
 }
 
 
@@ -264,6 +281,47 @@ def test_a_running_mean_of_masks_keeps_few_of_them():
         return sum(mask() is not None for mask in masks)
 
     assert max(run_ranks(2, run)) < 64
+
+
+def test_values_that_no_row_acts_on_have_no_origin(monkeypatch):
+    noted = []
+    monkeypatch.setattr(origins, "note", lambda op, *_: noted.append(op.type))
+
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        with vr.no_grad(), evaluating():  # a validation
+            model(X)
+        (model(X) ** 2).mean().backward()
+
+    run_ranks(2, run)
+    assert noted == []
+
+
+def test_operators_of_numbers_and_parameters_have_no_origin():
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        with vr.no_grad():
+            results = [model.weight * 0.9, vr.Variable(2.0) * 3.0 + 1.0, model(X)]
+        return [result.origin is None for result in results]
+
+    assert run_ranks(2, run) == [[True, True, False]] * 2
+
+
+def test_origins_are_kept_as_long_as_ranks_train():
+    gc.collect()
+    before = set(origins.kept)  # of other tests
+
+    def run(comm):
+        model = vr.nn.Linear(3, 2)
+        replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
+        assert origins.kept - before
+        assert vr.Variable(MASK).sum().origin is not None
+
+    run_ranks(2, run)
+    gc.collect()
+    assert origins.kept <= before
 
 
 def sequence_loss(model, rows):

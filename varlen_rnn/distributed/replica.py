@@ -100,7 +100,7 @@ class Replica:
             watch(buffer, self)
         self._share_buffers()
         if not self.is_alone:
-            origins.keep()
+            origins.keep_for(self)
 
     @property
     def is_alone(self) -> bool:

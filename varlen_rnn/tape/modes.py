@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# True if operators are recorded.  Each `no_grad` sets it to an empty list of its own: false, and known by identity.
+# True if operators are recorded.  Each `no_grad` sets it to an empty list of its own: false, and known by identity.  A
+# backward pass sets it to False.
 GRAD_ENABLED: contextvars.ContextVar[object] = contextvars.ContextVar("grad_enabled", default=True)
 # True if modules act as in evaluation mode.  Each `evaluating` sets it to an object of its own.
 EVALUATING: contextvars.ContextVar[object] = contextvars.ContextVar("evaluating", default=False)

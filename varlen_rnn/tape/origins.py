@@ -4,17 +4,18 @@ An example: `(loss * mask).sum() / mask.sum()`.  No gradient passes `mask.sum()`
 like a number that all ranks have in common.  Its origin is kept in place of a record.
 """
 
+import weakref
+
 from varlen_rnn.tape.gradient import Record
 
 # More operators in a row lose their origin.  Otherwise a running mean of many batches would keep all of them.
 _LONGEST = 64
-kept = False  # whether origins are kept: since ranks train in this process
+kept = set()  # weak references to the replicas of this process: origins are kept while there are any
 
 
-def keep():
-    """Keep origins from now on."""
-    global kept
-    kept = True
+def keep_for(replica):
+    """Keep origins until a replica is freed."""
+    kept.add(weakref.ref(replica, kept.discard))
 
 
 class Origin(Record):
@@ -33,10 +34,21 @@ class Detached(Origin):
 
 
 def note(op, inputs, values, attrs, outputs):
-    """Keep the origin of an operator's outputs."""
+    """Keep the origin of an operator's outputs if rows may act on them."""
+    if not any(map(_may_have_rows, inputs)):
+        return
+    # Under `no_grad`, an input may have a record, which the origin must not keep alive.
+    inputs = [v if v is None or v.record is None else v.detach() for v in inputs]
     length = 1 + max((v.origin.length for v in inputs if v is not None and v.origin is not None), default=0)
     if length <= _LONGEST:
         origin = Origin(op, inputs, values, attrs)
         origin.length = length
         for output in outputs:
             output.origin = origin
+
+
+def _may_have_rows(variable):
+    """Return whether a value is no parameter or buffer, and no number without an origin."""
+    if variable is None:
+        return False
+    return variable.origin is not None or variable.record is not None or (variable.ndim and not variable.persistable)

@@ -34,7 +34,7 @@ from varlen_rnn.tape.elsewhere import answering, own_names
 from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
-from varlen_rnn.tape.modes import GRAD_ENABLED, RECORDER
+from varlen_rnn.tape.modes import EVALUATING, GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.origins import Detached, Origin
 from varlen_rnn.tape.places import check_places
@@ -701,16 +701,16 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
         for variable in outputs:
             was_updated(variable)
     else:
-        record = None
-        if GRAD_ENABLED.get():
+        record, mode = None, GRAD_ENABLED.get()
+        if mode:
             for variable in variables:
                 if variable is not None and variable.requires_grad:
                     if op.passed_to is None or _needs_gradient(op, variables):
                         record = Record(op, variables, results, attrs)
                     break
         outputs = _results(results, record)
-        if origins.kept and record is None and into is None and GRAD_ENABLED.get():
-            origins.note(op, variables, results, attrs, outputs)
+        if origins.kept and record is None and into is None and mode is not False and not EVALUATING.get():
+            origins.note(op, variables, results, attrs, outputs)  # under `no_grad`, too, but not of a backward pass
     return outputs[0] if len(outputs) == 1 else outputs
 
 
