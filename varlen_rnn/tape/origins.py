@@ -10,7 +10,7 @@ from varlen_rnn.tape.gradient import Record
 
 # More operators in a row lose their origin.  Otherwise a running mean of many batches would keep all of them.
 _LONGEST = 64
-kept = set()  # weak references to the replicas of this process: origins are kept while there are any
+kept: set[weakref.ref] = set()  # weak references to the replicas of this process: origins are kept while there are any
 
 
 def keep_for(replica):
@@ -22,6 +22,7 @@ class Origin(Record):
     """One applied operator whose results require no gradient; see `Record`."""
 
     __slots__ = ("length",)
+    length: int
 
 
 class Detached(Origin):
