@@ -189,7 +189,7 @@ def main():
     first, began = trainer.step, time.perf_counter()
     num_steps = settings["epochs"] * trainer.steps_per_epoch
     if is_first:
-        print("The first batch compiles the kernels; they are kept for the next run.")
+        print("The first batch compiles the kernels that are not installed; they are kept for the next run.")
     trainer.fit(steps=num_steps if arguments.steps is None else min(arguments.steps, num_steps))
     seconds = time.perf_counter() - began
     trainer.save(path, settings=settings, data=repr(data), vocabulary=data.vocabulary, classes=data.classes)
@@ -197,6 +197,8 @@ def main():
         print(f"{trainer.step - first} steps in {seconds:.0f} s; held-out accuracy {accuracy(trainer.model, test):.4f}")
         if trainer.history:
             draw(trainer.history, data.name, arguments.out / "names.png")
+        else:
+            print(f"No picture before the first epoch, of {trainer.steps_per_epoch} steps, has ended")
         held_out = [text_of(data, sequence) for sequence in test.sequences[:4]]
         classify(path, data, arguments.names or (held_out if arguments.data else DEFAULT_NAMES))
     comm.close()

@@ -37,7 +37,8 @@ def built_sdist(folder):
     run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", folder, cwd=ROOT)
     (path,) = folder.glob("*.tar.gz")
     with tarfile.open(path) as file:
-        file.extractall(folder / "sdist", filter="data")
+        file.extraction_filter = getattr(tarfile, "data_filter", None)  # not in the first releases of Python 3.11
+        file.extractall(folder / "sdist")
     (unpacked,) = (folder / "sdist").iterdir()
     if missing := missing_files(unpacked):
         raise SystemExit(

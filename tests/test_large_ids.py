@@ -1,5 +1,6 @@
 """Integers of 2**63 and more, such as hashes: they stay exact, or are refused with advice, but become no floats."""
 
+import gzip
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import varlen_rnn as vr
 from varlen_rnn.data import read, read_csv, read_jsonl
 
 HASH = 2**63 + 5
-ADVICE = r"expected an integer below 2\*\*63, or a float, got 9223372036854775813.*hash.*token"
+ADVICE = r"expected an integer below 2\*\*[56]3, or a float, got 9223372036854775813.*hash.*token"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,22 @@ def test_large_ids_of_parquet_are_exact_or_refused(tmp_path):
     parquet.write_table(of_arrow([HASH, None]), path)
     with pytest.raises(vr.InputError, match=f"record 0: {ADVICE}"):
         read(path, sequence="x", missing="zero")
+
+
+@pytest.mark.parametrize("values", [[2**53, 5], [[2**63 - 1, 1], [5, 5]], [-(2**60)]])
+def test_integers_that_floats_merge_are_refused_in_lists_of_files(tmp_path, values):
+    path = saved(tmp_path, "a.jsonl", json.dumps({"x": values, "y": "a"}))
+    with pytest.raises(vr.InputError, match=r"line 1, field 'x': expected an integer below 2\*\*53, or a float"):
+        read_jsonl(path, "x", "y")
+
+
+def test_a_packed_file_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(gzip.compress(b"text,label\na,b\n"))
+    (tmp_path / "a.csv.gz").write_bytes(b"")
+    with pytest.raises(vr.InputError, match=r"a.csv: expected UTF-8, got a file of gzip .gunzip -k unpacks it"):
+        read(tmp_path / "a.csv")
+    with pytest.raises(vr.InputError, match=r"got '.gz' .gunzip -k unpacks it"):
+        read(tmp_path / "a.csv.gz")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

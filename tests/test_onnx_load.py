@@ -373,6 +373,27 @@ def test_a_layer_inside_of_a_node_is_named(tmp_path):
         vo.load(nested(tmp_path, NODE("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5)))
 
 
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_choice_among_constants_is_made_while_loading(captures, tmp_path):
+    out = helper.make_tensor_value_info("factor", TensorProto.FLOAT, None)
+    number = onnx.numpy_helper.from_array(np.array(2, np.float32))
+    inner = NODE("Identity", ["x"], ["factor"]) if captures else NODE("Constant", [], ["factor"], value=number)
+    branch = helper.make_graph([inner], "branch", [], [out])
+    choice = NODE("If", ["yes"], ["factor"], name="choice", then_branch=branch, else_branch=branch)
+    layer = NODE("LSTM", ["z", "w", "r", "b"], ["y"], hidden_size=5)
+    inputs, constants = [("x", TensorProto.FLOAT, [None, None, 4])], GATES | {"yes": np.array(True)}
+    nodes = [choice, NODE("Mul", ["x", "factor"], ["z"]), layer]
+    path = saved(tmp_path / "a.onnx", nodes, inputs, [("y", 4)], constants)
+    if captures:  # a value of the graph around it, which is not known while loading
+        with pytest.raises(vr.ProgramError, match=r"If 'choice' .with a graph inside, which is not read"):
+            vo.load(path)
+        return
+    (found,) = vr.Executor().run(vo.load(path), {"x": ROWS})
+    plain = saved(tmp_path / "b.onnx", [NODE("Identity", ["x"], ["z"]), layer], inputs, [("y", 4)], GATES)
+    (wanted,) = vr.Executor().run(vo.load(plain), {"x": vr.LoDTensor(ROWS.data * np.float32(2), ROWS.structure)})
+    np.testing.assert_array_equal(found.data, wanted.data)
+
+
 @pytest.mark.parametrize("steps", [(3, 6, 10), (-1, 6, 10), (3, -1, 10), (0, 0, 10), (3, 6, -1)])
 def test_reshapes_to_the_batch_that_a_model_declares(steps, tmp_path):
     layer = NODE("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=5, direction="bidirectional")

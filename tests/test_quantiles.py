@@ -184,7 +184,7 @@ def test_numbers_for_a_tagger_are_refused_with_advice():
         ({"quantiles": (0.5, 0.5)}, None, "quantiles: expected numbers that rise"),
         ({"model": "convolutions"}, "rows", "model: expected 'auto' or 'recurrent' for numbers of rows"),
         ({}, "long", "y, sequence 1: expected .* labels, one per step"),
-        ({}, "texts", "y, sequence 0: expected numbers"),
+        ({}, "texts", "y: expected labels of one kind, texts or numbers"),
         ({}, "objects", "y, sequence 0: expected"),
     ],
 )

@@ -13,7 +13,7 @@ import varlen_rnn.onnx as vo
 from varlen_rnn.cells.derivation.operations import COMPARISONS, NUM_OPERANDS, OPERATIONS
 from varlen_rnn.cells.derivation.trace import Trace
 from varlen_rnn.nn import functional as F
-from varlen_rnn.onnx import nodes, operators
+from varlen_rnn.onnx import nodes, operators, recurrent, shapes
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.steps.lower import _Lowering
 from varlen_rnn.tape import operator as table
@@ -311,7 +311,7 @@ def test_what_is_listed_exists():
     assert set(operators.SAID) <= set(table.OPERATORS)
     assert set(nodes.READS) <= kinds
     assert {op.onnx for op in table.OPERATORS.values() if op.onnx} <= kinds
-    for listed in (load._ALONG, load._OF_SHAPES, load._OF_ZEROS, load._RANDOM, load._LAYERS):
+    for listed in (load._ALONG, load._RANDOM, recurrent.LAYERS, shapes.ALIKE, shapes._MOVES, shapes._OTHERS):
         assert set(listed) <= kinds
     assert set(_Lowering.MOVES) <= set(table.OPERATORS)
     assert not set(operators.SAID) & {op.type for op in table.OPERATORS.values() if op.onnx}, "said twice"

@@ -61,7 +61,8 @@ def format_of(path: str) -> str:
     """
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        expected, hint = f"a suffix of {', '.join(sorted(SUFFIXES))}", "`format='csv'` reads any suffix, and so on"
+        expected = f"a suffix of {', '.join(sorted(SUFFIXES))}"
+        hint = "gunzip -k unpacks it" if suffix == ".gz" else "`format='csv'` reads any suffix, and so on"
         raise InputError(path, expected=expected, got=shown(suffix), hint=hint)
     return SUFFIXES[suffix]
 

@@ -18,8 +18,8 @@ from varlen_rnn.errors import InputError, shown
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
-def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | Where) -> None:
-    """Raise if an entry that became a float is an integer of 2**63 or more.
+def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | Where, bits: int = 63) -> None:
+    """Raise if an entry that became a float is an integer of 2**bits or more, or of -2**bits or less.
 
     Parameters
     ----------
@@ -28,26 +28,28 @@ def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | W
         As they were read, in the order of the floats.
     where : str or callable
         A description of all entries, or `where(k)` of entry k.
+    bits : int
 
     Examples
     --------
     >>> check_no_large_id(np.array([1e19, 5.0]), [1e19, 5], "field 'x'")
     """
-    found = large_id(floats, entries)
+    found = large_id(floats, entries, bits)
     if found is not None:
         position, entry = found
         hint = "is it an id or a hash? a text such as '18', in a list of texts, is a token; write a measurement as 1e19"
         place = where if isinstance(where, str) else where(position)
-        raise InputError(place, expected="an integer below 2**63, or a float", got=shown(int(entry)), hint=hint)
+        raise InputError(place, expected=f"an integer below 2**{bits}, or a float", got=shown(int(entry)), hint=hint)
 
 
-def large_id(floats: np.ndarray, entries: Iterable[Any]) -> tuple[int, Any] | None:
-    """Return the position of the first integer of 2**63 or more, and the integer; None if there is none."""
-    positions = np.flatnonzero(np.abs(floats) >= 2.0**63)
+def large_id(floats: np.ndarray, entries: Iterable[Any], bits: int = 63) -> tuple[int, Any] | None:
+    """Return the position of the first integer of 2**bits or more, and the integer; None if there is none."""
+    positions = np.flatnonzero(np.abs(floats) >= 2.0**bits)
     if len(positions):
         given = list(entries)
         for position in positions:
             entry = given[position]
-            if isinstance(entry, Integral) or (isinstance(entry, str) and _INTEGER.fullmatch(entry)):
+            is_integer = isinstance(entry, Integral) or (isinstance(entry, str) and _INTEGER.fullmatch(entry))
+            if is_integer and abs(int(entry)) >= 2**bits:  # its float may be larger
                 return int(position), entry
     return None

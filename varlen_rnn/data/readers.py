@@ -245,6 +245,8 @@ def read_csv(
 def file_text(path: StrPath) -> str:
     """Return the text of a UTF-8 file, or raise an error that names the first line that is not UTF-8."""
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
+    if raw.startswith(b"\x1f\x8b"):
+        raise InputError(path, expected="UTF-8", got="a file of gzip", hint="gunzip -k unpacks it")
     if (encoding := _wide_encoding(raw)) is not None:
         hint = f"iconv -f {encoding} -t utf-8 converts it, or 'Save as' with UTF-8"
         raise InputError(f"{path}, line 1", expected="UTF-8", got=encoding.upper(), hint=hint)

@@ -130,7 +130,8 @@ def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.n
     except OverflowError:
         array = np.full((1, 1), np.inf)
     else:
-        check_no_large_id(array, itertools.chain.from_iterable(rows), where)
+        # Floats merge integers from 2**53 on, so a list of them holds hashes rather than measurements.
+        check_no_large_id(array, itertools.chain.from_iterable(rows), where, bits=53)
     if (np.abs(array) > np.finfo(dtype).max).any():
         raise InputError(where, expected=f"finite numbers that fit {dtype}", got="infinity or a larger number")
     return array.astype(dtype)

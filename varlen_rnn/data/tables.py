@@ -57,7 +57,8 @@ class Table:
         except csv.Error as error:
             raise InputError(f"{name}, line {reader.line_num}", expected="CSV", got=error) from error
         if len(set(self.fields)) < len(self.fields):
-            raise InputError(self.head, expected="fields of different names", got=listed(self.fields))
+            hint = "the first line names the fields; a file without names needs such a line"
+            raise InputError(self.head, expected="fields of different names", got=listed(self.fields), hint=hint)
         if not self.lines:
             raise InputError(name, expected="at least one record", got="none", hint="is the file empty?")
 

@@ -124,7 +124,8 @@ def _memory_of_rows(
                 axis = 0 if kinds[0].kind == ROWS else -1
             else:
                 rows, (_, at) = beside
-                axis = at + (variable.ndim - rows.ndim if record.op.ufunc or record.op.scalar is not None else 0)
+                more = variable.ndim - rows.ndim  # initial states have more axes than rows: their first one has layers
+                axis = at + (more if record.op.ufunc or record.op.scalar is not None else max(more, 0))
                 axis = axis if 0 <= axis < variable.ndim and variable.shape[axis] == rows.shape[at] else -1
             for value in _made_of(variable, axis) if axis >= 0 else ():
                 memory[id(memory_of(value))] = axis

@@ -12,7 +12,7 @@ from varlen_rnn.onnx.checks import Damaged, Schemas, Unread, array_of, label
 from varlen_rnn.onnx.constants import evaluated
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
-from varlen_rnn.onnx.nested import check_layers, inner_layers
+from varlen_rnn.onnx.nested import check_layers, graphs_of, inner_layers, names_from_outside
 from varlen_rnn.onnx.nodes import converted, operator_of
 from varlen_rnn.onnx.recurrent import LAYERS
 from varlen_rnn.onnx.shapes import ALIKE
@@ -180,10 +180,11 @@ class _Reader:
             raise Unread(f"of {node.domain}")
         if node.op_type in _RANDOM:
             raise Unread("(random numbers)")
-        if any(item.HasField("g") or item.graphs for item in node.attribute):
+        is_constant = all(value is None or isinstance(value, np.ndarray) for value in inputs)
+        if any(graphs_of(node)) and not (is_constant and not any(names_from_outside(node))):
             inside = ", ".join(inner_layers(node))
             raise Unread(f"(with a graph inside, which is not read{inside and f': {inside}'})")
-        if all(value is None or isinstance(value, np.ndarray) for value in inputs):
+        if is_constant:
             feed = {name: self.values[name] for name in node.input if name}
             return evaluated(self.onnx, node, feed, self.opsets)
         if any(value is _REFUSED for value in inputs):

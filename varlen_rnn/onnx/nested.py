@@ -19,14 +19,29 @@ _CHOSEN = (
 )
 
 
+def graphs_of(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the graphs inside of a node, such as the branches of an If, with the names of their attributes."""
+    for item in node.attribute:
+        yield from ((item.name, graph) for graph in (*([item.g] if item.HasField("g") else []), *item.graphs))
+
+
+def names_from_outside(node: Any) -> Iterator[str]:
+    """Yield the names of values that the graphs inside of a node read, although nothing inside makes them."""
+    for _, graph in graphs_of(node):
+        made = {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            yield from ({*inner.input, *names_from_outside(inner)} - made - {""})
+            made |= set(inner.output)
+        yield from ({value.name for value in graph.output} - made)
+
+
 def inner_layers(node: Any) -> Iterator[str]:
     """Yield words for each recurrent layer in the graphs of a node, and in the graphs of their nodes."""
-    for item in node.attribute:
-        for graph in (*([item.g] if item.HasField("g") else []), *item.graphs):
-            for inner in graph.node:
-                if inner.op_type in LAYERS:
-                    yield f"{label(inner)} in {item.name} of {label(node)}"
-                yield from (f"{text} in {item.name} of {label(node)}" for text in inner_layers(inner))
+    for name, graph in graphs_of(node):
+        for inner in graph.node:
+            if inner.op_type in LAYERS:
+                yield f"{label(inner)} in {name} of {label(node)}"
+            yield from (f"{text} in {name} of {label(node)}" for text in inner_layers(inner))
 
 
 def check_layers(model: Any) -> None:
