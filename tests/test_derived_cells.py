@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import weakref
 
 import cells_by_hand
 import numpy as np
@@ -39,7 +40,7 @@ from varlen_rnn.tape.variable import apply
 @pytest.fixture(autouse=True)
 def names(monkeypatch):
     """The cells of a test are forgotten after it."""
-    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
+    monkeypatch.setattr(registry, "_CELLS", weakref.WeakValueDictionary(registry._CELLS))
 
 
 def lstm(i, f, g, o, /, c):

@@ -1,8 +1,10 @@
 """Cells that nothing holds are freed; whatever was computed with a cell, or describes it, holds the cell."""
 
+import copy
 import gc
 import linecache
 import pickle
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -69,21 +71,50 @@ def test_a_gradient_needs_neither_the_layer_nor_its_cell():
     assert x.grad.shape == (5, 3)
 
 
-def test_a_program_holds_the_cells_that_it_names():
-    def record():
-        with vr.program_guard() as program:
-            x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
-            y, _ = layer("held_by_a_program")(x)
-            y.sum().backward()
-        return program, y.name
+def record(cell_name):
+    with vr.program_guard() as program:
+        x = vr.feed_data("x", [-1, 3], "float32", lod_level=1)
+        y, _ = layer(cell_name)(x)
+        y.sum().backward()
+    return program, y.name
 
-    program, name = record()
+
+def test_a_program_holds_the_cells_that_it_names():
+    program, name = record("held_by_a_program")
     gc.collect()
     (y,) = vr.Executor().run(program, {"x": rows()}, [name])
     pruned = program.prune([name])
     del program
     gc.collect()
     assert vr.Executor().run(pruned, {"x": rows()}, [name])[0].shape == y.shape == (5, 2)
+
+
+COPIES = {
+    "loaded": lambda program: vr.Program.from_bytes(program.to_bytes()),
+    "pickled": lambda program: pickle.loads(pickle.dumps(program)),
+    "copied": copy.deepcopy,
+    "described": lambda program: vr.Program(vr.Program.from_bytes(program.to_bytes()).desc, program.persistables),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_program_that_was_read_holds_its_cells(kind):
+    program, name = record(f"held_by_a_program_{kind}")
+    again = COPIES[kind](program)
+    del program
+    gc.collect()
+    assert vr.Executor().run(again, {"x": rows()}, [name])[0].shape == (5, 2)
+
+
+def test_no_cache_holds_a_cell_that_was_only_described():
+    def described(name):
+        program, _ = record(name)
+        vr.Program.from_bytes(program.to_bytes())
+        return weakref.ref(find_cell(name))
+
+    held = described("described_once")
+    gc.collect()
+    assert held() is None
 
 
 def test_the_name_of_a_dropped_cell_is_free():

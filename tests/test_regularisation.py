@@ -1,5 +1,7 @@
 """Zoneout and dropout inside of recurrent layers: their masks, and their numbers by loops of NumPy."""
 
+import weakref
+
 import numpy as np
 import pytest
 from scipy.special import expit as sigmoid
@@ -19,7 +21,7 @@ OPTIONS += [{"zoneout": 0.2, "recurrent_dropout": 0.3, "weight_dropout": 0.1}]
 @pytest.fixture(autouse=True)
 def tables(monkeypatch):
     """What a test makes is forgotten after it; its numbers are the same in each run."""
-    monkeypatch.setattr(registry, "_CELLS", dict(registry._CELLS))
+    monkeypatch.setattr(registry, "_CELLS", weakref.WeakValueDictionary(registry._CELLS))
     vr.manual_seed(3)
 
 

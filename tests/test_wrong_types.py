@@ -2,6 +2,7 @@
 
 import tempfile
 import warnings
+import weakref
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -803,7 +804,7 @@ for name in ("RNN", "RNNCell"):
 def tables_of_its_own(patch):
     """Let what calls declare be forgotten when a patch is undone."""
     patch.setattr(operator, "OPERATORS", dict(operator.OPERATORS))
-    patch.setattr(registry, "_CELLS", dict(registry._CELLS))
+    patch.setattr(registry, "_CELLS", weakref.WeakValueDictionary(registry._CELLS))
 
 
 def call(name, place=None, wrong=None):

@@ -258,7 +258,8 @@ def trait_of(
         for spec, axis in zip(specs, axes, strict=True)
     ])  # fmt: skip
     levels = max(min(spec.lod_level, 1) for spec in specs if spec is not None)
-    constants = tuple(attrs.items())
+    # Texts are plain, because a key that is the name of a cell would hold the cell.
+    constants = tuple((name, str(value) if isinstance(value, str) else value) for name, value in attrs.items())
     for chosen in (beside, tuple(axes)):
         for most_levels in range(levels, -1, -1):
             given = [(_of_any_size(spec, axis, most_levels), axis) for spec, axis in zip(specs, chosen, strict=True)]

@@ -79,6 +79,7 @@ class Program:
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
         if desc is not None:
             self._check()
+        self._held = _named_objects(self._desc)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         return type(self).from_bytes, (self.to_bytes(),)  # a copy has its own persistables
@@ -308,3 +309,9 @@ def names_of(
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)
         names.append(name)
     return names
+
+
+def _named_objects(desc: ProgramDesc) -> list[Any]:
+    """Return the objects that constants of operators name, such as cells; a name that was read holds no object."""
+    ops = [op for block in desc.blocks for op in block.ops]
+    return [find_named(op.attr(name)) for op in ops for name, find_named in find(op.type).finds.items()]

@@ -65,6 +65,9 @@ class Op:
         For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
         weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results by
         it.  It is no option of `vr.operator` either.
+    finds : mapping
+        For a constant that names an object that is dropped if nothing holds it, the function that finds the object.  A
+        program in memory holds what it names.  It is no option of `vr.operator` either.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -92,6 +95,7 @@ class Op:
     ufunc: tuple[np.ufunc, ...] = ()
     onnx: str | None = None
     divisor: Callable | None = None
+    finds: Mapping[str, Callable] = field(default_factory=lambda: _NOTHING)
     examples: Callable | None = None
     doc: str = ""
 

@@ -116,14 +116,21 @@ class Form(NamedTuple):
         raise error(where, expected=f"{expected} {self.dtype}", got=got, hint=hint)
 
 
-@functools.lru_cache(maxsize=256)
+# Each application of a layer calls the cached functions below.  Their keys are fields of a cell, because a key that is
+# the cell would hold it.
+
+
 def form_of(cell, dtype, features, hidden, outputs):
     """Return the Form of a layer; `outputs` are its hidden units, unless they are projected."""
-    states = tuple((f"{state}_0", hidden if number else outputs) for number, state in enumerate(cell.states))
-    return Form(dtype, features, states)
+    return _form_of(cell.states, dtype, features, hidden, outputs)
 
 
-@functools.lru_cache(maxsize=256)  # cached, because each application of a layer calls it
+@functools.lru_cache(maxsize=256)
+def _form_of(states, dtype, features, hidden, outputs):
+    sizes = tuple((f"{state}_0", hidden if number else outputs) for number, state in enumerate(states))
+    return Form(dtype, features, sizes)
+
+
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
@@ -148,14 +155,20 @@ def weight_shapes(cell, features, hidden, outputs=None):
     >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
     ((16, 2), (2, 4))
     """
-    inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in cell.states)}
-    if taken := inputs.intersection(cell.vectors + cell.row_inputs):
-        expected, got = f"vectors and rows with names other than {sorted(taken)}", cell.vectors + cell.row_inputs
-        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
-    of_x, of_h = len(cell.x_gates) * hidden, len(cell.h_gates) * hidden
+    own = str(cell.name), cell.states, cell.vectors, cell.row_inputs
+    return _weight_shapes(*own, len(cell.x_gates), len(cell.h_gates), features, hidden, outputs)
+
+
+@functools.lru_cache(maxsize=256)
+def _weight_shapes(name, states, vectors, row_inputs, x_gates, h_gates, features, hidden, outputs):
+    inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in states)}
+    if taken := inputs.intersection(vectors + row_inputs):
+        expected, got = f"vectors and rows with names other than {sorted(taken)}", vectors + row_inputs
+        raise ShapeError(f"cell {name!r}", expected=expected, got=got, hint="inputs of its layer")
+    of_x, of_h = x_gates * hidden, h_gates * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
     named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
-    return MappingProxyType(named | dict.fromkeys(cell.vectors, (hidden,)))
+    return MappingProxyType(named | dict.fromkeys(vectors, (hidden,)))
 
 
 class Layer(NamedTuple):
@@ -200,10 +213,13 @@ def layer_of(cell, inputs):
     return Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
 
 
-@functools.lru_cache(maxsize=256)
 def names_of_weights(cell, count):
     """Return the names of one direction's weights and row inputs, given their number for one or two directions."""
-    others = cell.vectors + cell.row_inputs
+    return _names_of_weights(cell.vectors + cell.row_inputs, count)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of_weights(others, count):
     plain, projected = (*WEIGHTS, *others), (*WEIGHTS, "weight_hr", *others)
     for names in (plain, projected):
         if count in (len(names), 2 * len(names)):

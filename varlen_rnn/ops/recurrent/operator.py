@@ -234,14 +234,18 @@ def _overwritten(num_inputs, cell, num_forward, all_states=False, every=None, **
     return tuple(range(num_forward + 2, num_inputs - (2 * num_states if all_states else 1 + num_states)))
 
 
-@functools.lru_cache
 def _places(num_inputs, num_outputs, cell, keep, all_states=False, **constants):
     """Return the names of inputs, and of outputs: y, other states, the last states, the plan, the kept columns."""
     cell = find_cell(cell)
-    inputs, ends = names_of_inputs(cell, num_inputs)
-    others = (f"{state}_all" for state in cell.states[1:] if all_states)
+    return _named_places(cell.states, names_of_inputs(cell, num_inputs), keep, all_states)
+
+
+@functools.lru_cache
+def _named_places(states, names_and_ends, keep, all_states):
+    inputs, ends = names_and_ends
+    others = (f"{state}_all" for state in states[1:] if all_states)
     kept = ("kept" + end for end in ends if keep)
-    return inputs, ("y", *others, *(f"{state}_n" for state in cell.states), "sorted_seqs", *kept)
+    return inputs, ("y", *others, *(f"{state}_n" for state in states), "sorted_seqs", *kept)
 
 
 def _places_grad(num_inputs, num_outputs, cell, num_forward, all_states=False, **constants):
@@ -326,6 +330,7 @@ def recurrent(
 recurrent.infer(_infer)
 recurrent.grad(_grad)
 recurrent.op.shortcut = _shortcut
+recurrent.op.finds = {"cell": find_cell}
 
 
 @recurrent.examples
@@ -393,3 +398,4 @@ def recurrent_grad(
 
 
 recurrent_grad.infer(_infer_grad)
+recurrent_grad.op.finds = {"cell": find_cell}
