@@ -67,7 +67,7 @@ def find_cell(name: str) -> Any:
     Raises
     ------
     ProgramError
-        If no cell with this name is there in this process, and the name is no family's with options in brackets.
+        If this process holds no cell with this name, and the name is no family's name with options in brackets.
 
     Examples
     --------

@@ -66,8 +66,8 @@ class Op:
         weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results by
         it.  It is no option of `vr.operator` either.
     finds : mapping
-        For a constant that names an object that is dropped if nothing holds it, the function that finds the object.  A
-        program in memory holds what it names.  It is no option of `vr.operator` either.
+        Maps a constant that names an object, such as a cell, to the function that finds the object.  A program in
+        memory holds such objects.  It is no option of `vr.operator` either.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str

@@ -155,16 +155,20 @@ def weight_shapes(cell, features, hidden, outputs=None):
     >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
     ((16, 2), (2, 4))
     """
-    own = str(cell.name), cell.states, cell.vectors, cell.row_inputs
-    return _weight_shapes(*own, len(cell.x_gates), len(cell.h_gates), features, hidden, outputs)
+    x_gates, h_gates = len(cell.x_gates), len(cell.h_gates)
+    found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, x_gates, h_gates, features, hidden, outputs)
+    if isinstance(found, list):
+        expected, got = f"vectors and rows with names other than {found}", cell.vectors + cell.row_inputs
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
+    return found
 
 
 @functools.lru_cache(maxsize=256)
-def _weight_shapes(name, states, vectors, row_inputs, x_gates, h_gates, features, hidden, outputs):
+def _weight_shapes(states, vectors, row_inputs, x_gates, h_gates, features, hidden, outputs):
+    """Return the shapes by name, or the list of the names that several inputs have."""
     inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in states)}
     if taken := inputs.intersection(vectors + row_inputs):
-        expected, got = f"vectors and rows with names other than {sorted(taken)}", vectors + row_inputs
-        raise ShapeError(f"cell {name!r}", expected=expected, got=got, hint="inputs of its layer")
+        return sorted(taken)
     of_x, of_h = x_gates * hidden, h_gates * hidden
     shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
     named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
