@@ -21,6 +21,7 @@ from varlen_rnn.sklearn import (
     load,
 )
 from varlen_rnn.sklearn.choosing import _Choice
+from varlen_rnn.sklearn.gaps import as_array, of_one_kind
 from varlen_rnn.sklearn.linear import Targets
 
 SMALL = {"hidden_size": 8, "random_state": 0, "max_epochs": 4}
@@ -305,3 +306,25 @@ def test_classes_that_no_file_holds_are_refused_by_fit(y):
 def test_classes_of_equal_numbers_or_texts_are_one():
     for y, classes in (([1.0, 1], [1]), ([np.str_("a"), "a"], ["a"]), ([2**63, 1], [1, 2**63])):
         assert SequenceClassifier(random_state=0).fit([[0.5], [1.5]], y).classes_.tolist() == classes
+
+
+BESIDE = "expected integers that one data type holds, got -1, beside 2\\*\\*63 or more"
+MIXED_SIGNS = {
+    "a list": [2**63, -1],
+    "a tuple": (-1, 2**63),
+    "NumPy's integers": [np.uint64(2**63), np.int64(-1)],
+    "objects": np.array([2**63, -1], object),
+}
+
+
+@pytest.mark.parametrize("kind", MIXED_SIGNS)
+@pytest.mark.parametrize("estimator", [SequenceClassifier, SequenceRegressor])
+def test_large_labels_beside_negative_ones_are_refused(estimator, kind):
+    with pytest.raises(vr.DTypeError, match=BESIDE):
+        estimator().fit([[1.0], [2.0]], MIXED_SIGNS[kind])
+
+
+def test_large_labels_are_exact():
+    for labels in ([2**63 + 5, 1], [np.uint64(2**63 + 5), np.int64(1)], np.array([2**63 + 5, 1], object)):
+        assert of_one_kind(as_array(labels)).tolist() == [2**63 + 5, 1]
+    assert as_array([]).dtype == np.float64

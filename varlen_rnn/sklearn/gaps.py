@@ -9,7 +9,7 @@ Where `numpy.asarray` would make the text "nan" of a missing label, it stays one
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,19 @@ def as_array(labels: Any) -> np.ndarray:
         found[:] = labels
         return found
     found = np.asarray(labels)
-    if found.dtype.kind == "f" and isinstance(labels, (list, tuple)) and all(isinstance(n, int) for n in labels):
-        return np.array(labels, np.uint64)  # some are 2^63 or more, and NumPy would round all
-    return found
+    return _exact(found, labels) if isinstance(labels, (list, tuple)) else found
+
+
+def _exact(found: np.ndarray, labels: Iterable[Any]) -> np.ndarray:
+    """Return integers as uint64 if NumPy rounded them to floats because some are 2**63 or more."""
+    labels = list(labels)
+    if found.dtype.kind != "f" or not labels or not all(isinstance(label, Integral) for label in labels):
+        return found
+    if min(labels) < 0:
+        hint = "write floats if they are measurements; list(map(str, y)) makes texts of classes"
+        got = f"{int(min(labels))}, beside 2**63 or more"
+        raise DTypeError("y", expected="integers that one data type holds", got=got, hint=hint)
+    return np.array(labels, np.uint64).reshape(found.shape)
 
 
 def with_none(labels: np.ndarray) -> np.ndarray:
@@ -109,5 +119,5 @@ def of_one_kind(labels: np.ndarray) -> np.ndarray:
         return labels
     of_flags = {isinstance(label, (bool, np.bool_)) for label in labels.ravel()}
     if of_flags == {True} or (of_flags == {False} and all(isinstance(label, Real) for label in labels.ravel())):
-        return np.array(labels.tolist())
+        return _exact(np.array(labels.tolist()), labels.ravel())
     return labels
