@@ -138,3 +138,13 @@ def test_a_file_of_another_encoding_is_named(tmp_path, encoding):
     path.write_bytes("text,label\nä,b\n".encode("latin1"))
     with pytest.raises(vr.InputError, match=r"got byte 0xe4 .*Latin-1"):
         read(path)
+
+
+def test_entries_of_parquet_are_read_again_only_for_a_large_number(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, array, made = tmp_path / "numbers.parquet", np.array, []
+    parquet.write_table(of_arrow([4, None]), path)
+    monkeypatch.setattr(np, "array", lambda given, *kind: made.append(kind) or array(given, *kind))
+    read(path, sequence="x", missing="zero")
+    assert (np.float64,) in made
+    assert (object,) not in made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,13 @@ def _with_nan(lists: list[list[Any]], where: str, dtype: str) -> list[np.ndarray
     except ValueError as error:
         raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
     for number, (floats, rows) in enumerate(zip(found, lists, strict=True)):
-        check_no_large_id(floats, np.array(rows, object).flat, f"{where}, record {number}")
+        check_no_large_id(floats, _each(rows), f"{where}, record {number}")
     return [floats.astype(dtype) for floats in found]
+
+
+def _each(rows: list[Any]) -> Iterator[Any]:
+    """Yield each number of a list, or of a list of lists; nothing is computed before the first is taken."""
+    yield from np.array(rows, object).flat
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
