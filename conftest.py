@@ -9,7 +9,7 @@ import pytest
 
 from tests.emulated.session import Gate
 
-# Doctests import their modules, and these need packages that may lack.
+# Doctests import their modules, and these need packages that may be missing.
 _NEEDED = {"varlen_rnn/torch/*": "torch", "varlen_rnn/runtime/cuda_intrinsics.py": "numba_cuda"}
 collect_ignore_glob = [files for files, package in _NEEDED.items() if importlib.util.find_spec(package) is None]
 

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from varlen_rnn.runtime.cache.level import variables_of
+
 ROOT = Path(__file__).parent.parent
 
 BEGIN = """
@@ -106,7 +108,7 @@ def first_step(python, step, dtype, folder, level=None):
     with tempfile.TemporaryDirectory() as cache:
         if level is not None:
             name, kernels = level
-            variables = {"VARLEN_RNN_LEVEL": name, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
+            variables = variables_of(name)
             shutil.copytree(kernels, Path(cache) / "varlen_rnn" / Path(kernels).name)
         command = [python, "-c", BEGIN.format(dtype=dtype) + step + END]
         seconds, *saved = run(command, cache, folder, **variables).split()

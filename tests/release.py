@@ -70,7 +70,7 @@ def check_wheels(folder):
 
 def installed(folder):
     """Make the local index, and install the kernels and what they need from it; return the path of Python."""
-    run("python3", "-m", "venv", folder / "venv")
+    run(sys.executable, "-m", "venv", folder / "venv")
     python, index = folder / "venv" / "bin" / "python", folder / "index"
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     (kernels,) = folder.glob("varlen_rnn_kernels-*.whl")
@@ -102,7 +102,7 @@ def main(folder, *numba):
     folder = Path(folder).resolve()
     folder.mkdir(parents=True)  # a folder that exists might have wheels of others
     unpacked = built_sdist(folder)
-    run(unpacked / "kernels_wheel" / "build", folder, *numba)
+    run(unpacked / "kernels_wheel" / "build", folder, *numba, PYTHON=sys.executable)
     check_wheels(folder)
     check_first_example(installed(folder))
     check_collection(unpacked)

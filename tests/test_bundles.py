@@ -118,6 +118,16 @@ def test_levels_of_another_architecture_are_refused(wanted, hint, capsys):
     assert f"InputError: VARLEN_RNN_LEVEL: expected a level of this architecture, {' or '.join(LEVELS)}" in done.stderr
 
 
+@pytest.mark.parametrize("levels", [LEVELS, {}])
+def test_a_host_without_a_level_is_told_the_levels(levels, monkeypatch, capsys):
+    monkeypatch.setattr(level, "LEVELS", levels)
+    monkeypatch.setattr(cache, "HOST_LEVEL", None)
+    assert main(["cache", "warm", "--level", "host"]) == 2
+    known = " or ".join(levels) or "which has none"
+    wanted = f"--level host: expected a level of this architecture, {known}, got a processor without a level"
+    assert wanted in capsys.readouterr().err
+
+
 def test_names_of_levels_differ_from_each_other_and_from_the_host():
     assert len({this_environment().name, *(environment_of_level(name).name for name in LEVELS)}) == 1 + len(LEVELS)
 
@@ -215,6 +225,15 @@ def test_the_command_for_other_versions_names_the_folder_of_sources(tmp_path, mo
     assert "--no-binary" in again.command_for_kernels()  # the folder is gone
     folder.mkdir()
     assert again.command_for_kernels().endswith(f" --force-reinstall --no-deps {shlex.quote(str(folder))}")
+
+
+@pytest.mark.parametrize(
+    ("platform", "quoted"), [("linux", "'/opt/a place/python' -m pip"), ("win32", '"/opt/a place/python" -m pip')]
+)
+def test_the_command_for_other_versions_quotes_python_as_the_system_does(platform, quoted, monkeypatch):
+    monkeypatch.setattr(again, "distribution", missing)
+    monkeypatch.setattr(again, "sys", SimpleNamespace(executable="/opt/a place/python", platform=platform))
+    assert again.command_for_kernels().startswith(quoted)
 
 
 def missing(name):

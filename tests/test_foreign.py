@@ -57,7 +57,8 @@ def given():
     }  # fmt: skip
 
 
-WITHOUT = {'"cuda"': vr.InputError, "varlen_rnn.torch": ModuleNotFoundError}  # what hints may raise where it lacks
+# The error of a hint with this text if CUDA or PyTorch is missing.
+WITHOUT = {'"cuda"': vr.InputError, "varlen_rnn.torch": ModuleNotFoundError}
 
 
 def test_every_hint_runs():

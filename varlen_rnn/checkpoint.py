@@ -84,7 +84,8 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
 def _check_value(value: Any, place: str, depth: int = 0) -> None:
     """Raise an error that names the entry unless JSON can hold a value, at any depth, and all keys are str."""
     if depth > _MOST_DEPTH:
-        raise CheckpointError(place[:80], expected="values that JSON can hold", got="more than 200 levels of lists")
+        got = f"more than {_MOST_DEPTH} levels of lists"
+        raise CheckpointError(place[:80], expected="values that JSON can hold", got=got)
     if isinstance(value, dict):
         _check_unmixed(value, place)
         for name, inside in value.items():

@@ -11,7 +11,7 @@ from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
 from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names, take_installed
-from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, check_level, variables_of
+from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, check_level, known_levels, variables_of
 
 
 def add_to(commands):
@@ -72,7 +72,7 @@ def _warm_level(level, float64):
     They are compiled in another process, because importing the package fixes the shape of tiles.
     """
     if level is None:
-        raise InputError("--level host", expected=f"a processor of {' or '.join(LEVELS)}", got="another one")
+        raise InputError("--level host", expected=known_levels(), got="a processor without a level")
     check_level(level, "--level")
     take_installed(level)
     command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]

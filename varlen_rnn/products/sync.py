@@ -66,15 +66,21 @@ def publish(typing, counter, value):
     return types.void(counter, types.int64), codegen
 
 
+def emit_pause(builder, pause):
+    """Emit the hint for spin loops that a row of the table of processors names; nothing if it names none."""
+    if pause:
+        name, *numbers = pause
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [number] * len(numbers))
+        builder.call(builder.module.declare_intrinsic(name, (), kind), [number(value) for value in numbers])
+
+
 @intrinsic
 def _pause(typing):
-    """Emit the processor's hint for spin loops."""
+    """Give the processor its hint for spin loops."""
 
     def codegen(context, builder, signature, arguments):
-        for name, *numbers in [PROCESSOR.pause] if PROCESSOR.pause else []:
-            number = ir.IntType(32)
-            kind = ir.FunctionType(ir.VoidType(), [number] * len(numbers))
-            builder.call(builder.module.declare_intrinsic(name, (), kind), [number(value) for value in numbers])
+        emit_pause(builder, PROCESSOR.pause)
         return context.get_dummy_value()
 
     return types.void(), codegen

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shlex
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ import numba
 
 def command_for_kernels():
     """Return the command: it takes the wheel of kernels for this Numba if there is one, or builds the package again."""
-    pip = f"{sys.executable} -m pip install"
+    pip = f"{_quoted(sys.executable)} -m pip install"
     with contextlib.suppress(PackageNotFoundError):
         return f"{pip} {distribution('varlen-rnn-kernels').name} numba=={numba.__version__}"
     return f"{pip} --force-reinstall --no-deps {_folder_of_sources() or '--no-binary varlen-rnn varlen-rnn'}"
@@ -29,5 +30,10 @@ def _folder_of_sources():
         origin = json.loads(distribution("varlen-rnn").read_text("direct_url.json") or "{}")
         folder = url2pathname(urlsplit(origin.get("url", "")).path)
         if "dir_info" in origin and os.path.isdir(folder):
-            return shlex.quote(folder)
+            return _quoted(folder)
     return None
+
+
+def _quoted(path):
+    """Return a path as an argument of a command line, in the quotes of the system's shell."""
+    return subprocess.list2cmdline([path]) if sys.platform == "win32" else shlex.quote(path)

@@ -49,8 +49,12 @@ def check_level(name, what):
         return name
     foreign = name in {row.level.name for row in PROCESSORS.values() if row.level}
     hint = "kernels are compiled on the architecture that runs them" if foreign else None
-    known = " or ".join(LEVELS) or "there is none"
-    raise InputError(what, expected=f"a level of this architecture, {known}", got=name, hint=hint)
+    raise InputError(what, expected=known_levels(), got=name, hint=hint)
+
+
+def known_levels():
+    """Return which levels an error expects, in words."""
+    return f"a level of this architecture, {' or '.join(LEVELS) or 'which has none'}"
 
 
 def runs_here(level):
