@@ -243,7 +243,8 @@ def test_a_sum_that_is_divided_by_a_number_of_this_rank_warns_once():
         replicate(model, vr.optim.SGD(model.parameters(), 0.1), comm)
         rows = slice(0, 6) if comm.rank == 0 else slice(6, 12)
         for _ in range(2):
-            divide(comm, (model(X[rows]) ** 2).sum(axis=1), len(X[rows])).backward()
+            loss = divide(comm, (model(X[rows]) ** 2).sum(axis=1), len(X[rows]))
+            (loss + (model.weight**2).sum() / 6.0).backward()  # a penalty's divisor is no count
 
     def over_all(comm, losses, count):
         total = np.array([count])
@@ -251,7 +252,11 @@ def test_a_sum_that_is_divided_by_a_number_of_this_rank_warns_once():
         return losses.sum() / total.item()
 
     right = [over_all, lambda comm, losses, count: losses.mean(), lambda comm, losses, count: losses.mean() / 6.0]
-    wrong = [lambda comm, losses, count: losses.sum() / count, lambda comm, losses, count: losses.sum() * (1 / count)]
+    wrong = [
+        lambda comm, losses, count: losses.sum() / count,
+        lambda comm, losses, count: losses.sum() * (1 / count),
+        lambda comm, losses, count: (1 / count) * losses.sum(),
+    ]
     for divide in (*right, *wrong):
         with warnings.catch_warnings(record=True, action="always") as found:
             run_ranks(2, lambda comm, divide=divide: run(comm, divide))

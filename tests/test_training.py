@@ -109,43 +109,100 @@ JOINED = {
     "two means": lambda m, x: F.mse_loss(m(x), target(x)) + F.l1_loss(m(x), target(x)),
     "sequences": lambda m, x: (vr.sequence_pool(m(x), "max") ** 2).mean(),
     "masked": lambda m, x: (lambda on: ((m(x) ** 2).mean(axis=1) * on).sum() / on.sum())(vr.Variable(mask_of(x))),
+    "masked by a sum": lambda m, x: (lambda on: (errors(m, x) * on).sum() / F.maximum(on.sum(), 1.0))(
+        vr.Variable(mask_of(x))
+    ),
     "parameters alone": lambda m, x: m.weight.exp().mean(),
+    "half of a sum": lambda m, x: errors(m, x).sum() / 2.5,
+    "half, multiplied": lambda m, x: errors(m, x).sum() * 0.4,
+    "sum, divided penalty": lambda m, x: errors(m, x).sum() + 0.0 * (m.weight * m.weight).sum() / 3.0,
+    "divided sum, sum": lambda m, x: errors(m, x).sum() / 7.0 + errors(m, x).sum(),
 }
 
 
-def joined(name, size, comm=None, **options):
+def errors(model, x):
+    return ((model(x) - target(x)) ** 2).mean(axis=1)
+
+
+# Of one process, because a rank knows only its own counts.
+DIVIDED = {
+    "rows": lambda m, x: errors(m, x).sum() / len(x.data),
+    "multiplied": lambda m, x: errors(m, x).sum() * (1 / len(x.data)),
+    "multiplied from the left": lambda m, x: (1 / len(x.data)) * errors(m, x).sum(),
+    "elements": lambda m, x: F.mse_loss(m(x), target(x), "sum") / target(x).size,
+    "sequences": lambda m, x: errors(m, x).sum() / x.num_elements(0),
+    "then halved": lambda m, x: errors(m, x).sum() / len(x.data) / 2.5,
+    "halved first": lambda m, x: errors(m, x).sum() / 2.5 / len(x.data),
+    "divided penalty": lambda m, x: errors(m, x).sum() / len(x.data) + (m.weight * m.weight).sum() / 3.0,
+}
+
+
+def joined(loss, size, comm=None, **options):
     """Return the history and the weights after two steps, of `accumulate` batches of `size` sequences each."""
     vr.manual_seed(0)
     model = vr.nn.Linear(3, 2, dtype=np.float64)
     optimizer = vr.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     batches = vr.data.batches(UNEQUAL, batch_size=size)
-    trainer = Trainer(model, optimizer, lambda x: JOINED[name](model, x), batches, comm=comm, **options)
+    trainer = Trainer(model, optimizer, lambda x: loss(model, x), batches, comm=comm, **options)
     history = trainer.fit(epochs=2)
     return [history[0]["loss"], trainer.last_loss, *(p.numpy().copy() for p in model.parameters())]
 
 
 @pytest.mark.parametrize("name", JOINED)
 def test_accumulated_batches_are_one_batch(name):
-    wanted = joined(name, 8)
-    found = [joined(name, 2, accumulate=4), *run_ranks(2, lambda comm: joined(name, 2, comm, accumulate=4))]
-    found += run_ranks(2, lambda comm: joined(name, 2, comm, accumulate=4, reproducible=3))
-    found.append(joined(name, 2, Communicator(), accumulate=4))
+    loss = JOINED[name]
+    wanted = joined(loss, 8)
+    found = [joined(loss, 2, accumulate=4), *run_ranks(2, lambda comm: joined(loss, 2, comm, accumulate=4))]
+    found += run_ranks(2, lambda comm: joined(loss, 2, comm, accumulate=4, reproducible=3))
+    found.append(joined(loss, 2, Communicator(), accumulate=4))
     for other in found:
         for a, b in zip(other, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_a_sum_divided_by_a_number_counts_as_a_mean():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(JOINED, "by len", lambda m, x: F.mse_loss(m(x), target(x), "sum") / len(x.data))
-        for a, b in zip(joined("by len", 2, accumulate=4), joined("by len", 8), strict=True):
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_sum_divided_by_a_count_of_the_batch_is_a_mean(name):
+    for a, b in zip(joined(DIVIDED[name], 2, accumulate=4), joined(DIVIDED[name], 8), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_ranks_that_divide_by_the_count_of_all_have_a_mean():
+    def on_rank(comm):
+        def loss(model, x):
+            count = np.array([len(x.data)])
+            comm.all_reduce(count)
+            return errors(model, x).sum() / count.item()
+
+        return joined(loss, 2, comm, accumulate=4)
+
+    wanted = joined(DIVIDED["rows"], 8)
+    for found in run_ranks(2, on_rank):
+        for a, b in zip(found, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("number", [40.0, 50.0])
+def test_a_number_that_is_the_count_of_some_batches_alone_is_no_count(number):
+    def loss(model, x):
+        return errors(model, x).sum() / number
+
+    for a, b in zip(joined(loss, 2, accumulate=4), joined(loss, 8), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_sum_divided_by_another_count_warns_once(accumulate):
+    def loss(model, x):
+        mask = mask_of(x)
+        return (errors(model, x) * mask).sum() / mask.sum()
+
+    with pytest.warns(UserWarning, match="loss: expected a sum divided by a number of rows, .*got 31, then ") as found:
+        joined(loss, 2, accumulate=accumulate)
+    assert len(found) == 1
+
+
 def test_losses_without_one_count_are_averaged_over_batches():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(JOINED, "rows together", lambda m, x: (m(x).max(axis=0) ** 2).sum())
-        found = joined("rows together", 2, accumulate=4)
+    found = joined(lambda m, x: (m(x).max(axis=0) ** 2).sum(), 2, accumulate=4)
     vr.manual_seed(0)
     model = vr.nn.Linear(3, 2, dtype=np.float64)
     losses = [(model(x).max(axis=0) ** 2).sum() for x in vr.data.batches(UNEQUAL, batch_size=2)]
@@ -212,6 +269,25 @@ def test_a_training_resumed_from_any_step_ends_with_the_same_bits(tmp_path, stop
     resumed.fit(epochs=6)
     assert same(whole, resumed)
     assert whole.history == resumed.history
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+@pytest.mark.parametrize("loss", [DIVIDED["then halved"], DIVIDED["halved first"], JOINED["half of a sum"]])
+def test_a_resumed_training_joins_losses_as_one_without_a_pause(tmp_path, stop, loss):
+    def made():
+        vr.manual_seed(0)
+        model = vr.nn.Linear(3, 2, dtype=np.float64)
+        batches = vr.data.batches(UNEQUAL, batch_size=1)
+        return Trainer(model, vr.optim.SGD(model.parameters(), lr=0.1), lambda x: loss(model, x), batches, accumulate=3)
+
+    whole, part, resumed = made(), made(), made()
+    whole.fit(epochs=2)
+    part.fit(steps=stop)
+    part.save(tmp_path / "run.safetensors")
+    resumed.load(tmp_path / "run.safetensors")
+    resumed.fit(epochs=2)
+    assert whole.history == resumed.history
+    assert same(whole, resumed)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["saved first", "saved last"])
@@ -349,7 +425,6 @@ def test_epochs_of_more_or_fewer_batches_than_the_first_train_on_all_of_them(acc
     history = other.fit(epochs=12)
     assert other.step == 12 * steps[0]
     assert (np.sort(np.reshape(seen, (12, 30)), axis=1) == np.arange(30)).all()
-    # A step without a batch has no rows.
     for record, epoch in zip(history, np.split(np.array(means), np.cumsum(counts)[:-1]), strict=True):
         assert record["loss"] == pytest.approx(np.average(epoch[:, 0], weights=epoch[:, 1]), rel=1e-6)
     # A step without a batch has no rows.

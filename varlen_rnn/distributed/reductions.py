@@ -77,11 +77,7 @@ def terms_of(
         if record.number not in reductions:
             for v in record.inputs:
                 producer = None if v is None else v.record or v.origin
-                if (
-                    producer is not None
-                    and not isinstance(producer, Detached)
-                    and _is_known(kinds, producer, v.position)
-                ):
+                if producer is not None and _is_known(kinds, producer, v.position):
                     stack.append((producer, v.position, v.ndim))
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
@@ -136,10 +132,14 @@ class Part(NamedTuple):
         All results, one after another; a mean times its weight.
     weights : array of float64, shape `(reductions,)`
         The total weight of each mean: rows, elements, sequences or given weights; NaN for a sum.
+    counts : array of float64
+        If there are sums: the numbers of rows, elements, outer and inner sequences of the input of each sum, and of the
+        first value that has sequences.
     """
 
     numbers: np.ndarray
     weights: np.ndarray
+    counts: np.ndarray
 
 
 def weight_of(record: Record) -> float | None:
@@ -149,23 +149,67 @@ def weight_of(record: Record) -> float | None:
     return record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
 
 
-def count_of(weights: Sequence[float | None], tail: Iterable[Record]) -> float | None:
-    """Return the count that a loss was divided by, given the weights of its sums and means, and the records after them.
+def count_of(terms: Terms, part: Part) -> float | None:
+    """Return the count that a loss was divided by, given the part of all ranks; None for a sum.
 
-    It is the weight of the first mean, or the number by which a sum was divided; None for a sum, and 1 for a loss of
-    parameters alone.
+    It is the weight of the first mean, the sum over rows by which another one is divided, or a plain number that is the
+    number of rows, elements or sequences.  It is 1 for a loss of parameters alone.
     """
-    means = [weight for weight in weights if weight is not None and not math.isnan(weight)]
-    if means or not len(weights):
+    means = [weight for weight in part.weights.tolist() if not math.isnan(weight)]
+    if means or not len(part.weights):
         return means[0] if means else 1.0
-    for record in tail:
-        if record.op.type == "div" and record.inputs[1].size == 1 and not record.inputs[1].requires_grad:
-            return abs(float(moved(record.inputs[1].value.data, HOST).reshape(())))
-    return None
+    sums, numbers = divisors_of(terms)
+    return sums[0] if sums else _count_among(numbers, part)
 
 
-def part_of(terms: Terms) -> Part:
-    """Return the results of this rank."""
+def own_count_of(terms: Terms, mine: Part) -> int | None:
+    """Return the number of this rank's rows, elements or sequences, if a sum is divided by that plain number."""
+    count = _count_among(divisors_of(terms)[1], mine)
+    return None if count is None or count < 2 else int(count)
+
+
+def _count_among(numbers: Sequence[float], part: Part) -> float | None:
+    """Return the largest of some divisors that is a count, so that their order does not matter, or None."""
+    counts = [count for count in set(part.counts.tolist()) if count]
+    return max((c for c in counts for number in numbers if abs(number / c - 1) < 1e-6), default=None)
+
+
+def divisors_of(terms: Terms) -> tuple[list[float], list[float]]:
+    """Return the sums over rows, and the plain numbers, by which sums over rows are divided."""
+    sums, numbers, reached = [], [], {record.number for record in terms.reductions}
+    for record in terms.tail:
+        is_reached = [_number_of(v) in reached for v in record.inputs]
+        if any(is_reached):
+            reached.add(record.number)
+        if record.op.type == "div" and is_reached[0]:
+            divisor = record.inputs[1]
+            if is_reached[1] and divisor.size == 1:
+                sums.append(abs(_item(divisor)))
+            elif _is_plain(divisor):
+                numbers.append(_item(divisor))
+        elif record.op.type == "mul" and is_reached.count(True) == 1:
+            factor = record.inputs[is_reached.index(False)]
+            if _is_plain(factor) and (number := _item(factor)):
+                numbers.append(1 / number)
+    return sums, numbers
+
+
+def _number_of(variable: Variable | None) -> int | None:
+    """Return the number of the operator that computed a value, with or without a gradient."""
+    producer = None if variable is None else variable.record or variable.origin
+    return None if producer is None else producer.number
+
+
+def _is_plain(variable: Variable) -> bool:
+    return variable.size == 1 and not variable.requires_grad and variable.hooks is None
+
+
+def _item(variable: Variable) -> float:
+    return float(moved(variable.value.data, HOST).reshape(()))
+
+
+def part_of(terms: Terms, records: Sequence[Record]) -> Part:
+    """Return the results of this rank, given the records that lead to the loss."""
     numbers, weights = [np.zeros(0)], []
     for record in terms.reductions:
         weight = weight_of(record)
@@ -173,7 +217,25 @@ def part_of(terms: Terms) -> Part:
         # The mean of nothing may be NaN; it has no weight.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
-    return Part(np.concatenate(numbers), np.array(weights, np.float64))
+    return Part(np.concatenate(numbers), np.array(weights, np.float64), _counts_of(terms, records, weights))
+
+
+def _counts_of(terms: Terms, records: Sequence[Record], weights: Sequence[float]) -> np.ndarray:
+    pairs = zip(terms.reductions, weights, strict=True)
+    values: list[Any] = [record.inputs[0].value for record, weight in pairs if math.isnan(weight)]
+    if values:
+        given = (v.value for record in records for v in record.inputs if v is not None)
+        values.append(next((value for value in given if isinstance(value, LoDTensor) and value.num_levels), None))
+    return np.array([count for value in values for count in _extents_of(value)], np.float64)
+
+
+def _extents_of(value: Any) -> list[int]:
+    """Return the numbers of rows, elements, outer and inner sequences."""
+    if not isinstance(value, LoDTensor) or not value.shape:
+        return [0, 0, 0, 0]
+    levels = value.structure.levels if value.num_levels else ()
+    sequences = [len(levels[0]) - 1, len(levels[-1]) - 1] if levels else [0, 0]
+    return [value.shape[0], math.prod(value.shape), *sequences]
 
 
 @contextlib.contextmanager
@@ -186,24 +248,6 @@ def restoring(terms: Terms) -> Iterator[None]:
     finally:
         for data, numbers in kept:
             copy_into(data, numbers)
-
-
-def own_count_of(terms: Terms, records: Sequence[Record]) -> int | None:
-    """Return the number of this rank's rows or sequences, if a sum is divided by a plain number that is equal to it."""
-    divisors = []
-    for record in terms.tail:
-        if record.op.type in ("div", "mul") and len(record.inputs) == 2:
-            second = record.inputs[1]
-            if second.record is None and second.origin is None and second.size == 1 and second.hooks is None:
-                number = float(moved(second.value.data, HOST).reshape(()))
-                divisors.append(number if record.op.type == "div" else 1 / number if number else 0.0)
-    if not divisors:
-        return None
-    values = [v.value for record in records for v in record.inputs if v is not None and isinstance(v.value, LoDTensor)]
-    counts = {len(offsets) - 1 for value in values for offsets in value.structure.levels if value.num_levels}
-    counts |= {record.inputs[0].shape[0] for record in terms.reductions if record.inputs[0].ndim}
-    counts |= {value.shape[0] for value in values if value.num_levels}
-    return next((count for count in sorted(counts) for n in divisors if count > 1 and abs(n / count - 1) < 1e-6), None)
 
 
 def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:

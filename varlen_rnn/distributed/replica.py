@@ -144,7 +144,7 @@ class Replica:
             return
         self._keep_buffers()
         terms = terms_of([variable for variable, _ in pairs], records)
-        self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms)))
+        self._waiting.append(_Waiting(passing, pairs, records, terms, part_of(terms, records)))
         if not self._is_last():
             return
         waiting, self._waiting = self._waiting, []
@@ -170,7 +170,7 @@ class Replica:
         number = self.shards[0].size
         factors = combine(one.terms, one.part, every) if number > 1 else {}
         if is_first:
-            self._scale = 1.0 if self._weigh is None else self._weigh(count_of(every.weights.tolist(), one.terms.tail))
+            self._scale = 1.0 if self._weigh is None else self._weigh(count_of(one.terms, every))
         pairs, scale = one.pairs, self._scale
         if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
             factors = {record: factor * number for record, factor in factors.items()}
@@ -184,7 +184,7 @@ class Replica:
         """Return the count of this rank by which a sum over rows is divided; None without one, or after a warning."""
         if self._has_warned or self.shards[0].size == 1 or not any(map(math.isnan, one.part.weights.tolist())):
             return None
-        return own_count_of(one.terms, one.records)
+        return own_count_of(one.terms, one.part)
 
     def _warn_of_count(self, count: int) -> None:
         self._has_warned = True
@@ -219,7 +219,7 @@ class Replica:
         """Return the sum of all parts, bits for the gradients of each parameter, and whether passes have one order."""
         table, counts = [], [self._own_count(one) for one in waiting]
         for one, own in zip(waiting, counts, strict=True):
-            numbers = np.concatenate([one.part.numbers, one.part.weights]).view(np.uint8)
+            numbers = np.concatenate(one.part).view(np.uint8)
             checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
             divides, order = np.array([own is not None], np.uint8), self._order(one.records)
             table.append(np.concatenate([numbers, checked, divides, order, self._kinds(one.records)]))
@@ -229,15 +229,15 @@ class Replica:
             hint = "all ranks must compute the same loss"
             expected = "as many sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
-        count, width = len(waiting[0].part.numbers), len(waiting[0].part.numbers) + len(waiting[0].part.weights)
-        numbers, checked, divides, orders, kinds = np.split(every, 8 * width + np.array([0, 9, 10, 18]), axis=1)
+        ends = np.cumsum([len(array) for array in waiting[0].part])
+        numbers, checked, divides, orders, kinds = np.split(every, 8 * ends[-1] + np.array([0, 9, 10, 18]), axis=1)
         if len(every) > 1:
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         if counts[0] is not None and divides.all():  # a rank that has all rows may divide by their number
             self._warn_of_count(counts[0])
         # Added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
-        return Part(sums[:count], sums[count:]), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
+        return Part(*np.split(sums, ends[:-1])), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
 
     def _order(self, records: list[Record]) -> np.ndarray:
         """Return a digest of the order in which a pass sums moments over ranks and finishes gradients of parameters."""

@@ -1,21 +1,33 @@
-"""How values without a gradient were computed, while ranks train: a sum of a rank's mask must be known as such.
+"""How values without a gradient were computed, in training: a sum of a rank's mask must be known as such.
 
 An example: `(loss * mask).sum() / mask.sum()`.  No gradient passes `mask.sum()`, so it has no record, and it would look
 like a number that all ranks have in common.  Its origin is kept in place of a record.
 """
 
+import contextlib
 import weakref
 
 from varlen_rnn.tape.gradient import Record
 
 # More operators in a row lose their origin.  Otherwise a running mean of many batches would keep all of them.
 _LONGEST = 64
-kept: set[weakref.ref] = set()  # weak references to the replicas of this process: origins are kept while there are any
+kept: set[object] = set()  # weak references to replicas, and a key for each context: origins are kept if it has any
 
 
 def keep_for(replica):
     """Keep origins until a replica is freed."""
     kept.add(weakref.ref(replica, kept.discard))
+
+
+@contextlib.contextmanager
+def keeping():
+    """Keep origins in this context."""
+    key = object()
+    kept.add(key)
+    try:
+        yield
+    finally:
+        kept.discard(key)
 
 
 class Origin(Record):

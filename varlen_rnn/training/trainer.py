@@ -33,6 +33,7 @@ from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.shards import is_shard
+from varlen_rnn.tape import origins
 from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable, backward
 from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
@@ -68,7 +69,7 @@ class _Made:
         return self if epoch == self._epoch else _Made(self._function, epoch)
 
 
-_KEYS = {"identity", "step", "steps_per_epoch", "sum", "count", "history", "random", "callbacks"}
+_KEYS = {"identity", "step", "steps_per_epoch", "joined", "history", "random", "callbacks"}
 _runs_last = operator.attrgetter("runs_last")
 
 
@@ -377,7 +378,8 @@ class Trainer:
     def _loss_of(self, batch: Any) -> tuple[tuple[Any, ...], Variable]:
         """Return the parts of a batch, and its loss."""
         inputs = batch if isinstance(batch, tuple) else (batch,)
-        loss = self.loss(*inputs)
+        with origins.keeping():
+            loss = self.loss(*inputs)
         if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
             raise DTypeError("loss", expected="a function that returns a Variable of one number", got=shown(loss))
         return inputs, loss
@@ -463,8 +465,7 @@ class Trainer:
             "identity": self.identity,
             "step": self.step,
             "steps_per_epoch": self.steps_per_epoch,
-            "sum": self._joined.total,
-            "count": self._joined.count,
+            "joined": self._joined.state(),
             "history": self.history,
             "random": random.get_state(),
             "callbacks": of_callbacks,
@@ -532,7 +533,7 @@ class Trainer:
             own = {name.removeprefix(prefix): arrays[name].copy() for name in arrays if name.startswith(prefix)}
             callback.load_state_dict(entry["state"] | own)
         self.step, self.history = training["step"], training["history"]
-        self._joined = JoinedLoss(training["sum"], training["count"])
+        self._joined = JoinedLoss(*training["joined"])
         self._untold = []
 
     def resume(self, folder: StrPath) -> bool:
