@@ -216,6 +216,26 @@ def test_an_operator_that_counts_passes_no_gradient_on():
     vr.check_operator(count_positive)
 
 
+def test_the_results_of_an_operator_without_a_gradient_need_none():
+    @vr.operator(gradient=False)
+    def steps_of(x, *others):
+        """Return the number of each row."""
+        return np.arange(len(x.data), dtype=x.dtype)
+
+    @steps_of.infer
+    def infer(x, *others):
+        return vr.TensorSpec((x.shape[0],), x.dtype)
+
+    x = vr.Variable(np.ones(3), requires_grad=True)
+    assert not steps_of(x, x).requires_grad
+    (x * steps_of(x, x)).sum().backward()
+    assert x.grad.tolist() == [0, 1, 2]
+    with pytest.raises(vr.ProgramError, match="expected one, got a second one"):
+        steps_of.backward("x")
+    with pytest.raises(vr.DTypeError, match="operator, gradient: expected True or False"):
+        vr.operator(gradient=np.zeros(2))
+
+
 def test_several_outputs_and_gradients_that_do_not_arrive():
     @declared(lambda x, y, scale: (x, x), outputs=("total", "difference"))
     def both(x, y, scale: int):

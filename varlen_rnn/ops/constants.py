@@ -40,7 +40,7 @@ def _infer_assign(x):
     return x
 
 
-@operator(cost=nothing, rows="each", onnx="Identity")
+@operator(cost=nothing, rows="each", onnx="Identity", gradient=False)
 def detach(x):
     """Return `x` itself, but pass no gradient to it; recorded steps use it for `Variable.detach` and `no_grad`."""
     return x
@@ -49,14 +49,6 @@ def detach(x):
 @detach.infer
 def _infer_detach(x):
     return x
-
-
-@detach.grad
-def _no_gradient(inputs, outputs, d_outputs):
-    return [None]
-
-
-detach.op.passed_to = frozenset()
 
 
 @fill_constant.examples

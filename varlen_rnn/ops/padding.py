@@ -116,7 +116,7 @@ class Rectangle(NamedTuple):
     is_empty: Variable
 
 
-@operator(outputs=Rectangle._fields, cost=nothing)
+@operator(outputs=Rectangle._fields, cost=nothing, gradient=False)
 def rectangle(x, reverse: bool):
     """Return the indices that move rows into a padded batch, for one direction, and the indices that move them back."""
     offsets = x.structure.levels[-1]
@@ -138,14 +138,6 @@ def _infer_rectangle(x, reverse):
     check_lod_level("rectangle", "x", x)
     rows = TensorSpec((-1,), np.dtype(np.int64))
     return rows._replace(lod_level=1), rows._replace(lod_level=x.lod_level), rows, TensorSpec((-1, 1), x.dtype)
-
-
-@rectangle.grad
-def _grad_of_rectangle(inputs, outputs, d_outputs, reverse):
-    return [None]  # the indices depend on the LoD, not on the values of rows
-
-
-rectangle.op.passed_to = frozenset()
 
 
 @rectangle.examples

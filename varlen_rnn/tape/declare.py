@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     scalar: Callable | None
     ufunc: np.ufunc | Iterable[np.ufunc]
     onnx: str | None
+    gradient: bool
 
 
 @overload
@@ -87,6 +88,7 @@ def operator(
     scalar: Callable | None = None,
     ufunc: np.ufunc | Iterable[np.ufunc] = (),
     onnx: str | None = None,
+    gradient: bool = True,
 ) -> Any:
     """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
 
@@ -102,8 +104,7 @@ def operator(
     the input whose spec it returned, else the LoD that all inputs share.  An error other than an `InputError` is raised
     as a `ProgramError` with the operator's name.
 
-    Without a declared gradient, `backward` through the operator is an error.  An operator that passes no gradient on,
-    such as a comparison, declares a `grad` that returns a list of None.
+    Without a declared gradient, `backward` through the operator is an error, unless the option `gradient` is False.
 
     Parameters
     ----------
@@ -151,6 +152,8 @@ def operator(
         NumPy's functions that compute the same: applied to a Variable, they apply the operator.
     onnx : str, optional
         The ONNX node that computes the same, with the same operands, and the constants as attributes of the same names.
+    gradient : bool
+        False if no result depends on the values of inputs, or if the gradient stops here: results need no gradient.
 
     Returns
     -------
@@ -184,13 +187,15 @@ def operator(
     (array([2., 1.]), array([0.25, 0.25]))
     """
     given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss, "linear": linear}
-    in_place = check_flag(in_place, "operator, in_place")
+    in_place, gradient = check_flag(in_place, "operator, in_place"), check_flag(gradient, "operator, gradient")
     outputs, intermediate, may_miss, linear = (_names(f"operator, {what}", names) for what, names in given.items())
     options = {
         "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
         "overwrites": overwrites, "places": places, "scalar": scalar, "linear": linear, "onnx": onnx,
         "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
+    if not gradient:
+        options |= {"grad": _pass_nothing, "passed_to": frozenset()}
 
     for what in ("cost", "overwrites", "places", "scalar"):
         if options[what] is not None:
@@ -205,6 +210,10 @@ def operator(
         return _declared(_op(op_type, function, may_miss, in_place, options), function)
 
     return declare if function is None else declare(function)
+
+
+def _pass_nothing(inputs: Sequence[Any], outputs: Any, d_outputs: Any, **constants: Any) -> list[None]:
+    return [None] * len(inputs)
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ class Op:
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
     passed_to : frozenset of int, optional
         Positions of the inputs that `grad` may return a gradient of; None if it may of any.  A result needs no gradient
-        because of another input, such as one of which only the LoD is read.  `backward` sets it.
+        because of another input, such as one of which only the LoD is read.  `backward` sets it, and so does
+        `gradient=False`.
     grad_operator : str, optional
         The name of the operator that `grad` applies, if it was declared as a function over values.
     attrs : mapping of str to str

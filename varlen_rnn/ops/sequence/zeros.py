@@ -15,7 +15,7 @@ from varlen_rnn.tape.spec import TensorSpec
 _MOST_STATES = 2**20
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, gradient=False)
 def zeros_of_sequences(x, shape: tuple[int, ...], level: int = -1):
     """Return zeros of shape `shape` for each sequence of a level of `x`."""
     return LoDTensor.wrap(zeros((x.num_elements(level), *shape), x.data))
@@ -30,14 +30,6 @@ def _infer(x, shape, level):
     if not -x.lod_level <= level < x.lod_level:
         raise OutOfRangeError("zeros_of_sequences, level", expected=f"one of the {x.lod_level} levels of x", got=level)
     return TensorSpec((-1, *shape), x.dtype)
-
-
-@zeros_of_sequences.grad
-def _grad(inputs, outputs, d_outputs, shape, level):
-    return [None]  # the zeros do not depend on the rows
-
-
-zeros_of_sequences.op.passed_to = frozenset()
 
 
 @zeros_of_sequences.examples
