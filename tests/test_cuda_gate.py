@@ -93,7 +93,7 @@ sys.exit(pytest.main(["-q", "-n", sys.argv[1], "-p", "no:cacheprovider", "-k", "
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(device.missing() is not None, reason=device.missing() or "")
+@pytest.mark.needs_device
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_of_pytest_fails_by_the_gate_alone(workers):
     command = [sys.executable, "-c", RUN, workers]

@@ -5,7 +5,6 @@ import doctest
 import pytest
 
 from tests import gpu_model
-from tests.emulated.device import missing
 
 
 def test_the_example_of_the_model():
@@ -36,7 +35,7 @@ def test_products_take_no_less_than_the_floor():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.needs_device
 def test_the_page_is_up_to_date():
     from tests import gpu_page
     from tests.emulated.gate import declared

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulated.device import missing
 from tests.waiting import HANGS
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +63,7 @@ def test_slow_tests_run_if_they_are_asked_for(folder, arguments, wanted):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.needs_device
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_of_all_tests_fails_without_its_twins(folder, workers):
     """The folder has no twins, and nothing was left out on purpose: the gate of `tests/emulated/session.py` judges."""
@@ -99,3 +98,20 @@ def test_ci_begins_with_the_command_of_the_readme_and_then_asks_for_all_tests():
     _, command, *_ = (ROOT / "README.md").read_text().partition("## Test it")[2].split("```")
     runs = [line.strip() for line in CI.read_text().splitlines() if "pytest" in line]
     assert runs == [command.strip(), 'python -m pytest -q -m "slow or not slow"']
+
+
+COLLECT = """
+import sys, pytest
+from tests.emulated import device
+
+assert pytest.main(["-q", "-n", "0", "--collect-only", "-p", "no:cacheprovider", *sys.argv[1:]]) == 0
+assert device.missing.cache_info().misses == 0, "collecting asked for the device, which compiles a kernel"
+"""
+
+
+@pytest.mark.slow
+def test_collecting_does_not_ask_for_the_emulated_device():
+    files = [path for path in ROOT.glob("tests/test_*.py") if "emulated.device" in path.read_text()]
+    command = [sys.executable, "-c", COLLECT, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr

@@ -54,7 +54,7 @@ def _nothing():
 
 
 # Of tests that need the device, on which a kernel is compiled before its first launch, in seconds.
-MARKS = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+MARKS = [pytest.mark.slow, pytest.mark.needs_device]
 
 
 def float_types(signature):
