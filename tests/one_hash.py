@@ -1,18 +1,22 @@
-"""One hash of training runs in float32, on any processor: `python -m tests.one_hash [NAME...]`.
+"""One hash of training runs in float32, on any processor: `python -m tests.one_hash [--level LEVEL] [NAME...]`.
 
     python -m tests.one_hash                                    # a line for each run, and the hash of all
-    VARLEN_RNN_LEVEL=x86-64-v3 python -m tests.one_hash         # with kernels compiled for a level
+    python -m tests.one_hash --level x86-64-v3                  # with all code compiled for a level
     tests/on_arm64 FOLDER                                       # on an emulated arm64
     python -m tests.one_hash --write                            # record the digests in benchmarks/results/one_hash.json
 
 A run is a few steps of training.  Its digest is of all losses, gradients of the last step, and weights.  No run calls a
-function that NumPy, SciPy or the C library computes, such as `exp`.  The lines below the hash are of what may depend on
-the processor: other runs, and functions that NumPy or SciPy computes, with gradients.
+function that NumPy, SciPy or the C library computes, such as `exp`, except the step of one's own, which calls `tanh` of
+NumPy.  The lines below the hash are of what may depend on the processor: other runs, and functions that NumPy or SciPy
+computes, with gradients.
 """
 
+import argparse
 import hashlib
 import json
+import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +24,9 @@ import numpy as np
 
 import varlen_rnn as vr
 from varlen_rnn.cells import LN_GRU, LN_LSTM, lstm_cell
+from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import this_environment
+from varlen_rnn.runtime.cache.level import check_level, runs_here, variables_of
 
 F, nn = vr.nn.functional, vr.nn
 LENGTHS = [0, 3, 17, 1, 0, 40, 2, 5, 60, 1, 9]
@@ -188,7 +194,14 @@ def of_function(function):
 
 def main(arguments):
     """Print a line for each chosen run and the hash of those in `RUNS`; without names, also what may differ."""
-    names = [name for name in arguments if name != "--write"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs; all of them if there is none")
+    parser.add_argument("--level", help="compile for this level of processors, in another process")
+    parser.add_argument("--write", action="store_true", help=f"record the digests in {FILE.name}")
+    chosen = parser.parse_args(arguments)
+    names = chosen.names
+    if chosen.level:
+        return run_for_level(chosen.level, [*names, *["--write"] * chosen.write])
     found = {name: digest() for name, digest in RUNS.items() if name in names or not names}
     for name, digest in found.items():
         print(f"{digest}  {name}", flush=True)
@@ -200,9 +213,18 @@ def main(arguments):
             print(f"{digest()}  {name}, apart", flush=True)
         for name, function in BY_NUMPY.items():
             print(f"{of_function(function)}  {name}, by NumPy")
-    if "--write" in arguments:
+    if chosen.write:
         FILE.write_text(json.dumps({"numpy": np.__version__, "digests": found}, indent=1) + "\n")
+    return 0
+
+
+def run_for_level(level, arguments):
+    """Run this module in a process that compiles all of its code for a level; return its exit code."""
+    if not runs_here(check_level(level, "--level")):
+        raise InputError("--level", expected="a level that this processor can run", got=level)
+    command = [sys.executable, "-m", "tests.one_hash", *arguments]
+    return subprocess.run(command, env=os.environ | variables_of(level), check=False).returncode
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
