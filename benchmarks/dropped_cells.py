@@ -2,8 +2,8 @@
 
 `python -m benchmarks.dropped_cells` prints the bytes a cell that are left after a collection of garbage: for cells that
 are only defined, for cells in the layer of a program that is described and read again, and for cells in a layer that
-takes a step.  A cell that ran stays, with its compiled code.  `benchmarks/results/dropped_cells.txt` has the output,
-with an empty cache of kernels.  Linux only.
+takes a step.  A cell that ran stays, with its compiled code.  `benchmarks/results/dropped_cells.txt` has the output.
+Linux only.
 """
 
 import gc

@@ -48,6 +48,17 @@ def test_dropped_cells_leave_no_objects():
     assert not any(name.startswith("<cell dropped_") for name in linecache.cache)
 
 
+def test_a_cell_is_found_again_after_the_one_that_replaced_it_was_dropped():
+    """A function defined twice, as by two calls of a builder of models, of which the second is dropped."""
+    held = Recurrent(define("made_twice"), 3, 2)
+    define("made_twice")
+    gc.collect()
+    assert find_cell("made_twice") is held.cell
+    assert np.asarray(pickle.loads(pickle.dumps(held))(rows())[0]).shape == (5, 2)
+    newest = define("made_twice")
+    assert find_cell("made_twice") is newest
+
+
 def test_a_cell_that_is_held_is_found():
     kept = define("held_one")
     gc.collect()

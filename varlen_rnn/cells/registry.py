@@ -22,6 +22,7 @@ class _Named(Protocol):
 
 
 _CELLS: MutableMapping[str, Any] = weakref.WeakValueDictionary()
+_REPLACED: dict[str, list[weakref.ref[Any]]] = {}  # cells that a function defined again replaced, oldest first
 _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
@@ -45,15 +46,28 @@ def register(cell: _Named) -> None:
 
     A function defined again, as in a notebook, replaces the former cell.
     """
-    former = _CELLS.get(cell.name)
+    former = _newest(cell.name)
     if former is not None and former.origin != cell.origin:
         del former
         gc.collect()  # a cell that was dropped may be waiting for this
-        former = _CELLS.get(cell.name)
+        former = _newest(cell.name)
     if former is not None and former.origin != cell.origin:
         hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
         raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="the name of another cell", hint=hint)
-    _CELLS[str(cell.name)] = cell
+    name = str(cell.name)
+    if former is not None and former is not cell:
+        _REPLACED[name] = [held for held in _REPLACED.get(name, []) if held() is not None] + [weakref.ref(former)]
+    _CELLS[name] = cell
+
+
+def _newest(name: str) -> Any:
+    """Return the newest cell with a name that something holds: the last one may be gone before those it replaced."""
+    found = _CELLS.get(name)
+    while found is None and _REPLACED.get(name):
+        found = _REPLACED[name].pop()()
+        if found is not None:
+            _CELLS[name] = found
+    return found
 
 
 def register_family(name: str, cell_of: Callable[[str], Any]) -> None:
@@ -77,7 +91,7 @@ def find_cell(name: str) -> Any:
     >>> find_cell("lstm(peepholes=True)").vectors
     ('p_i', 'p_f', 'p_o')
     """
-    found = _CELLS.get(name)
+    found = _newest(name)
     if found is not None:
         return found
     family = _FAMILIES.get(name.partition("(")[0]) if name.endswith(")") else None
