@@ -147,6 +147,7 @@ def values_like(value, place=""):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:fit, X. expected floating-point numbers")  # of few ids
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_array_or_value_is_refused_or_harmless(kind, tmp_path):
     path = str(tmp_path / "model")

@@ -62,7 +62,9 @@ def test_constants_along_a_lod_stay_constants():
     assert not F.softmax(np.zeros((1, 2))).requires_grad
 
 
-def test_an_operator_of_a_user_passes_gradients_where_it_says():
+def test_an_operator_of_a_user_passes_gradients_where_it_says(monkeypatch):
+    monkeypatch.setattr(vr.tape.operator, "OPERATORS", dict(vr.tape.operator.OPERATORS))
+
     @vr.operator(name="scaled_like_lod_only")
     def scaled(x, like):
         return x.data * len(like.data)

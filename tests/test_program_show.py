@@ -134,7 +134,8 @@ def test_every_operator_has_a_cost():
             assert cost.flops >= 0, name
             assert cost.bytes >= 0, name
             seen.add(op.type)
-    assert OPERATORS.keys() - seen <= {"feed", "fetch", "assign"}
+    ours = {name for name, op in OPERATORS.items() if op.forward.__module__.startswith("varlen_rnn.")}
+    assert ours - seen <= {"feed", "fetch", "assign"}
 
 
 def test_show_a_program_that_trains(tmp_path, capsys):

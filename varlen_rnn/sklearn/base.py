@@ -39,7 +39,7 @@ from varlen_rnn.sklearn.network import Network, of_batches
 from varlen_rnn.sklearn.restored import check_that, finite_of
 from varlen_rnn.sklearn.static import joined, static_of, take
 from varlen_rnn.tape.modes import evaluating, no_grad
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.training import Callback, Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
 ROWS = 8192  # the number of rows in a batch of predictions
@@ -437,8 +437,7 @@ class SequenceEstimator(BaseEstimator):
             if own is None and self._pool:
                 return losses.mean()
             own = np.ones(len(losses), np.float32) if own is None else own
-            (total,) = ranks.summed(comm, float(own.sum()))
-            return (losses * own).sum() / total if total else (losses * own).sum()
+            return apply("weighted_mean", losses * own, own.sum())  # over all ranks
 
         return loss
 

@@ -7,6 +7,7 @@ like a number that all ranks have in common.  Its origin is kept in place of a r
 import contextlib
 import weakref
 
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import Record
 
 # More operators in a row lose their origin.  Otherwise a running mean of many batches would keep all of them.
@@ -62,6 +63,6 @@ def note(op, inputs, values, attrs, outputs):
 
 def _may_have_rows(variable):
     """Return whether a value is no parameter or buffer, and no number without an origin."""
-    if variable is None:
+    if variable is None or not isinstance(variable.value, LoDTensor):
         return False
     return variable.origin is not None or variable.record is not None or (variable.ndim and not variable.persistable)
