@@ -27,7 +27,7 @@ def _holds(dtype, number):
     return np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, gradient=False)
 def sequence_erase(x, tokens: tuple[int, ...]):
     """Return the sequences of the last level without the ids in `tokens`.
 
@@ -68,11 +68,6 @@ def _infer_erase(x, tokens):
     return x._replace(shape=(-1, *x.shape[1:]))
 
 
-@sequence_erase.grad
-def _grad_of_erase(inputs, outputs, d_outputs, tokens):
-    return [None]
-
-
 @sequence_erase.examples
 def _examples_of_erase(rng):
     yield [LoDTensor(rng.integers(0, 5, 6), LOD)], {"tokens": (0, 2, 4)}
@@ -81,7 +76,7 @@ def _examples_of_erase(rng):
         yield [LoDTensor(rng.integers(0, 3, lod.num_rows), lod)], {"tokens": (1, -1)}
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, gradient=False)
 def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     """Return the window of ids that begins at each row, and lies within its sequence of the last level.
 
@@ -129,11 +124,6 @@ def _infer_enumerate(x, win_size, pad_value):
         expected = f"a number that {x.dtype} holds"
         raise OutOfRangeError("sequence_enumerate, pad_value", expected=expected, got=pad_value)
     return x._replace(shape=(x.shape[0], win_size))
-
-
-@sequence_enumerate.grad
-def _grad_of_enumerate(inputs, outputs, d_outputs, win_size, pad_value):
-    return [None]
 
 
 @sequence_enumerate.examples

@@ -211,7 +211,7 @@ def _examples_of_unpad(rng):
 # Mark the places of a padded batch that hold rows.
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, gradient=False)
 def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
     """Return 1 for each step of a sequence, and 0 for each step after its end.
 
@@ -253,11 +253,6 @@ def _infer_mask(lengths, maxlen, dtype):
     if dtype not in MASK_TYPES:
         raise ShapeError("sequence_mask, dtype", expected=f"one of {MASK_TYPES}", got=repr(dtype))
     return TensorSpec((*lengths.shape, -1 if maxlen is None else maxlen), np.dtype(dtype), lengths.lod_level)
-
-
-@sequence_mask.grad
-def _grad_of_mask(inputs, outputs, d_outputs, maxlen, dtype):
-    return [None]
 
 
 @sequence_mask.examples
