@@ -50,7 +50,7 @@ def resident() -> int:
 
 def left_by(use: Callable[[str], object], count: int) -> float:
     """Return the bytes that each of `count` cells leaves."""
-    for number in range(count // 5):  # what is made once
+    for number in range(count // 5):  # to fill caches first
         use(f"{use.__name__}_first_{number}")
     before = resident()
     for number in range(count):

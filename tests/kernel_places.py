@@ -1,4 +1,4 @@
-"""Where a process of a test finds compiled kernels, whatever is installed here, and whatever is in the user's cache."""
+"""Where a process of a test finds compiled kernels: neither an installation nor the user's cache decides it."""
 
 import os
 from pathlib import Path

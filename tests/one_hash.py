@@ -32,7 +32,7 @@ F, nn = vr.nn.functional, vr.nn
 LENGTHS = [0, 3, 17, 1, 0, 40, 2, 5, 60, 1, 9]
 FEATURES, TAGS, STEPS = 9, 5, 3
 ROWS = sum(LENGTHS)
-RUNS, APART = {}, {}  # those of one hash, and those whose bits may depend on the processor
+RUNS, APART = {}, {}  # runs that share one hash; runs whose bits may depend on the processor
 FILE = Path(__file__).parent.parent / "benchmarks" / "results" / "one_hash.json"
 
 

@@ -33,7 +33,7 @@ def _weights(kind):
     return [*found, None, *states, *([np.full((1, 3 * SIZE), number)] if kind == "LSTM" else [])]
 
 
-# The inputs and the attributes of a whole node; what is not here takes one input.
+# The inputs and the attributes of a whole node.  An operator that is not listed takes one input.
 WHOLE = {
     **{kind: ([IT, VECTOR], {}) for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
     **{kind: ([IT, VECTOR], {}) for kind in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")},
@@ -115,7 +115,7 @@ INPUTS = [
 
 
 def models(kind) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yield each damaged model of a kind of node with words for what is damaged."""
+    """Yield each damaged model of a kind of node, with words that name the damage."""
     opset = onnx.defs.get_schema(kind, OPSET)
     names = [*opset.attributes, "nobody"]
     for place in ("x",) if kind in LAYERS else ("y", "h", "x"):

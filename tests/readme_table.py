@@ -12,7 +12,7 @@ BEGIN, END = "<!-- `python -m tests.readme_table` writes this table. -->\n", "<!
 PEERS = ("torch padded", "torch packed", "onnxruntime")
 HEADER = ["measured", "varlen_rnn", "PyTorch padded", "PyTorch packed", "onnxruntime"]
 MEMORY = "LSTM, memory of a training step, 64 sequences, 256 units"
-TIMES = {  # what a line of the suite `readme` measures: cell, size, lengths, mode
+TIMES = {  # cell, size, lengths and mode of each line of the suite `readme`
     "LSTM, training step, 64 sequences, 256 units": ("LSTM", [64, 256, 256], "lognormal", "training"),
     "GRU, training step, 64 sequences, 256 units": ("GRU", [64, 256, 256], "lognormal", "training"),
     "LSTM, inference, 64 sequences, 256 units": ("LSTM", [64, 256, 256], "lognormal", "inference"),

@@ -69,7 +69,7 @@ def check_wheels(folder):
 
 
 def installed(folder):
-    """Make the local index, and install the kernels and what they need from it; return the path of Python."""
+    """Make the local index, install the kernels and their requirements from it, and return the path of Python."""
     run(sys.executable, "-m", "venv", folder / "venv")
     python, index = folder / "venv" / "bin" / "python", folder / "index"
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]

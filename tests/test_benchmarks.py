@@ -616,7 +616,7 @@ def test_the_model_of_many_ranks(capsys, monkeypatch):
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_points_of_every_suite_say_what_they_are(quick, monkeypatch):
-    monkeypatch.setattr("benchmarks.suites.distributed.engines", lambda: ["gloo", "mpi"])  # whatever is installed here
+    monkeypatch.setattr("benchmarks.suites.distributed.engines", lambda: ["gloo", "mpi"])  # as if both were installed
     for suite in SUITES.values():
         points = suite.points(quick, 2)
         assert 0 < len(set(map(str, points))) == len(points)

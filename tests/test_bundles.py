@@ -56,7 +56,7 @@ def build(tmp_path_factory, wanted, **variables):
     site = tmp_path_factory.mktemp("site")
     shutil.copytree(cache / "varlen_rnn", site / "varlen_rnn_kernels")
     assert [folder.name for folder in (site / "varlen_rnn_kernels").iterdir()] == [environment_of_level(wanted).name]
-    (site / "varlen_rnn_kernels" / "__init__.py").touch()  # hides what is installed here
+    (site / "varlen_rnn_kernels" / "__init__.py").touch()  # hides the installed kernels
     return site, count, digest
 
 
@@ -312,7 +312,7 @@ def test_what_was_exported_is_imported_and_run(installed, tmp_path, monkeypatch,
 @pytest.mark.slow
 @needs_level
 def test_warming_a_level_takes_what_is_installed_for_it(installed, tmp_path, monkeypatch):
-    """Kernels of the same sources and versions, but those of another level and damaged ones."""
+    """Kernels of the same sources and versions are taken, except damaged ones and those of another level."""
     site, _, digest = installed
     place = shutil.copytree(site, tmp_path / "site") / bundles.PACKAGE
     shutil.copytree(place / environment_of_level(HOST_LEVEL).name, place / ("0" * 32))

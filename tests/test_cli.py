@@ -436,6 +436,6 @@ def test_warm_says_when_nothing_can_be_saved(tmp_path, monkeypatch, capsys):
     (tmp_path / "a file").write_text("")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "a file"))
     monkeypatch.setattr("varlen_rnn.cli.cache.warm", lambda dtypes: None)
-    monkeypatch.setattr("varlen_rnn.cli.cache.usable_bundles", list)  # whatever is installed here
+    monkeypatch.setattr("varlen_rnn.cli.cache.usable_bundles", list)  # as if no kernels were installed
     assert main(["cache", "warm"]) == 2
     assert "NUMBA_CACHE_DIR" in capsys.readouterr().err

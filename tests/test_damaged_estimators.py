@@ -98,7 +98,7 @@ def check(kind, model):
 
 
 def mutants_of(saved):
-    """Yield what was changed, and the groups of a file, for each change of an array or a value."""
+    """Yield, for each change of an array or a value, its name and the groups of the changed file."""
     for group, content in saved.items():
         if isinstance(content, dict) and content and all(isinstance(value, np.ndarray) for value in content.values()):
             for name, array in content.items():

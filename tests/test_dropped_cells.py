@@ -1,4 +1,4 @@
-"""Cells that nothing holds are freed; whatever was computed with a cell, or describes it, holds the cell."""
+"""Cells that nothing holds are freed; records, programs and layers hold their cells."""
 
 import copy
 import gc
@@ -49,7 +49,7 @@ def test_dropped_cells_leave_no_objects():
 
 
 def test_a_cell_is_found_again_after_the_one_that_replaced_it_was_dropped():
-    """A function defined twice, as by two calls of a builder of models, of which the second is dropped."""
+    """Two calls of a function that builds a model define the same cell twice; the second model is dropped."""
     held = Recurrent(define("made_twice"), 3, 2)
     define("made_twice")
     gc.collect()
