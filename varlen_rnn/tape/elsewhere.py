@@ -91,7 +91,7 @@ def missing_name(module: str, name: str) -> AttributeError:
     >>> missing_name("varlen_rnn.nn", "cat")
     AttributeError("module 'varlen_rnn.nn' has no attribute 'cat' (write nn.functional.concat(variables, axis))")
     """
-    here = foreign.MODULES[module].get(name) or _place_of(name) or foreign.FUNCTIONS.get(name)
+    here = foreign.MODULES[module].get(name) or _place_of(name) or foreign.FUNCTIONS.get(name) or _method(name)
     message = f"module {module!r} has no attribute {name!r}"
     if here is None:
         return AttributeError(message, name=name, obj=sys.modules[module])  # Python adds a name that is alike
@@ -105,3 +105,9 @@ def _place_of(name: str) -> str | None:
         if name in getattr(module, "__all__", ()):
             return f"{place}.{name}".lstrip(".")
     return None
+
+
+def _method(name: str) -> str | None:
+    """Return a call of the public method of a Variable with this name, or None if it has no such method."""
+    variable = getattr(sys.modules.get(_PACKAGE), "Variable", None)
+    return f"x.{name}(...)" if name[:1] != "_" and callable(getattr(variable, name, None)) else None
