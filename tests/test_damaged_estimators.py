@@ -78,20 +78,24 @@ def forecasted():
     return [np.sin(np.arange(30.0) + start) + 2 for start in range(4)]
 
 
+def given_to(kind):
+    """Return the X, and further arguments, of predictions of a kind."""
+    given = {"words": TEXTS, "tagger": TEXTS, "ids": ids(), "rows": X, "quantiles": X}
+    given |= {"tokens": [text.split() for text in TEXTS], "convolutions": frame(), "network": frame()}
+    more = {"future_covariates": [np.arange(33.0)[:, None]] * 4} if kind == "covariates" else {}
+    return given.get(kind, forecasted()), more
+
+
 def check(kind, model):
     """Raise unless a model predicts finite numbers of the right shapes, or says what of X does not fit."""
-    given = {"words": TEXTS, "tagger": TEXTS, "ids": ids(), "rows": X, "quantiles": X, "forecaster": forecasted()}
-    given |= {"tokens": [text.split() for text in TEXTS], "convolutions": frame(), "network": frame()}
-    given["covariates"], more = forecasted(), {}
-    if kind == "covariates":
-        more["future_covariates"] = [np.arange(33.0)[:, None]] * 4
+    X, more = given_to(kind)
     for method in ("predict", "predict_proba", "predict_quantiles"):
         if hasattr(model, method):
             try:
-                found = getattr(model, method)(given[kind], **more)
+                found = getattr(model, method)(X, **more)
             except vr.InputError:  # another name of a column, say
                 return
-            assert len(found) == len(given[kind])
+            assert len(found) == len(X)
             for part in found:
                 part = np.asarray(part)
                 assert part.dtype.kind != "f" or np.isfinite(part).all()
