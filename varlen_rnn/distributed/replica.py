@@ -161,7 +161,7 @@ class Replica:
                 self._over(one, every, total, is_first=one is waiting[0])
             total.end_of_pass()
         for leaf, gradient in total.finish():
-            waiting[0].passing.add(leaf, Variable(moved_value(gradient, leaf.device)))
+            waiting[0].passing.leaves.add(leaf, Variable(moved_value(gradient, leaf.device)))
         if self._is_reproducible:  # otherwise they are moments over all ranks, and so alike
             self._share_buffers()
 
@@ -286,7 +286,7 @@ def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: 
     if leaf.shard is None:
         total.ready(leaf, gradient)
     elif gradient is not None:
-        passing.add(leaf, Variable(gradient))
+        passing.leaves.add(leaf, Variable(gradient))
 
 
 def replicate(

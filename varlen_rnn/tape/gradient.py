@@ -1,4 +1,4 @@
-"""The backward pass: records remember applied operators, and gradients are sent back over them, last record first.
+"""The backward pass: a loop over records, last record first, and the sinks in which the gradients of leaves end.
 
 Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
 with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases each record that it is done with, because
@@ -13,6 +13,8 @@ import os
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -132,7 +134,7 @@ def hooks_of(variable):
 def watch(variable, watcher):
     """Let `watcher.take(a_pass, pairs, records)` run each pass that reaches a leaf, in place of `Pass.over`.
 
-    It calls `a_pass.over` itself, now or later, and is told there of each leaf whose gradient is final.
+    It calls `a_pass.over` itself, now or later, with a function that takes the final gradient of each watched leaf.
     """
     global _is_watched
     _is_watched = True
@@ -153,118 +155,63 @@ def _watcher_of(pairs, records):
     return found[0] if found else None
 
 
-class Pass:
-    """Gradients on their way from some Variables back to the leaves that require one.
+class Leaves:
+    """Where the gradients of a pass end: in the `grad` of leaves, each in memory of its own."""
 
-    It applies the operators of the gradient: they run, or are described in the program being recorded.
+    scales: Mapping[int, float] = MappingProxyType(
+        {}
+    )  # factors of the gradients that arrive at outputs, by the number of their record
 
-    Parameters
-    ----------
-    apply : callable
-        `apply(op_type, *variables, **attrs)` of `variable.py`, which imports this file.
-    variables_of : callable
-        `variables_of(values)` wraps the outputs of a record's operator in new Variables without a record.  A record
-        that held its own outputs would be freed late.
-    gradient_like : callable
-        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking it
-        against the gradient `like` that the hook got.
-    """
-
-    def __init__(self, apply, variables_of, gradient_like):
-        self._apply, self._variables_of, self._gradient_like = apply, variables_of, gradient_like
-        self._arrived = {}  # {number of a record: {position of an output: [gradients]}}
-        self._hooked = {}  # {number of a record: {position of an output: Variable with hooks}}
-        self._late = {}  # {leaf: [gradients]} to sum at the end: sparse gradients, and gradients for hooks
+    def __init__(self, apply, gradient_like):
+        self._apply, self._gradient_like = apply, gradient_like
+        self._late = {}  # {leaf: gradients} to sum at the end
         self._owned = {}  # arrays that a leaf or a caller holds, by identity, so that no two share memory
-        self._scales = {}  # {number of a record: factor of the gradients that arrive at its outputs}
-        self._coming = {}  # {watched leaf: number of its gradients that are still to come}
 
-    def run(self, pairs):
-        """Send `(variable, gradient)` pairs back."""
-        records = reachable([variable for variable, _ in pairs])  # the pass takes them from the end
-        watcher = _watcher_of(pairs, records) if _is_watched else None
-        if watcher is None:
-            self.over(pairs, records)
-        else:
-            watcher.take(self, pairs, records)
+    def begin(self, pairs, taken):
+        """Note the memory of the caller's gradients, so that no leaf shares it."""
+        for _, gradient in pairs:
+            own(gradient.value, self._owned)
 
-    def over(self, pairs, records, on_ready=None, scales=None):
-        """Send the gradients over the records.
-
-        Parameters
-        ----------
-        on_ready : callable, optional
-            `on_ready(leaf, gradient)` takes the final gradient of each watched leaf, as soon as it is known, in place
-            of the leaf's `grad`; the gradient is None if none arrived.
-        scales : dict of int to float, optional
-            Factors of the gradients that arrive at the outputs of records, by the number of the record.
-        """
-        with _swapping:
-            for record in records:
-                record.check()
-            taken = self._take(records)
-        if on_ready is not None:
-            self._scales = scales or {}
-            listed = itertools.chain([v for v, _ in pairs], *(inputs for _, inputs, _ in taken))
-            self._coming = Counter(v for v in listed if v is not None and v.hooks is not None and v.hooks.watcher)
-        for variable, gradient in pairs:
-            if not isinstance(gradient.value, Symbol):
-                own(gradient.value, self._owned)  # note the caller's memory, so that no leaf shares it
-            self._send(variable, gradient)
-        self._came((variable for variable, _ in pairs), on_ready)
-        while taken:  # popping a record releases it after its turn
-            record, inputs, values = taken.pop()
-            self._over(record, inputs, values)
-            if self._coming:
-                self._came(inputs, on_ready)
-        for variable, gradients in self._late.items():
-            self.add(variable, self._whole(variable, gradients))
-
-    def _came(self, variables, on_ready):
-        """Hand over the gradients of watched leaves of which no more will come."""
-        for variable in variables:
-            if variable in self._coming:
-                self._coming[variable] -= 1
-                if not self._coming[variable]:
-                    gradients = self._late.pop(variable, None)
-                    on_ready(variable, None if gradients is None else self._whole(variable, gradients).value)
-
-    def _whole(self, variable, gradients):
-        """Return the sum of the gradients of a leaf as its hooks leave it."""
-        gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
-        return gradient if variable.hooks is None else self._after_hooks(variable, gradient)
-
-    def _take(self, records):
-        """Take the inputs and values from each record, and return `(record, inputs, values)` for each.
-
-        They belong to this pass from here on, even after an error, because an operator may overwrite the residuals of a
-        record.  A later pass that meets such a record raises.
-        """
-        taken = [(record, record.inputs, record.values) for record in records]
-        for record in records:
-            record.inputs = record.values = None
-        return taken
-
-    def _send(self, variable, gradient):
-        """Add a gradient to those that arrived at `variable`; a leaf keeps the sum in `grad`."""
-        if variable.record is not None:
-            arrived = self._arrived.setdefault(variable.record.number, {})
-            arrived.setdefault(variable.position, []).append(gradient)
-            if variable.hooks is not None:
-                self._hooked.setdefault(variable.record.number, {})[variable.position] = variable
-        elif isinstance(gradient.value, Symbol):
-            total = gradient if variable.grad is None else self._apply("sum", variable.grad, gradient)
+    def take(self, leaf, gradient):
+        """Add a gradient to `grad`, or keep it for the end."""
+        if isinstance(gradient.value, Symbol):
+            total = gradient if leaf.grad is None else self._apply("sum", leaf.grad, gradient)
             # Several variables may share one gradient, which has the name of the first.  The others get a copy to name.
-            variable.grad = self._apply("assign", total) if SUFFIX in total.name else total
-            variable.grad.value.take_name(variable.name + SUFFIX)
-        elif isinstance(gradient.value, SelectedRows) or variable.hooks is not None:
+            leaf.grad = self._apply("assign", total) if SUFFIX in total.name else total
+            leaf.grad.value.take_name(leaf.name + SUFFIX)
+        elif isinstance(gradient.value, SelectedRows) or leaf.hooks is not None:
             # Sparse gradients are summed once, at the end, because each addition copies all rows.  Hooks see the sum.
-            self._late.setdefault(variable, []).append(gradient)
+            self._late.setdefault(leaf, []).append(gradient)
         else:
+            self.add(leaf, gradient)
+
+    def passed(self, variables):
+        """Note that variables got the gradients of one record, or of the caller."""
+
+    def end(self):
+        """Add the gradients that were kept for the end."""
+        for leaf, gradients in self._late.items():
+            self.add(leaf, self._whole(leaf, gradients))
+
+    def _whole(self, leaf, gradients):
+        gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+        return gradient if leaf.hooks is None else self.after_hooks(leaf, gradient)
+
+    def after_hooks(self, variable, gradient):
+        """Run the hooks of a Variable on its gradient, and return the result; keep it after `retain_grad`."""
+        for hook in variable.hooks:
+            shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared, because the hook may keep it
+            given = hook(shown)
+            if given is not None and given is not shown:
+                name = f" of {variable.name!r}" if variable.name else ""
+                gradient = self._gradient_like(given, gradient, f"gradient that a hook{name} returned")
+                own(gradient.value, self._owned)  # note the hook's memory, so that no leaf shares it
+        if variable.hooks.retains and variable.record is not None:
             self.add(variable, gradient)
+        return gradient
 
     def add(self, variable, gradient):
-        """Add a gradient to the `grad` of a leaf; compute the sum again if another thread has added to it meanwhile."""
+        """Add a gradient to `grad`; compute the sum again if another thread has added to it meanwhile."""
         first = None  # kept for a second try, because `own` would then return a copy
         while True:
             before = variable.grad
@@ -284,18 +231,110 @@ class Pass:
             name = f" of {variable.name!r}" if variable.name else ""
             raise type(error)(f"grad{name}, to which backward adds: {error}") from error
 
-    def _after_hooks(self, variable, gradient):
-        """Run the hooks of a Variable on its gradient, and return the result; keep it after `retain_grad`."""
-        for hook in variable.hooks:
-            shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared, because the hook may keep it
-            given = hook(shown)
-            if given is not None and given is not shown:
-                name = f" of {variable.name!r}" if variable.name else ""
-                gradient = self._gradient_like(given, gradient, f"gradient that a hook{name} returned")
-                own(gradient.value, self._owned)  # note the hook's memory, so that no leaf shares it
-        if variable.hooks.retains and variable.record is not None:
-            self.add(variable, gradient)
-        return gradient
+
+class Watched(Leaves):
+    """Where the gradients of watched leaves end: in a function of ranks, as soon as no more will come.
+
+    Parameters
+    ----------
+    leaves : Leaves
+        The sink of all other leaves.
+    on_ready : callable
+        `on_ready(leaf, gradient)` takes the final gradient of a leaf; it is None if none arrived.
+    scales : dict of int to float
+    """
+
+    def __init__(self, leaves, on_ready, scales):
+        super().__init__(leaves._apply, leaves._gradient_like)
+        self._on_ready, self.scales = on_ready, scales
+
+    def begin(self, pairs, taken):
+        """Count the gradients that each watched leaf will get."""
+        super().begin(pairs, taken)
+        listed = itertools.chain([v for v, _ in pairs], *(inputs for _, inputs, _ in taken))
+        self._coming = Counter(v for v in listed if v is not None and v.hooks is not None and v.hooks.watcher)
+
+    def passed(self, variables):
+        """Hand over the gradients of watched leaves of which no more will come."""
+        for leaf in variables:
+            if leaf in self._coming:
+                self._coming[leaf] -= 1
+                if not self._coming[leaf]:
+                    gradients = self._late.pop(leaf, None)
+                    self._on_ready(leaf, None if gradients is None else self._whole(leaf, gradients).value)
+
+
+class Pass:
+    """Gradients on their way from some Variables back to the leaves that require one.
+
+    It applies the operators of the gradient: they run, or are described in the program being recorded.
+
+    Parameters
+    ----------
+    apply : callable
+        `apply(op_type, *variables, **attrs)` of `variable.py`, which imports this file.
+    variables_of : callable
+        `variables_of(values)` wraps the outputs of a record's operator in new Variables without a record.  A record
+        that held its own outputs would be freed late.
+    gradient_like : callable
+        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking it
+        against the gradient `like` that the hook got.
+
+    Attributes
+    ----------
+    leaves : Leaves
+    """
+
+    def __init__(self, apply, variables_of, gradient_like):
+        self._apply, self._variables_of = apply, variables_of
+        self.leaves = Leaves(apply, gradient_like)
+        self._arrived = {}  # {number of a record: {position of an output: gradients}}
+        self._hooked = {}  # {(number of a record, position of an output): Variable with hooks}
+
+    def run(self, pairs):
+        """Send `(variable, gradient)` pairs back."""
+        records = reachable([variable for variable, _ in pairs])  # the pass takes them from the end
+        watcher = _watcher_of(pairs, records) if _is_watched else None
+        if watcher is None:
+            self.over(pairs, records)
+        else:
+            watcher.take(self, pairs, records)
+
+    def over(self, pairs, records, on_ready=None, scales=None):
+        """Send the gradients over the records, the last one first; see `Watched` for `on_ready` and `scales`."""
+        with _swapping:
+            for record in records:
+                record.check()
+            taken = self._take(records)
+        leaves = self.leaves = self.leaves if on_ready is None else Watched(self.leaves, on_ready, scales)
+        leaves.begin(pairs, taken)
+        for variable, gradient in pairs:
+            self._send(variable, gradient)
+        leaves.passed(variable for variable, _ in pairs)
+        while taken:  # popping a record releases it after its turn
+            record, inputs, values = taken.pop()
+            self._over(record, inputs, values)
+            leaves.passed(inputs)
+        leaves.end()
+
+    def _take(self, records):
+        """Take the inputs and values from each record, and return `(record, inputs, values)` for each.
+
+        A later pass that meets such a record raises, even after an error, because residuals may be overwritten.
+        """
+        taken = [(record, record.inputs, record.values) for record in records]
+        for record in records:
+            record.inputs = record.values = None
+        return taken
+
+    def _send(self, variable, gradient):
+        if variable.record is None:
+            self.leaves.take(variable, gradient)
+            return
+        number, position = variable.record.number, variable.position
+        self._arrived.setdefault(number, {}).setdefault(position, []).append(gradient)
+        if variable.hooks is not None:
+            self._hooked[number, position] = variable
 
     def _over(self, record, inputs, values):
         """Compute the gradients of a record's inputs from those that arrived at its outputs, and send them on."""
@@ -304,18 +343,19 @@ class Pass:
             return
         summed = [None] * len(values)
         for position, gradients in arrived.items():
-            summed[position] = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
-            if record.number in self._scales:
-                summed[position] = summed[position] * self._scales[record.number]
-        if self._hooked:
-            for position, variable in self._hooked.pop(record.number, {}).items():
-                summed[position] = self._after_hooks(variable, summed[position])
-        if _all_frozen(inputs):
+            gradient = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
+            if record.number in self.leaves.scales:
+                gradient = gradient * self.leaves.scales[record.number]
+            if self._hooked and (variable := self._hooked.pop((record.number, position), None)) is not None:
+                gradient = self.leaves.after_hooks(variable, gradient)
+            summed[position] = gradient
+        wanted = [n for n, variable in enumerate(inputs) if variable is not None and variable.requires_grad]
+        if not wanted:  # the inputs were frozen since the forward pass
             return
         given = self._gradients(record, inputs, self._variables_of(values), summed)
-        for position, gradient in enumerate(given):
-            if gradient is not None and (variable := inputs[position]) is not None and variable.requires_grad:
-                self._send(variable, gradient)
+        for position in wanted:
+            if given[position] is not None:
+                self._send(inputs[position], given[position])
 
     def _gradients(self, record, inputs, outputs, summed):
         """Return the gradients of a record's inputs: one Variable or None per input."""
@@ -341,14 +381,6 @@ class Pass:
         except Exception as error:
             raise record.op.failed(error) from error
         return given
-
-
-def _all_frozen(inputs):
-    """Return whether no input requires a gradient; some may have been frozen since the forward pass."""
-    for variable in inputs:
-        if variable is not None and variable.requires_grad:
-            return False
-    return True
 
 
 def reachable(targets):

@@ -18,7 +18,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ProgramError, count, shown
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.tape.gradient import Pass, Record, reachable
+from varlen_rnn.tape.gradient import Leaves, Pass, Record, reachable
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Value
 from varlen_rnn.tape.variable import Variable, first_gradient, propagate
@@ -154,14 +154,26 @@ def _pairs(names: Any) -> list[tuple[str, Variable]]:
     return pairs
 
 
-class _Inspection(Pass):
-    """A pass that changes neither records nor leaves, and notes the norms of the gradients."""
+class _Noted(Leaves):
+    """Gradients of leaves, noted in place of `grad`."""
 
     def __init__(self, *functions: Any) -> None:
         super().__init__(*functions)
+        self.gradients: dict[Variable, list[Variable]] = {}
+
+    def add(self, variable: Variable, gradient: Variable) -> None:
+        if variable.record is None:
+            self.gradients.setdefault(variable, []).append(gradient)
+
+
+class _Inspection(Pass):
+    """A pass that changes neither records nor leaves, and notes the norms of the gradients."""
+
+    def __init__(self, apply: Any, variables_of: Any, gradient_like: Any) -> None:
+        super().__init__(apply, variables_of, gradient_like)
+        self.leaves: _Noted = _Noted(apply, gradient_like)
         self._taken: list[tuple[Record, Any, Any]] = []
         self._operators: list[OperatorGradients] = []
-        self._leaves: dict[Variable, list[Variable]] = {}
         self._first_zero: OperatorGradients | None = None
 
     def run(self, pairs: Any) -> None:
@@ -174,10 +186,6 @@ class _Inspection(Pass):
     def _take(self, records: Any) -> Any:
         self._taken = super()._take(records)
         return list(self._taken)
-
-    def add(self, variable: Variable, gradient: Variable) -> None:
-        if variable.record is None:
-            self._leaves.setdefault(variable, []).append(gradient)
 
     def _gradients(self, record: Record, inputs: Any, outputs: Any, summed: Any) -> Any:
         taken, given = record.op.by_place(range(len(inputs)), range(len(outputs)), record.attrs)
@@ -203,7 +211,7 @@ class _Inspection(Pass):
     def report(self, names: dict[int, str]) -> GradientReport:
         """Return the noted norms as a report; `names` maps the identity of a leaf to its name."""
         leaves = []
-        for variable, gradients in self._leaves.items():
+        for variable, gradients in self.leaves.gradients.items():
             total = gradients[0] if len(gradients) == 1 else self._apply("sum", *gradients)
             name = names.get(id(variable)) or variable.name or ""
             leaves.append(LeafGradient(name, variable.shape, _norm(total.value)))
