@@ -1,4 +1,4 @@
-"""Files of estimators that an earlier version wrote, in `tests/files_of_estimators`, and what their estimators predicted.
+"""Files of estimators in `tests/files_of_estimators` that an earlier version wrote, and what their estimators predicted.
 
 `python -m tests.saved_estimators` writes them anew.  That is right only after an incompatible change of files, because
 `test_saved_estimators.py` holds that files once written are loaded and predict the same.
