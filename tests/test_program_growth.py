@@ -193,7 +193,7 @@ def test_what_blocks_inside_of_blocks_cost_is_asked_of_each_once():
     assert cost.flops == 3 * (2**30 - 1)
 
 
-@pytest.mark.parametrize("kind", [*schema.MESSAGES, *schema._READ])
+@pytest.mark.parametrize("kind", [*schema.MESSAGES, *schema.SCALARS])
 def test_lists_inside_of_lists_are_an_error_of_ours(kind):
     """The reader of JSON takes as many as the stack then has room for, and `repr` needs more."""
     nested = []

@@ -10,6 +10,7 @@ from google.protobuf import json_format
 import varlen_rnn as vr
 from tests import proto, recorded
 from tests.each import check_each
+from varlen_rnn.program.desc import Field
 from varlen_rnn.program.format import schema
 
 CLASSES, FILE = proto.messages()
@@ -32,7 +33,7 @@ def kind_of(field):
 def as_field(field):
     label = "required" if field.is_required else "repeated" if field.is_repeated else "optional"
     default = field.default_value if field.has_default_value else None
-    return schema.Field(label, kind_of(field), field.name, field.number, default)
+    return Field(label, kind_of(field), field.name, field.number, default)
 
 
 def test_our_messages_are_those_of_the_proto():

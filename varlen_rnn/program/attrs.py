@@ -16,7 +16,8 @@ def _is_int(value):
     return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
 
 
-def _is_text(value):
+def is_text(value):
+    """Return whether a value is a text that UTF-8 can encode."""
     # Half of a surrogate pair is no character: a file could be written with it, but not read.
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
@@ -26,8 +27,8 @@ KINDS = {
     "bool": lambda value: isinstance(value, bool),
     "int": _is_int,
     "float": lambda value: isinstance(value, float),
-    "str": _is_text,
-    "strs": lambda value: isinstance(value, tuple) and all(map(_is_text, value)),
+    "str": is_text,
+    "strs": lambda value: isinstance(value, tuple) and all(map(is_text, value)),
     "ints": lambda value: isinstance(value, tuple) and len(value) <= MOST_DIMS and all(map(_is_int, value)),
     "index": lambda value: isinstance(value, str) and is_index(value),
     "block": _is_int,

@@ -3,14 +3,13 @@
 Messages and fields are as in the design documents "Variable description" and "Selected rows"; operators and blocks are
 as in PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
 
-Each field is declared once, with its label and number in `docs/program.proto`.  `program.format.schema` reads and
+Each field is declared once, with its number in `docs/program.proto`.  `program.format.schema` reads and
 writes JSON by these declarations, and `program.structure` checks the types of values by them.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+import typing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.program.layout import WIDTH, columns, wrapped
@@ -22,32 +21,56 @@ VERSION = 1  # of the format of descriptions; a reader refuses newer versions
 MOST_DIMS = 64  # the most axes of a tensor, as in NumPy
 
 
-def required(number: int, *, default: Any = dataclasses.MISSING) -> Any:
-    """Declare a field that every file has; `default` is used only by the constructor in Python."""
-    return dataclasses.field(default=default, metadata={"label": "required", "number": number})
+class Field(NamedTuple):
+    """A field of a message, as a line of the .proto has it."""
+
+    label: str
+    kind: str
+    name: str
+    number: int
+    default: object = None
 
 
-def optional(number: int, *, default: Any, kind: str | None = None) -> Any:
-    """Declare a field that a file leaves out if it has the default."""
-    return dataclasses.field(default=default, metadata={"label": "optional", "number": number, "kind": kind})
+MESSAGES: dict[str, tuple[Field, ...]] = {"Version": (Field("optional", "int64", "version", 1, 0),)}
+_SCALARS = {str: "string", bool: "bool", int: "int32"}
+KINDS: dict[type, str] = {**_SCALARS, Type: "VarType.Type"}  # in the .proto
 
 
-def repeated(number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None) -> Any:
-    """Declare a tuple, which a file leaves out if it is empty."""
-    return dataclasses.field(default=default, metadata={"label": "repeated", "number": number, "kind": kind})
+def field(
+    number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None, required: bool | None = None
+) -> Any:
+    """Declare a field with its number, and with its kind in the .proto if its type does not determine it.
+
+    A file leaves out a default, unless the field is `required`, as fields without a default are.
+    """
+    required = default is dataclasses.MISSING if required is None else required
+    return dataclasses.field(default=default, metadata={"number": number, "kind": kind, "required": required})
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(required, optional, repeated))
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def message(cls: type[T]) -> type[T]:
-    """Make a class whose annotations are fields: frozen, compared by value."""
-    return dataclasses.dataclass(frozen=True, slots=True)(cls)
+    """Make a class whose annotations are fields: frozen, compared by value, with tuples in place of lists."""
+    cls.__post_init__ = _freeze  # type: ignore[attr-defined]
+    made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+    name = KINDS[made] = {"Var": "OpDesc.Var"}.get(cls.__name__, cls.__name__)
+    MESSAGES[name] = tuple(sorted(map(_declared, dataclasses.fields(made)), key=lambda field: field.number))  # type: ignore
+    return made
 
 
-def _freeze(desc: object, *names: str) -> None:
+def _declared(field: dataclasses.Field) -> Field:
+    types = typing.get_args(field.type) or (field.type,)  # X of tuple[X, ...] or X | None
+    label = "required" if field.metadata["required"] else "optional"
+    kind = field.metadata["kind"] or KINDS[types[0]]
+    default = field.default if label == "optional" and kind in _SCALARS.values() else None
+    is_tuple = typing.get_origin(field.type) is tuple
+    return Field("repeated" if is_tuple else label, kind, field.name, field.metadata["number"], default)
+
+
+def _freeze(desc: Any) -> None:
     """Turn lists into tuples, because a description must not change after it was checked."""
-    for name in names:
+    for label, _, name, *_ in MESSAGES[KINDS[type(desc)]]:
         given = getattr(desc, name)
-        if type(given) is not tuple:
+        if label == "repeated" and type(given) is not tuple:
             if not isinstance(given, (list, tuple)):
                 raise DTypeError(f"{type(desc).__name__}, {name}", expected="a tuple", got=type(given).__name__)
             object.__setattr__(desc, name, tuple(given))
@@ -63,11 +86,8 @@ class TensorDesc:
     float32 [-1, 640, 480]
     """
 
-    data_type: Type = required(1)
-    dims: tuple[int, ...] = repeated(2, default=(), kind="int64")
-
-    def __post_init__(self) -> None:
-        _freeze(self, "dims")
+    data_type: Type = field(1)
+    dims: tuple[int, ...] = field(2, default=(), kind="int64")
 
     def __str__(self) -> str:
         return f"{DTYPES[self.data_type]} {list(self.dims)}"
@@ -77,8 +97,8 @@ class TensorDesc:
 class LoDTensorDesc:
     """A tensor, and how many levels of detail its rows have."""
 
-    tensor: TensorDesc = required(1)
-    lod_level: int = optional(2, default=0)
+    tensor: TensorDesc = field(1)
+    lod_level: int = field(2, default=0)
 
     def __str__(self) -> str:
         return f"{self.tensor}, lod_level {self.lod_level}" if self.lod_level else str(self.tensor)
@@ -99,10 +119,10 @@ class VarType:
     tensor_array : LoDTensorDesc, of LOD_TENSOR_ARRAY
     """
 
-    type: Type = required(1)
-    selected_rows: TensorDesc | None = optional(2, default=None)
-    lod_tensor: LoDTensorDesc | None = optional(3, default=None)
-    tensor_array: LoDTensorDesc | None = optional(4, default=None)
+    type: Type = field(1)
+    selected_rows: TensorDesc | None = field(2, default=None)
+    lod_tensor: LoDTensorDesc | None = field(3, default=None)
+    tensor_array: LoDTensorDesc | None = field(4, default=None)
 
     if TYPE_CHECKING:  # the members of `Type`, which are set below
         BOOL = INT16 = INT32 = INT64 = FP16 = FP32 = FP64 = UINT8 = INT8 = Type.BOOL
@@ -130,9 +150,9 @@ class VarDesc:
     x: LOD_TENSOR float32 [-1, 64], lod_level 1
     """
 
-    name: str = required(1)
-    type: VarType = required(2)
-    persistable: bool = optional(3, default=False)
+    name: str = field(1)
+    type: VarType = field(2)
+    persistable: bool = field(3, default=False)
 
     def cells(self) -> tuple[str, str, str, str]:
         """Return the cells of a table: the name, the type, the levels of detail, whether it is persistable."""
@@ -149,24 +169,13 @@ class VarDesc:
 class Var:
     """The variables of one named input or output of an operator; an empty name is a missing variable."""
 
-    parameter: str = required(1)
-    arguments: tuple[str, ...] = repeated(2)
-
-    def __post_init__(self) -> None:
-        _freeze(self, "arguments")
+    parameter: str = field(1)
+    arguments: tuple[str, ...] = field(2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attr:
-    """A named constant of an operator: bool, int, float, str, a tuple of ints or strs, or the index of a block.
-
-    Attributes
-    ----------
-    name : str
-    value : bool, int, float, str, tuple of int or tuple of str
-    is_block : bool
-        Whether `value` is the index of a block.
-    """
+    """A named constant of an operator: bool, int, float, str, a tuple of ints or strs, or the index of a block."""
 
     name: str
     value: object
@@ -176,17 +185,32 @@ class Attr:
         return f"{self.name}={'block ' if self.is_block else ''}{self.value!r}"
 
 
+# For each type of a constant: its number in the .proto file, and the field that holds the value.
+ATTR_TYPES = {
+    "FLOAT": (1, Field("optional", "double", "f", 4)),
+    "STRING": (2, Field("optional", "string", "s", 5)),
+    "STRINGS": (5, Field("repeated", "string", "strings", 8)),
+    "BOOLEAN": (6, Field("optional", "bool", "b", 10)),
+    "BLOCK": (8, Field("optional", "int32", "block_idx", 12)),
+    "LONG": (9, Field("optional", "int64", "l", 13)),
+    "LONGS": (11, Field("repeated", "int64", "longs", 15)),
+}
+KINDS[Attr] = "OpDesc.Attr"
+MESSAGES["OpDesc.Attr"] = (
+    Field("required", "string", "name", 1),
+    Field("required", "AttrType", "type", 2),
+    *(field for _, field in ATTR_TYPES.values()),
+)
+
+
 @message
 class OpDesc:
     """An operator: its type, its variables by place, and its constants."""
 
-    type: str = required(3)
-    inputs: tuple[Var, ...] = repeated(1, default=())
-    outputs: tuple[Var, ...] = repeated(2, default=())
-    attrs: tuple[Attr, ...] = repeated(4, default=())
-
-    def __post_init__(self) -> None:
-        _freeze(self, "inputs", "outputs", "attrs")
+    type: str = field(3)
+    inputs: tuple[Var, ...] = field(1, default=())
+    outputs: tuple[Var, ...] = field(2, default=())
+    attrs: tuple[Attr, ...] = field(4, default=())
 
     def input_names(self) -> list[str]:
         """Return the names of all inputs, in order; an empty one is missing."""
@@ -231,14 +255,11 @@ class BlockDesc:
         The block that a block of gradients differentiates; otherwise -1.
     """
 
-    idx: int = required(1, default=0)
-    parent_idx: int = required(2, default=-1)
-    vars: tuple[VarDesc, ...] = repeated(3, default=())
-    ops: tuple[OpDesc, ...] = repeated(4, default=())
-    forward_block_idx: int = optional(5, default=-1)
-
-    def __post_init__(self) -> None:
-        _freeze(self, "vars", "ops")
+    idx: int = field(1, default=0, required=True)
+    parent_idx: int = field(2, default=-1, required=True)
+    vars: tuple[VarDesc, ...] = field(3, default=())
+    ops: tuple[OpDesc, ...] = field(4, default=())
+    forward_block_idx: int = field(5, default=-1)
 
     def var(self, name: str) -> VarDesc | None:
         """Return the description of a variable of this block, or None."""
@@ -256,11 +277,8 @@ class BlockDesc:
 class ProgramDesc:
     """A whole computation: blocks, of which the first is the outermost."""
 
-    blocks: tuple[BlockDesc, ...] = repeated(1, default=(BlockDesc(),))
-    version: int = optional(4, default=VERSION, kind="Version")
-
-    def __post_init__(self) -> None:
-        _freeze(self, "blocks")
+    blocks: tuple[BlockDesc, ...] = field(1, default=(BlockDesc(),))
+    version: int = field(4, default=VERSION, kind="Version")
 
     def __str__(self) -> str:
         return "\n".join([f"program, version {self.version}", *map(str, self.blocks)])

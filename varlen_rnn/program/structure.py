@@ -1,7 +1,6 @@
 """Check the parts of a description that need no operator: names, types, and the order of feeds and fetches."""
 
 import dataclasses
-import functools
 import typing
 
 from varlen_rnn.errors import ProgramError, shown
@@ -20,18 +19,16 @@ _CONTENT = {
     Type.LOD_TENSOR_ARRAY: "tensor_array",
 }
 
-_declared = functools.cache(typing.get_type_hints)  # a function from a message's class to the types of its fields
-
 
 def check_fields(desc):
     """Raise unless every field of a description, and of the descriptions inside it, has its declared type."""
-    for name, declared in _declared(type(desc)).items():
-        content, is_tuple = getattr(desc, name), typing.get_origin(declared) is tuple
-        kind = typing.get_args(declared)[0] if is_tuple else declared
+    for field in dataclasses.fields(desc):
+        content, is_tuple = getattr(desc, field.name), typing.get_origin(field.type) is tuple
+        kind = typing.get_args(field.type)[0] if is_tuple else field.type
         for entry in content if is_tuple else (content,):
             if not isinstance(entry, kind):
                 expected = f"type {getattr(kind, '__name__', kind)}"
-                raise ProgramError(f"{type(desc).__name__}, {name}", expected=expected, got=shown(entry))
+                raise ProgramError(f"{type(desc).__name__}, {field.name}", expected=expected, got=shown(entry))
             if dataclasses.is_dataclass(entry):
                 check_fields(entry)
 

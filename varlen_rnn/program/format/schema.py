@@ -4,79 +4,59 @@ The reader is strict because a file is untrusted input: anything that is not exa
 `ProgramError` that names the place, such as `blocks[0].ops[3].attrs[1].f`.
 """
 
-import dataclasses
 import json
 import math
 import re
-import typing
-from typing import NamedTuple
 
 from varlen_rnn.errors import ProgramError, shown
-from varlen_rnn.program.desc import (
-    VERSION,
-    Attr,
-    BlockDesc,
-    LoDTensorDesc,
-    OpDesc,
-    ProgramDesc,
-    TensorDesc,
-    Var,
-    VarDesc,
-    VarType,
-)
+from varlen_rnn.program.attrs import is_text
+from varlen_rnn.program.desc import ATTR_TYPES, KINDS, MESSAGES, VERSION, Attr, ProgramDesc
 from varlen_rnn.tape.kinds import Type
 
 MOST_CHARACTERS = 2**26  # the longest description that is read
-
-
-class Field(NamedTuple):
-    """A field of a message, as a line of the .proto has it."""
-
-    label: str
-    kind: str
-    name: str
-    number: int
-    default: object = None
-
-
-# For each type of a constant: its number in the .proto file, and the field that holds the value.
-ATTR_TYPES = {
-    "FLOAT": (1, Field("optional", "double", "f", 4)),
-    "STRING": (2, Field("optional", "string", "s", 5)),
-    "STRINGS": (5, Field("repeated", "string", "strings", 8)),
-    "BOOLEAN": (6, Field("optional", "bool", "b", 10)),
-    "BLOCK": (8, Field("optional", "int32", "block_idx", 12)),
-    "LONG": (9, Field("optional", "int64", "l", 13)),
-    "LONGS": (11, Field("repeated", "int64", "longs", 15)),
-}
 ENUMS = {
-    "VarType.Type": {member.name: member.value for member in Type},
+    "VarType.Type": dict(Type.__members__),
     "AttrType": {name: number for name, (number, _) in ATTR_TYPES.items()},
 }
-_PLAIN: list[type] = [TensorDesc, LoDTensorDesc, VarType, VarDesc, OpDesc, BlockDesc, ProgramDesc]
-CLASSES = {cls.__name__: cls for cls in _PLAIN} | {"OpDesc.Var": Var}
-_SCALARS = {str: "string", bool: "bool", int: "int32"}
-_KINDS = _SCALARS | {Type: "VarType.Type", Attr: "OpDesc.Attr"} | {cls: name for name, cls in CLASSES.items()}
+_CLASSES = {name: cls for cls, name in KINDS.items()}
+_DECIMAL = re.compile("-?[0-9]{1,19}")
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_WHOLE = "description"  # in errors
 
 
-def _fields_of_class(cls: type) -> tuple[Field, ...]:
-    """Return the fields of a message in the order of their numbers, from the declarations of its class."""
-    types, found = typing.get_type_hints(cls), []
-    for field in dataclasses.fields(cls):
-        label, number = field.metadata["label"], field.metadata["number"]
-        declared = typing.get_args(types[field.name]) or (types[field.name],)  # X of tuple[X, ...] or X | None
-        kind = field.metadata.get("kind") or _KINDS[declared[0]]
-        default = field.default if label == "optional" and kind in _SCALARS.values() else None
-        found.append(Field(label, kind, field.name, number, default))
-    return tuple(sorted(found, key=lambda field: field.number))
+def _integer(plain, bits):
+    return plain if type(plain) is int and -(2 ** (bits - 1)) <= plain < 2 ** (bits - 1) else None
 
 
-MESSAGES = {name: _fields_of_class(cls) for name, cls in CLASSES.items()} | {
-    "Version": (Field("optional", "int64", "version", 1, 0),),
-    "OpDesc.Attr": (
-        Field("required", "string", "name", 1),
-        Field("required", "AttrType", "type", 2),
-        *(field for _, field in ATTR_TYPES.values()),
+def _long(plain):
+    return _integer(int(plain) if type(plain) is str and _DECIMAL.fullmatch(plain) else plain, 64)
+
+
+def _double(plain):
+    if type(plain) is str:
+        return _SPECIAL.get(plain)
+    try:
+        number = float(plain) if type(plain) in (int, float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None  # 1e999 reads as infinity, too
+
+
+# For each kind that is no message: valid JSON as an error describes it, and a function from JSON to the value, which
+# returns None for other JSON.
+SCALARS = {
+    "string": ("a string of Unicode characters", lambda plain: plain if is_text(plain) else None),
+    "bool": ("true or false", lambda plain: plain if type(plain) is bool else None),
+    "int32": ("an integer of 32 bits", lambda plain: _integer(plain, 32)),
+    "int64": ("an integer of 64 bits", _long),
+    "double": ('a finite number, "NaN", "Infinity" or "-Infinity"', _double),
+    "VarType.Type": (
+        f"one of {', '.join(Type.__members__)}",
+        lambda plain: Type.__members__.get(plain) if type(plain) is str else None,
+    ),
+    "AttrType": (
+        f"one of {', '.join(ATTR_TYPES)}",
+        lambda plain: plain if type(plain) is str and plain in ATTR_TYPES else None,
     ),
 }
 
@@ -98,15 +78,19 @@ def to_json(desc):
 
 def _to_plain(kind, value):
     if kind in MESSAGES:
-        fields = _FIELDS_OF.get(kind, _own_fields)(value)
-        pairs = [(field, fields[field.name]) for field in MESSAGES[kind] if fields.get(field.name) is not None]
-        return {field.name: _field_to_plain(field, value) for field, value in pairs if not _is_left_out(field, value)}
-    if kind in ENUMS:
-        return value if isinstance(value, str) else Type(value).name
+        given = _FIELDS_OF.get(kind, _own_fields)(value)
+        fields = [(field, given[field.name]) for field in MESSAGES[kind] if field.name in given]
+        return {field.name: _field_to_plain(field, value) for field, value in fields if not _is_left_out(field, value)}
+    if kind == "VarType.Type":
+        return Type(value).name
     if kind == "double" and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     # A string, because other readers of JSON hold numbers as doubles.
     return str(value) if kind == "int64" and abs(value) > 2**53 else value
+
+
+def _own_fields(message):
+    return {name: getattr(message, name) for name in message.__slots__}
 
 
 def _field_to_plain(field, value):
@@ -116,13 +100,7 @@ def _field_to_plain(field, value):
 
 
 def _is_left_out(field, value):
-    if field.label == "repeated":
-        return not value
-    return field.default is not None and value == field.default
-
-
-def _own_fields(message):
-    return {name: getattr(message, name) for name in message.__slots__}
+    return not value if field.label == "repeated" else value is None or value == field.default
 
 
 def _attr_fields(attr):
@@ -140,11 +118,7 @@ def _attr_type(attr):
     return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", tuple: "LONGS"}[type(attr.value)]
 
 
-_FIELDS_OF = {
-    "ProgramDesc": lambda desc: {"blocks": desc.blocks, "version": desc.version},
-    "Version": lambda version: {"version": version},
-    "OpDesc.Attr": _attr_fields,
-}
+_FIELDS_OF = {"Version": lambda version: {"version": version}, "OpDesc.Attr": _attr_fields}
 
 
 # Reading.
@@ -169,8 +143,8 @@ def from_json(text):
     varlen_rnn.errors.ProgramError: blocks[0].parent_idx: expected an integer of 32 bits, got True
     """
     if len(text) > MOST_CHARACTERS:
-        raise ProgramError("description", expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
-    plain = parse_json(text, "description")
+        raise ProgramError(_WHOLE, expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
+    plain = parse_json(text, _WHOLE)
     _check_version(plain)
     return _message("ProgramDesc", plain, "")
 
@@ -207,11 +181,10 @@ def _refuse(constant):
 
 def _check_version(plain):
     """Raise if a newer version wrote the description.  Checked first, since its new fields would look like errors."""
-    version = plain.get("version") if type(plain) is dict else None
-    version = version.get("version") if type(version) is dict else None
     try:
-        newer = version is not None and _int64(version, "version.version") > VERSION
-    except ProgramError:
+        version = plain["version"]["version"]
+        newer = _long(version) > VERSION
+    except (KeyError, TypeError):
         return  # not a description: the reader raises the error
     if newer:
         hint = "a newer varlen_rnn wrote it"
@@ -220,20 +193,16 @@ def _check_version(plain):
 
 def _message(kind, plain, path):
     if isinstance(plain, Doubled):
-        raise ProgramError(_at(path), expected="each field once", got=f"{str(plain)!r} twice"[:80])
+        raise ProgramError(path or _WHOLE, expected="each field once", got=f"{str(plain)!r} twice"[:80])
     if type(plain) is not dict:
-        raise ProgramError(_at(path), expected=f"a {kind}", got=shown(plain))
+        raise ProgramError(path or _WHOLE, expected=f"a {kind}", got=shown(plain))
     fields, begin = MESSAGES[kind], f"{path}." if path else ""
     unknown = plain.keys() - {field.name for field in fields}
     if unknown:
         expected = f"a field of {kind}: {', '.join(field.name for field in fields)}"
         raise ProgramError(f"{begin}{min(unknown)[:80]!r}", expected=expected)
     values = {field.name: _field(field, plain, begin + field.name) for field in fields}
-    return _MAKE[kind](values, path) if kind in _MAKE else CLASSES[kind](**values)
-
-
-def _at(path):
-    return path or "description"
+    return _MAKE[kind](values, path) if kind in _MAKE else _CLASSES[kind](**values)
 
 
 def _field(field, plain, path):
@@ -250,73 +219,13 @@ def _field(field, plain, path):
 
 
 def _value(kind, plain, path):
-    return _message(kind, plain, path) if kind in MESSAGES else _READ[kind](plain, path)
-
-
-def _string(plain, path):
-    if type(plain) is not str:
-        raise ProgramError(path, expected="a string", got=shown(plain))
-    try:
-        plain.encode()
-    except UnicodeEncodeError as error:
-        raise ProgramError(path, expected="a string of Unicode characters", got=shown(plain)) from error
-    return plain
-
-
-def _bool(plain, path):
-    if type(plain) is not bool:
-        raise ProgramError(path, expected="true or false", got=shown(plain))
-    return plain
-
-
-def _int32(plain, path):
-    if type(plain) is not int or not -(2**31) <= plain < 2**31:
-        raise ProgramError(path, expected="an integer of 32 bits", got=shown(plain))
-    return plain
-
-
-_DECIMAL = re.compile("-?[0-9]{1,19}")
-
-
-def _int64(plain, path):
-    number = int(plain) if type(plain) is str and _DECIMAL.fullmatch(plain) else plain
-    if type(number) is not int or not -(2**63) <= number < 2**63:
-        raise ProgramError(path, expected="an integer of 64 bits", got=shown(plain))
-    return number
-
-
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-
-def _double(plain, path):
-    if type(plain) is str and plain in _SPECIAL:
-        return _SPECIAL[plain]
-    try:
-        number = float(plain) if type(plain) in (int, float) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):  # 1e999 reads as infinity, too
-        raise ProgramError(path, expected='a finite number, "NaN", "Infinity" or "-Infinity"', got=shown(plain))
-    return number
-
-
-def _enum(names):
-    def read(plain, path):
-        if type(plain) is not str or plain not in names:
-            raise ProgramError(path, expected=f"one of {', '.join(names)}", got=shown(plain))
-        return plain
-
-    return read
-
-
-def _type(plain, path):
-    return Type[_enum(Type.__members__)(plain, path)]
-
-
-_READ = {
-    "string": _string, "bool": _bool, "int32": _int32, "int64": _int64, "double": _double, "VarType.Type": _type,
-    "AttrType": _enum(ATTR_TYPES),
-}  # fmt: skip
+    if kind in MESSAGES:
+        return _message(kind, plain, path)
+    expected, read = SCALARS[kind]
+    value = read(plain)
+    if value is None:
+        raise ProgramError(path, expected=expected, got=shown(plain))
+    return value
 
 
 def _make_attr(values, path):
