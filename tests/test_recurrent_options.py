@@ -11,6 +11,7 @@ from oracles.recurrence import STEPS
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS, sigmoid, tanh
 from varlen_rnn.cells.define import cell
+from varlen_rnn.nn.recurrent import options
 from varlen_rnn.tape.variable import apply
 
 LENGTHS = {
@@ -334,6 +335,21 @@ def test_signatures_show_each_option_of_a_cell_with_its_default(kind):
     for name in ("direction", "merge", "dropout_per", "recompute"):
         assert parameters[name].default == inspect.signature(vr.nn.Recurrent).parameters[name].default
     assert "options" not in parameters
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_table_types_and_docstring_have_the_same_options(kind):
+    layer, family = getattr(vr.nn, kind), getattr(vr.cells, f"{kind.lower()}_cell")
+    renamed = {own: name for name, own in options.RENAMED.items()}
+    table = {renamed.get(name, name): option for name, option in family.options.items()} | options.drawn(family)
+    signature, of_any = inspect.signature(layer).parameters, inspect.signature(vr.nn.Recurrent).parameters
+    assert set(signature) - set(of_any) == set(table)
+    typed = set(getattr(options, f"{kind}Options").__annotations__)
+    assert typed == {name for name, p in signature.items() if p.kind is p.KEYWORD_ONLY}
+    parameters = layer.__doc__.partition("Parameters\n")[2].partition("Attributes\n")[0]
+    assert re.findall(r"^(\w+) : ", parameters, re.M) == list(signature)
+    words = " ".join(parameters.split())
+    assert all(" ".join(option.doc.split()) in words for option in table.values())
 
 
 @pytest.mark.parametrize(

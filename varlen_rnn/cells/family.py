@@ -39,7 +39,7 @@ class Family:
     ) -> None:
         self.name, self.options, self.equations = name, options, equations
         self.defaults = {option: of_option.default for option, of_option in options.items()}
-        self._named = {self._text(self.check(given)): own for own, given in named.items()}
+        self.named = {self._text(self.check(given)): own for own, given in named.items()}
         register_family(name, self.of_name)
         self._made: dict[str, Cell] = {}
 
@@ -59,7 +59,7 @@ class Family:
         """Return the cell with these options."""
         options = self.check(options)
         name = self._text(options)
-        name = self._named.get(name, name)
+        name = self.named.get(name, name)
         if name not in self._made:
             self._made[name] = cell(self.equations(options), name=name, proj_clip=options.get("proj_clip"))
         return self._made[name]
@@ -67,6 +67,23 @@ class Family:
     def _text(self, options: dict[str, Any]) -> str:
         given = [f"{name}={value!r}" for name, value in options.items() if value != self.defaults[name]]
         return f"{self.name}({', '.join(given)})"
+
+    def options_in(self, name: str) -> dict[str, Any] | None:
+        """Return the options that the name of a cell gives; None if the cell is not of this family.
+
+        Examples
+        --------
+        >>> from varlen_rnn.cells import lstm_cell
+        >>> lstm_cell.options_in("lstm"), lstm_cell.options_in("lstm(clip=3.0)"), lstm_cell.options_in("gru")
+        ({}, {'clip': 3.0}, None)
+        """
+        text = next((text for text, own in self.named.items() if own == name), name)
+        if not text.startswith(f"{self.name}("):
+            return None
+        call = ast.parse(text, mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("options in brackets expected")
+        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
 
     def of_name(self, name: str) -> Cell:
         """Return the cell with a name such as `lstm(peepholes=True)`, as programs write it.
@@ -77,10 +94,7 @@ class Family:
             If the family does not have these options.
         """
         try:
-            call = ast.parse(name if len(name) < _LONGEST_NAME else "", mode="eval").body
-            if not isinstance(call, ast.Call) or call.args:
-                raise ValueError("options in brackets expected")
-            found = self(**{str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
+            found = self(**(self.options_in(name if len(name) < _LONGEST_NAME else f"{self.name}(") or {}))
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
             expected = f"options of {self.name}: {', '.join(self.defaults)}"
             raise ProgramError(f"cell {shown(name)}", expected=expected, got=shown(str(error))) from error

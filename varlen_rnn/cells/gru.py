@@ -5,12 +5,8 @@ With $x_k = W_{ih,k} x_t + b_{ih,k}$ and $u_k = W_{hh,k} h_{t-1} + b_{hh,k}$:
     r = sigmoid(x_r + u_r)    z = sigmoid(x_z + u_z)    n = tanh(x_n + r u_n)
     h_t = (1 - z) n + z h_{t-1}
 
-Options:
-
-* `reset_after=False`: reset before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), a second product per step.
-* `origin_mode=False`: Fluid's other form, h_t = z n + (1 - z) h_{t-1}.
-* `clip` bounds the arguments of activations.  `activations`: of gates and candidate.
-* `zoneout` and `recurrent_dropout`: as in the LSTM.
+Reset before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), and Fluid's other form of the output,
+h_t = z n + (1 - z) h_{t-1}, are options; masks are as in the LSTM.
 
 Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
 `torch.nn.GRU` and ONNX `linear_before_reset=1`.
@@ -23,14 +19,21 @@ from typing import Any
 
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation
-from varlen_rnn.cells.options import BOUND, MASKS, Option, activations_of, clipped, equations_of, zoned
-from varlen_rnn.errors import check_flag
+from varlen_rnn.cells.options import MASKS, activations_of, bound, clipped, equations_of, flag, zoned
 from varlen_rnn.kernels.activations import constant
 
 _OPTIONS = {
-    "reset_after": Option(True, check_flag),
-    "origin_mode": Option(True, check_flag),
-    "clip": BOUND,
+    "reset_after": flag(
+        True,
+        "Whether the reset gate multiplies the recurrent product, as in PyTorch.  Otherwise it multiplies the operand "
+        "of the product, which takes a second product per step.",
+        in_onnx=True,
+    ),
+    "origin_mode": flag(
+        True,
+        "Whether the update gate multiplies the previous output, as in PyTorch; otherwise it multiplies the candidate.",
+    ),
+    "clip": bound("the arguments of activations", in_onnx=True),
     "activations": activations_of(gates="sigmoid", candidate="tanh"),
     **MASKS,
 }

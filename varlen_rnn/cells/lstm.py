@@ -6,15 +6,8 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
     c_t = f c_{t-1} + i g
     h_t = o tanh(c_t)
 
-Options, with the names that ONNX and TensorFlow's cells use:
-
-* `peepholes`: weights from c_{t-1} to i and f, and from c_t to o.
-* `coupled`: f = 1 - i (ONNX `input_forget`).  `forget_gate=False`: f = 1.
-* `cell_clip` bounds c_t, `proj_clip` bounds projected outputs.  `clip` bounds the arguments of the activations of gates
-  and candidate; as in onnxruntime, it does not bound c_t.
-* `activations`: of gates, candidate and output.
-* `zoneout`: the masks keep_h and keep_c are 1 for units that keep their state.
-* `recurrent_dropout`: the mask mask_h multiplies the operand of the recurrent products.
+The options have the names that ONNX and TensorFlow's cells use.  With zoneout, the masks keep_h and keep_c are 1 for
+units that keep their state; with recurrent dropout, the mask mask_h multiplies the operand of the recurrent products.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and
@@ -28,17 +21,26 @@ from typing import Any
 
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation
-from varlen_rnn.cells.options import BOUND, MASKS, Option, activations_of, clipped, equations_of, zoned
-from varlen_rnn.errors import ShapeError, check_flag
+from varlen_rnn.cells.options import MASKS, activations_of, bound, clipped, equations_of, flag, zoned
+from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.activations import constant, multiply_add
 
 _OPTIONS = {
-    "peepholes": Option(False, check_flag),
-    "coupled": Option(False, check_flag),
-    "forget_gate": Option(True, check_flag),
-    "cell_clip": BOUND,
-    "proj_clip": BOUND,
-    "clip": BOUND,
+    "peepholes": flag(
+        False,
+        "Whether the gates i and f also read the cell state before the step, and o the cell state after it, weighted "
+        "by the vectors `p_i`, `p_f` and `p_o`.",
+        in_onnx=True,
+    ),
+    "coupled": flag(
+        False,
+        "Whether the forget gate is 1 - i instead of having its own weights (ONNX's `input_forget`).",
+        in_onnx=True,
+    ),
+    "forget_gate": flag(True, "Whether there is a forget gate; without it, the cell state is never scaled down."),
+    "cell_clip": bound("the cell state"),
+    "proj_clip": bound("a projected output"),
+    "clip": bound("the arguments of the gates' and the candidate's activations, as in onnxruntime", in_onnx=True),
     "activations": activations_of(gates="sigmoid", candidate="tanh", output="tanh"),
     **MASKS,
 }

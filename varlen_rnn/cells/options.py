@@ -1,29 +1,42 @@
-"""Options that several cells share: bounds, activations for each gate or state, and zoneout."""
+"""The table of options: an `Option` says all of one; here are options that several cells share, and their equations."""
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from varlen_rnn.cells.derivation.trace import Row
-from varlen_rnn.cells.named_activations import check_activation
+from varlen_rnn.cells.named_activations import NAMED, check_activation
 from varlen_rnn.errors import ShapeError, check_flag, check_list, check_number, shown
 from varlen_rnn.kernels.activations import clip, constant
 
 
 class Option(NamedTuple):
-    """An option of a family of cells.
+    """An option of a family of cells, or of its layers.
 
     Attributes
     ----------
     default : object
     check : function
         `check(value, name)` returns the value in canonical form, or raises.
+    kind, doc : str
+        The type and the meaning, for docstrings.
+    in_onnx : bool
+        Whether ONNX has the option.
     """
 
     default: Any
     check: Callable[[Any, str], Any]
+    kind: str
+    doc: str
+    in_onnx: bool = False
+
+    def documented(self, name: str) -> str:
+        """Return the option's entry in the parameters of a docstring."""
+        indented = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
+        return f"{name} : {self.kind}\n{textwrap.fill(self.doc, 116, **indented)}"  # type: ignore[arg-type]
 
 
 def check_bound(bound: Any, name: str) -> float | None:
@@ -33,22 +46,39 @@ def check_bound(bound: Any, name: str) -> float | None:
     return float(check_number(bound, name, "a positive number", lambda value: value > 0))
 
 
+def flag(default: bool, doc: str, in_onnx: bool = False) -> Option:
+    """Return an option that is True or False."""
+    return Option(default, check_flag, "bool", doc, in_onnx)
+
+
+def bound(doc: str, in_onnx: bool = False) -> Option:
+    """Return an option that bounds the absolute value of numbers, by default not at all."""
+    return Option(None, check_bound, "float, optional", f"The largest absolute value of {doc}.", in_onnx)
+
+
 def activations_of(**places: Any) -> Option:
-    """Return an option that is a tuple of activations, given their names in the cell and their defaults."""
+    """Return an option that is a tuple of activations, given their places in the cell and their defaults."""
+    count = len(places)
 
     def check(given: Any, name: str) -> tuple[Any, ...]:
-        expected = f"{len(places)}, for {', '.join(places)}"
+        expected = f"{count}, for {', '.join(places)}"
         specs = check_list(given, name, f"a tuple of {expected}")
-        if len(specs) != len(places):
+        if len(specs) != count:
             raise ShapeError(name, expected=expected, got=shown(given))
         return tuple(check_activation(spec, f"{name}, {place}") for spec, place in zip(specs, places, strict=True))
 
-    return Option(tuple(places.values()), check)
+    doc = f"The activations of {', '.join(places)}, in this order.  Each is {ACTIVATION}."
+    return Option(tuple(places.values()), check, f"tuple of {count}", doc, in_onnx=True)
 
 
-BOUND = Option(None, check_bound)
-# Options that make a cell read masks as row inputs; the layer draws the masks.
-MASKS = {"zoneout": Option(False, check_flag), "recurrent_dropout": Option(False, check_flag)}
+ACTIVATION = f"a name, or a tuple of a name and its parameters; names: {', '.join(map(repr, NAMED))}"
+# Options that make a cell read masks as row inputs; the layer has probabilities in their place, and draws the masks.
+MASKS = {
+    "zoneout": flag(False, "Whether masks of units that keep their state are inputs of rows (Krueger et al., 2017)."),
+    "recurrent_dropout": flag(
+        False, "Whether a mask multiplies the operand of the recurrent products (Gal and Ghahramani, 2016)."
+    ),
+}
 
 
 def clipped(x: Any, bound: float | None) -> Any:

@@ -12,10 +12,14 @@ from typing import Any
 
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.named_activations import activation, check_activation
-from varlen_rnn.cells.options import BOUND, MASKS, Option, clipped, equations_of, zoned
+from varlen_rnn.cells.options import ACTIVATION, MASKS, Option, bound, clipped, equations_of, zoned
 from varlen_rnn.kernels.activations import constant
 
-_OPTIONS = {"activation": Option("tanh", check_activation), "clip": BOUND, **MASKS}
+_OPTIONS = {
+    "activation": Option("tanh", check_activation, "activation", f"The activation: {ACTIVATION}.", in_onnx=True),
+    "clip": bound("the activation's argument", in_onnx=True),
+    **MASKS,
+}
 
 
 def _equations(options: Mapping[str, Any]) -> Callable:

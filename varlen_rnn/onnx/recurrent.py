@@ -5,35 +5,23 @@ Source: the operators' documentation, opset 22.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from varlen_rnn.cells import gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.cells.named_activations import NAMED
+
 # The position in ONNX of each gate of our cells.  GRU: r z n here, z r h in ONNX.  LSTM: i f g o here, i o f c in ONNX.
 ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
 LAYERS = tuple(ORDERS)
-DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+_FAMILIES = dict(zip(LAYERS, (rnn_cell, gru_cell, lstm_cell), strict=True))
 # For each activation: its name in ONNX, and whether it takes the parameters alpha and beta (1) or not (0).
 ACTIVATIONS = {
-    "relu": ("Relu", 0, 0),
-    "tanh": ("Tanh", 0, 0),
-    "sigmoid": ("Sigmoid", 0, 0),
-    "affine": ("Affine", 1, 1),
-    "leaky_relu": ("LeakyRelu", 1, 0),
-    "thresholded_relu": ("ThresholdedRelu", 1, 0),
-    "scaled_tanh": ("ScaledTanh", 1, 1),
-    "hard_sigmoid": ("HardSigmoid", 1, 1),
-    "elu": ("Elu", 1, 0),
-    "softsign": ("Softsign", 0, 0),
-    "softplus": ("Softplus", 0, 0),
-}
-_NAMED = {"rnn_tanh": "rnn(activation='tanh')", "rnn_relu": "rnn(activation='relu')", "gru": "gru()", "lstm": "lstm()"}
-_SAID = {
-    "rnn": {"activation", "clip"},
-    "gru": {"reset_after", "clip", "activations"},
-    "lstm": {"peepholes", "coupled", "clip", "activations"},
+    name: (name.title().replace("_", ""), len(named.defaults) > 0, len(named.defaults) > 1)
+    for name, named in NAMED.items()
+    if name not in ("identity", "silu")
 }
 
 
@@ -45,21 +33,20 @@ def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
     >>> options_of("lstm(peepholes=True)"), options_of("indrnn")
     (('LSTM', {'peepholes': True}), None)
     """
-    call = ast.parse(_NAMED.get(cell, cell), mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        return None
-    options = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    said = _SAID.get(call.func.id)
-    if said is None or not options.keys() <= said:
-        return None
-    return call.func.id.upper(), options
+    for kind, family in _FAMILIES.items():
+        options = family.options_in(cell)
+        if options is not None and all(family.options[name].in_onnx for name in options):
+            return kind, options
+    return None
 
 
 def specs_of(kind: str, options: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the activations of a cell with these options, in the order of `DEFAULTS`."""
-    if kind == "RNN":
-        return (options.get("activation", "tanh"),)
-    return tuple(options.get("activations", DEFAULTS[kind]))
+    """Return the activations of a cell with these options, in ONNX's order."""
+    given = _FAMILIES[kind].defaults | options
+    return (given["activation"],) if kind == "RNN" else tuple(given["activations"])
+
+
+DEFAULTS = {kind: specs_of(kind, {}) for kind in LAYERS}
 
 
 def said_activations(specs: Sequence[Any]) -> dict[str, Any] | None:

@@ -20,12 +20,7 @@ from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.layouts import Batch, lod_of_equal, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, directions_of, layer
 
-_CELLS = {  # by `mode`
-    "RNN_TANH": CELLS["rnn_tanh"],
-    "RNN_RELU": CELLS["rnn_relu"],
-    "LSTM": CELLS["lstm"],
-    "GRU": CELLS["gru"],
-}
+_CELLS = {name.upper(): cell for name, cell in CELLS.items()}  # by torch's `mode`
 _STEPS = {mode: Step(cell, (False,)) for mode, cell in _CELLS.items()}
 _made: Any = weakref.WeakKeyDictionary()  # of each layer: how its weights were seen, and the Step made of them
 _FLOATS = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -27,7 +26,16 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
-from varlen_rnn.nn.recurrent.options import Activation, GRUOptions, LSTMOptions, Merge, RNNOptions, Way, with_options
+from varlen_rnn.nn.recurrent.options import (
+    Activation,
+    GRUOptions,
+    LSTMOptions,
+    Merge,
+    RNNOptions,
+    Way,
+    drawn,
+    layer_of,
+)
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
 from varlen_rnn.ops.recurrent.inputs import form_of, weight_shapes
@@ -84,22 +92,26 @@ class Recurrent(Module):
     ----------
     cell : cells.Cell
         A cell from `varlen_rnn.cells`, or your own.
-    input_size, hidden_size : int
-        Features of a row, and units of a layer and direction.
+    input_size : int
+        Features of an input row.
+    hidden_size : int
+        Units of a layer in one direction.
     num_layers : int
+        Layers; each further layer reads the outputs of the layer below it.
     bias : bool
+        Whether the layers have biases.
     dropout : float
         Probability of zeroing an element between layers, in training.
     bidirectional : bool
         PyTorch's name for `direction="both"`.
     dtype : data type
-        float32 or float64.
+        Data type of rows and weights: float32 or float64.
     direction : {"forward", "backward", "both"}, optional
         "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
     merge : {"concat", "sum", "mean"}
         How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
     dropout_per : {"row", "sequence"}
-        Whether dropout between layers draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
+        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
     proj_size : int
         The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.  The recurrent
         products read the projected output.  Only for cells whose equations do not read the output otherwise, such as
@@ -119,6 +131,15 @@ class Recurrent(Module):
     {vector}_l{k}[_reverse] : (hidden_size,), for each vector of the cell
         A weight that the cell does not use is None.  The names of a backward direction's parameters end with
         `_reverse`, even if there is no forward direction.
+
+    Raises
+    ------
+    ShapeError
+        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
+        shape of a state do not fit.
+    DTypeError
+        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
+        layer.
 
     Examples
     --------
@@ -407,48 +428,33 @@ class Recurrent(Module):
 
     def extra_repr(self) -> str:
         """Return the sizes and options as text for `repr`, after the cell's name if the class does not imply it."""
-        told = type(self) is not Recurrent and self.cell.name in CELLS
-        cell = "" if told else f"{self.cell.name!r}, "
+        implied = type(self) is not Recurrent and self.cell.name in CELLS
+        cell = "" if implied else f"{self.cell.name!r}, "
         text = f"{cell}{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
         text += f", dropout={self.dropout}, direction={self.direction!r}"
-        text += f", dropout_per={self.dropout_per!r}" if self.dropout_per != "row" else ""
-        text += f", merge={self.merge!r}" if self.merge != "concat" else ""
-        text += f", proj_size={self.proj_size}" if self.proj_size else ""
-        return text + (f", recompute={self.recompute}" if self.recompute else "")
+        return text + "".join(f", {name}={value!r}" for name, value in self._unusual().items())
 
-
-def _probabilities(given: Any, name: str, count: int) -> tuple[float, ...]:
-    """Return `count` probabilities, given one for all of them or a sequence with one for each."""
-    several = given if isinstance(given, (tuple, list)) else [given] * count
-    if len(several) != count:
-        raise ShapeError(name, expected=f"one probability, or {count}", got=shown(given))
-    return tuple(_probability(p, name) for p in several)
-
-
-def _probability(p: Any, name: str) -> float:
-    """Return a probability as a Python float, or raise if it is none."""
-    check_probability(p, name)
-    return float(p)
-
-
-# The default of each option of a layer; a cell family has the defaults of its own options.
-_DEFAULTS = {p.name: p.default for p in inspect.signature(Recurrent.__init__).parameters.values()}
-_DEFAULTS |= {"zoneout": 0.0, "recurrent_dropout": 0.0, "weight_dropout": 0.0}
+    def _unusual(self) -> dict[str, Any]:
+        """Return the options that `repr` shows because they are not at their defaults."""
+        usual = {"dropout_per": "row", "merge": "concat", "proj_size": 0, "recompute": False}
+        return {name: getattr(self, name) for name, default in usual.items() if getattr(self, name) != default}
 
 
 class _OfFamily(Recurrent):
     """The base of RNN, LSTM and GRU: a layer of a cell family with zoneout, recurrent and weight dropout."""
 
     _family: Family
+    zoneout: tuple[float, ...]
+    recurrent_dropout: float
+    weight_dropout: float
 
-    def __init__(self, options: Mapping[str, Any], *sizes: Any, **of_cell: Any) -> None:
-        rest, states = dict(options), 2 if self._family is lstm_cell else 1
-        self.zoneout = _probabilities(rest.pop("zoneout", 0.0), "zoneout", states)
-        self.recurrent_dropout = _probability(rest.pop("recurrent_dropout", 0.0), "recurrent_dropout")
-        self.weight_dropout = _probability(rest.pop("weight_dropout", 0.0), "weight_dropout")
-        of_cell |= {name: rest.pop(name) for name in self._family.options if name in rest}
-        masks = {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
-        super().__init__(self._family(**of_cell, **masks), *sizes, **rest)
+    def __init__(self, *sizes: Any, options: Mapping[str, Any]) -> None:
+        for name, option in drawn(self._family).items():
+            setattr(self, name, option.check(options.get(name, option.default), name))
+        of_cell = {name: value for name, value in options.items() if name in self._family.options}
+        of_layer = {name: value for name, value in options.items() if name not in of_cell | drawn(self._family)}
+        of_cell |= {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
+        super().__init__(self._family(**of_cell), *sizes, **of_layer)
 
     def weights(self, suffix: str) -> list[Variable | None]:
         """Return the weights of a layer and direction; in training, weight dropout acts on `weight_hh`."""
@@ -461,14 +467,14 @@ class _OfFamily(Recurrent):
         masks = [(p, False) for p in self.zoneout] if any(self.zoneout) else []
         return masks + [(self.recurrent_dropout, True)] * (self.recurrent_dropout > 0)
 
-    def extra_repr(self) -> str:
-        """Return the text of `Recurrent.extra_repr` and the dropout probabilities that are not 0."""
-        text, zoneout = super().extra_repr(), self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
-        text += f", zoneout={zoneout}" if any(self.zoneout) else ""
-        text += f", recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
-        return text + (f", weight_dropout={self.weight_dropout}" if self.weight_dropout else "")
+    def _unusual(self) -> dict[str, Any]:
+        zoneout = self.zoneout if len(self.zoneout) > 1 else self.zoneout[0]
+        found = {"zoneout": zoneout} if any(self.zoneout) else {}
+        names = "recurrent_dropout", "weight_dropout"
+        return super()._unusual() | found | {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
+@layer_of(lstm_cell, LSTMOptions, Recurrent)
 class LSTM(_OfFamily):
     """Long short-term memory over rows with a LoD; the sequences of the last LoD level are the batch.
 
@@ -479,75 +485,8 @@ class LSTM(_OfFamily):
     `(num_layers * num_directions, sequences, hidden_size or proj_size)`, and `c_0` and `c_n` have `hidden_size` as
     their last axis.  An empty sequence keeps its initial states.
 
-    Parameters
-    ----------
-    input_size : int
-        Features of an input row.
-    hidden_size : int
-        Units of a layer in one direction.
-    num_layers : int
-        Layers; each further layer reads the outputs of the layer below it.
-    bias : bool
-        Whether the layers have biases.
-    dropout : float
-        Probability of zeroing an element between layers, in training.
-    bidirectional : bool
-        PyTorch's name for `direction="both"`.
-    dtype : data type
-        Data type of rows and weights: float32 or float64.
-    direction : {"forward", "backward", "both"}, optional
-        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
-    merge : {"concat", "sum", "mean"}
-        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
-    dropout_per : {"row", "sequence"}
-        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
-    recompute : bool or int
-        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
-        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
-    proj_size : int
-        The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.
-    peepholes : bool
-        Whether the gates also read the cell state, weighted by parameters `p_i_l{k}`, `p_f_l{k}` and `p_o_l{k}`.
-    coupled : bool
-        Whether the forget gate is 1 - i instead of having its own weights.
-    forget_gate : bool
-        Whether there is a forget gate; without it, the cell state is never scaled down.
-    cell_clip, proj_clip : float, optional
-        The largest absolute value of the cell state, and of a projected output.
-    clip : float, optional
-        The largest absolute value of the arguments of the gates' and the candidate's activations, as in onnxruntime.
-    activations : tuple of three
-        The activations of the gates, the candidate and the output.  Each is a name, or a tuple of a name and its
-        parameters.  Names: "tanh", "sigmoid", "relu", "identity", "affine", "leaky_relu", "thresholded_relu",
-        "scaled_tanh", "hard_sigmoid", "elu", "softsign", "softplus" and "silu".
-    zoneout : float, or one for h and one for c
-        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
-        (Krueger et al., 2017).
-    recurrent_dropout : float
-        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
-        Keskar and Socher, 2018).
-
-    Attributes
-    ----------
-    weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or the columns of the layer below)
-    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size or proj_size)
-    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), None if `bias` is False
-    weight_hr_l{k}[_reverse] : (proj_size, hidden_size), if there is a projection
-    p_i_l{k}[_reverse], p_f_l{k}[_reverse], p_o_l{k}[_reverse] : (hidden_size,), if there are peepholes
-        There are four gates i, f, g and o.  Without a forget gate, and if the gates are coupled, there are three, and
-        no `p_f`.
-
-    Raises
-    ------
-    ShapeError
-        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
-        shape of a state do not fit.
-    DTypeError
-        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
-        layer.
+    The four gates are i, f, g and o.  Without a forget gate, and if the gates are coupled, there are three, and no
+    vector `p_f`.
 
     Examples
     --------
@@ -562,24 +501,10 @@ class LSTM(_OfFamily):
     Source: the equations in `varlen_rnn.cells.lstm`; names, shapes and gate order i f g o of `torch.nn.LSTM`.
     """
 
-    _family = lstm_cell
-
-    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
-    @with_options(LSTMOptions, lstm_cell.defaults | _DEFAULTS)
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: DTypeLike = np.float32,
-        **options: Unpack[LSTMOptions],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, **options: Unpack[LSTMOptions]
     ) -> None:
-        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
-        super().__init__(others | options, input_size, hidden_size, num_layers, bias)
+        super().__init__(input_size, hidden_size, num_layers, bias, options=options)
         if options.get("proj_clip") is not None and not self.proj_size:
             raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
 
@@ -595,73 +520,26 @@ class LSTM(_OfFamily):
             """Return `y, (h_n, c_n)`; shapes are as in `Recurrent.forward`."""
 
 
-class GRU(_OfFamily):
+class _OfOneState(_OfFamily):
+    """The base of GRU and RNN, whose only state is `h`."""
+
+    @hinting(hx="its name is h_0")
+    def forward(
+        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
+    ) -> tuple[Variable, Variable]:
+        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
+        return super().forward(x, h_0, rows=rows)
+
+
+@layer_of(gru_cell, GRUOptions, Recurrent)
+class GRU(_OfOneState):
     """Gated recurrent units over rows with a LoD; the sequences of the last LoD level are the batch.
 
     A call `y, h_n = gru(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
     default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
     after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
     `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
-    initial state.
-
-    Parameters
-    ----------
-    input_size : int
-        Features of an input row.
-    hidden_size : int
-        Units of a layer in one direction.
-    num_layers : int
-        Layers; each further layer reads the outputs of the layer below it.
-    bias : bool
-        Whether the layers have biases.
-    dropout : float
-        Probability of zeroing an element between layers, in training.
-    bidirectional : bool
-        PyTorch's name for `direction="both"`.
-    dtype : data type
-        Data type of rows and weights: float32 or float64.
-    direction : {"forward", "backward", "both"}, optional
-        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
-    merge : {"concat", "sum", "mean"}
-        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
-    dropout_per : {"row", "sequence"}
-        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
-    recompute : bool or int
-        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
-        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
-    reset_after : bool
-        Whether the reset gate multiplies the recurrent product, as in PyTorch.  Otherwise it multiplies the product's
-        operand, which takes a second product per step.
-    origin_mode : bool
-        Whether the update gate multiplies the previous output, as in PyTorch; otherwise it multiplies the candidate.
-    clip : float, optional
-        The largest absolute value of the arguments of activations.
-    activations : tuple of two
-        The activations of the gates and the candidate, as in `LSTM`.
-    zoneout : float
-        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
-        (Krueger et al., 2017).
-    recurrent_dropout : float
-        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
-        Keskar and Socher, 2018).
-
-    Attributes
-    ----------
-    weight_ih_l{k}[_reverse] : (3 * hidden_size, input_size or the columns of the layer below)
-    weight_hh_l{k}[_reverse] : (3 * hidden_size, hidden_size)
-    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (3 * hidden_size,), None if `bias` is False
-
-    Raises
-    ------
-    ShapeError
-        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
-        shape of a state do not fit.
-    DTypeError
-        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
-        layer.
+    initial state.  The three gates are r, z and n.
 
     Examples
     --------
@@ -673,95 +551,21 @@ class GRU(_OfFamily):
     Source: the equations in `varlen_rnn.cells.gru`; names, shapes and gate order r z n of `torch.nn.GRU`.
     """
 
-    _family = gru_cell
-
-    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
-    @with_options(GRUOptions, gru_cell.defaults | _DEFAULTS)
     def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: DTypeLike = np.float32,
-        **options: Unpack[GRUOptions],
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, **options: Unpack[GRUOptions]
     ) -> None:
-        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
-        super().__init__(others | options, input_size, hidden_size, num_layers, bias)
-
-    @hinting(hx="its name is h_0")
-    def forward(
-        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
-    ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
-        return super().forward(x, h_0, rows=rows)
+        super().__init__(input_size, hidden_size, num_layers, bias, options=options)
 
 
-class RNN(_OfFamily):
+@layer_of(rnn_cell, RNNOptions, Recurrent)
+class RNN(_OfOneState):
     """Elman's recurrent network over rows with a LoD; the sequences of the last LoD level are the batch.
 
     A call `y, h_n = rnn(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
     default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
     after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
     `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
-    initial state.
-
-    Parameters
-    ----------
-    input_size : int
-        Features of an input row.
-    hidden_size : int
-        Units of a layer in one direction.
-    num_layers : int
-        Layers; each further layer reads the outputs of the layer below it.
-    nonlinearity : activation
-        "tanh", "relu", or another activation of the list in `LSTM`.
-    bias : bool
-        Whether the layers have biases.
-    dropout : float
-        Probability of zeroing an element between layers, in training.
-    bidirectional : bool
-        PyTorch's name for `direction="both"`.
-    dtype : data type
-        Data type of rows and weights: float32 or float64.
-    direction : {"forward", "backward", "both"}, optional
-        "backward" runs each sequence from its last row to its first; "both" runs it forward and backward.
-    merge : {"concat", "sum", "mean"}
-        How every layer joins the outputs of both directions: side by side, as their sum, or as their mean.
-    dropout_per : {"row", "sequence"}
-        Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
-    recompute : bool or int
-        Whether to save states only every `recompute` steps in training, and to recompute the rest in the backward pass.
-        True means the square root of the longest length.  Not together with `zoneout` or `recurrent_dropout`.
-    clip : float, optional
-        The largest absolute value of the activation's argument.
-    zoneout : float
-        In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation
-        (Krueger et al., 2017).
-    recurrent_dropout : float
-        In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal
-        and Ghahramani, 2016).
-    weight_dropout : float
-        In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity,
-        Keskar and Socher, 2018).
-
-    Attributes
-    ----------
-    weight_ih_l{k}[_reverse] : (hidden_size, input_size or the columns of the layer below)
-    weight_hh_l{k}[_reverse] : (hidden_size, hidden_size)
-    bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (hidden_size,), None if `bias` is False
-
-    Raises
-    ------
-    ShapeError
-        If a size, a probability or a combination of options is not possible; in a call, if the columns of `x` or the
-        shape of a state do not fit.
-    DTypeError
-        If `dtype` is neither float32 nor float64, or a size is no int; in a call, if `x` has another data type than the
-        layer.
+    initial state.  There is one gate.
 
     Examples
     --------
@@ -773,10 +577,6 @@ class RNN(_OfFamily):
     Source: the equations in `varlen_rnn.cells.rnn`; names and shapes of `torch.nn.RNN`.
     """
 
-    _family = rnn_cell
-
-    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
-    @with_options(RNNOptions, rnn_cell.defaults | _DEFAULTS)
     def __init__(
         self,
         input_size: int,
@@ -784,18 +584,7 @@ class RNN(_OfFamily):
         num_layers: int = 1,
         nonlinearity: Activation = "tanh",
         bias: bool = True,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: DTypeLike = np.float32,
         **options: Unpack[RNNOptions],
     ) -> None:
-        others: Any = {"dropout": dropout, "bidirectional": bidirectional, "dtype": dtype}
-        super().__init__(others | options, input_size, hidden_size, num_layers, bias, activation=nonlinearity)
-
-    @hinting(hx="its name is h_0")
-    def forward(
-        self, x: Rows, h_0: Rows | None = None, *, rows: Mapping[str, Rows] | None = None
-    ) -> tuple[Variable, Variable]:
-        """Return `y, h_n`; shapes are as in `Recurrent.forward`."""
-        return super().forward(x, h_0, rows=rows)
+        given = {**options, "activation": nonlinearity}
+        super().__init__(input_size, hidden_size, num_layers, bias, options=given)

@@ -1,26 +1,39 @@
-"""The types of the options of recurrent layers; defaults and checks are where an option is used.
+"""The options of RNN, GRU and LSTM: their types, and signatures and docstrings made of the tables that say the rest.
 
-LSTM, GRU and RNN take their options as `**options: Unpack[LSTMOptions]` (PEP 692), so type checkers know each option.
-`with_options` makes signatures show each option with its default.
+`Recurrent` documents the options of every layer, a family of cells has the table of its own options, and `drawn` has
+the options for which a layer draws numbers.  Type checkers take the types of options from
+`**options: Unpack[LSTMOptions]` (PEP 692).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
+from numpy.typing import DTypeLike
+
+from varlen_rnn.cells.family import Family
+from varlen_rnn.cells.options import Option
+from varlen_rnn.errors import NO_BATCH_AXIS, NO_DEVICE, ShapeError, hinting, shown
+from varlen_rnn.nn.functional import check_probability
 from varlen_rnn.nn.losses import Per
 
-F = TypeVar("F", bound=Callable)
+T = TypeVar("T", bound=type)
 Way: TypeAlias = Literal["forward", "backward", "both"]
 Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
 Merge: TypeAlias = Literal["concat", "sum", "mean"]
+RENAMED = {"nonlinearity": "activation"}  # an argument of a layer, and the option of its cells
 
 
 class LayerOptions(TypedDict, total=False):
     """The options that `RNN`, `GRU` and `LSTM` share."""
 
+    dropout: float
+    bidirectional: bool
+    dtype: DTypeLike
     direction: Way | None
     merge: Merge
     dropout_per: Per
@@ -58,16 +71,81 @@ class LSTMOptions(LayerOptions, total=False):
     zoneout: float | tuple[float, float]
 
 
-def with_options(options: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Return a decorator that replaces `**options` in a function's signature by the keys of a TypedDict."""
+def _probability(p: Any, name: str) -> float:
+    """Return a probability as a Python float, or raise if it is none."""
+    check_probability(p, name)
+    return float(p)
 
-    def show(function: F) -> F:
+
+@functools.cache
+def drawn(family: Family) -> dict[str, Option]:
+    """Return the options for which a layer of a family draws numbers, by name."""
+    states = family().states
+
+    def probabilities(given: Any, name: str) -> tuple[float, ...]:
+        several = given if isinstance(given, (tuple, list)) else [given] * len(states)
+        if len(several) != len(states):
+            raise ShapeError(name, expected=f"one probability, or {len(states)}", got=shown(given))
+        return tuple(_probability(p, name) for p in several)
+
+    kind = "float" if len(states) == 1 else f"float, or one for {' and one for '.join(states)}"
+    zoneout = (
+        "In training, the probability that a unit keeps its previous state; in evaluation, states are the expectation "
+        "(Krueger et al., 2017)."
+    )
+    recurrent_dropout = (
+        "In training, the probability that a unit is zeroed in the recurrent products, at all steps of a sequence (Gal "
+        "and Ghahramani, 2016)."
+    )
+    weight_dropout = (
+        "In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity, "
+        "Keskar and Socher, 2018)."
+    )
+    return {
+        "zoneout": Option(0.0, probabilities, kind, zoneout),
+        "recurrent_dropout": Option(0.0, _probability, "float", recurrent_dropout),
+        "weight_dropout": Option(0.0, _probability, "float", weight_dropout),
+    }
+
+
+def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
+    """Return a decorator for the layer of a family: its signature and docstring show each option.
+
+    Parameters
+    ----------
+    family : Family
+    options : TypedDict
+        The types of the options that `__init__` takes as `**options`.
+    base : class
+        The class whose docstring documents the options of every layer, its attributes and its errors.
+    """
+
+    def show(cls: T) -> T:
+        layer: Any = cls
+        layer._family, function = family, layer.__init__
         signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
+        defaults = {p.name: p.default for p in inspect.signature(base).parameters.values()} | family.defaults
+        defaults |= {name: option.default for name, option in drawn(family).items()}
         parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         for name, kind in options.__annotations__.items():
             kind = getattr(kind, "__forward_arg__", kind)  # the annotation as text
             parameters.append(inspect.Parameter(name, keyword, default=defaults[name], annotation=kind))
-        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return function
+        function.__signature__ = signature.replace(parameters=parameters)
+        layer.__init__ = hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)(function)
+        if layer.__doc__:  # `python -OO` drops docstrings
+            layer.__doc__ = _documented(layer.__doc__, [p.name for p in parameters[1:]], family, base.__doc__)
+        return cls
 
     return show
+
+
+def _documented(own: str, names: Sequence[str], family: Family, base: str) -> str:
+    """Return the docstring of a layer: its own, with parameters, attributes and errors before the examples."""
+    sections = dict(re.findall(r"^(\w+)\n-+\n(.*?)(?:\n\n(?=\w+\n-)|\Z)", inspect.cleandoc(base), re.M | re.S))
+    entries = {text.partition(" : ")[0]: text for text in re.findall(r"^\w.*(?:\n .*)*", sections["Parameters"], re.M)}
+    entries |= {name: option.documented(name) for name, option in {**family.options, **drawn(family)}.items()}
+    entries |= {name: family.options[own].documented(name) for name, own in RENAMED.items() if own in family.options}
+    sections["Parameters"] = "\n".join(entries[name] for name in names)
+    head, heading, rest = inspect.cleandoc(own).partition("Examples\n--------\n")
+    shared = [f"{name}\n{'-' * len(name)}\n{sections[name]}\n\n" for name in ("Parameters", "Attributes", "Raises")]
+    return "".join([head, *shared, heading, rest])
