@@ -93,16 +93,11 @@ class _Offsets(NamedTuple):
     none: Any
 
 
-def memory_of(depth, depth_v, width):
-    """Return how many elements of memory a thread needs."""
+def scratch_of(depth, depth_v, width):
+    """Return how many elements, and how many int64 offsets, a thread needs."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     panels = KEYS * (depth + depth_v + 2) + padded * (KEYS + 1) + (padded + padded_v) * (QUERIES + 1)
-    return panels + 4 * QUERIES * KEYS + QUERIES * padded + KEYS * (padded + padded_v)
-
-
-def offsets_of():
-    """Return how many int64 offsets a thread needs."""
-    return 7 * KEYS
+    return panels + 4 * QUERIES * KEYS + QUERIES * padded + KEYS * (padded + padded_v), 7 * KEYS
 
 
 @cpu_inlined

@@ -76,15 +76,10 @@ class _Memory(NamedTuple):
     no_rows: Any
 
 
-def memory_of(depth, depth_v, width):
-    """Return how many elements of memory a thread needs."""
+def scratch_of(depth, depth_v, width):
+    """Return how many elements, and how many int64 offsets, a thread needs."""
     padded = -(-depth_v // width) * width
-    return KEYS * (depth + 1) + padded * (KEYS + 1) + QUERIES * KEYS + CHUNK * (padded + 2)
-
-
-def offsets_of():
-    """Return how many int64 offsets a thread needs."""
-    return 4 * KEYS
+    return KEYS * (depth + 1) + padded * (KEYS + 1) + QUERIES * KEYS + CHUNK * (padded + 2), 4 * KEYS
 
 
 @cpu_inlined

@@ -13,8 +13,6 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -158,12 +156,9 @@ def _watcher_of(pairs, records):
 class Leaves:
     """Where the gradients of a pass end: in the `grad` of leaves, each in memory of its own."""
 
-    scales: Mapping[int, float] = MappingProxyType(
-        {}
-    )  # factors of the gradients that arrive at outputs, by the number of their record
-
     def __init__(self, apply, gradient_like):
         self._apply, self._gradient_like = apply, gradient_like
+        self.scales = {}  # {number of a record: factor of the gradients that arrive at its outputs}
         self._late = {}  # {leaf: gradients} to sum at the end
         self._owned = {}  # arrays that a leaf or a caller holds, by identity, so that no two share memory
 

@@ -1,0 +1,67 @@
+"""Work items of a kernel over sequences: a head of a chunk of a sequence, and scratch for each thread that takes them.
+
+Sequences of 5 and 2 rows, in chunks of at most 4 rows, have three tasks for each head: rows 0 to 4, 4 to 5, and 5 to 7.
+A kernel `kernel(shard, num_shards, code, counters, tasks, numbers, offsets, it)` takes the numbers of tasks by `arrive`
+from the first counter until there are no more; row `shard` of `numbers` and of `offsets` is its thread's scratch.
+"""
+
+import numpy as np
+
+from varlen_rnn.products.sync import COUNTER
+from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
+
+
+def tasks_of(offsets, chunk, heads, costs, *columns):
+    """Return a row of int64 for each task: head, first row, end of rows, and the entries of its sequence in `columns`.
+
+    The most expensive tasks come first.  A sequence without rows has a task for each head.
+
+    Parameters
+    ----------
+    offsets : (sequences + 1,) int64, in rows
+    chunk : int
+        The most rows of a task.
+    heads : int
+    costs : (sequences,)
+        The cost of a row.
+    *columns : (sequences,) int64
+
+    Examples
+    --------
+    >>> offsets = np.array([0, 2, 7])
+    >>> tasks_of(offsets, 4, 1, np.ones(2), offsets[:-1]).tolist()
+    [[0, 2, 6, 2], [0, 0, 2, 0], [0, 6, 7, 2]]
+    """
+    pieces = np.maximum(1, -(-np.diff(offsets) // chunk))
+    sequence = np.repeat(np.arange(len(pieces)), pieces)
+    number = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = offsets[sequence] + number * chunk
+    end = np.minimum(first + chunk, offsets[sequence + 1])
+    order = np.argsort(-(end - first) * costs[sequence], kind="stable")
+    rows = np.stack([first, end, *(column[sequence] for column in columns)], axis=1)[order]
+    return np.column_stack([np.tile(np.arange(heads), len(rows)), np.repeat(rows, heads, axis=0)])
+
+
+def run_tasks(kernel, code, tasks, scratch, work, like, it):
+    """Run a kernel over tasks on as many threads as the work needs.
+
+    Parameters
+    ----------
+    kernel : engine kernel
+    code : tuple of int
+        The addresses of compiled functions that it calls.
+    tasks : the result of `tasks_of`
+    scratch : (int, int)
+        How many elements of the type of `like`, and how many int64, a thread needs.
+    work : int
+        Multiply-adds of all tasks.
+    like : array
+    it : tuple
+        The arrays and numbers of the call.
+    """
+    if len(tasks):
+        shards = count_shards(work, len(tasks))
+        numbers, offsets = empty((shards, scratch[0]), like), np.empty((shards, scratch[1]), np.int64)
+        counters = np.zeros(COUNTER, np.int64)
+        for_each_shard(kernel, code, counters, tasks, numbers, offsets, it, num_shards=shards)
