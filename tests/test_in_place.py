@@ -12,8 +12,8 @@ from varlen_rnn.nn import Buffer, Embedding, Linear, Parameter
 from varlen_rnn.program.checker import examples_of
 from varlen_rnn.runtime import cuda
 from varlen_rnn.tape import gradient
+from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.operator import OPERATORS, find
-from varlen_rnn.tape.variable import propagate
 
 UPDATES = {
     "+=": (lambda p, y: p.__iadd__(y), np.add),

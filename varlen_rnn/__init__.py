@@ -58,11 +58,12 @@ from varlen_rnn.runtime.precision import get_float32_matmul_precision, set_float
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape import elsewhere
+from varlen_rnn.tape.backward import backward
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.inspect import GradientReport, inspect_gradients
 from varlen_rnn.tape.modes import grad_enabled, no_grad
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import Variable, backward
+from varlen_rnn.tape.variable import Variable
 
 __all__ = [
     "BlockDesc",

@@ -48,10 +48,11 @@ from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.runtime.device import host_numbers
+from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import missing_name
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, operand, required
+from varlen_rnn.tape.variable import Variable, apply, apply_detached, apply_list, as_variable, required
 from varlen_rnn.typing import Rows
 
 __all__ = [

@@ -24,9 +24,10 @@ from varlen_rnn.ops.sequence.structure import lod_reset
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.runtime.device import host_numbers, on_device
+from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Symbol
-from varlen_rnn.tape.variable import Variable, apply, as_variable, constant, operand, required
+from varlen_rnn.tape.variable import Variable, apply, as_variable, constant, required
 from varlen_rnn.typing import Rows
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]

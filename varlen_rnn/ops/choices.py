@@ -13,10 +13,11 @@ from varlen_rnn.kernels import activations as kernels
 from varlen_rnn.kernels import arithmetic
 from varlen_rnn.ops.elementwise import binary, examples_of_two, grad_like, of_two, with_lod
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import broadcast_shape, check_same_dtype, check_tensor, shared_lod
 from varlen_rnn.tape.declare import Operator, Options, operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply, operand
+from varlen_rnn.tape.variable import apply
 
 _BOOL = np.dtype(np.bool_)
 

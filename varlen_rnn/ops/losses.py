@@ -12,10 +12,11 @@ from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers
+from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply, operand
+from varlen_rnn.tape.variable import apply
 
 
 @operator(outputs=("loss", "log_probabilities"), intermediate=("log_probabilities",), rows="each")

@@ -9,10 +9,11 @@ from varlen_rnn.kernels.reductions import max_over, min_over, share_among_equal,
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-from varlen_rnn.tape.variable import apply, operand
+from varlen_rnn.tape.variable import apply
 
 _COUNTS = np.dtype(np.int64)  # of bools and integers, which `Variable.sum` converts before
 

@@ -26,10 +26,12 @@ from varlen_rnn.runtime.device import moved, on_device, overwrite, zeros
 from varlen_rnn.runtime.maps import zeros_beside
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import find_rows, names_of, shard_name
+from varlen_rnn.tape.backward import backward
+from varlen_rnn.tape.in_place import prepared
 from varlen_rnn.tape.modes import recorded, recorder
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.values import zeros_like
-from varlen_rnn.tape.variable import Variable, backward, prepared
+from varlen_rnn.tape.variable import Variable
 
 _STATES = slice(3, None)  # an update's inputs after the parameter, the gradient and the learning rate are states
 _FASTER = "leave it out: there is one implementation"

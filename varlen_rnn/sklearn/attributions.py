@@ -21,8 +21,9 @@ from varlen_rnn.errors import count
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.sklearn.missing import Filling
 from varlen_rnn.sklearn.network import Network
+from varlen_rnn.tape.backward import backward
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, backward
+from varlen_rnn.tape.variable import Variable
 
 _INCOMPLETE = 0.05  # the share of the largest difference of predictions that a sum of attributions may miss
 

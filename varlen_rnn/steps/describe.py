@@ -12,10 +12,11 @@ from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.steps import ahead
 from varlen_rnn.steps.lower import SIZES_UNKNOWN, Lowered, lower
 from varlen_rnn.steps.lower import Block as StepBlock
+from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.index import index_to_text
 from varlen_rnn.tape.modes import grad_enabled, recorder, recording
 from varlen_rnn.tape.spec import describe
-from varlen_rnn.tape.variable import Variable, propagate, required
+from varlen_rnn.tape.variable import Variable, required
 
 
 class Names(NamedTuple):

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import numpy as np
 
@@ -20,11 +20,24 @@ from varlen_rnn.errors import (
     numpy_names,
     shown,
 )
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.runtime.device import on_device
+from varlen_rnn.tape.spec import Symbol, UnknownSize
 from varlen_rnn.typing import Rows
 
+T = TypeVar("T")
 V = TypeVar("V", bound="ArrayMethods[Any]")
+_UNKNOWN = UnknownSize(-1)
 _DDOF = "its name is ddof, as in NumPy: 1 divides by n - 1"
 _of_moments = hinting(**NUMPY_NAMES, unbiased=_DDOF, correction=_DDOF)
+
+
+class _Elements(int):
+    """The number of elements, which is no method as in PyTorch."""
+
+    def __call__(self, *_: Any) -> NoReturn:
+        raise TypeError("Variable.size is the number of elements, as in NumPy (write x.shape, or x.shape[axis])")
 
 
 class ArrayMethods(Generic[V]):
@@ -32,21 +45,31 @@ class ArrayMethods(Generic[V]):
 
     __slots__ = ()
     value: Any
+    name: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the value."""
-        raise NotImplementedError
+        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that is known only in a run."""
+        shape = self.value.shape
+        return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The data type of the value."""
+        return self.value.dtype
 
     @property
     def ndim(self) -> int:
         """The rank of the value."""
-        raise NotImplementedError
+        return len(self.value.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
-        raise NotImplementedError
+        """The number of elements, as of an array of NumPy; `shape` is PyTorch's `size()`."""
+        if any(n < 0 for n in self.value.shape):
+            got = f"shape {tuple(self.value.shape)}"
+            raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
+        return _Elements(math.prod(self.value.shape))
 
     # Set on `Variable` where they are defined: functions that apply an operator, and one that multiplies matrices.
     _apply: ClassVar[Callable[..., Any]]
@@ -54,8 +77,63 @@ class ArrayMethods(Generic[V]):
     _product: ClassVar[Callable[..., Any]]
 
     def _operand(self, value: Rows) -> Any:
-        """Return a value as the other operand of an operator."""
-        raise NotImplementedError
+        return operand(value, self)
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+        return self.size
+
+    def numpy(self) -> np.ndarray:
+        """Return the values as an array, which shares the memory of the value and remembers no gradient.
+
+        Raises
+        ------
+        PlaceError
+            The value is on a CUDA device: `x.cpu().numpy()` copies it.
+        ProgramError
+            A variable of a program, which has no values.
+        DTypeError
+            SelectedRows: `value.to_dense()` returns all rows.
+
+        Examples
+        --------
+        >>> from varlen_rnn import Variable
+        >>> (Variable([1.0, 2.0], requires_grad=True) * 2.0).numpy()
+        array([2., 4.])
+        """
+        return np.asarray(self)
+
+    def item(self) -> float:
+        """Return the value of a single number as a Python number; from a CUDA device, this waits and copies it."""
+        self._check_single("item of a Variable")
+        return self.value.data.item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
+        return bool(self.item())
+
+    def _check_single(self, what: str, hint: str | None = None) -> None:
+        value = self.value.data if isinstance(self.value, LoDTensor) else np.asarray(self.value)
+        if value.size != 1:
+            raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
+        if self.shape[0] < 0:
+            raise ProgramError(
+                f"rows of {self.name!r}", expected="a known number", got="a number that is known only in a run"
+            )
+        return self.shape[0]
 
     @numpy_names
     def sum(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> V:
@@ -417,3 +495,45 @@ class ArrayMethods(Generic[V]):
 
     def __rmatmul__(self, rows: Rows) -> V:
         return self._product(self._operand(rows), self)
+
+
+def no_variables(value: T) -> T:
+    """Return a value, or raise if it is a list of Variables, because an array of them would have no gradient."""
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], ArrayMethods):
+        got = f"a {type(value).__name__} that begins with a Variable"
+        hint = "a recurrent layer returns (y, states): pass y; concat joins Variables"
+        raise DTypeError("value", expected="a Variable or an array", got=got, hint=hint)
+    return value
+
+
+def operand(value: Rows, like: V) -> V | LoDTensor:
+    """Return a value as an operand for an operator whose other operand is the Variable `like`.
+
+    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other
+    values keep their data type, and operators refuse mixed data types.
+    """
+    if isinstance(value, (ArrayMethods, LoDTensor)):
+        return value
+    if isinstance(value, UnknownSize):
+        return value + 0  # this raises the error
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+        value = float(value) if value.dtype.kind == "f" else value.item()  # `item` of a longdouble is one
+    if isinstance(value, (int, float)):
+        return LoDTensor.wrap(_number(value, like.dtype))
+    rows = as_rows(no_variables(value), "an operand")
+    is_mask = rows.dtype.kind == "b" and not on_device(rows)
+    if isinstance(value, (list, tuple)) and not is_mask and rows.dtype != like.dtype:
+        got = f"a {type(value).__name__} that NumPy reads as {rows.dtype}"
+        hint = "np.array(values, x.dtype) has the other operand's data type"
+        raise DTypeError("an operand", expected=f"{like.dtype}, as the other operand", got=got, hint=hint)
+    return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
+
+
+def _number(value: float, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
+        expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
+        raise DTypeError("number", expected=expected, got=shown(value))
+    try:
+        return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
+    except OverflowError as error:
+        raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error

@@ -18,10 +18,11 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, ProgramError, count, shown
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.backward import first_gradient, propagate
 from varlen_rnn.tape.gradient import Leaves, Pass, Record, reachable
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import Value
-from varlen_rnn.tape.variable import Variable, first_gradient, propagate
+from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 _MOST_LINES = 60  # the most operators in a printed report, as in pandas; the first and the last ones are shown

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Self, TypeVar, overload
+from typing import Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,47 +11,34 @@ from numpy.typing import DTypeLike
 from varlen_rnn import foreign
 from varlen_rnn.errors import (
     DTypeError,
-    InputError,
-    PlaceError,
     ProgramError,
     ShapeError,
     check_flag,
     hinting,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows, check_no_gradient
-from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, interface_of, lines_of_levels
+from varlen_rnn.rows.checks import check_no_gradient
+from varlen_rnn.rows.lod import LoD, LoDTensor, interface_of, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import beside, on_device, overwrite
 from varlen_rnn.runtime.device_array import DeviceArray
-from varlen_rnn.runtime.place import CUDA, HOST, Place
+from varlen_rnn.runtime.place import HOST, Place
 from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.tape import origins
-from varlen_rnn.tape.array_methods import ArrayMethods
+from varlen_rnn.tape.array_methods import ArrayMethods, no_variables, operand
 from varlen_rnn.tape.elsewhere import answering, own_names
-from varlen_rnn.tape.gradient import Pass, Record, hooks_of, was_updated
+from varlen_rnn.tape.gradient import Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
 from varlen_rnn.tape.modes import EVALUATING, GRAD_ENABLED, RECORDER
 from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.origins import Detached, Origin
-from varlen_rnn.tape.places import check_places
-from varlen_rnn.tape.run import check_in_place, raise_from, run
-from varlen_rnn.tape.spec import VALUES, Symbol, UnknownSize, Value, describe
+from varlen_rnn.tape.run import run
+from varlen_rnn.tape.spec import VALUES, Symbol, Value
 from varlen_rnn.tape.ufuncs import call_function, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
-T = TypeVar("T")
-_UNKNOWN = UnknownSize(-1)
 _ONE_PASS = "leave it out: a pass frees its records, so compute the loss again, or add losses up before"
-
-
-class _Elements(int):
-    """The number of elements, which is no method as in PyTorch."""
-
-    def __call__(self, *_: Any) -> NoReturn:
-        raise TypeError("Variable.size is the number of elements, as in NumPy (write x.shape, or x.shape[axis])")
 
 
 _new = object.__new__  # looked up once, because every operator makes Variables
@@ -118,6 +104,7 @@ class Variable(ArrayMethods["Variable"]):
     )  # fmt: skip
 
     __array_ufunc__ = _Ufuncs()
+    _send_back: ClassVar[Callable[..., None]]  # set by `tape.backward`, which makes Variables
     shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
 
     def __init__(
@@ -126,7 +113,7 @@ class Variable(ArrayMethods["Variable"]):
         if isinstance(value, Variable):
             check_no_gradient(value, type(self).__name__, "the Variable itself keeps the gradient")
             value = value.value
-        self.value: Any = value if isinstance(value, VALUES) else LoDTensor(_no_variables(value))
+        self.value: Any = value if isinstance(value, VALUES) else LoDTensor(no_variables(value))
         if requires_grad:
             self._check_floating()
         self.requires_grad, self.persistable = requires_grad, persistable
@@ -191,30 +178,6 @@ class Variable(ArrayMethods["Variable"]):
             self._name = name
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the value: `(rows, ...)`; in a program, -1 is a size that is known only in a run."""
-        shape = self.value.shape
-        return tuple(_UNKNOWN if n == -1 else n for n in shape) if isinstance(self.value, Symbol) else shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The data type of the value."""
-        return self.value.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The rank of the value."""
-        return len(self.value.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements, as of an array of NumPy; `shape` is PyTorch's `size()`."""
-        if any(n < 0 for n in self.value.shape):
-            got = f"shape {tuple(self.value.shape)}"
-            raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
-        return _Elements(math.prod(self.value.shape))
-
-    @property
     def device(self) -> Place:
         """Where the value is: `device('cpu')` or `device('cuda:0')`."""
         if isinstance(self.value, Symbol):
@@ -254,34 +217,11 @@ class Variable(ArrayMethods["Variable"]):
             return self
         values = [self.value.to(place)]
         is_recorded = self.requires_grad and GRAD_ENABLED.get()
-        return _results(values, Record(_TO, [self], values, {"device": place}) if is_recorded else None)[0]
+        return variables_of(values, Record(_TO, [self], values, {"device": place}) if is_recorded else None)[0]
 
     def cpu(self) -> Variable:
         """Return this value on the host, as `to("cpu")` does."""
         return self.to(HOST)
-
-    def numel(self) -> int:
-        """Return the number of elements."""
-        return self.size
-
-    def numpy(self) -> np.ndarray:
-        """Return the values as an array, which shares the memory of the value and remembers no gradient.
-
-        Raises
-        ------
-        PlaceError
-            The value is on a CUDA device: `x.cpu().numpy()` copies it.
-        ProgramError
-            A variable of a program, which has no values.
-        DTypeError
-            SelectedRows: `value.to_dense()` returns all rows.
-
-        Examples
-        --------
-        >>> (Variable([1.0, 2.0], requires_grad=True) * 2.0).numpy()
-        array([2., 4.])
-        """
-        return np.asarray(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Set whether `backward` leaves a gradient here; return this Variable.
@@ -315,29 +255,6 @@ class Variable(ArrayMethods["Variable"]):
     def lod(self) -> list[list[int]]:
         """Return the offset form of the value's LoD."""
         return self.value.lod()
-
-    def item(self) -> float:
-        """Return the value of a single number as a Python number; from a CUDA device, this waits and copies it."""
-        self._check_single("item of a Variable")
-        return self.value.data.item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
-        return bool(self.item())
-
-    def _check_single(self, what: str, hint: str | None = None) -> None:
-        value = self.value.data if isinstance(self.value, LoDTensor) else np.asarray(self.value)
-        if value.size != 1:
-            raise ShapeError(what, expected="a single number", got=f"shape {self.shape}", hint=hint)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else str(self)
 
     def detach(self) -> Variable:
         """Return a Variable of the same value that remembers nothing."""
@@ -394,7 +311,7 @@ class Variable(ArrayMethods["Variable"]):
     @hinting(retain_graph=_ONE_PASS, create_graph=_ONE_PASS)
     def backward(self, gradient: Rows | None = None) -> None:
         """Leave the gradient of this variable in the `grad` of every leaf that requires one; see `backward`."""
-        backward(self, gradient)
+        self._send_back(gradient)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> HookHandle:
         """Call a function with the gradient of this Variable, in every pass, before it goes further back.
@@ -493,9 +410,6 @@ class Variable(ArrayMethods["Variable"]):
         """Return the names of attributes, without names that only raise an error with a hint."""
         return own_names(type(self), object.__dir__(self))
 
-    def _operand(self, value: Rows) -> Variable | LoDTensor:
-        return operand(value, self)
-
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
         """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
         is_leaf = self.record is None and not isinstance(self.value, Symbol)
@@ -562,15 +476,6 @@ class Variable(ArrayMethods["Variable"]):
             raise AttributeError("this Variable requires a gradient, which another library would lose: use detach()")
         return interface_of(getattr(self.value, "_data", None))
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
-        if self.shape[0] < 0:
-            raise ProgramError(
-                f"rows of {self.name!r}", expected="a known number", got="a number that is known only in a run"
-            )
-        return self.shape[0]
-
     def __iter__(self) -> Iterator[Variable]:
         return (self[index] for index in range(len(self)))
 
@@ -629,16 +534,7 @@ def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
     return apply("batched_matmul", x, y) if len(y.shape) > 2 else apply("matmul", x, y, None, transposed=False)
 
 
-def _no_variables(value: T) -> T:
-    """Return a value, or raise if it is a list of Variables, because an array of them would have no gradient."""
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Variable):
-        got = f"a {type(value).__name__} that begins with a Variable"
-        hint = "a recurrent layer returns (y, states): pass y; concat joins Variables"
-        raise DTypeError("value", expected="a Variable or an array", got=got, hint=hint)
-    return value
-
-
-def _results(values: list[Value], record: Record | None = None) -> list[Variable]:
+def variables_of(values: list[Value], record: Record | None = None) -> list[Variable]:
     """Wrap the results of an operator in Variables, without the checks of the constructor, to save time."""
     results, requires_grad = [], record is not None
     for position, value in enumerate(values):
@@ -708,7 +604,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
                     if op.passed_to is None or _needs_gradient(op, variables):
                         record = Record(op, variables, results, attrs)
                     break
-        outputs = _results(results, record)
+        outputs = variables_of(results, record)
         if origins.kept and record is None and into is None and mode is not False and not EVALUATING.get():
             origins.note(op, variables, results, attrs, outputs)  # under `no_grad`, too, but not of a backward pass
     return outputs[0] if len(outputs) == 1 else outputs
@@ -720,52 +616,6 @@ def _needs_gradient(op: Op, variables: Sequence[Variable | None]) -> bool:
         if variable is not None and variable.requires_grad and op.passes_to(position):
             return True
     return False
-
-
-def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
-    """Check groups of Variables; return a function that runs an operator on each group to update it in place.
-
-    Parameters
-    ----------
-    op_type : str
-    groups : dict of str to list of Variables or values
-        The operator's inputs, by their names in errors.
-
-    Raises
-    ------
-    InputError
-        If an input does not fit; nothing was changed.
-    """
-    op, is_recording = find(op_type), RECORDER.get() is not None
-    ready = []
-    for name, given in groups.items():
-        try:
-            variables = [as_variable(value) for value in given]
-            values = [variable.value for variable in variables]
-            op.specs([describe(value) for value in values], attrs)
-            if device_array.in_use:
-                check_places(op, values)
-            check_in_place(op, values)
-            if not is_recording and any(isinstance(value, Symbol) for value in values):
-                raise ProgramError(op_type, expected="values", got="a variable of a program")
-        except InputError as error:
-            raise type(error)(f"{name}, {error}") from error
-        ready.append((variables, values))
-
-    def run_all() -> None:
-        for variables, values in ready:
-            if is_recording:
-                apply(op_type, *variables, **attrs)
-                continue
-            try:
-                op.forward(*values, **attrs)
-            except Exception as error:
-                raise_from(op, values, error)
-            finally:  # even after an interrupt
-                for position in op.in_place:
-                    was_updated(variables[position])
-
-    return run_all
 
 
 def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
@@ -783,42 +633,9 @@ Variable._apply, Variable._apply_detached = staticmethod(apply), staticmethod(ap
 Variable._product = staticmethod(_product)
 
 
-def operand(value: Rows, like: Variable) -> Variable | LoDTensor:
-    """Return a value as an operand for an operator whose other operand is the Variable `like`.
-
-    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other
-    values keep their data type, and operators refuse mixed data types.
-    """
-    if isinstance(value, (Variable, LoDTensor)):
-        return value
-    if isinstance(value, UnknownSize):
-        return value + 0  # this raises the error
-    if isinstance(value, np.generic) and value.dtype.kind in "fiub":
-        value = float(value) if value.dtype.kind == "f" else value.item()  # `item` of a longdouble is one
-    if isinstance(value, (int, float)):
-        return LoDTensor.wrap(_number(value, like.dtype))
-    rows = as_rows(_no_variables(value), "an operand")
-    is_mask = rows.dtype.kind == "b" and not on_device(rows)
-    if isinstance(value, (list, tuple)) and not is_mask and rows.dtype != like.dtype:
-        got = f"a {type(value).__name__} that NumPy reads as {rows.dtype}"
-        hint = "np.array(values, x.dtype) has the other operand's data type"
-        raise DTypeError("an operand", expected=f"{like.dtype}, as the other operand", got=got, hint=hint)
-    return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
-
-
 def constant(array: np.ndarray, like: Variable) -> Variable:
     """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
     return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
-
-
-def _number(value: float, dtype: np.dtype) -> np.ndarray:
-    if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
-        expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
-        raise DTypeError("number", expected=expected, got=shown(value))
-    try:
-        return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
-    except OverflowError as error:
-        raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
 
 
 def _of_device_arrays(op_type: str, *inputs: Any) -> Any:
@@ -831,119 +648,3 @@ def _of_device_arrays(op_type: str, *inputs: Any) -> Any:
 
 
 DeviceArray._apply = staticmethod(_of_device_arrays)
-
-
-def backward(loss: Variable, gradient: Rows | None = None) -> None:
-    """Add the gradient of `loss` to the `grad` of every leaf Variable that requires one.
-
-    In a program, the gradient of a variable is a variable named `name@GRAD`.
-
-    Several threads may call it at the same time, also for the same leaves: no gradient is lost, only the order of the
-    additions is open.  If two passes meet the same record, one of them raises.  Setting `grad` to None meanwhile drops
-    the gradients that arrived before.  Parameters must not change until the pass ends.  After an error or an interrupt
-    in mid-pass, only some leaves have their gradients: set `grad` to None, and compute the loss again.
-
-    Parameters
-    ----------
-    loss : Variable
-        A single number, unless `gradient` is given.
-    gradient : array_like or number, optional
-        The gradient of `loss`, of its shape and data type; a Python number has any.  By default 1.
-
-    Raises
-    ------
-    ProgramError
-        If nothing requires a gradient, if the records were passed before, or if a parameter was updated since the
-        forward pass by an optimizer, `assign`, `load_state_dict` or an `Executor`.  A direct change of the array, such
-        as `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
-    ShapeError, DTypeError
-        If `loss` is not a Variable with a single number, `gradient` is not like it, or a `grad` holds no gradient.
-
-    Examples
-    --------
-    >>> x = Variable([1.0, 2.0], requires_grad=True)
-    >>> backward((x * x).sum()); x.grad
-    array([2., 4.])
-    >>> backward(x * x, gradient=[1.0, 10.0]); x.grad
-    array([ 4., 44.])
-    """
-    if RECORDER.get() is not None:
-        _check_no_hooks(RECORDER.get().leaves())
-    propagate([loss], [first_gradient(loss, gradient, "backward")])
-
-
-def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
-    """Raise if a leaf of a program has a hook or is replicated, because a run of the program would ignore both."""
-    for name, leaf in leaves.items():
-        if leaf.hooks is not None and leaf.hooks.watcher is not None:
-            got, hint = f"{name!r}, which is replicated", "distributed.ReplicatedProgram runs a program on ranks"
-            raise ProgramError("backward in a program", expected="leaves of one process", got=got, hint=hint)
-        if leaf.hooks is not None and any(leaf.hooks):
-            got, hint = f"a hook of {name!r}", "remove it, or add an operator that changes the gradient"
-            raise ProgramError("backward in a program", expected="leaves without hooks", got=got, hint=hint)
-
-
-def propagate(
-    targets: Sequence[Variable], gradients: Sequence[Variable | None], pass_of: Callable[..., Any] = Pass
-) -> Any:
-    """Send the gradients of several Variables back to the leaves that require one; None is a missing gradient.
-
-    `pass_of` makes the Pass, which is returned.
-    """
-    pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
-    before = GRAD_ENABLED.get()
-    try:  # like `no_grad`, but three times as fast
-        GRAD_ENABLED.set(False)
-        made = pass_of(apply, _results, _gradient_like)
-        made.run(pairs)
-        return made
-    finally:
-        GRAD_ENABLED.set(before)
-
-
-def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Variable:
-    """Return the gradient that a pass from `loss` begins with, or raise an error that names the public function."""
-    if not isinstance(loss, Variable):
-        raise DTypeError(f"{function}, loss", expected="a Variable", got=type(loss).__name__)
-    if isinstance(loss.value, Symbol) and RECORDER.get() is None:
-        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
-        raise ProgramError(f"{function}, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
-    if not loss.requires_grad:
-        hint = "no input requires a gradient, or it was computed under no_grad"
-        raise ProgramError(function, expected="a variable computed from leaves that require gradients", hint=hint)
-    if gradient is None:
-        if any(size != 1 for size in loss.shape):
-            hint = "reduce it with sum() or mean(), or give its gradient"
-            raise ShapeError(function, expected="a single number", got=f"shape {loss.shape}", hint=hint)
-        if RECORDER.get() is not None:
-            return apply("fill_constant", shape=loss.shape, value=1.0, dtype=str(loss.dtype))
-        one = beside(np.ones((), loss.dtype), loss.value.data).reshape(loss.shape)
-        return Variable(LoDTensor.wrap(one, loss.value.structure))
-    if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
-        return gradient
-    if isinstance(gradient, SelectedRows):
-        raise DTypeError(f"{function}, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
-    return _gradient_like(gradient, loss, f"{function}, gradient")
-
-
-def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
-    """Return a given gradient as a Variable, after checking its shape and data type.
-
-    A Python number is converted to the data type.  SelectedRows may stand for an array, and an array for SelectedRows.
-    """
-    value = given.value if isinstance(given, Variable) else given
-    if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):
-        other = operand(value, like)
-        value = other.value.data if isinstance(other, Variable) else other.data
-    if value.dtype != like.dtype:
-        hint = "data types are never mixed silently: x.astype(dtype) converts"
-        raise DTypeError(name, expected=like.dtype, got=value.dtype, hint=hint)
-    if value.shape != like.shape:
-        raise ShapeError(name, expected=f"shape {like.shape}", got=f"shape {value.shape}")
-    if isinstance(value, SelectedRows):
-        return Variable(value)
-    if on_device(value) != (like.device == CUDA):
-        if value.ndim or on_device(value):
-            raise PlaceError(name, expected=f"a gradient on {like.device}", got="one in another place")
-        value = beside(value, like.value.data)  # a number
-    return Variable(LoDTensor.wrap(value, NO_LOD if isinstance(like.value, SelectedRows) else like.value.structure))

@@ -16,8 +16,9 @@ from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.random import seeded
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.modes import no_grad
-from varlen_rnn.tape.variable import Variable, propagate
+from varlen_rnn.tape.variable import Variable
 from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once

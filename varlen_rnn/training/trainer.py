@@ -34,8 +34,9 @@ from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
 from varlen_rnn.shards import is_shard
 from varlen_rnn.tape import origins
+from varlen_rnn.tape.backward import backward
 from varlen_rnn.tape.modes import evaluating, no_grad
-from varlen_rnn.tape.variable import Variable, backward
+from varlen_rnn.tape.variable import Variable
 from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
 from varlen_rnn.training.joined import Counting, JoinedLoss
 from varlen_rnn.typing import StrPath
