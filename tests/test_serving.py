@@ -219,7 +219,7 @@ ONE = np.ones((4, 3), np.float32)
         (lambda layer: layer.stream(2)(ONE[0]), ShapeError, r"expected \(rows, 3\)"),
         (lambda layer: layer.stream(2).reset([3]), OutOfRangeError, "at"),
         (lambda layer: vr.nn.LSTM(3, 4, bidirectional=True).stream(), ShapeError, "direction 'forward', got 'both'"),
-        (lambda layer: vr.nn.LSTM(3, 4, zoneout=0.1).prepare(), ShapeError, "a cell without them"),
+        (lambda layer: vr.nn.LSTM(3, 4, zoneout=0.1).prepare(), ShapeError, "a cell without inputs of rows"),
     ],
 )
 def test_errors(call, error, message):

@@ -145,6 +145,31 @@ def test_layers_that_cannot_go_on():
         run(vr.feed_data("x", [-1, 3], "float32", lod_level=1), ["a"])
 
 
+class Products(vr.nn.Module):
+    """A stranger's layer: its state is a matrix, the sum of the outer products of a sequence's rows."""
+
+    direction = "forward"
+
+    def each_state(self, states):
+        return (states,)
+
+    def forward(self, x, states=None):
+        products = x.reshape(-1, 3, 1) * x.reshape(-1, 1, 3)
+        total = vr.sequence_pool(products.reshape(-1, 9).with_lod(x), "sum").reshape(1, -1, 3, 3)
+        return x, total if states is None else total + states
+
+
+def test_a_layer_of_a_stranger_carries_matrices():
+    run, given = vr.nn.Stateful(Products()), chunks()
+    for chunk in given:
+        _, last = run(rows_of(chunk), list(chunk))
+    for place, key in enumerate(given[-1]):
+        rows = np.concatenate([given[number][key] for number in RUNS[key]])
+        np.testing.assert_allclose(np.asarray(last)[0, place], rows.T @ rows, atol=1e-12)
+    with pytest.raises(vr.DTypeError, match="DynamicRNN, cell"):
+        vr.nn.DynamicRNN(Products())
+
+
 def test_keys_without_an_order_are_refused():
     run = vr.nn.Stateful(vr.nn.GRU(3, 4))
     with pytest.raises(vr.DTypeError, match="keys: expected a sequence of keys"):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from varlen_rnn.errors import DTypeError, ShapeError
 from varlen_rnn.nn.functional import concat, dropout
 from varlen_rnn.nn.module import Module
+from varlen_rnn.nn.recurrent.carries import check_cell
 from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.ops.padding import Rectangle
 from varlen_rnn.rows.lod import LoDTensor
@@ -42,12 +42,7 @@ class Padded(Module):
     """
 
     def __init__(self, layer: Recurrent) -> None:
-        if not isinstance(layer, Recurrent):
-            expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
-            raise DTypeError("Padded, layer", expected=expected, got=type(layer).__name__)
-        if layer.cell.row_inputs:
-            expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.row_inputs}"
-            raise ShapeError("Padded, layer", expected=expected, got=got)
+        check_cell("Padded, layer", layer)
         self.layer = layer
 
     @staticmethod

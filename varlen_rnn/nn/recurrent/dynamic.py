@@ -9,8 +9,8 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ShapeError, check_int, shown
 from varlen_rnn.nn.module import Module
+from varlen_rnn.nn.recurrent.carries import Carries
 from varlen_rnn.nn.recurrent.cells import LSTMCell, Step
-from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.steps.describe import describe_step, explain
 from varlen_rnn.tape.checks import FLOATS, check_lod_level
 from varlen_rnn.tape.modes import grad_enabled
@@ -54,7 +54,7 @@ class DynamicRNN(Module):
     def __init__(self, cell: Callable[..., Any], level: int = -1) -> None:
         if not callable(cell):
             raise DTypeError("DynamicRNN, cell", expected="a Module or a function", got=type(cell).__name__)
-        if isinstance(cell, (Recurrent, Step)):
+        if isinstance(cell, (Carries, Step)):
             raise _no_step(cell)
         self.cell, self.level = cell, check_int(level, "DynamicRNN, level")
         self._explanation = "has not run yet: call it once"
@@ -113,7 +113,7 @@ class DynamicRNN(Module):
         return self._explanation
 
 
-def _no_step(layer: Recurrent | Step) -> DTypeError:
+def _no_step(layer: Carries | Step) -> DTypeError:
     """Return the error for a layer in the place of a function of one step."""
     name, expected = type(layer).__name__, "a function or Module of one step, step(x, *states)"
     hint = f"nn.Recurrent, nn.LSTM and nn.GRU run over steps themselves: call {name.lower()}(x)"

@@ -26,6 +26,7 @@ from varlen_rnn.nn.functional import check_probability, concat, dropout
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.losses import Per
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
+from varlen_rnn.nn.recurrent.carries import together
 from varlen_rnn.nn.recurrent.options import (
     Activation,
     GRUOptions,
@@ -313,7 +314,7 @@ class Recurrent(Module):
             For an empty sequence, these are its initial states.
         """
         y, last, _ = self._run(x, self.each_state(states), rows=rows)
-        return y, last if len(last) > 1 else last[0]
+        return y, together(last)
 
     def all_states(
         self, x: Rows, states: Any = None, *, rows: Mapping[str, Rows] | None = None
@@ -343,7 +344,7 @@ class Recurrent(Module):
         if (into := recorder()) is not None:
             into.suggest(self)
         y, last, others = self._run(x, self.each_state(states), all_states=True, rows=rows)
-        return y, others, last if len(last) > 1 else last[0]
+        return y, others, together(last)
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
         """Return the initial value of each of the cell's states as a tuple; None for a state that is not given."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import PlaceError, ShapeError
+from varlen_rnn.errors import PlaceError
+from varlen_rnn.nn.recurrent.carries import check_cell, together
 from varlen_rnn.ops.recurrent.inputs import layer_of, operands_of
 from varlen_rnn.recurrence.packed import FewSequences, Packed
 from varlen_rnn.rows.checks import as_rows
@@ -20,9 +21,7 @@ _ONES = LoD([[0]])
 
 def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     """Return, for each layer, the packed weights of its directions."""
-    if layer.cell.row_inputs:
-        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are those of a batch"
-        raise ShapeError(f"{what}, layer", expected="a cell without them", got=layer.cell.name, hint=hint)
+    check_cell(f"{what}, layer", layer)
     _check_on_host(f"{what}, layer", layer.parameters()[0].device, "a layer")
     found, none = [], [None] * len(layer.cell.states)
     for number in range(layer.num_layers):
@@ -85,8 +84,7 @@ class Arrays:
 
     def given_back(self, states: np.ndarray) -> Any:
         """Return states as a call of the layer does: one array, or a tuple if the cell has several states."""
-        first = states[:, 0, :, : self.output_size]
-        return first if self.num_states == 1 else (first, *(states[:, n] for n in range(1, self.num_states)))
+        return together([states[:, 0, :, : self.output_size], *(states[:, n] for n in range(1, self.num_states))])
 
 
 def _host_rows(rows: Any, what: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
 from varlen_rnn.nn.module import Module
-from varlen_rnn.nn.recurrent.layers import Recurrent
+from varlen_rnn.nn.recurrent.carries import Carries, check_carries, together
 from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.runtime.device import moved
 from varlen_rnn.runtime.place import Place
@@ -25,7 +26,7 @@ class _Carried(NamedTuple):
     ----------
     places : dict of hashable to int
         The position of each sequence among the states.
-    states : list of array, shape `(layers, sequences, hidden_size)`
+    states : list of array, shape `(layers, sequences, ...)`
         The last states of the layer.
     """
 
@@ -50,7 +51,7 @@ class Stateful(Module):
     Parameters
     ----------
     layer : nn.Recurrent
-        Any recurrent layer with `direction="forward"`.
+        Any recurrent layer with `direction="forward"`, or a module that carries states as one does.
 
     Examples
     --------
@@ -66,13 +67,8 @@ class Stateful(Module):
     trajectories", 1990; `stateful=True` of Keras, for a batch that never changes.
     """
 
-    def __init__(self, layer: Recurrent) -> None:
-        if not isinstance(layer, Recurrent):
-            expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
-            raise DTypeError("Stateful, layer", expected=expected, got=type(layer).__name__)
-        if layer.direction != "forward":
-            hint = "a backward direction begins at the end of a sequence, which has not arrived yet"
-            raise ShapeError("Stateful, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
+    def __init__(self, layer: Carries) -> None:
+        check_carries("Stateful, layer", layer, in_parts=True)
         self.layer = layer
         self._carried: dict[bool, _Carried] = {}
 
@@ -115,7 +111,7 @@ class Stateful(Module):
         x = required(x, "Stateful, x")
         places = _places(keys, x.value.num_elements(-1) if x.value.num_levels else 0)
         y, last = self.layer(x, self._initial(places, x.device))
-        states = last if isinstance(last, tuple) else (last,)
+        states: Any = self.layer.each_state(last)
         carried = _Carried(places, [state.value.data.copy() for state in states])
         if self.training:
             self._carried = {True: carried}  # without the states of a validation that is over
@@ -131,11 +127,11 @@ class Stateful(Module):
             return None
         states = []
         for before in carried.states:
-            layers, sequences, hidden = before.shape
+            layers, sequences, *sizes = before.shape
             index = np.where(sources < 0, -1, np.arange(layers)[:, None] * sequences + sources)
-            rows = rows_at(moved(before, device).reshape(-1, hidden), index.ravel())
-            states.append(rows.reshape(layers, len(places), hidden))
-        return tuple(states) if len(states) > 1 else states[0]
+            rows = rows_at(moved(before, device).reshape(layers * sequences, math.prod(sizes)), index.ravel())
+            states.append(rows.reshape(layers, len(places), *sizes))
+        return together(states)
 
     def extra_repr(self) -> str:
         """Return the number of sequences whose states are carried, as text for `repr`."""

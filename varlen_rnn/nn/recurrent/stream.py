@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
+from varlen_rnn.nn.recurrent.carries import check_carries
 from varlen_rnn.nn.recurrent.packed_layers import Arrays, Workspace, packed_directions
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
@@ -44,9 +45,7 @@ class Stream:
     """
 
     def __init__(self, layer: Any, num_sequences: int = 1) -> None:
-        if layer.direction != "forward":
-            hint = "a backward direction begins at the end of a sequence, which has not arrived yet"
-            raise ShapeError("stream, layer", expected="direction 'forward'", got=repr(layer.direction), hint=hint)
+        check_carries("stream, layer", layer, in_parts=True)
         self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
         self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
         self._arrays, self._turn = Arrays(layer, rows="rows"), threading.Lock()

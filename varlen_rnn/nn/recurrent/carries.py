@@ -1,0 +1,55 @@
+"""The protocol of layers that carry states over the steps of sequences; other modules ask for it, not for a class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from varlen_rnn.cells import Cell
+from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.nn.recurrent.options import Way
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Rows
+
+
+@runtime_checkable
+class Carries(Protocol):
+    """A layer that carries states from step to step: every `Recurrent`, and any module with the same methods.
+
+    A state has the shape (layers, sequences, ...), with the sequences in the caller's order.  A call on sequences of
+    one row each is one step.
+    """
+
+    direction: Way
+
+    def each_state(self, states: Any) -> tuple[Rows | None, ...]:
+        """Return each state as an entry of a tuple, given as a call takes and returns them; None for a missing one."""
+
+    def __call__(self, x: Rows, states: Any = None) -> tuple[Variable, Any]:
+        """Return the outputs and the last states, from initial states or from zeros."""
+
+
+def check_carries(where: str, layer: Any, in_parts: bool = False) -> None:
+    """Raise unless a layer carries states; with `in_parts`, unless its sequences may arrive in parts."""
+    if not isinstance(layer, Carries):
+        expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
+        raise DTypeError(where, expected=expected, got=type(layer).__name__)
+    if in_parts and layer.direction != "forward":
+        hint = "a backward direction begins at the end of a sequence, which has not arrived yet"
+        raise ShapeError(where, expected="direction 'forward'", got=repr(layer.direction), hint=hint)
+
+
+def check_cell(where: str, layer: Any) -> None:
+    """Raise unless a layer runs a cell that reads only projected inputs and states."""
+    check_carries(where, layer)
+    if not isinstance(getattr(layer, "cell", None), Cell):
+        raise DTypeError(where, expected="a layer of a cell", got=type(layer).__name__)
+    if layer.cell.row_inputs:
+        expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.row_inputs}"
+        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, belong to one batch"
+        raise ShapeError(where, expected=expected, got=got, hint=hint)
+
+
+def together(states: Sequence[Any]) -> Any:
+    """Return states as a call of a layer takes and returns them: a single one, or a tuple of several."""
+    return tuple(states) if len(states) > 1 else states[0]
