@@ -11,12 +11,13 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 import varlen_rnn as vr
 from varlen_rnn.onnx.nodes import READS
+from varlen_rnn.onnx.table import NODES
 from varlen_rnn.tape.operator import OPERATORS
 
 SIZE, OPSET = 3, 17
 LAYERS = ("RNN", "GRU", "LSTM")
 ELEMENTWISE = {op.onnx for op in OPERATORS.values() if op.onnx} - READS.keys()
-KINDS = sorted(READS.keys() | ELEMENTWISE)
+KINDS = sorted(READS.keys() | ELEMENTWISE | {kind for kind, _ in NODES.values()})
 ROWS = vr.create_lod_tensor(np.linspace(-1, 1, 5 * SIZE, dtype=np.float32).reshape(5, SIZE), [[3, 0, 2]])
 IT = object()  # the value that the node is placed on
 VECTOR = np.linspace(0.5, 1, SIZE, dtype=np.float32)
@@ -56,7 +57,8 @@ WHOLE = {
     "Unsqueeze": ([IT, ints(1)], {}),
     "Reshape": ([IT, ints(0, 0, -1)], {"allowzero": 0}),
     "Flatten": ([IT], {"axis": 1}),
-    "ReduceMean": ([IT], {"axes": [-1], "keepdims": 0}),
+    "ArgMax": ([IT], {"axis": -1, "keepdims": 0, "select_last_index": 0}),
+    **{kind: ([IT], {"axes": [-1], "keepdims": 0}) for kind in ("ReduceMean", "ReduceMax", "ReduceMin")},
     "ReduceSum": ([IT, ints(-1)], {"keepdims": 0, "noop_with_empty_axes": 0}),
     **{kind: ([IT, *_weights(kind)], {"hidden_size": SIZE, "direction": "forward"}) for kind in LAYERS},
 }

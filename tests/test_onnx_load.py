@@ -184,6 +184,7 @@ def test_refusals(tmp_path):
         vo.load(path)
 
 
+NODE = helper.make_node
 GATES = {"w": np.ones((1, 20, 4), np.float32), "r": np.ones((1, 20, 5), np.float32), "b": np.ones((1, 40), np.float32)}
 ROWS = vr.create_lod_tensor(np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4), [[3, 2]])
 
@@ -216,6 +217,35 @@ def test_activations_after_a_layer(tmp_path):
         np.testing.assert_allclose(np.ravel(found), np.ravel(wanted), rtol=1e-5, atol=1e-6)
 
 
+REDUCTIONS = {
+    "ArgMax": {"axis": -1, "keepdims": 0},
+    "ReduceMax": {"axes": [-1], "keepdims": 0},
+    "ReduceMean": {"axes": [3], "keepdims": 1},
+    "ReduceMin": {"axes": [-1], "keepdims": 1},
+}
+
+
+@pytest.mark.parametrize("kind", REDUCTIONS)
+def test_reductions_after_a_layer(kind, tmp_path):
+    of_h = REDUCTIONS[kind] | ({"axis": 2} if kind == "ArgMax" else {"axes": [2]})
+    nodes = [NODE(kind, ["y"], ["first"], **REDUCTIONS[kind]), NODE(kind, ["h"], ["second"], **of_h)]
+    nodes += [
+        NODE("Cast", ["first"], ["of_y"], to=TensorProto.FLOAT),
+        NODE("Cast", ["second"], ["of_h"], to=TensorProto.FLOAT),
+    ]
+    path = lstm_and(tmp_path / "a.onnx", nodes, ["of_y", "of_h"])
+    given = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    found = vr.Executor().run(vo.load(path), {"x": vr.create_lod_tensor(given, [[5]])})
+    theirs = run_theirs(path, {"x": given[:, None]})
+    for ours, wanted in zip(found, theirs, strict=True):
+        np.testing.assert_allclose(np.ravel(getattr(ours, "data", ours)), np.ravel(wanted), rtol=1e-5, atol=1e-6)
+    assert found[0].lod() == [[0, 5]]
+    over_steps = {"axis": 0} if kind == "ArgMax" else {"axes": [0]}
+    path = lstm_and(tmp_path / "b.onnx", [NODE(kind, ["y"], ["z"], **over_steps)], ["z"])
+    with pytest.raises(vr.ProgramError, match=f"{kind} 'z' over steps"):
+        vo.load(path)
+
+
 def test_outputs_have_the_names_of_the_model(tmp_path):
     copies = [helper.make_node("Identity", ["h"], [name]) for name in ("add", "recurrent.h_n")]
     copies.append(helper.make_node("Identity", ["x"], ["same"]))
@@ -243,7 +273,6 @@ def test_shapes_of_which_a_run_tells_a_size(shape, wanted, tmp_path):
     assert found.shape == wanted
 
 
-NODE = helper.make_node
 REFUSED = {
     "Add 'z' of theirs": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
     "LSTM 'y' of theirs": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},

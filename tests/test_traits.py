@@ -14,6 +14,7 @@ from varlen_rnn.cells.derivation.operations import COMPARISONS, NUM_OPERANDS, OP
 from varlen_rnn.cells.derivation.trace import Trace
 from varlen_rnn.nn import functional as F
 from varlen_rnn.onnx import nodes, operators, recurrent, shapes
+from varlen_rnn.onnx import table as one_to_one
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.steps.lower import _Lowering
 from varlen_rnn.tape import operator as table
@@ -309,12 +310,15 @@ def test_what_is_listed_exists():
     load = importlib.import_module("varlen_rnn.onnx.load")
     kinds = {schema.name for schema in onnx.defs.get_all_schemas()}
     assert set(operators.SAID) <= set(table.OPERATORS)
-    assert set(nodes.READS) <= kinds
+    assert set(nodes.READS) | {kind for kind, _ in one_to_one.NODES.values()} <= kinds
+    assert all(set(names) <= set(table.find(op).attrs) for op, (_, names) in one_to_one.NODES.items())
     assert {op.onnx for op in table.OPERATORS.values() if op.onnx} <= kinds
     for listed in (load._ALONG, load._RANDOM, recurrent.LAYERS, shapes.ALIKE, shapes._MOVES, shapes._OTHERS):
         assert set(listed) <= kinds
     assert set(_Lowering.MOVES) <= set(table.OPERATORS)
-    assert not set(operators.SAID) & {op.type for op in table.OPERATORS.values() if op.onnx}, "said twice"
+    of_one_node = {op.type for op in table.OPERATORS.values() if op.onnx}
+    assert not set(operators.SAID) & (of_one_node | set(one_to_one.NODES)), "said twice"
+    assert not of_one_node & set(one_to_one.NODES), "said twice"
     assert not set(_Lowering.MOVES) & {op.type for op in table.OPERATORS.values() if op.scalar}, "said twice"
 
 

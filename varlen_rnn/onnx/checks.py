@@ -1,7 +1,6 @@
 """Check the nodes of an ONNX model before they are converted, so that converters trust their arguments.
 
-ONNX's own schema of a node has its inputs, their data types, its attributes and their defaults.  A converter declares
-the rest by forms.
+ONNX's own schema of a node has its inputs, their data types, its attributes and their defaults; `forms` has the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.onnx import forms
-from varlen_rnn.onnx.forms import Form, Wrong
+from varlen_rnn.onnx.forms import Wrong
 
 _HINT = "onnx.checker.check_model(model, full_check=True) finds more such damage"
 
@@ -36,12 +35,12 @@ def damaged(node: Any, part: str, expected: object, got: object) -> Damaged:
     return Damaged(f"onnx.load, {label(node)}, {part}", expected=expected, got=got, hint=_HINT)
 
 
-def formed(node: Any, declared: Mapping[str, Form], values: dict[str, Any], rank: int) -> dict[str, Any]:
+def formed(node: Any, values: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Return inputs and attributes as their forms make them, or raise an error for the first that does not fit."""
     found = dict(values)
-    for name, form in declared.items():
-        value = values.get(name)
-        if value is None:
+    for name, value in values.items():
+        form = forms.FORMS.get(f"{node.op_type}.{name}") or forms.FORMS.get(name)
+        if value is None or form is None:
             continue
         if _variable(value) is not None:
             raise Unread(f"whose {name} is computed")
@@ -51,9 +50,8 @@ def formed(node: Any, declared: Mapping[str, Form], values: dict[str, Any], rank
         try:
             found[name] = form(value, rank)
         except Wrong as wrong:
-            raise damaged(
-                node, name, wrong, shown(value.tolist() if isinstance(value, np.ndarray) else value)
-            ) from wrong
+            got = shown(value.tolist() if isinstance(value, np.ndarray) else value)
+            raise damaged(node, name, wrong, got) from wrong
     return found
 
 

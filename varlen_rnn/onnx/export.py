@@ -11,8 +11,9 @@ import numpy as np
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.nn import Module
 from varlen_rnn.nn.recurrent.layers import Recurrent
-from varlen_rnn.onnx.graph import Graph, Sequences, Value, needed
-from varlen_rnn.onnx.operators import SAID, Unsaid, one_node
+from varlen_rnn.onnx.graph import Graph, Sequences, Unsaid, Value, needed
+from varlen_rnn.onnx.operators import SAID, one_node
+from varlen_rnn.onnx.table import node_of
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.program import Program
@@ -164,10 +165,9 @@ class _Writer:
         inputs = inputs + [None] * (places - len(inputs))
         if op.type in SAID:
             return SAID[op.type](self.graph, op.type, *inputs, **attrs)
-        if op.onnx is None:
+        if node_of(op)[0] is None:
             raise Unsaid(op.type)
-        spec = of_var(self.vars[described.output_names()[0]])
-        found = one_node(self.graph, op.onnx, *inputs, dtype=spec.dtype, rank=len(spec.shape), **attrs)
+        found = one_node(self.graph, op, inputs, of_var(self.vars[described.output_names()[0]]), attrs)
         if found.sequences is not None and not self._takes_each_row(op, attrs, inputs, described.input_names()):
             raise Unsaid(f"{op.type} over the rows of sequences")
         return found

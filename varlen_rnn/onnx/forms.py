@@ -1,4 +1,4 @@
-"""Forms of attributes and constants of ONNX nodes: a converter declares them in addition to ONNX's own schema.
+"""Forms of attributes and constants of ONNX nodes, in addition to ONNX's own schema of a node.
 
 A form is called with a value and the rank of the node's first input.  It returns the value that the converter gets, or
 raises Wrong.
@@ -86,3 +86,23 @@ def number(value: Any, rank: int) -> float:
     if not math.isfinite(value):
         raise Wrong("a finite number")
     return float(value)
+
+
+# By the name of an attribute or input in lower case; a name with the kind of a node before it is for this kind alone.
+FORMS: dict[str, Form] = {
+    "Flatten.axis": lambda value, rank: int(value),
+    "Unsqueeze.axes": new_axes,
+    "alpha": number,
+    "axes": axes,
+    "axis": axis,
+    "ends": integers,
+    "epsilon": number,
+    "input_forget": flag,
+    "keepdims": flag,
+    "layout": flag,
+    "linear_before_reset": flag,
+    "perm": permutation,
+    "shape": sizes,
+    "starts": integers,
+    "steps": integers,
+}

@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+class Unsaid(Exception):
+    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
+
+
 class Value(NamedTuple):
     """The ONNX value of a variable.
 
@@ -69,11 +73,18 @@ class Graph:
         """Add a constant vector of integers; return its name."""
         return self.constant(np.array(numbers, np.int64))
 
+    def size(self, name: str, axis: int) -> str:
+        """Add nodes that compute the size of an axis; return the name of the size."""
+        return self.node("Gather", self.node("Shape", name), self.constant(np.int64(axis)), axis=0)
+
+    def places(self, padded: str) -> str:
+        """Add nodes that count the steps of a padded batch from 0; return the name of the vector."""
+        steps = self.size(padded, 1)
+        return self.node("Range", self.constant(np.int64(0)), steps, self.constant(np.int64(1)))
+
     def inside_of(self, lengths: str, padded: str) -> str:
         """Add a mask `(sequences, steps)`, True outside of a padded batch's padding; return its name."""
-        steps = self.node("Gather", self.node("Shape", padded), self.constant(np.int64(1)), axis=0)
-        places = self.node("Range", self.constant(np.int64(0)), steps, self.constant(np.int64(1)))
-        return self.node("Less", places, self.node("Unsqueeze", lengths, self.numbers(1)))
+        return self.node("Less", self.places(padded), self.node("Unsqueeze", lengths, self.numbers(1)))
 
     def masked(self, value: Value, beyond: float = 0) -> str:
         """Add nodes that replace the padding of a value by the number `beyond`; return the name of the result."""

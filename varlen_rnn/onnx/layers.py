@@ -8,10 +8,9 @@ import numpy as np
 
 from varlen_rnn import nn
 from varlen_rnn.nn import functional as F
-from varlen_rnn.onnx import forms
 from varlen_rnn.onnx.checks import Unread
 from varlen_rnn.onnx.nodes import reads
-from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, ORDERS
+from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, LAYERS, ORDERS
 from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown
 from varlen_rnn.tape.variable import Variable
 
@@ -19,7 +18,7 @@ _OURS = {theirs: (ours, alpha, beta) for ours, (theirs, alpha, beta) in ACTIVATI
 _WAYS = {"forward": ["forward"], "reverse": ["backward"], "bidirectional": ["forward", "backward"]}
 
 
-@reads("RNN", "GRU", "LSTM", layout=forms.flag, input_forget=forms.flag, linear_before_reset=forms.flag)
+@reads(*LAYERS)
 def _recurrent(
     kind: str, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any, initial_h: Any, initial_c: Any = None, p: Any = None,
     *, direction: str, layout: bool = False, hidden_size: int | None = None, **attributes: Any,

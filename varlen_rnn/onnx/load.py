@@ -13,9 +13,10 @@ from varlen_rnn.onnx.constants import evaluated
 from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
 from varlen_rnn.onnx.nested import check_layers, graphs_of, inner_layers, names_from_outside
-from varlen_rnn.onnx.nodes import converted, operator_of
+from varlen_rnn.onnx.nodes import converted
 from varlen_rnn.onnx.recurrent import LAYERS
 from varlen_rnn.onnx.shapes import ALIKE
+from varlen_rnn.onnx.table import operator_of
 from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown
 from varlen_rnn.ops.constants import assign
 from varlen_rnn.program.guard import feed_data, program_guard
@@ -25,8 +26,9 @@ from varlen_rnn.tape.variable import Variable
 _OPSETS = range(13, 24)
 _REFUSED = object()
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-# Nodes that do not change the axes of steps and sequences, on the path from an input to a recurrent layer.
-_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}  # and all `onnx=` nodes
+# Nodes on the path from an input to a recurrent layer that do not change the axes of steps and sequences.  Nodes that
+# operators declare by `onnx=` are added below.
+_ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}
 
 
 def load(path: Any) -> Program:
@@ -132,7 +134,7 @@ class _Reader:
                     waiting.append((node.input[0], (perm[axes[0]], perm[axes[1]])))
             elif node.op_type == "Gather":
                 waiting.append((node.input[1], axes))
-            elif node.op_type in _ALONG or operator_of(node.op_type) is not None:
+            elif node.op_type in _ALONG or getattr(operator_of(node.op_type), "onnx", None):
                 waiting += [(other, axes) for other in node.input if other not in self.values]
         return found, lengths
 

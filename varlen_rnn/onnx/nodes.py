@@ -1,41 +1,27 @@
-"""Convert ONNX nodes to operators of this library.
-
-An operator that corresponds to exactly one ONNX node declares it by `onnx=`; the functions here convert other nodes.
-"""
+"""Convert ONNX nodes to operators of this library: nodes that one operator computes, by `table`, and others, here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
 from varlen_rnn import nn
-from varlen_rnn.errors import DTypeError
 from varlen_rnn.nn import functional as F
-from varlen_rnn.onnx import forms
 from varlen_rnn.onnx.checks import Unread, formed
 from varlen_rnn.onnx.recurrent import LAYERS
 from varlen_rnn.onnx.shapes import computed, shape_of, slices
+from varlen_rnn.onnx.table import NEUTRAL, NODES, axis_of, constant, node_of, operator_of
 from varlen_rnn.onnx.values import Rows, Sizes, Unknown, like, rank_of, variable_of
-from varlen_rnn.tape.operator import OPERATORS, Op
+from varlen_rnn.tape.operator import Op
 from varlen_rnn.tape.variable import Variable, apply
 
-_FORMS: dict[str, forms.Form] = {"alpha": forms.number}  # of nodes that are one operator here
+READS: dict[str, Callable[..., Any]] = {}
 
 
-class Reader(NamedTuple):
-    """A converter of nodes, and the forms of their attributes and constant inputs by ONNX's names."""
-
-    function: Callable[..., Any]
-    forms: dict[str, forms.Form]
-
-
-READS: dict[str, Reader] = {}
-
-
-def reads(*kinds: str, **declared: forms.Form) -> Callable[[Callable], Callable]:
+def reads(*kinds: str) -> Callable[[Callable], Callable]:
     """Return a decorator that registers a converter for these kinds of nodes.
 
     The converter is called as `function(kind, x, **named)`: with the first input, or the list of inputs if the node
@@ -44,7 +30,7 @@ def reads(*kinds: str, **declared: forms.Form) -> Callable[[Callable], Callable]
     """
 
     def take(function: Callable) -> Callable:
-        READS.update(dict.fromkeys(kinds, Reader(function, declared)))
+        READS.update(dict.fromkeys(kinds, function))
         return function
 
     return take
@@ -52,23 +38,23 @@ def reads(*kinds: str, **declared: forms.Form) -> Callable[[Callable], Callable]
 
 def converted(node: Any, inputs: dict[str, Any], attributes: dict[str, Any]) -> Any:
     """Return the output of a node, or a list of outputs, from inputs and attributes by ONNX's names."""
-    kind, reader, op = node.op_type, READS.get(node.op_type), operator_of(node.op_type)
+    kind, read, op = node.op_type, READS.get(node.op_type), operator_of(node.op_type)
     values = [one for value in inputs.values() for one in (value if isinstance(value, list) else [value])]
     named = inputs | {name.lower(): value for name, value in attributes.items()}
     if kind == "Shape":
         return shape_of(*values, **attributes)
     if kind not in LAYERS and any(isinstance(value, Unknown) for value in values):
         return computed(kind, values, named)
-    named = formed(node, _FORMS if reader is None else reader.forms, named, rank_of(values[0]))
+    if read is not None or op is not None:
+        named = formed(node, named, rank_of(values[0]))
     is_reshape = kind == "Reshape" and isinstance(values[0], (Rows, Variable))
     if not is_reshape and any(isinstance(value, Sizes) for value in values):
         return computed(kind, values, named)
-    if reader is not None:
-        first = next(iter(inputs))
-        return reader.function(kind, named.pop(first), **named)
+    if read is not None:
+        return read(kind, named.pop(next(iter(inputs))), **named)
     if op is None:
         raise Unread("")
-    return read_operator(op, *values, **attributes)
+    return read_operator(op, inputs.keys(), named)
 
 
 @reads("Identity")
@@ -83,45 +69,33 @@ def _dropout(kind: str, x: Any, ratio: Any = None, training_mode: Any = None, se
     return x
 
 
-@reads("Cast")
-def _cast(kind: str, x: Any, to: int, **_: Any) -> Any:
-    from onnx.helper import tensor_dtype_to_np_dtype
-
-    try:
-        dtype = tensor_dtype_to_np_dtype(to)
-    except KeyError as error:
-        raise Unread(f"to the data type {to}") from error
-    try:
-        return like(x, variable_of(x).astype(dtype))
-    except DTypeError as error:
-        raise Unread(f"to {dtype}") from error
-
-
 @reads("Softplus")
 def _softplus(kind: str, x: Any) -> Any:
     return like(x, F.softplus(variable_of(x), threshold=math.inf))
 
 
-def operator_of(kind: str) -> Op | None:
-    """Return the first operator that declares this kind of ONNX node by `onnx=`, or None."""
-    return next((op for op in OPERATORS.values() if op.onnx == kind), None)
-
-
-def read_operator(op: Op, *x: Any, **attributes: Any) -> Any:
-    """Apply the operator that corresponds to an ONNX node; the node's attributes are the operator's constants."""
+def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:
+    """Apply the operator that a node computes to the node's inputs, with its attributes as constants."""
+    names = node_of(op)[1]
+    attributes = set(names.values())
+    operands = [named[name] for name in inputs if name not in attributes]
+    x = operands[0] if isinstance(operands[0], list) else operands
     if len(x) > len(op.inputs) and not op.inputs[-1].startswith("*"):
         raise Unread(f"of more than {len(op.inputs)}")
-    if attributes.keys() != op.attrs.keys():
-        raise Unread(f"with {', '.join(sorted(attributes.keys() ^ op.attrs.keys()))}")
+    odd = {name for name in named.keys() - inputs - attributes if named[name] not in NEUTRAL.get(name, ())}
+    if odd := odd | (attributes - named.keys() - {"axes"}):
+        raise Unread(f"with {', '.join(sorted(odd))}")
+    attrs = {ours: constant(name, x[0], named.get(name)) for ours, name in names.items()}
     rows = next((value for value in x if isinstance(value, Rows)), None)
     if rows is None:
-        return apply(
-            op.type, *(Variable(value) if isinstance(value, np.ndarray) else value for value in x), **attributes
-        )
-    found = apply(op.type, *(_beside(rows, value) for value in x), **attributes)
-    if op.rows != "each" or found.ndim != rows.variable.ndim:
+        return apply(op.type, *(Variable(value) if isinstance(value, np.ndarray) else value for value in x), **attrs)
+    found = apply(op.type, *(_beside(rows, value) for value in x), **attrs)
+    is_alike = found.ndim == rows.variable.ndim
+    if op.type not in NODES and not (is_alike and op.rows == "each"):
         raise Unread("of rows of sequences")
-    return rows._replace(variable=found)
+    if is_alike:
+        return rows._replace(variable=found)
+    return rows._replace(variable=found, axes=rows.without(named.get("axes") or [named["axis"]]))
 
 
 def _beside(rows: Rows, value: Any) -> Any:
@@ -161,14 +135,14 @@ def _gemm(kind: str, x: Any, b: Any, c: Any, alpha: float, beta: float, transa: 
     return product if c is None else product + (nn.Parameter(c) if isinstance(c, np.ndarray) else c)
 
 
-@reads("Softmax", "LogSoftmax", axis=forms.axis)
+@reads("Softmax", "LogSoftmax")
 def _softmax(kind: str, x: Any, axis: int) -> Any:
     if not _is_last(x, axis):
         raise Unread("over another axis than the last")
     return like(x, F.softmax(variable_of(x)) if kind == "Softmax" else F.log_softmax(variable_of(x)))
 
 
-@reads("LayerNormalization", axis=forms.axis, epsilon=forms.number)
+@reads("LayerNormalization")
 def _layer_norm(kind: str, x: Any, scale: Any, b: Any, axis: int, epsilon: float, stash_type: int) -> Any:
     if not _is_last(x, axis):
         raise Unread("over other axes than the last")
@@ -178,7 +152,7 @@ def _layer_norm(kind: str, x: Any, scale: Any, b: Any, axis: int, epsilon: float
     return like(x, F.layer_norm(variable_of(x), first, second, eps=epsilon))
 
 
-@reads("Gather", axis=forms.axis)
+@reads("Gather")
 def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
     if isinstance(x, np.ndarray):  # an embedding table
         if axis or x.ndim != 2:
@@ -189,23 +163,23 @@ def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
         return found
     if not isinstance(indices, np.ndarray) or indices.size != 1 or indices.ndim > 1:
         raise Unread("by several indices, or by some that are computed")
-    place, index = x.place(axis) if isinstance(x, Rows) else axis, int(np.ravel(indices)[0])
+    place, index = axis_of(x, axis), int(np.ravel(indices)[0])
     found = variable_of(x)[(*[slice(None)] * place, index)]
     if indices.ndim:
         return like(x, found[(*[slice(None)] * place, None)])
     return x._replace(variable=found, axes=x.without([axis])) if isinstance(x, Rows) else found
 
 
-@reads("Slice", starts=forms.integers, ends=forms.integers, axes=forms.axes, steps=forms.integers)
+@reads("Slice")
 def _slice(kind: str, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     found = variable_of(x)
     for axis, part in slices(starts, ends, axes, steps).items():
-        place = x.place(axis) if isinstance(x, Rows) else axis
+        place = axis_of(x, axis)
         found = found[(*[slice(None)] * place, part)]
     return like(x, found)
 
 
-@reads("Concat", axis=forms.axis)
+@reads("Concat")
 def _concat(kind: str, x: list[Any], axis: int) -> Any:
     if not any(isinstance(value, Rows) for value in x):
         return F.concat([Variable(v) if isinstance(v, np.ndarray) else v for v in x], axis=axis)
@@ -214,7 +188,7 @@ def _concat(kind: str, x: list[Any], axis: int) -> Any:
     return like(x[0], F.concat([value.variable for value in x], axis=x[0].place(axis)))
 
 
-@reads("Transpose", perm=forms.permutation)
+@reads("Transpose")
 def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
     if perm is None:
         raise Unread("without perm")
@@ -233,12 +207,12 @@ def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
     return found
 
 
-@reads("Squeeze", axes=forms.axes)
+@reads("Squeeze")
 def _squeeze(kind: str, x: Any, axes: Any) -> Any:
     if axes is None:
         raise Unread("of axes that it does not name")
     found = variable_of(x)
-    for axis in sorted((x.place(axis) if isinstance(x, Rows) else axis for axis in axes), reverse=True):
+    for axis in sorted((axis_of(x, axis) for axis in axes), reverse=True):
         size, others = found.shape[axis], [*found.shape[:axis], *found.shape[axis + 1 :]]
         if size != 1 and (size != -1 or -1 in others):
             raise Unread(f"of an axis of {size}" if size != -1 else "of an axis whose size only a run tells")
@@ -246,7 +220,7 @@ def _squeeze(kind: str, x: Any, axes: Any) -> Any:
     return x._replace(variable=found, axes=x.without(axes)) if isinstance(x, Rows) else found
 
 
-@reads("Unsqueeze", axes=forms.new_axes)
+@reads("Unsqueeze")
 def _unsqueeze(kind: str, x: Any, axes: Any) -> Any:
     if isinstance(x, Rows):
         raise Unread("of rows of sequences")
@@ -263,7 +237,7 @@ def _flatten(kind: str, x: Any, axis: int) -> Any:
     return x.reshape(*_sizes(x.shape, [0, -1]))
 
 
-@reads("Reshape", shape=forms.sizes)
+@reads("Reshape")
 def _reshape(kind: str, x: Any, shape: Any, allowzero: int = 0) -> Any:
     if not isinstance(x, Rows):
         if (None in shape and -1 in shape) or shape.count(None) + sum(isinstance(size, str) for size in shape) > 1:
@@ -307,14 +281,3 @@ def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
     if sizes.count(-1) > 1:
         raise Unread("with several sizes that only a run tells")
     return sizes
-
-
-@reads("ReduceMean", "ReduceSum", axes=forms.axes, keepdims=forms.flag)
-def _reduce(kind: str, x: Any, keepdims: bool, axes: Any = None, noop_with_empty_axes: int = 0) -> Any:
-    if axes is None or len(axes) != 1:
-        raise Unread("over several axes")
-    place = x.place(axes[0]) if isinstance(x, Rows) else axes[0]
-    found = (variable_of(x).mean if kind == "ReduceMean" else variable_of(x).sum)(axis=place, keepdims=keepdims)
-    if not isinstance(x, Rows):
-        return found
-    return x._replace(variable=found, axes=x.axes if keepdims else x.without(axes))

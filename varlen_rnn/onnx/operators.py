@@ -1,7 +1,7 @@
 """Convert operators of a program to ONNX nodes.
 
-An operator that corresponds to exactly one ONNX node declares it by `onnx=`.  The functions here convert operators that
-need several nodes, or one node with other attributes.
+`table` has the operators that one node computes.  The functions here convert operators that need several nodes, or one
+node with other attributes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.onnx.graph import Graph, Sequences, Value
+from varlen_rnn.onnx.graph import Graph, Sequences, Unsaid, Value
 from varlen_rnn.onnx.recurrent import options_of, said_activations, specs_of, theirs
+from varlen_rnn.onnx.table import attribute, axis_in_graph, node_of, type_number
 from varlen_rnn.tape.index import index_to_text
+from varlen_rnn.tape.operator import Op
+from varlen_rnn.tape.spec import TensorSpec
 
 SAID: dict[str, Callable[..., Any]] = {}
-
-
-class Unsaid(Exception):
-    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
@@ -42,15 +41,20 @@ def _like(value: Value, name: str, **changes: Any) -> Value:
     return value._replace(name=name, data=None, **changes)
 
 
-def one_node(graph: Graph, kind: str, *x: Value | None, dtype: Any, rank: int, **attributes: Any) -> Value:
-    """Add the ONNX node of an operator; operands are broadcast, and the operator's constants become attributes."""
+def one_node(graph: Graph, op: Op, x: Sequence[Value | None], spec: TensorSpec, constants: dict[str, Any]) -> Value:
+    """Add the node that computes an operator, by `table`; operands are broadcast."""
     like = functools.reduce(lambda one, other: _broadcast(graph, one, other)[2], filter(None, x))
-    names = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
-    return _like(like, graph.node(kind, *names, **attributes), dtype=np.dtype(dtype), rank=rank)
+    inputs = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
+    kind, names = node_of(op)
+    attributes = {name: attribute(graph, op.type, name, like, constants[ours]) for ours, name in names.items()}
+    if kind == "ReduceSum":
+        inputs.append(graph.numbers(*attributes.pop("axes")))
+    return _like(like, graph.node(str(kind), *inputs, **attributes), dtype=spec.dtype, rank=len(spec.shape))
 
 
 def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
-    return one_node(graph, kind, x, y, dtype=dtype, rank=max(x.rank, y.rank))
+    first, second, like = _broadcast(graph, x, y)
+    return _like(like, graph.node(kind, first, second), dtype=np.dtype(dtype), rank=max(x.rank, y.rank))
 
 
 @says("not_equal")
@@ -69,18 +73,8 @@ def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
     if other.rank >= rows.rank:
         if other.data is None or other.data.shape[0] != 1:
             raise Unsaid("rows with a LoD beside rows without one")
-        other = _constant(graph, other.data.reshape(other.data.shape[1:]))
+        other = other._replace(name=graph.constant(other.data[0]), rank=other.rank - 1)
     return (rows.name, other.name, rows) if rows is x else (other.name, rows.name, rows)
-
-
-def _constant(graph: Graph, data: np.ndarray) -> Value:
-    return Value(graph.constant(data), data.ndim, data.dtype, None, data)
-
-
-@says("cast")
-def _cast(graph: Graph, op: str, x: Value, dtype: str) -> Value:
-    to = np.dtype(dtype)
-    return _like(x, graph.node("Cast", x.name, to=_type(graph, to)), dtype=to)
 
 
 @says("sum")
@@ -153,38 +147,11 @@ def _embedding(graph: Graph, op: str, ids: Value, table: Value, padding_idx: int
     return _like(ids, graph.node("Gather", table.name, ids.name, axis=0), rank=ids.rank + 1, dtype=table.dtype)
 
 
-def _axis(x: Value, axis: int | None, what: str) -> int:
-    """Return the axis in the graph for an axis of the program, or raise if it runs over the rows of sequences."""
-    if axis is None or (x.sequences is not None and axis % x.rank == 0):
-        raise Unsaid(f"{what} over the rows of sequences")
-    return axis % x.rank + (x.sequences is not None)
-
-
 @says("concat")
 def _concat(graph: Graph, op: str, *x: Value, axis: int) -> Value:
     if len({value.sequences is None for value in x}) > 1:
         raise Unsaid("rows with a LoD beside rows without one")
-    return _like(x[0], graph.node("Concat", *(value.name for value in x), axis=_axis(x[0], axis, "concat")))
-
-
-@says("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-def _reduce(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool, **others: Any) -> Value:
-    if x.sequences is None and axis is None:
-        axes = list(range(x.rank))
-    else:
-        axes = [_axis(x, axis, op)]
-    if op == "reduce_sum":
-        name = graph.node("ReduceSum", x.name, graph.numbers(*axes), keepdims=int(keepdims))
-    else:
-        kind = {"reduce_mean": "ReduceMean", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin"}[op]
-        name = graph.node(kind, x.name, axes=axes, keepdims=int(keepdims))
-    return _like(x, name, rank=x.rank if keepdims else x.rank - len(axes))
-
-
-@says("argmax")
-def _argmax(graph: Graph, op: str, x: Value, axis: int | None, keepdims: bool) -> Value:
-    name = graph.node("ArgMax", x.name, axis=_axis(x, axis, op), keepdims=int(keepdims))
-    return _like(x, name, rank=x.rank if keepdims else x.rank - 1, dtype=np.dtype(np.int64))
+    return _like(x[0], graph.node("Concat", *(value.name for value in x), axis=axis_in_graph(x[0], axis, "concat")))
 
 
 @says("reshape")
@@ -199,7 +166,7 @@ def _reshape(graph: Graph, op: str, x: Value, shape: Sequence[int]) -> Value:
 @says("transpose")
 def _transpose(graph: Graph, op: str, x: Value, axis0: int, axis1: int) -> Value:
     axes = list(range(x.rank + (x.sequences is not None)))
-    first, second = _axis(x, axis0, op), _axis(x, axis1, op)
+    first, second = axis_in_graph(x, axis0, op), axis_in_graph(x, axis1, op)
     axes[first], axes[second] = second, first
     return _like(x, graph.node("Transpose", x.name, perm=axes))
 
@@ -214,7 +181,7 @@ def _getitem(graph: Graph, op: str, x: Value, index: Any) -> Value:
     for axis, item in enumerate(items):
         if item == slice(None):
             continue
-        place = _axis(x, axis, text)
+        place = axis_in_graph(x, axis, text)
         if isinstance(item, slice):
             far = 2**62
             step = 1 if item.step is None else item.step
@@ -266,7 +233,7 @@ def _pool(graph: Graph, op: str, x: Value, pool_type: str, pad_value: float, lev
     if pool_type in ("sum", "mean", "sqrt"):
         name = graph.node("ReduceSum", graph.masked(x), first, keepdims=0)
         if pool_type != "sum":
-            most = graph.node("Cast", graph.node("Max", lengths, graph.numbers(1)), to=_type(graph, x.dtype))
+            most = graph.node("Cast", graph.node("Max", lengths, graph.numbers(1)), to=type_number(graph, x.dtype))
             divisor = graph.node("Sqrt", most) if pool_type == "sqrt" else most
             name = graph.node("Div", name, _beside(graph, divisor, x.rank))
     elif pool_type == "max":
@@ -282,10 +249,6 @@ def _pool(graph: Graph, op: str, x: Value, pool_type: str, pad_value: float, lev
     empty = _beside(graph, graph.node("Equal", lengths, graph.constant(np.int64(0))), x.rank)
     name = graph.node("Where", empty, graph.constant(pad_value, x.dtype), name)
     return [_like(x, name, sequences=None), None]
-
-
-def _type(graph: Graph, dtype: np.dtype) -> int:
-    return graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 def _beside(graph: Graph, name: str, rank: int) -> str:
@@ -325,19 +288,13 @@ def _attention(
     v = across(graph.masked(value), [0, 2, 1, 3])  # padding must be zeros, because 0 times a NaN would be NaN
     scores = graph.node("MatMul", q, k)
     if scale is None:
-        width = graph.node("Gather", graph.node("Shape", query.name), graph.constant(np.int64(3)), axis=0)
-        root = graph.node("Sqrt", graph.node("Cast", width, to=_type(graph, query.dtype)))
+        root = graph.node("Sqrt", graph.node("Cast", graph.size(query.name, 3), to=type_number(graph, query.dtype)))
         scores = graph.node("Div", scores, root)
     else:
         scores = graph.node("Mul", scores, graph.constant(scale, query.dtype))
     seen = graph.node("Unsqueeze", of_keys.inside, graph.numbers(1, 2))
     if right == 0:
-        sizes = [
-            graph.node("Gather", graph.node("Shape", one.name), graph.constant(np.int64(1)), axis=0)
-            for one in (query, key)
-        ]
-        zero, one = graph.constant(np.int64(0)), graph.constant(np.int64(1))
-        of_query, of_key = (graph.node("Range", zero, size, one) for size in sizes)
+        of_query, of_key = (graph.places(one.name) for one in (query, key))
         before = graph.node("LessOrEqual", of_key, graph.node("Unsqueeze", of_query, graph.numbers(1)))
         seen = graph.node("And", seen, before)
     scores = graph.node("Where", seen, scores, graph.constant(np.finfo(query.dtype).min, query.dtype))
@@ -350,15 +307,7 @@ def _attention(
 
 @says("recurrent")
 def _recurrent(
-    graph: Graph,
-    op: str,
-    x: Value,
-    *others: Value | None,
-    cell: str,
-    keep: bool,
-    reverse: Any,
-    all_states: bool,
-    every: int | None,
+    graph: Graph, op: str, x: Value, *others: Value | None, cell: str, reverse: Any, all_states: bool, **_: Any
 ) -> list[Value | None]:
     found = options_of(cell)
     if found is None:
@@ -378,16 +327,15 @@ def _recurrent(
     directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}
     direction = "bidirectional" if len(ways) == 2 else directions[tuple(reverse) if reverse else None]
     hidden = ways[0][1].shape[1]
-    attributes = {"hidden_size": hidden, "direction": direction} | _repeated(said, len(ways))
+    attributes = {name: values * len(ways) for name, values in said.items()}
     attributes |= {"clip": options["clip"]} if options.get("clip") else {}
     attributes |= {"linear_before_reset": int(options.get("reset_after", True))} if kind == "GRU" else {}
     attributes |= {"input_forget": int(options.get("coupled", False))} if kind == "LSTM" else {}
     lengths = graph.node("Cast", sequences.lengths, to=graph.onnx.TensorProto.INT32)
     steps_first = graph.node("Transpose", x.name, perm=[1, 0, 2])
     given = ["" if state is None else state.name for state in states]
-    last = names.pop() if kind == "LSTM" else None
-    inputs = [steps_first, *names, lengths, *given, *([last] if last else [])]
-    y, *ends = graph.node(kind, *inputs, outputs=1 + len(states), **attributes)
+    inputs = [steps_first, *names[:3], lengths, *given, *filter(None, names[3:])]
+    y, *ends = graph.node(kind, *inputs, outputs=1 + len(states), hidden_size=hidden, direction=direction, **attributes)
     by_sequence = graph.node("Transpose", y, perm=[2, 0, 1, 3])
     rows = graph.node("Reshape", by_sequence, graph.numbers(0, 0, len(ways) * hidden))
     empty = graph.node("Unsqueeze", graph.node("Equal", lengths, graph.constant(np.int32(0))), graph.numbers(0, 2))
@@ -397,10 +345,6 @@ def _recurrent(
         for end, state in zip(ends, states, strict=True)
     ]
     return [_like(x, rows), *(Value(end, 3, x.dtype) for end in ends), None]
-
-
-def _repeated(said: dict[str, Any], count: int) -> dict[str, Any]:
-    return {name: values * count for name, values in said.items()}
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:
@@ -415,5 +359,4 @@ def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> l
         if peepholes:
             of_input, of_forget, of_output = peepholes
             parts[3].append(np.concatenate([of_input, of_output, of_forget]))
-    names = [graph.constant(np.stack(part)) if part else "" for part in parts]
-    return names if kind == "LSTM" else names[:3]
+    return [graph.constant(np.stack(part)) if part else "" for part in parts]
