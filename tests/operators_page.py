@@ -7,8 +7,8 @@ from varlen_rnn.ops.cost import per_output_element
 from varlen_rnn.tape.operator import OPERATORS
 
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
-# An update is declared with its kernel.
-_OURS = tuple(f"varlen_rnn.{room}." for room in ("kernels", "ops", "program", "steps"))
+# An update is declared with its kernel, and the counts of a metric with the metric.
+_OURS = tuple(f"varlen_rnn.{room}." for room in ("kernels", "metrics", "ops", "program", "steps"))
 MARK = "<!-- This table is written by `python -m tests.operators_page`. -->\n"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
-from varlen_rnn.metrics.metric import Metric, ratio
+from varlen_rnn.metrics.metric import Share
 from varlen_rnn.tape.variable import required
 from varlen_rnn.typing import Rows
 
 
-class Mean(Metric):
+class Mean(Share):
     """The mean of numbers with optional weights, such as losses of batches weighted by their numbers of rows.
 
     Examples
@@ -44,13 +44,6 @@ class Mean(Metric):
         if not ((weights >= 0) & (weights < np.inf)).all():
             raise OutOfRangeError("Mean, sample_weight", expected="finite and at least 0", got=weights.min())
         self.update_counts(np.array([(numbers * weights).sum(), weights.sum()]))
-
-    def compute(self) -> float:
-        """Return the mean, or NaN if no numbers were added."""
-        return ratio(*self._counts)
-
-    def _nothing(self) -> np.ndarray:
-        return np.zeros(2)
 
 
 def _numbers(values: Rows, what: str) -> np.ndarray:

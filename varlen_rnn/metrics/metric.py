@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.tape.variable import Variable, apply_detached
 from varlen_rnn.typing import Rows
@@ -128,11 +128,17 @@ class Metric:
         return found.copy()
 
     def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:
-        return shape == nothing
+        return shape == nothing  # AUC has as many counts as rows
 
 
 class TargetMetric(Metric):
-    """The base of metrics that compare predictions with targets; an operator computes their counts."""
+    """The base of metrics that compare predictions with targets.
+
+    Attributes
+    ----------
+    op : str
+        The name of the operator that computes the counts of a batch.
+    """
 
     op: str
 
@@ -158,12 +164,21 @@ class TargetMetric(Metric):
         return apply_detached(self.op, predictions, targets, sample_weight, **self._options)
 
 
-def ratio(part: float, whole: float) -> float:
-    """Return part / whole, or NaN if `whole` is 0.
+class Share(Metric):
+    """The base of metrics whose counts are a weighted sum, and the sum of the weights."""
 
-    Examples
-    --------
-    >>> ratio(1.0, 4.0), ratio(0.0, 0.0)
-    (0.25, nan)
-    """
-    return float(part / whole) if whole else float("nan")
+    def compute(self) -> float:
+        """Return the mean of all batches since the metric was made or reset, or NaN if nothing counts."""
+        part, whole = self._counts
+        return float(part / whole) if whole else float("nan")
+
+    def _nothing(self) -> np.ndarray:
+        return np.zeros(2)
+
+
+def check_ignored(name: str, ignore_index: int | None) -> int | None:
+    """Return the option `ignore_index`; raise unless it is an integer of int64, or None."""
+    index = None if ignore_index is None else check_int(ignore_index, f"{name}, ignore_index")
+    if index is not None and not -(2**63) <= index < 2**63:
+        raise ShapeError(f"{name}, ignore_index", expected="one that int64 holds", got=shown(index))
+    return index

@@ -7,13 +7,59 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import ShapeError, check_choice, check_flag, check_int, shown
+from varlen_rnn.kernels.arithmetic import absolute, divide, multiply, subtract, where
+from varlen_rnn.kernels.copies import astype, full, joined
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.metrics.classes import Per
-from varlen_rnn.metrics.metric import TargetMetric, ratio
+from varlen_rnn.metrics.metric import Share, TargetMetric
+from varlen_rnn.metrics.rows import FLOAT64, both_sums, check_numbers, check_weight, that_weigh, weights_of
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.runtime.device import beside, on_device
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
 
 _MOST_OUTPUTS = 2**20  # the most outputs of `R2`, with 32 MiB of counts
 
 
-class MeanAbsoluteError(TargetMetric):
+@operator(cost=per_input_element)
+def error_counts(predictions, targets, sample_weight=None, *, squared: bool, per_sequence: bool):
+    """Return the weighted sum of each row's mean error, absolute or squared, and the sum of the weights."""
+    weights = weights_of("error_counts", predictions, targets, sample_weight, per_sequence=per_sequence)
+    if on_device(predictions.data):
+        return _errors_on_device(predictions.data, targets.data, weights, squared)
+    weights, x, y = that_weigh(weights, predictions.data, targets.data)
+    difference = x.astype(FLOAT64) - y
+    errors = difference * difference if squared else np.abs(difference)
+    width = math.prod(errors.shape[1:])
+    return np.array([weights @ errors.reshape(len(errors), width).sum(axis=1) / max(1, width), weights.sum()])
+
+
+def _errors_on_device(x, y, weights, squared):
+    """Compute `error_counts` on a device; rows without weight count as 0, because they may hold NaN."""
+    difference = subtract(astype(x, FLOAT64), astype(y, FLOAT64))
+    errors = multiply(difference, difference) if squared else absolute(difference)
+    width = math.prod(x.shape[1:])
+    of_rows = divide(sum_over(errors.reshape((len(x), width)), 1), np.array(float(max(1, width))))
+    of_rows = where(beside(weights != 0, x), of_rows, np.array(0.0))
+    return both_sums(multiply(beside(weights, x), of_rows), weights)
+
+
+@error_counts.infer
+def _infer_error(predictions, targets, sample_weight, squared, per_sequence):
+    check_numbers("error_counts", predictions, targets)
+    check_weight("error_counts", sample_weight, predictions.shape[0], per_sequence)
+    return TensorSpec((2,), FLOAT64)
+
+
+@error_counts.examples
+def _examples_of_error(rng):
+    for squared in (False, True):
+        yield [rows(rng, 3), rng.random((6, 3)), rng.random(6)], {"squared": squared, "per_sequence": False}
+        yield [rows(rng), rng.integers(0, 3, 6), rng.random(4)], {"squared": squared, "per_sequence": True}
+
+
+class MeanAbsoluteError(Share, TargetMetric):
     """The mean absolute difference of predictions and targets, numbers of the same shape `(rows, ...)`.
 
     Parameters
@@ -38,13 +84,6 @@ class MeanAbsoluteError(TargetMetric):
     def __init__(self, *, per: Per = "row") -> None:
         check_choice(per, f"{type(self).__name__}, per", "row", "sequence")
         super().__init__(squared=self._squared, per_sequence=per == "sequence")
-
-    def compute(self) -> float:
-        """Return the mean error, or NaN if there are no rows."""
-        return ratio(*self._counts)
-
-    def _nothing(self) -> np.ndarray:
-        return np.zeros(2)
 
 
 class MeanSquaredError(MeanAbsoluteError):
@@ -77,6 +116,49 @@ class MeanSquaredError(MeanAbsoluteError):
         """Return the mean error, or its root; NaN if there are no rows."""
         mean = super().compute()
         return math.sqrt(mean) if self._root else mean
+
+
+@operator(cost=per_input_element)
+def variance_counts(predictions, targets, sample_weight=None):
+    """Return, for each column, the total weight, the targets' mean, and the sums of squared deviations and errors.
+
+    The deviations are of the targets from their mean; the errors are predictions minus targets.  Rows are weighted.
+    """
+    weights = weights_of("variance_counts", predictions, targets, sample_weight)
+    x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
+    if on_device(x):
+        return _variance_on_device(x, y, weights)
+    weights, x, y = that_weigh(weights, x, y)
+    total = weights.sum()
+    mean = weights @ y / total if total else np.zeros(y.shape[1])
+    deviation, error = y - mean, x.astype(FLOAT64) - y
+    return np.stack([np.full(y.shape[1], total), mean, weights @ deviation**2, weights @ error**2])
+
+
+def _variance_on_device(x, y, weights):
+    """Compute `variance_counts` on a device; rows without weight count as 0, because they may hold NaN."""
+    total, of_rows, counts = np.array(weights.sum()), beside(weights[:, None], x), beside(weights[:, None] != 0, x)
+    x, y = (where(counts, astype(rows, FLOAT64), np.array(0.0)) for rows in (x, y))
+    mean = divide(sum_over(multiply(of_rows, y), 0), np.maximum(total, np.finfo(FLOAT64).tiny))
+    deviation, error = subtract(y, mean), subtract(x, y)
+    squares = [sum_over(multiply(of_rows, multiply(each, each)), 0) for each in (deviation, error)]
+    parts = full(mean.shape, float(total), mean), mean, *squares
+    return joined([part.reshape((1, *mean.shape)) for part in parts], 0)
+
+
+@variance_counts.infer
+def _infer_variance(predictions, targets, sample_weight):
+    check_numbers("variance_counts", predictions, targets)
+    if len(predictions.shape) > 2:
+        raise ShapeError("variance_counts, predictions", expected="rank 1 or 2", got=f"shape {predictions.shape}")
+    check_weight("variance_counts", sample_weight, predictions.shape[0])
+    return TensorSpec((4, predictions.shape[1] if len(predictions.shape) == 2 else 1), FLOAT64)
+
+
+@variance_counts.examples
+def _examples_of_variance(rng):
+    yield [rows(rng, 3), rng.random((6, 3)), rng.random(6)], {}
+    yield [rows(rng), rng.integers(0, 3, 6), None], {}
 
 
 class R2(TargetMetric):

@@ -5,9 +5,56 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from varlen_rnn.metrics.classes import check_ignored
-from varlen_rnn.metrics.metric import TargetMetric
+from varlen_rnn.errors import OutOfRangeError
+from varlen_rnn.kernels.copies import astype, joined
+from varlen_rnn.kernels.reductions import max_over
+from varlen_rnn.metrics.metric import TargetMetric, check_ignored
+from varlen_rnn.metrics.rows import FLOAT64, check_weight, classes_and_counted, that_weigh, weights_of
+from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import rows_at
+from varlen_rnn.runtime.device import beside, on_device, to_host
+from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape
+from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
+
+
+@operator(cost=per_input_element)
+def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int | None):
+    """Return three rows: the scores, the labels (0 or 1), and the weights of all rows whose weight is not 0."""
+    labels, counted = classes_and_counted("score_counts", targets, 2, ignore_index)
+    weights = weights_of("score_counts", predictions, targets, sample_weight, counted)
+    if on_device(predictions.data):  # positions of rows whose weight is not 0, because scores are not on the host
+        kept = np.flatnonzero(weights)
+        weights, scores, labels = weights[kept], rows_at(predictions.data, kept), labels[kept]
+        has_nan = len(kept) > 0 and np.isnan(to_host(max_over(scores, None)))
+    else:
+        weights, scores, labels = that_weigh(weights, predictions.data, labels)
+        has_nan = np.isnan(scores).any()
+    if has_nan:
+        raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
+    if on_device(scores):
+        columns = astype(scores, FLOAT64), beside(labels.astype(FLOAT64), scores), beside(weights, scores)
+        return joined([column.reshape((1, len(labels))) for column in columns], 0)
+    return np.stack([scores.astype(FLOAT64), labels, weights])
+
+
+@score_counts.infer
+def _infer_scores(predictions, targets, sample_weight, ignore_index):
+    check_float("score_counts", predictions=predictions)
+    hint = "one score for each row; of two classes, scores[:, 1] - scores[:, 0]"
+    check_rank("score_counts", "predictions", predictions, 1, hint)
+    check_integer("score_counts", targets=targets)
+    check_shape("score_counts", "targets", targets, predictions.shape, "one label, 0 or 1, for each row")
+    check_weight("score_counts", sample_weight, predictions.shape[0])
+    return TensorSpec((3, -1), FLOAT64)
+
+
+@score_counts.examples
+def _examples_of_scores(rng):
+    for weight in (None, rng.random(6)):
+        yield [rows(rng), np.array([0, 1, -1, 1, 0, 0]), weight], {"ignore_index": -1}
 
 
 class AUC(TargetMetric):

@@ -1,4 +1,4 @@
-"""Operators, one subject per file.  Only these files connect the tape to kernels; an import registers the operators."""
+"""Operators, one subject per file.  They connect the tape to kernels, as `metrics` does; an import registers them."""
 
 from varlen_rnn.ops import (
     activations,
@@ -11,7 +11,6 @@ from varlen_rnn.ops import (
     clip,
     concat,
     constants,
-    counts,
     ctc,
     dropout,
     elementwise,
