@@ -107,7 +107,7 @@ def test_large_ids_of_parquet_are_exact_or_refused(tmp_path):
     parquet.write_table(of_arrow([HASH, 5]), path)
     assert [ids.tolist() for ids in read(path, sequence="x").sequences] == [[HASH, 5], [6]]
     parquet.write_table(of_arrow([HASH, None]), path)
-    with pytest.raises(vr.InputError, match=f"record 0: {ADVICE}"):
+    with pytest.raises(vr.InputError, match=f"row 0, column 'x': {ADVICE}"):
         read(path, sequence="x", missing="zero")
 
 

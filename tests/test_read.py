@@ -1,5 +1,7 @@
 """`data.read`: files of every kind, labels of every kind, numbers that are missing, and what is ambiguous."""
 
+import argparse
+import dataclasses
 import inspect
 import io
 import json
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.data import formats, read
+from varlen_rnn.cli import reading
+from varlen_rnn.data import formats, from_texts, options, read, read_csv, read_jsonl
 
 LONG = """id,t,f1,f2,y
 b,2,3,30,up
@@ -343,6 +346,31 @@ def test_every_format_is_named_where_formats_are_listed():
     assert set(re.findall(r"`(\.\w+)`", listed)) == set(formats.SUFFIXES)
 
 
+def test_options_of_readers_agree_with_their_table():
+    fields = {field.name: field.default for field in dataclasses.fields(options.Options)}
+    given = {name: parameter.default for name, parameter in inspect.signature(read).parameters.items()}
+    assert {name: given[name] for name in fields} == fields
+    assert list(given) == ["source", "format", *fields]
+    own = {"sequence": "text", "label": "label", "tokens": "characters", "delimiter": ","}  # of the readers of a format
+    for reader in (read_csv, read_jsonl, from_texts):
+        for name, parameter in inspect.signature(reader).parameters.items():
+            assert name not in fields or parameter.default in (fields[name], own.get(name)), (reader, name)
+    for reader in (read, read_csv, read_jsonl, from_texts):
+        words = inspect.getdoc(reader).partition("Parameters\n")[2].partition("\n\n")[0]
+        documented = [
+            name for names in re.findall(r"^(\w[\w, ]*) ?:?", words, re.MULTILINE) for name in names.strip().split(", ")
+        ]
+        assert sorted(documented) == sorted(inspect.signature(reader).parameters), reader
+    parser = argparse.ArgumentParser()
+    reading.add_options(parser)
+    actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "format")}
+    assert list(actions) == [name for name, option in options.OPTIONS.items() if option.command is not None]
+    for name, action in actions.items():
+        assert action.help.lower().startswith(options.OPTIONS[name].text[:30].lower()), name
+        assert action.default is None, name
+    assert all(set(option.forms.split()) <= {"wide", "entries", "long"} for option in options.OPTIONS.values())
+
+
 def test_arrays_of_numpy(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, rows=np.arange(8.0).reshape(4, 2), offsets=[0, 1, 1, 4], y=["u", "v", "u"], z=np.ones(2))
@@ -385,7 +413,7 @@ def test_columns_of_arrow(tmp_path, suffix):
     assert [ids.tolist() for ids in read(path, sequence="ids").sequences] == [[1, 2], [], [3]]
     if suffix == "arrow":  # on the pages of the file
         assert not any(rows.flags.owndata for rows in data.sequences)
-    with pytest.raises(vr.InputError, match="column 'z': expected this column"):
+    with pytest.raises(vr.InputError, match="`sequence`: expected the column 'z', got only"):
         read(path, sequence="z")
     with pytest.raises(vr.InputError, match="expected a file of format"):
         read(saved(tmp_path, "no", f"bad.{suffix}"), sequence="x")
@@ -599,9 +627,7 @@ def test_a_file_of_columns_names_the_options_that_make_sequences(tmp_path):
     from pyarrow import parquet
 
     parquet.write_table(pa.table({"id": ["a"], "x": [1.0]}), tmp_path / "data.parquet")
-    with pytest.raises(
-        vr.InputError, match=r"expected options that define a sequence, got only the columns 'id', 'x' .*`id`"
-    ):
+    with pytest.raises(vr.InputError, match=r"expected options that define a sequence, got 'id', 'x'; 'a', 1.0 .*`id`"):
         read(tmp_path / "data.parquet")
     with pytest.raises(vr.InputError, match=r"`sequence`: expected the field 'text', got only 'x' .`sequence` names"):
         read(saved(tmp_path, '{"x": "ab"}\n', "data.jsonl"))

@@ -4,43 +4,21 @@ import sys
 from pathlib import Path
 
 from varlen_rnn import data
-from varlen_rnn.data.formats import FORMATS, SUFFIXES, fields_of, form_of
-from varlen_rnn.data.labels import KINDS
-from varlen_rnn.data.missing import MISSING
-from varlen_rnn.data.options import Options
+from varlen_rnn.data.formats import FORMATS, SUFFIXES, fields_of
+from varlen_rnn.data.options import OPTIONS, Options
 from varlen_rnn.errors import InputError, listed
 
-_OPTIONS = (
-    "format",
-    "sequence",
-    "label",
-    "id",
-    "time",
-    "features",
-    "ignore",
-    "wide",
-    "tokens",
-    "delimiter",
-    "missing",
-    "label_kind",
-)
+_OPTIONS = {name: option for name, option in OPTIONS.items() if option.command is not None}
 
 
 def add_options(parser):
     """Add the options for reading a file to a parser."""
     add = parser.add_argument_group("how the file is read").add_argument
-    add("--format", choices=sorted(FORMATS), help="by default what the suffix says")
-    add("--sequence", metavar="COLUMN", help="the sequences: texts, or lists; default text")
-    add("--label", metavar="COLUMN", help="the labels: classes or numbers, of sequences or of their steps")
-    add("--id", metavar="COLUMN", help="of a row per step: what tells sequences apart")
-    add("--time", metavar="COLUMN", help="of a row per step: the order within a sequence")
-    add("--features", metavar="COLUMNS", help="the numbers, with commas between; default all other columns")
-    add("--ignore", metavar="COLUMNS", help="of numbers in columns: those that are none, with commas between")
-    add("--wide", action="store_true", default=None, help="a row is a series whose steps are its columns")
-    add("--tokens", choices=["characters", "words", "list"], help="what texts are cut into; default by their length")
-    add("--delimiter", metavar="CHARACTER", help="between columns; default a comma")
-    add("--missing", choices=MISSING, help="of missing numbers; keep lets the model fill them; default error")
-    add("--label-kind", choices=KINDS, help="default what labels look like")
+    add("--format", choices=sorted(FORMATS), help="by default it follows from the suffix")
+    for name, option in _OPTIONS.items():
+        text = option.text.partition(".  ")[0].removesuffix(".")
+        commas = "; with commas between" if option.command.get("metavar") == "COLUMNS" else ""
+        add(f"--{name.replace('_', '-')}", help=f"{text[0].lower()}{text[1:]}{commas}", **option.command)
 
 
 def check_out(option, path, *inputs):
@@ -58,7 +36,7 @@ def check_out(option, path, *inputs):
 
 def options_of(arguments):
     """Return a dict of the options that were given on the command line."""
-    given = {name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name) is not None}
+    given = {name: value for name in ("format", *_OPTIONS) if (value := getattr(arguments, name)) is not None}
     for option in given.keys() & {"features", "ignore"}:
         given[option] = [name.strip() for name in given[option].split(",")]
     return given
@@ -74,9 +52,9 @@ def columns_hint(arguments):
 
 def fitting(options, path):
     """Return the options that apply to the form of a file, which may differ from the training file's form."""
-    format = options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")
-    form = form_of(FORMATS[format], Options(id=options.get("id"), wide=options.get("wide", False)))
-    return {name: value for name, value in options.items() if name not in form.unused}
+    format = FORMATS[options.get("format") or SUFFIXES.get(Path(path).suffix.lower(), "csv")]
+    unused = format.unused(format.form_of(Options(id=options.get("id"), wide=options.get("wide", False))))
+    return {name: value for name, value in options.items() if name not in unused}
 
 
 def read(path, options):

@@ -1,177 +1,286 @@
-"""Read sequences from columns of Arrow and Parquet files, and from arrays in .npz files."""
+"""`Table`: the columns of a file, or of a frame in memory, and words for the places of their entries in errors.
+
+Each format has one parser, which returns a Table; `entries.py` and `tables.py` make a data set of it.  An example:
+
+    my.csv    id,x        fields             ["id", "x"]
+              a,1         column("id")       ["a", "a"]
+              a,2.5       numbers("x")       [1.0, 2.5]
+                          place(1, "x")      "my.csv, line 3, field 'x'"
+
+No library of frames is imported: NumPy converts the columns of pandas, polars and Arrow.
+"""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.labels import labels_of
+from varlen_rnn.data.labels import typed
 from varlen_rnn.data.large_ids import check_no_large_id
-from varlen_rnn.data.missing import filled, with_labels, without_missing
-from varlen_rnn.data.options import Options
-from varlen_rnn.data.readers import from_texts
-from varlen_rnn.data.tables import FORMS
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, check_list, listed
-from varlen_rnn.interop import from_arrow
-from varlen_rnn.interop.foreign import library
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.data.missing import EMPTY
+from varlen_rnn.errors import DTypeError, InputError, alike, listed, shown
+
+Place = Callable[..., str]  # `place(row, field=None)` describes a row, or its entry in a field, for error messages
+
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_OF_OPTIONS = {
+    "label": "`label=None` reads sequences without labels",
+    "sequence": "`sequence` names the field of sequences",
+}
 
 
-def read_columns(format: str, path: str, options: Options) -> Dataset:
-    """Return the data set of a Parquet or Arrow IPC file; rows of an Arrow file stay in the file, memory-mapped."""
-    pa = library("pyarrow", "pyarrow")
-    sequence, label = options.sequence or "text", options.label
-    table = arrow_table(path, format)
-    for field in (sequence, label):
-        if field is not None and field not in table.column_names:
-            if options.sequence is None and field == sequence:
-                got = f"only the columns {listed(table.column_names)}"
-                raise InputError(path, expected="options that define a sequence", got=got, hint=FORMS)
-            got, hint = f"only {listed(table.column_names)}", alike(field, table.column_names)
-            raise InputError(f"{path}, column {field!r}", expected="this column", got=got, hint=hint)
-    if not table.num_rows:
-        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
-    column = table.column(sequence)
-    values = None if label is None else table.column(label).to_pylist()
-    if _is_text(pa, column.type) or _of_texts(pa, column.type):
-        return from_texts(column.to_pylist(), values, **options.of_texts())
-    if column.null_count:
-        place = lambda number: f"{path}, column {sequence!r}, record {number}"
-        lists = without_missing(column.to_pylist(), options.missing, place)
-        column = pa.chunked_array([pa.array(lists, column.type)])
-    where = f"{path}, column {sequence!r}"
-    if options.missing != "error" and _null_numbers(pa, column):
-        sequences = _with_nan(column.to_pylist(), where, options.dtype)
-    else:
-        tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
-        sequences = [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
-    return dataset_of_arrays(path, sequences, values, options)
+class Table:
+    """Columns of equal lengths by name.
 
+    Parameters
+    ----------
+    name : str
+        The name of the file or frame in error messages.
+    columns : list of (name, column)
+        Lists of entries, or columns of pandas, polars or pyarrow.
+    place : callable
+        As `places` returns it.
+    head : str, optional
+        Where the names of the columns were read; by default `name`.
+    noun : str
+        What error messages call a column.
+    sequence : str
+        The column of sequences, unless an option names another.
+    texts : bool
+        Whether all entries are texts, which numbers are read from, as in CSV.
+    kept : bool
+        Whether arrays of numbers keep their type and are not looked at, because they may still be in a file.
+    levels : list
+        The names of the levels of a pandas index, which is no column.
 
-def _null_numbers(pa: Any, column: Any) -> bool:
-    """Return whether a column of lists of numbers contains a null."""
-    from pyarrow import compute  # which `import pyarrow` does not import
+    Examples
+    --------
+    >>> table = Table("my.csv", [("a", ["1", "2"]), ("b", ["x", ""])], places("my.csv", "line", "field"), texts=True)
+    >>> table.fields, table.column("b"), table.numbers("a")
+    (['a', 'b'], ['x', ''], array([1., 2.]))
+    """
 
-    while pa.types.is_nested(column.type):
-        column = compute.list_flatten(column)
-    return column.null_count > 0
+    def __init__(
+        self,
+        name: str,
+        columns: Iterable[tuple[Any, Any]],
+        place: Place,
+        *,
+        head: str | None = None,
+        noun: str = "field",
+        sequence: str = "text",
+        texts: bool = False,
+        kept: bool = False,
+        levels: Sequence[Any] = (),
+    ) -> None:
+        columns = list(columns)
+        self.name, self.place, self.head, self.noun = name, place, head or name, noun
+        self.sequence, self.texts, self.kept, self._levels = sequence, texts, kept, levels
+        self.fields = [str(field) for field, _ in columns]
+        self._columns = dict(zip(self.fields, (column for _, column in columns), strict=True))
+        if len(self._columns) < len(self.fields):
+            hint = "the first line names the fields; a file without names needs such a line" if texts else None
+            raise InputError(self.head, expected=f"{noun}s of different names", got=listed(self.fields), hint=hint)
+        if not len(self):
+            hint = "is the file empty?" if noun == "field" else "is it empty?"
+            raise InputError(name, expected="at least one record", got="none", hint=hint)
 
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
 
-def _with_nan(lists: list[list[Any]], where: str, dtype: str) -> list[np.ndarray]:
-    """Return each list of numbers, or of rows of numbers, as rows of the type `dtype`; null becomes NaN."""
-    width = next((np.size(rows[0]) for rows in lists if rows), 1)
-    try:
-        found = [np.array(rows, np.float64).reshape(len(rows), width) for rows in lists]
-    except ValueError as error:
-        raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
-    for number, (floats, rows) in enumerate(zip(found, lists, strict=True)):
-        check_no_large_id(floats, _each(rows), f"{where}, record {number}")
-    return [floats.astype(dtype) for floats in found]
+    def foreign(self, field: str, option: str = "field") -> Any:
+        """Return a column as its library has it, or raise an error that names the option."""
+        if not isinstance(field, str) or field not in self._columns:
+            raise lacking(self.head, field, option, self.fields, self.noun, self._levels)
+        return self._columns[field]
 
+    def column(self, field: str, option: str = "field") -> Sequence[Any]:
+        """Return the entry of a column in each row, as Python has it; a missing entry is None, or blank in CSV."""
+        return values_of(self.foreign(field, option))
 
-def _each(rows: list[Any]) -> Iterator[Any]:
-    """Yield each number of a list, or of a list of lists; nothing is computed before the first is taken."""
-    yield from np.array(rows, object).flat
+    def ids(self, field: str) -> Sequence[str]:
+        """Return a column of ids as texts; a missing id is blank."""
+        return self._all_texts(field, "id", "an id")
 
+    def _all_texts(self, field: str, option: str, expected: str) -> Sequence[str]:
+        """Return a column as texts, blank if they are missing, or raise if an entry has none, as a long integer."""
+        entries, texts = self.column(field, option), []
+        if self.texts:
+            return entries
+        for row, entry in enumerate(entries):
+            try:
+                texts.append("" if entry is None else str(entry))
+            except Exception as error:  # an object's own `__str__` may raise anything
+                raise DTypeError(self.place(row, field), expected=expected, got=shown(entry)) from error
+        return texts
 
-def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
-    """Return tensors with one LoD level: a second level of equally long lists becomes the features of rows."""
-    levels = tensors[0].num_levels
-    if levels == 1:
-        return tensors
-    if levels > 2:
-        expected = "lists of numbers, or of equally long lists of them"
-        raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
-    found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
-    if len(found) > 1:
-        expected, got = "lists of equally long lists", f"lists of {found[0]} to {found[-1]}"
-        raise ShapeError(where, expected=expected, got=got)
-    width = int(found[0]) if len(found) else 1
-    return [
-        LoDTensor(tensor.data.reshape(tensor.lod()[0][-1], width, *tensor.shape[1:]), tensor.lod()[:1])
-        for tensor in tensors
-    ]
+    def labels(self, field: str, kind: str | None) -> Sequence[Any]:
+        """Return a column of labels; a missing label is None or blank.
 
+        Texts are floats if all are numbers.  Whole floats of a frame are integers if the kind of labels is of classes.
+        """
+        column = self.foreign(field, "label")
+        if isinstance(column, (list, tuple)):
+            return typed(column) if self.texts else column
+        values = [plain(value) for value in values_of(column)]
+        if kind is not None and "classes" in kind:  # pandas makes floats of integers beside missing ones
+            return [int(value) if type(value) is float and value.is_integer() else value for value in values]
+        return values
 
-def arrow_table(path: str, format: str) -> Any:
-    """Return the pyarrow table of a Parquet or Arrow IPC file."""
-    pa = library("pyarrow", "pyarrow")
-    try:
-        if format == "parquet":
-            return library("pyarrow.parquet", "pyarrow").read_table(path)
-        source = pa.memory_map(path)
+    def numbers(self, field: str, option: str = "features") -> np.ndarray:
+        """Return a column as float64; a missing entry is NaN, and an entry that is no number raises."""
+        column = self.foreign(field, option)
+        place = lambda row: self.place(row, field)
+        # No array of texts, which would pad each to the longest.
+        array = np.zeros(0, object) if self.texts else np.asarray(column)
+        if array.dtype.kind in "fiub":
+            found = array.astype(np.float64)
+            check_no_large_id(found, array, place)
+            return found
+        entries = values_of(column)
         try:
-            return pa.ipc.open_file(source).read_all()
-        except pa.ArrowInvalid:
-            return pa.ipc.open_stream(source).read_all()
-    except pa.ArrowException as error:
-        raise InputError(path, expected=f"a file of format {format!r}", got=str(error)[:80]) from error
+            found = np.array(list(map(float, entries)))
+        except (TypeError, ValueError, OverflowError):
+            found = np.array([_number(entry, row, place) for row, entry in enumerate(entries)])
+        check_no_large_id(found, entries, place)
+        return found
+
+    def times(self, field: str) -> np.ndarray:
+        """Return a column of times as numbers that have their order."""
+        column = self.foreign(field, "time")
+        kind = "U" if self.texts else np.asarray(column).dtype.kind
+        if kind not in "iumMf":
+            return times_of(self._all_texts(field, "time", "a time"), lambda row: self.place(row, field))
+        array = np.asarray(column)
+        gone = np.isnat(array) if kind in "mM" else np.isnan(array)
+        if gone.any():
+            where = self.place(int(np.flatnonzero(gone)[0]), field)
+            raise InputError(where, expected="a number, or a date", got="none that is there")
+        return array.astype(np.int64) if kind in "mM" else array
+
+    def preview(self) -> str:
+        """Return the names of the columns and the first three rows, for error messages."""
+        rows = zip(*(values_of(self.foreign(field)[:3]) for field in self.fields[:10]), strict=True)
+        return "; ".join([listed(self.fields), *(listed(row) for row in rows)])
 
 
-def _is_text(pa: Any, kind: Any) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+def places(name: str, unit: str, noun: str, numbers: Sequence[int] | None = None) -> Place:
+    """Return `place(row, field=None)` for rows with these numbers, by default from 0; a field without name is not told.
+
+    Examples
+    --------
+    >>> place = places("my.csv", "line", "field", [2, 4])
+    >>> place(1), place(0, "x")
+    ('my.csv, line 4', "my.csv, line 2, field 'x'")
+    """
+
+    def place(row: int, field: str | None = None) -> str:
+        where = f"{name}, {unit} {row if numbers is None else numbers[row]}"
+        return f"{where}, {noun} {field!r}" if field else where
+
+    return place
 
 
-def _of_texts(pa: Any, kind: Any) -> bool:
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
+def lacking(
+    where: str, field: Any, option: str, fields: list[str], noun: str = "field", levels: Sequence[Any] = ()
+) -> InputError:
+    """Return the error that the field that an option names is not one of `fields`."""
+    of_index = "`frame.reset_index()` makes the index columns" if field in levels else None
+    delimiter = other_delimiter(fields) if noun == "field" else None
+    hint = of_index or delimiter or alike(field, fields) or _OF_OPTIONS.get(option)
+    got = f"only {listed(fields)}" if fields else f"no {noun}"
+    return InputError(f"{where}, `{option}`", expected=f"the {noun} {shown(field)}", got=got, hint=hint)
 
 
-def read_npz(path: str, options: Options) -> Dataset:
-    """Return the data set of a file of `np.savez`.
+def values_of(column: Any) -> Sequence[Any]:
+    """Return the entries of a column of pandas, polars or pyarrow as Python has them; a missing entry is None."""
+    if isinstance(column, (list, tuple)):
+        return column
+    if hasattr(column, "to_pylist"):
+        return column.to_pylist()
+    values = column.to_list()
+    if not hasattr(column, "iloc"):
+        return values
+    return [None if gone else value for value, gone in zip(values, column.isna().tolist(), strict=True)]
 
-    The array named by the option `sequence` holds the rows of all sequences.  The array "offsets" of shape
-    `(sequences + 1,)` divides them into sequences.  The option `label` names the array of labels.
+
+def holds_numbers(column: Any) -> bool:
+    """Return whether the entries of a column are numbers; some of them may be missing.
+
+    Examples
+    --------
+    >>> import pyarrow
+    >>> holds_numbers(pyarrow.array([1, None])), holds_numbers(pyarrow.array(["1"]))
+    (True, False)
+    """
+    kind = np.asarray(column).dtype.kind
+    return kind in "fiub" or (kind == "O" and all(x is None or isinstance(x, Number) for x in values_of(column)))
+
+
+def plain(value: Any) -> Any:
+    """Return a label as Python has it: an array, or a column of polars inside of a column, becomes a list."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value.to_list() if hasattr(value, "to_list") else value
+
+
+def _number(entry: Any, row: int, place: Callable[[int], str]) -> float:
+    """Return an entry as a number, NaN if it is missing, or raise an error with a hint."""
+    try:
+        return np.nan if entry is None or (isinstance(entry, str) and entry.strip().lower() in EMPTY) else float(entry)
+    except (TypeError, ValueError, OverflowError) as error:
+        lists = "tokens need a row per sequence, with a list: frame.groupby(id).agg(list).reset_index(), or JSON lines"
+        hint = f"`features` names the columns that are numbers, `ignore` those that are none; {lists}"
+        if isinstance(entry, str) and _DECIMAL_COMMA.fullmatch(entry.strip()):
+            hint = "a decimal comma? pandas.read_csv(path, decimal=',', ...) makes a frame, which data.read takes"
+        raise InputError(place(row), expected="a number", got=shown(entry), hint=hint) from error
+
+
+def other_delimiter(fields: Sequence[str]) -> str | None:
+    """Return a hint if the first line seems to use another delimiter, otherwise None."""
+    found = [sign for sign in ";\t|" if len(fields) == 1 and sign in fields[0]]
+    return f"`delimiter={found[0]!r}`" if found else None
+
+
+def times_of(texts: Sequence[str], place: Callable[[int], str]) -> np.ndarray:
+    """Return times as numbers; dates become nanoseconds or microseconds since 1970.
+
+    Examples
+    --------
+    >>> times_of(["1970-01-01", "1970-01-01T00:00:01"], str)
+    array([         0, 1000000000])
     """
     try:
-        with open(path, "rb") as raw:  # NumPy would not close a file that is no archive
-            file = np.load(raw, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise ValueError("a file of np.save")
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
-    sequence, label = options.sequence or "rows", options.label
-    for name in (sequence, "offsets", label):
-        if name is not None and name not in arrays:
-            got, hint = f"only {listed(arrays)}", alike(name, arrays)
-            raise InputError(f"{path}, array {name!r}", expected="this array", got=got, hint=hint)
-    tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
-    if label is not None and arrays[label].ndim == 0:
-        expected = f"{len(tensor.lod()[0]) - 1} labels, one per sequence"
-        raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
-    values = None if label is None else arrays[label].tolist()
-    return dataset_of_arrays(path, [_as_rows(rows) for rows in tensor.to_sequences()], values, options)
+        return np.array(list(map(int, texts)), np.int64)  # float64 would round nanoseconds since 1970
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = np.array(list(map(float, texts)))
+        if not np.isnan(found).any():
+            return found
+    except ValueError:
+        pass
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no explicit representation of timezones")
+        dates = [_date(text, place(row)) for row, text in enumerate(texts)]
+    years = np.array([date.astype("datetime64[Y]") for date in dates]).astype(np.int64) + 1970
+    # 64 bits hold nanoseconds only for the years 1678 to 2261, but microseconds for all years.
+    unit = "ns" if years.min() > 1677 and years.max() < 2262 else "us"
+    return np.array([date.astype(f"datetime64[{unit}]") for date in dates]).astype(np.int64)
 
 
-def _as_rows(rows: np.ndarray) -> np.ndarray:
-    """Return ids unchanged, and a vector of floats as rows of one feature."""
-    if rows.dtype.kind not in "fiu":
-        raise DTypeError("sequences", expected="numbers", got=f"data type {rows.dtype}")
-    return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows
-
-
-def dataset_of_arrays(path: str, sequences: list[np.ndarray], values: list[Any] | None, options: Options) -> Dataset:
-    """Return the Dataset of ids or of rows of numbers, and of labels as they were read."""
-    missing, classes = options.missing, options.classes
-    if not sequences:
-        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
-    if values is not None and len(values) != len(sequences):
-        raise ShapeError(f"{path}, labels", expected=f"{len(sequences)}, one per sequence", got=len(values))
-    if missing != "error":  # checking for NaN would read memory-mapped rows
-        sequences, values = filled(sequences, values, missing, lambda number: f"{path}, record {number}")
-    if values is None:
-        return Dataset(path, sequences, None, [], check_list(classes or [], "classes"), "list")
-    there = with_labels(values, missing, lambda number: f"{path}, label of record {number}")
-    sequences, values = [sequences[number] for number in there], [values[number] for number in there]
-    where = lambda number: f"{path}, label of record {there[number]}"
-    lengths, kind = list(map(len, sequences)), options.label_kind
-    labels, names = labels_of(values, lengths, where, classes, kind, gaps=missing != "error")
-    return Dataset(path, sequences, labels, [], names, "list")
+def _date(text: str, where: str) -> np.datetime64:
+    """Return a date, converted to UTC if it has a time zone, or raise."""
+    try:
+        date = np.datetime64(text.strip())
+        if not np.isnat(date):
+            return date
+    except ValueError:
+        pass
+    hint = "frame[time] = pandas.to_datetime(frame[time], dayfirst=True), for example, converts other dates"
+    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text), hint=hint)

@@ -29,7 +29,7 @@ def warn_of_repeats(
         number = int(same.sum())
         got = f"{count(number, 'row')} that repeat{'s' * (number == 1)} an id and a time; this is the first"
         hint = f"frame.drop_duplicates({list(fields)}) of pandas leaves them out"
-        where = table.where(int(order[1:][same].min()))
+        where = table.place(int(order[1:][same].min()))
         warn(where, expected="one row for each id and time", got=got, hint=hint)
 
 

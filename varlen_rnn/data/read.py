@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.formats import FORMATS, FRAME, Format, form_of, format_of
+from varlen_rnn.data.formats import FORMATS, FRAME, Format, format_of
 from varlen_rnn.data.frames import frame_of
 from varlen_rnn.data.missing import Missing
-from varlen_rnn.data.options import Options
+from varlen_rnn.data.options import Options, documented
 from varlen_rnn.errors import DTypeError, InputError, check_choice, check_path, shown
 
 
+@documented
 def read(
     source: Any,
     *,
@@ -46,39 +47,7 @@ def read(
         table of pyarrow, or any object that has columns by the Arrow PyCapsule interface.
     format : str, optional
         By default it follows from the suffix: .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather, .npz or .ts.
-    sequence : str, optional
-        The field that holds the sequence; by default "text", if the file has this field.  In a .npz file, the array
-        that holds the rows of all sequences, by default "rows"; the array "offsets" divides it into sequences.
-    label : str, optional
-        The field of the labels; by default sequences have no labels.
-    id, time : str, optional
-        For a table in long form, with one row per step: `id` is the field that identifies the sequence, and `time`
-        the field that orders its steps (numbers or dates).  Steps of equal time stay in the order of the file, and rows
-        of an id need not be neighbours.  If the label is the same in all rows of each id, it is a label of the
-        sequence, otherwise of the row.
-    features : list of str, optional
-        The fields that hold the numbers of a row; by default all fields that no other option names.
-    ignore : list of str, optional
-        Fields of a table in long or wide form that are not read; the table need not have them.
-    wide : bool
-        Whether each row of a table is a whole sequence: its fields except `id` and `label` are the steps, and blank
-        fields at the end are left out.
-    tokens : {"characters", "words", "list"}, optional
-        How a text is divided into tokens; by default into words if the median text has at least ten words, otherwise
-        into characters.
-    delimiter : str, optional
-        The character between fields; by default a comma, or a tab in a .tsv file.
-    missing : {"error", "drop", "zero", "forward", "keep"}
-        How to treat missing numbers (empty, NaN, null): raise an error, drop the row, use 0, use the previous number,
-        or keep NaN, which estimators fill.  In Arrow and NumPy files, "error" does not check for NaN.  The other
-        choices also drop sequences without a label, and give rows without a label the class -100.
-    label_kind : str, optional
-        "classes", "numbers", "several classes", "classes of rows" or "numbers of rows"; by default it is guessed.
-    vocabulary, classes, min_count, max_vocabulary
-        As in `from_texts`.
-    dtype : {"float32", "float64"}
-        The data type of numbers in rows; float32 has seven digits.  Arrow files whose lists have no nulls and NumPy
-        files keep the type that they have.
+    {options}
 
     Returns
     -------
@@ -108,7 +77,7 @@ def read(
     if (frame := frame_of(source)) is not None:
         if format is not None:
             raise InputError("format", expected="None for a frame", got=shown(format))
-        return _read(frame, FRAME, options)
+        return FRAME.read(frame, options)
     if hasattr(source, "read") and not isinstance(source, (str, pathlib.Path)):
         return _read_stream(source, format, options)
     if hasattr(source, "collect") or hasattr(source, "to_frame"):  # a lazy frame, or a column
@@ -117,21 +86,11 @@ def read(
     if not isinstance(source, (str, bytes, os.PathLike)):
         raise DTypeError("source", expected="a path, an open file or a frame", got=shown(source))
     path = check_path(source, "source")
-    return _read(path, _format(format_of(path) if format is None else format), options)
+    return _format(format_of(path) if format is None else format).read(path, options)
 
 
 def _format(name: str) -> Format:
     return FORMATS[check_choice(name, "format", *sorted(FORMATS))]
-
-
-def _read(source: Any, format: Format, options: Options) -> Dataset:
-    """Read a file or a frame, or raise if an option is given that does not apply to its form."""
-    form = form_of(format, options)
-    for name in form.unused:
-        value = getattr(options, name)
-        if value is not None and value is not False:
-            raise InputError(f"read, {name}", expected=f"none of {form.name}", got=shown(value))
-    return form.read(source, options)
 
 
 def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
@@ -146,7 +105,7 @@ def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
         path = pathlib.Path(folder, f"input.{format}")
         path.write_bytes(content)
         try:
-            return _read(str(path), _format(format), options)
+            return _format(format).read(str(path), options)
         except InputError as error:  # which names the copy
             what = str(error.what).replace(str(path), str(getattr(source, "name", "the open file")))
             raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error

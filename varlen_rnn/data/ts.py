@@ -13,45 +13,37 @@ Source: https://www.timeseriesclassification.com, and the readers of sktime and 
 from __future__ import annotations
 
 import math
-import pathlib
 from typing import Any
 
-from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.columns import Table, places
 from varlen_rnn.data.missing import EMPTY
 from varlen_rnn.data.options import Options
-from varlen_rnn.data.readers import file_text
-from varlen_rnn.data.records import Record, dataset_of
+from varlen_rnn.data.text_files import file_text
 from varlen_rnn.errors import InputError, ShapeError, shown
 
 _LABELS = {"classlabel": "class", "targetlabel": "target"}  # the field that each line of the description declares
 
 
-def read_ts(path: str, options: Options) -> Dataset:
-    """Return the data set of a .ts file; the label is the field "class", or "target" if it is a number."""
+def parse_ts(path: str, options: Options) -> Table:
+    """Return the Table of a .ts file: the series, and the field "class", or "target" if it is a number."""
     lines = [line.strip() for line in file_text(path).splitlines()]
     start = _start(lines, path)
-    field = _label_of(lines[:start])
+    field = next((field for key, field in _LABELS.items() for line in lines[:start] if _is_true(line, key)), None)
     if options.label not in (None, field):
         hint = f"`label={field!r}`" if field else "the file has no labels"
         raise InputError(f"{path}, `label`", expected=repr(field), got=shown(options.label), hint=hint)
     if any(_is_true(line, "timestamps") for line in lines[:start]):
         hint = "a table with a row per step, and `id` and `time`, has times"
         raise InputError(path, expected="series without time stamps", got="@timeStamps true", hint=hint)
-    records = [
-        _record(line, field, f"{path}, line {number}")
-        for number, line in enumerate(lines[start + 1 :], start + 2)
-        if line and not line.startswith("#")
-    ]
-    if not records:
-        raise InputError(path, expected="at least one record", got="none", hint="is the file empty?")
-    return dataset_of(records, pathlib.Path(path).name, options.label is not None, options)
-
-
-def label_fields(path: str) -> list[str]:
-    """Return the names of a file's labels, "class" or "target", for error messages; [] if it has none."""
-    lines = [line.strip() for line in file_text(path).splitlines()]
-    field = _label_of(lines[: _start(lines, path)])
-    return [field] if field else []
+    series, labels, numbers = [], [], []
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        if line and not line.startswith("#"):
+            rows, label = _series(line, field, f"{path}, line {number}")
+            series.append(rows)
+            labels.append(label)
+            numbers.append(number)
+    columns = [("", series), *([(field, labels)] if field else [])]
+    return Table(path, columns, places(path, "line", "field", numbers), sequence="")
 
 
 def _start(lines: list[str], path: str) -> int:
@@ -62,16 +54,12 @@ def _start(lines: list[str], path: str) -> int:
     raise InputError(path, expected="a line '@data'", got="none", hint="a .ts file describes its series first")
 
 
-def _label_of(description: list[str]) -> str | None:
-    return next((field for key, field in _LABELS.items() for line in description if _is_true(line, key)), None)
-
-
 def _is_true(line: str, key: str) -> bool:
     return line.lower().split()[:2] == [f"@{key}", "true"]
 
 
-def _record(line: str, field: str | None, where: str) -> Record:
-    """Return the series of a line, as a list of numbers, or of rows if there are several channels."""
+def _series(line: str, field: str | None, where: str) -> tuple[list[Any], Any]:
+    """Return the series of a line, as a list of numbers, or of rows if there are several channels, and its label."""
     channels = line.split(":")
     label: Any = channels.pop().strip() if field else None
     columns = [_numbers(channel, where) for channel in channels]
@@ -80,12 +68,11 @@ def _record(line: str, field: str | None, where: str) -> Record:
     if len(set(map(len, columns))) > 1:
         raise ShapeError(where, expected="channels of equal lengths", got=shown(list(map(len, columns))))
     if field == "target":
-        label = None if label.lower() in EMPTY else _numbers(label, f"{where}, target")
-        if label is not None and len(label) != 1:
-            raise InputError(f"{where}, target", expected="one number", got=shown(label))
-        label = None if label is None else label[0]
-    rows = columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
-    return Record(rows, label, where, f"{where}, {field}")
+        found = _numbers(label, f"{where}, target")
+        if len(found) > 1:
+            raise InputError(f"{where}, target", expected="one number", got=shown(found))
+        label = found[0] if found else None
+    return columns[0] if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)], label
 
 
 def _numbers(text: str, where: str) -> list[float]:

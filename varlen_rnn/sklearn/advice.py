@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.data.frames import Frame, holds_numbers, values_of
+from varlen_rnn.data.columns import Table, holds_numbers, values_of
 from varlen_rnn.errors import listed, shown, warn
 
 MEASUREMENTS = "integers are ids of tokens: x.astype(float) if they are measurements"
@@ -36,7 +36,7 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
         warn("fit, X", expected="floating-point numbers for measurements", got=got, hint=hint)
 
 
-def about_columns(frame: Frame) -> tuple[str, str]:
+def about_columns(frame: Table) -> tuple[str, str]:
     """Return which columns of a frame are not numbers, and how to make X of the frame, for an error.
 
     Examples

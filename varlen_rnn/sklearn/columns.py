@@ -12,7 +12,8 @@ import dataclasses
 from typing import Any
 
 from varlen_rnn.data import Dataset
-from varlen_rnn.data.frames import frame_of, holds_numbers
+from varlen_rnn.data.columns import holds_numbers
+from varlen_rnn.data.frames import frame_of
 from varlen_rnn.errors import ShapeError, check_flag, listed
 from varlen_rnn.sklearn.restored import texts_of
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data import Dataset
-from varlen_rnn.data.frames import Frame, entries_of, frame_of, holds_numbers
+from varlen_rnn.data.columns import Table, holds_numbers
+from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.vocabulary import build_vocabulary, encode_all, natural_tokens, split_text
 from varlen_rnn.errors import (
@@ -276,7 +277,7 @@ def _opened(X: Any) -> Any:
     return X
 
 
-def _of_frame(frame: Frame) -> Any:
+def _of_frame(frame: Table) -> Any:
     """Return the sequences in the only column of a frame, or each row of a frame of numbers as a padded sequence."""
     columns = [frame.foreign(field) for field in frame.fields]
     if all(map(holds_numbers, columns)):

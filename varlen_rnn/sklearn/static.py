@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.data.frames import frame_of, holds_numbers, values_of
+from varlen_rnn.data.columns import holds_numbers, values_of
+from varlen_rnn.data.frames import frame_of
 from varlen_rnn.errors import InputError, ShapeError, listed
 from varlen_rnn.sklearn.missing import Filling
 from varlen_rnn.sklearn.restored import numbers_of, scales_of, texts_of

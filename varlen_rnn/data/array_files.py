@@ -1,0 +1,156 @@
+"""The parsers of Parquet, Arrow and NumPy files, whose arrays keep their type; rows of Arrow files stay there."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.data.columns import Place, Table, places
+from varlen_rnn.data.large_ids import check_no_large_id
+from varlen_rnn.data.missing import without_missing
+from varlen_rnn.data.options import Options
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed
+from varlen_rnn.interop import from_arrow
+from varlen_rnn.interop.foreign import library
+from varlen_rnn.rows.lod import LoDTensor
+
+
+def parse_arrow(path: str, options: Options) -> Table:
+    """Return the Table of an Arrow IPC file, which is memory-mapped."""
+    pa = library("pyarrow", "pyarrow")
+
+    def read() -> Any:
+        source = pa.memory_map(path)
+        try:
+            return pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            return pa.ipc.open_stream(source).read_all()
+
+    return _table(path, "arrow", read)
+
+
+def parse_parquet(path: str, options: Options) -> Table:
+    """Return the Table of a Parquet file."""
+    return _table(path, "parquet", lambda: library("pyarrow.parquet", "pyarrow").read_table(path))
+
+
+def _table(path: str, format: str, read: Callable[[], Any]) -> Table:
+    try:
+        table = read()
+    except library("pyarrow", "pyarrow").ArrowException as error:
+        raise InputError(path, expected=f"a file of format {format!r}", got=str(error)[:80]) from error
+    columns = zip(table.column_names, table.columns, strict=True)
+    return Table(path, columns, places(path, "row", "column"), noun="column", kept=True)
+
+
+def arrow_entries(column: Any, where: str, place: Place, options: Options) -> list[Any]:
+    """Return the sequences in a column of an Arrow table: texts, lists of texts, or arrays that share its memory.
+
+    `where` describes the column for error messages, and `place(row)` an entry.
+    """
+    pa = library("pyarrow", "pyarrow")
+    if _is_text(pa, column.type) or _of_texts(pa, column.type):
+        return column.to_pylist()
+    if column.null_count:
+        lists = without_missing(column.to_pylist(), options.missing, place)
+        column = pa.chunked_array([pa.array(lists, column.type)])
+    if options.missing != "error" and _null_numbers(pa, column):
+        return _with_nan(column.to_pylist(), where, place, options.dtype)
+    tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
+    return [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
+
+
+def _null_numbers(pa: Any, column: Any) -> bool:
+    """Return whether a column of lists of numbers contains a null."""
+    from pyarrow import compute  # which `import pyarrow` does not import
+
+    while pa.types.is_nested(column.type):
+        column = compute.list_flatten(column)
+    return column.null_count > 0
+
+
+def _with_nan(lists: list[list[Any]], where: str, place: Place, dtype: str) -> list[np.ndarray]:
+    """Return each list of numbers, or of rows of numbers, as rows of the type `dtype`; null becomes NaN."""
+    width = next((np.size(rows[0]) for rows in lists if rows), 1)
+    try:
+        found = [np.array(rows, np.float64).reshape(len(rows), width) for rows in lists]
+    except ValueError as error:
+        raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
+    for number, (floats, rows) in enumerate(zip(found, lists, strict=True)):
+        check_no_large_id(floats, _each(rows), place(number))
+    return [floats.astype(dtype) for floats in found]
+
+
+def _each(rows: list[Any]) -> Iterator[Any]:
+    """Yield each number of a list, or of a list of lists; nothing is computed before the first is taken."""
+    yield from np.array(rows, object).flat
+
+
+def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
+    """Return tensors with one LoD level: a second level of equally long lists becomes the features of rows."""
+    levels = tensors[0].num_levels
+    if levels == 1:
+        return tensors
+    if levels > 2:
+        expected = "lists of numbers, or of equally long lists of them"
+        raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
+    found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
+    if len(found) > 1:
+        expected, got = "lists of equally long lists", f"lists of {found[0]} to {found[-1]}"
+        raise ShapeError(where, expected=expected, got=got)
+    width = int(found[0]) if len(found) else 1
+    return [
+        LoDTensor(tensor.data.reshape(tensor.lod()[0][-1], width, *tensor.shape[1:]), tensor.lod()[:1])
+        for tensor in tensors
+    ]
+
+
+def _is_text(pa: Any, kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _of_texts(pa: Any, kind: Any) -> bool:
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
+
+
+def parse_npz(path: str, options: Options) -> Table:
+    """Return the Table of a file of `np.savez`, whose array "offsets" divides the rows of all sequences."""
+    try:
+        with open(path, "rb") as raw:  # NumPy would not close a file that is no archive
+            file = np.load(raw, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("a file of np.save")
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
+    sequence, label = options.sequence or "rows", options.label
+    for name in (sequence, "offsets", label):
+        if name is not None and name not in arrays:
+            got, hint = f"only {listed(arrays)}", alike(name, arrays)
+            raise InputError(f"{path}, array {name!r}", expected="this array", got=got, hint=hint)
+    tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
+    sequences = [_as_rows(rows) for rows in tensor.to_sequences()]
+    columns: list[tuple[str, Any]] = [(sequence, sequences)]
+    if label is not None:
+        if arrays[label].ndim == 0:
+            expected = f"{len(sequences)} labels, one per sequence"
+            raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
+        if len(arrays[label]) != len(sequences):
+            expected = f"{len(sequences)}, one per sequence"
+            raise ShapeError(f"{path}, labels", expected=expected, got=len(arrays[label]))
+        columns.append((label, arrays[label].tolist()))
+    return Table(path, columns, places(path, "record", "array"), noun="array", sequence="rows", kept=True)
+
+
+def _as_rows(rows: np.ndarray) -> np.ndarray:
+    """Return ids unchanged, and a vector of floats as rows of one feature."""
+    if rows.dtype.kind not in "fiu":
+        raise DTypeError("sequences", expected="numbers", got=f"data type {rows.dtype}")
+    return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows

@@ -1,0 +1,135 @@
+"""The parsers of CSV and JSON Lines.
+
+Files must be UTF-8, with or without a byte order mark.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+from varlen_rnn.data.columns import Table, lacking, other_delimiter, places
+from varlen_rnn.data.options import Options
+from varlen_rnn.errors import DTypeError, InputError, check_path, shown
+from varlen_rnn.typing import StrPath
+
+
+def parse_csv(path: str, options: Options) -> Table:
+    """Return the Table of a CSV file, whose first line names the fields.
+
+    If a column holds sequences, a line may lack its last fields, unless they are the sequence or the label.
+    """
+    delimiter = options.delimiter
+    if delimiter is None:
+        delimiter = "\t" if pathlib.Path(path).suffix.lower() == ".tsv" else ","
+    text = io.StringIO(file_text(path), newline="")
+    try:
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+    except (TypeError, ValueError) as error:
+        raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
+    lines, numbers = [], []
+    try:
+        fields = next(reader, [])
+        width = len(fields)
+        for line in reader:
+            if len(line) != width:
+                if not line:
+                    continue
+                line = _completed(line, fields, f"{path}, line {reader.line_num}", options)
+            lines.append(line)
+            numbers.append(reader.line_num)
+    except csv.Error as error:
+        hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
+        raise InputError(f"{path}, line {reader.line_num}", expected="CSV", got=error, hint=hint) from error
+    # `zip(*lines)` would take longer, because it makes an iterator for each line.
+    columns = [(field, [line[position] for line in lines]) for position, field in enumerate(fields)]
+    return Table(path, columns, places(path, "line", "field", numbers), head=f"{path}, line 1", texts=True)
+
+
+def _completed(line: list[str], fields: list[str], where: str, options: Options) -> list[str]:
+    """Return a line with all fields, or raise if it has too many, or lacks one that is read."""
+    if len(line) > len(fields) or options.form != "entries":
+        hint = other_delimiter(fields) or "a text with the delimiter in it needs quotes"
+        expected = f"{len(fields)} field{'s' * (len(fields) > 1)}"
+        raise InputError(where, expected=expected, got=len(line), hint=hint)
+    for option, field in (("sequence", options.sequence or "text"), ("label", options.label)):
+        if field in fields[len(line) :]:
+            raise lacking(where, field, option, fields[: len(line)])
+    return line + [""] * (len(fields) - len(line))
+
+
+class _Records(Table):
+    """The objects of a JSON Lines file, which may differ in their fields."""
+
+    def __init__(self, path: str, records: list[dict[str, Any]], numbers: list[int]) -> None:
+        self._records = records
+        fields = [(field, ()) for field in records[0]] if records else []
+        super().__init__(path, fields, places(path, "line", "field", numbers))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def foreign(self, field: str, option: str = "field") -> list[Any]:
+        """Return the entry of a field in each object, or raise an error that names the first line without it."""
+        for row, record in enumerate(self._records):
+            if not isinstance(field, str) or field not in record:
+                raise lacking(self.place(row), field, option, list(record))
+        return [record[field] for record in self._records]
+
+
+def parse_jsonl(path: str, options: Options) -> Table:
+    """Return the Table of a JSON Lines file, which has one JSON object per line."""
+    records, numbers = [], []
+    # `splitlines` would also split at other separators, which JSON strings may contain.
+    for number, line in enumerate(file_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(where, expected="a JSON object", got=f"{line[:60]!r}: {error}") from error
+        if not isinstance(record, dict):
+            raise DTypeError(where, expected='a JSON object, {"field": value ...}', got=line.strip()[:80])
+        if options.label is not None and options.missing != "error":
+            record.setdefault(options.label)
+        records.append(record)
+        numbers.append(number)
+    return _Records(path, records, numbers)
+
+
+def file_text(path: StrPath) -> str:
+    """Return the text of a UTF-8 file, or raise an error that names the first line that is not UTF-8."""
+    raw = pathlib.Path(check_path(path, "path")).read_bytes()
+    if raw.startswith(b"\x1f\x8b"):
+        raise InputError(path, expected="UTF-8", got="a file of gzip", hint="gunzip -k unpacks it")
+    if (encoding := _wide_encoding(raw)) is not None:
+        hint = f"iconv -f {encoding} -t utf-8 converts it, or 'Save as' with UTF-8"
+        raise InputError(f"{path}, line 1", expected="UTF-8", got=encoding.upper(), hint=hint)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        got, hint = f"byte 0x{raw[error.start]:02x}", "iconv -f latin1 -t utf-8 converts a file, if it is in Latin-1"
+        raise InputError(f"{path}, line {line}", expected="UTF-8", got=got, hint=hint) from error
+
+
+def _wide_encoding(raw: bytes) -> str | None:
+    """Return the name of UTF-16 or UTF-32 if the first bytes of a file say so.
+
+    Examples
+    --------
+    >>> _wide_encoding("id,x".encode("utf-16")), _wide_encoding("id,x".encode("utf-16-be")), _wide_encoding(b"id,x")
+    ('utf-16', 'utf-16-be', None)
+    """
+    if raw.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if len(raw) > 1 and 0 in raw[:2] and any(raw[:2]):  # the first character is one of ASCII
+        return "utf-16-be" if raw[0] == 0 else "utf-16-le"
+    return None
