@@ -207,9 +207,9 @@ def test_a_description_that_does_not_hold_together(name):
 
 CONTENT = simple().to_bytes()
 CONTENTS = {
-    "nothing": (b"", "a safetensors file"),
-    "text": (b"ids,labels\n1,2\n" * 9, "a safetensors file"),
-    "a long header": ((2**62).to_bytes(8, "little") + CONTENT[8:], "a safetensors file"),
+    "nothing": (b"", "a whole safetensors file"),
+    "text": (b"ids,labels\n1,2\n" * 9, "a whole safetensors file"),
+    "a long header": ((2**62).to_bytes(8, "little") + CONTENT[8:], "a whole safetensors file"),
     "cut": (CONTENT[:-1], "a whole safetensors file"),
     "longer": (CONTENT + b"\0", "a whole safetensors file"),
     "not bytes": (10**9, "bytes, got int"),
@@ -236,7 +236,7 @@ def test_a_key_twice_within_the_right_size():
     entry = header[header.index('"w":') :].rstrip(" }") + "}"
     doubled = (header.rstrip(" ")[:-1] + "," + entry + "}").encode()
     content = len(doubled).to_bytes(8, "little") + doubled + CONTENT[8 + size :]
-    with pytest.raises(vr.ProgramError, match="each entry once"):
+    with pytest.raises(vr.ProgramError, match="an entry that occurs twice"):
         vr.Program.from_bytes(content)
 
 

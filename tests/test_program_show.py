@@ -194,7 +194,7 @@ def test_show_says_what_a_checkpoint_is(tmp_path, capsys):
 
 def test_show_what_is_neither(tmp_path, capsys):
     (tmp_path / "text").write_text("ids,labels\n")
-    for path, message in ((tmp_path / "text", "a safetensors file"), (tmp_path / "nothing", "No such file")):
+    for path, message in ((tmp_path / "text", "a whole safetensors file"), (tmp_path / "nothing", "No such file")):
         assert main(["show", str(path)]) == 2
         captured = capsys.readouterr()
         assert message in captured.err

@@ -12,6 +12,7 @@ Source: the format's description at https://github.com/huggingface/safetensors.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -100,8 +101,15 @@ def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
                 yield piece.view(np.uint8).data
 
 
-def read_arrays(path: StrPath, mmap: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+def read_arrays(source: StrPath | bytes, mmap: bool = False) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Return the metadata and the arrays of a file; an array that is mapped is read-only, and not in memory yet.
+
+    Parameters
+    ----------
+    source : path, or bytes
+        The file, or its content, which is copied.
+    mmap : bool
+        Whether to map the arrays of a file.
 
     Raises
     ------
@@ -119,7 +127,7 @@ def read_arrays(path: StrPath, mmap: bool) -> tuple[dict[str, str], dict[str, np
     ({'by': 'me'}, {'w': array([1., 1.])})
     """
     # The file is opened once: another process may replace it meanwhile, and this one still reads the old file.
-    with open(path, "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         metadata, places, start = _read_header(file)
         content = np.asarray(np.memmap(file, np.uint8, "r")) if mmap else None
         arrays = {}
@@ -144,11 +152,12 @@ def _view(content: np.ndarray, place: _Place, start: int) -> np.ndarray:
 
 def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int]:
     """Return the metadata, the place of each array, and the number of bytes before the first; or raise."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     start = _ALIGNMENT + int.from_bytes(file.read(_ALIGNMENT), "little")
     if not _ALIGNMENT < start <= size:
         raise ValueError(f"{size} bytes without a header")
-    header = json.loads(file.read(start - _ALIGNMENT))
+    header = json.loads(file.read(start - _ALIGNMENT), object_pairs_hook=_once)
     if not isinstance(header, dict):
         raise ValueError("a header that is not an object")
     metadata = header.pop(_METADATA, {})
@@ -163,6 +172,13 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int
     if end != size - start:
         raise ValueError(f"{size - start} bytes of arrays, not the {end} of the header")
     return metadata, places, start
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of the header; raise if it has a key twice, because readers differ on which entry counts."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("an entry that occurs twice")
+    return found
 
 
 def _place(name: str, entry: object) -> _Place:

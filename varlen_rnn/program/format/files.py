@@ -6,9 +6,8 @@ Files are untrusted input.  Loading runs nothing, and takes time and memory in p
 from pathlib import Path
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from varlen_rnn.array_file import pieces, read_arrays
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.program.format import schema
 from varlen_rnn.rows.lod import LoDTensor
@@ -25,10 +24,8 @@ def to_bytes(desc, persistables):
     """Return a description and the values of its persistables as the content of a safetensors file."""
     if _RESERVED in persistables:
         raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors uses this one itself")
-    # safetensors writes strided arrays wrongly.
-    arrays = {name: np.asarray(moved(value.data, HOST), order="C") for name, value in persistables.items()}
-    # One metadata entry only, because safetensors writes several in random order: equal programs give equal bytes.
-    return safetensors.numpy.save(arrays, {_FORMAT: schema.to_json(desc)})
+    arrays = {name: moved(value.data, HOST) for name, value in persistables.items()}
+    return b"".join(map(bytes, pieces(arrays, {_FORMAT: schema.to_json(desc)})))
 
 
 def save(path, desc, persistables):
@@ -52,35 +49,18 @@ def from_bytes(content, what="program"):
     """
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ProgramError(what, expected="bytes", got=type(content).__name__)
-    content = bytes(content)
-    header = _header(content, what)
-    desc = schema.from_json(_description(header.get(_RESERVED, {}), what))
     try:
-        arrays = safetensors.numpy.load(content)
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        metadata, arrays = read_arrays(bytes(content))
+    except (ValueError, TypeError, RecursionError) as error:
         raise ProgramError(what, expected="a whole safetensors file", got=str(error)[:200]) from error
-    return desc, {name: _as_tensor(name, array) for name, array in arrays.items()}
-
-
-def _header(content, what):
-    """Return the header of a safetensors file; raise if a key occurs twice, which other readers accept."""
-    size = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or size > len(content) - 8:
-        raise ProgramError(what, expected="a safetensors file", got=f"{len(content)} bytes of something else")
-    try:
-        text = content[8 : 8 + size].decode()
-    except UnicodeDecodeError as error:
-        raise ProgramError(what, expected="a safetensors file", got=str(error)[:80]) from error
-    header = schema.parse_json(text, what)
-    entries = header.values() if isinstance(header, dict) else [header]
-    if any(not isinstance(entry, dict) for entry in (header, *entries)):
-        raise ProgramError(what, expected="a safetensors file, each entry once", got=text[:80])
-    return header
+    for name, array in arrays.items():
+        check_bools(f"persistable {name!r}", array)
+    desc = schema.from_json(_description(metadata, what))
+    return desc, {name: LoDTensor.wrap(array) for name, array in arrays.items()}
 
 
 def _description(metadata, what):
-    """Return the text that describes the program."""
-    if metadata.keys() == {_FORMAT} and isinstance(metadata[_FORMAT], str):
+    if metadata.keys() == {_FORMAT}:
         return metadata[_FORMAT]
     hint = None
     if any(name.startswith("varlen_rnn checkpoint ") for name in metadata):
@@ -88,11 +68,6 @@ def _description(metadata, what):
     elif any(name.startswith(_NAME) and name != _FORMAT for name in metadata):
         hint = "a newer varlen_rnn wrote it"
     raise ProgramError(what, expected=f"a {_FORMAT}", got=f"metadata of {sorted(metadata)}"[:80], hint=hint)
-
-
-def _as_tensor(name, array):
-    check_bools(f"persistable {name!r}", array)
-    return LoDTensor.wrap(array)
 
 
 def check_bools(what, array):

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from varlen_rnn.array_file import pieces, read_arrays
 from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.program.format.files import check_bools
 from varlen_rnn.rows.checks import check_unmasked
@@ -52,11 +51,10 @@ def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows |
         if not isinstance(name, str):  # JSON would write 1 and "1" as one name, and lose a value
             raise DTypeError("values, names", expected="str", got=shown(name))
         kinds[name], parts = _parts(name, value)
-        # safetensors writes strided arrays wrongly, so every array is made contiguous.
-        arrays |= {f"{name}/{number}": np.array(part, order="C") for number, part in enumerate(parts)}
+        arrays |= {f"{name}/{number}": np.asarray(part) for number, part in enumerate(parts)}
     try:
-        return safetensors.numpy.save(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        return b"".join(map(bytes, pieces(arrays, {"format": _FORMAT, "kinds": json.dumps(kinds)})))
+    except (TypeError, ValueError) as error:
         raise DTypeError("values", expected="arrays of numbers, and names of Unicode", got=str(error)[:80]) from error
 
 
@@ -102,10 +100,7 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     {'counts': array([0, 1, 2])}
     """
     try:
-        # Copies, because kernels would be compiled again for read-only arrays.
-        arrays = {name: array.copy() for name, array in safetensors.numpy.load(payload).items()}
-        # The reader of safetensors does not return metadata, which is in the JSON object at the beginning.
-        header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
+        header, arrays = read_arrays(bytes(payload))
         kinds = json.loads(header["kinds"])
         known = header["format"] == _FORMAT and all(kind in _MAKE for kind in kinds.values())
     except Exception as error:
