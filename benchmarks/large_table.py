@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.long_sequences import header
+from benchmarks.machine import describe
 
 FILE = Path(__file__).parent / "results" / "large_table.txt"
 WIDTH = 64
@@ -30,7 +30,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", help="where the files are, for a moment; the system's folder by default")
     parser.add_argument("--write", action="store_true", help="replace the file of results")
-    given, lines = parser.parse_args(), [header()]
+    given, machine = parser.parse_args(), describe(vr.get_num_threads())
+    shown = "date", "processor", "cores", "varlen_rnn", "numpy", "numba"
+    lines = [", ".join(f"{name} {machine[name]}" for name in shown)]
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         for line in figures(Path(folder)):
             lines.append(line)
