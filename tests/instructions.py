@@ -19,7 +19,7 @@ WRITE = """
 import pickle, sys
 from pathlib import Path
 from varlen_rnn.runtime.cache import installed_bundles
-from varlen_rnn.runtime.cache.kernel_file import read_kernel
+from varlen_rnn.runtime.cache.folders import read_kernel
 for bundle in installed_bundles():
     folder = Path(sys.argv[1]) / bundle.description.split()[-1]
     folder.mkdir()

@@ -9,8 +9,8 @@ import pytest
 from numba import config
 
 from tests.kernel_places import environment
-from varlen_rnn.runtime.cache import alone
-from varlen_rnn.runtime.cache.alone import Alone
+from varlen_rnn.runtime.cache import disk
+from varlen_rnn.runtime.cache.disk import Alone
 from varlen_rnn.runtime.jit import cpu_kernel
 
 COMPILE = """
@@ -64,7 +64,7 @@ def test_each_kernel_is_compiled_by_one_process(method, many, tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from varlen_rnn.runtime.cache.alone import Alone
+from varlen_rnn.runtime.cache.disk import Alone
 held = Alone(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
@@ -79,12 +79,12 @@ def test_a_killed_process_blocks_nobody(tmp_path):
         process.kill()
     began = time.monotonic()
     Alone(path).release()
-    assert time.monotonic() - began < alone.LONGEST_WAIT / 2
+    assert time.monotonic() - began < disk.LONGEST_WAIT / 2
     assert not path.with_suffix(".lock").exists()
 
 
 def test_a_stopped_process_is_not_waited_for_forever(tmp_path, monkeypatch):
-    monkeypatch.setattr(alone, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(disk, "LONGEST_WAIT", 0.1)
     first, second = Alone(tmp_path / "kernel.nbc"), Alone(tmp_path / "kernel.nbc")
     assert first._file is not None
     assert second._file is None

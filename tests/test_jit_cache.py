@@ -17,8 +17,7 @@ from tests.waiting import HANGS
 from varlen_rnn.runtime.cache import environment as environments
 from varlen_rnn.runtime.cache import folders
 from varlen_rnn.runtime.cache.announce import COLD_START
-from varlen_rnn.runtime.cache.environment import SOURCES, this_environment
-from varlen_rnn.runtime.cache.fingerprint import fingerprint
+from varlen_rnn.runtime.cache.environment import SOURCES, fingerprint, this_environment
 from varlen_rnn.runtime.jit import cpu_kernel
 
 PROGRAM = """

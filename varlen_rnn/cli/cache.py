@@ -10,7 +10,7 @@ from varlen_rnn.cli.report import number
 from varlen_rnn.cli.warm import warm
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
-from varlen_rnn.runtime.cache.carry import export_kernels, import_kernels, known_names, take_installed
+from varlen_rnn.runtime.cache.bundles import export_kernels, import_kernels, known_names, take_installed
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS, check_level, known_levels, variables_of
 
 

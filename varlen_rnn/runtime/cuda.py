@@ -46,7 +46,6 @@ def numba_cuda() -> Any:
 
 @functools.cache
 def _check_gpu() -> None:
-    """Raise unless numba-cuda finds a GPU."""
     if not numba_cuda().is_available():
         got, hint = numba_cuda().cuda_error() or "none", "nvidia-smi lists the GPUs of a machine"
         raise InputError("CUDA", expected="a GPU that numba-cuda finds", got=got, hint=hint)
@@ -60,13 +59,7 @@ def _bindings() -> Any:
 
 
 def _call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver; return its result, if any.
-
-    Raises
-    ------
-    InputError
-        If the driver reports an error.
-    """
+    """Call a function of the driver; return its result, if any, or raise the error that it reports."""
     error, *results = getattr(_bindings(), name)(*arguments)
     if error:
         raise InputError(name, expected="a call that the CUDA driver can execute", got=str(error))
@@ -76,10 +69,7 @@ def _call(name: str, *arguments: Any) -> Any:
 class Kernel:
     """A CUDA kernel, launched as `kernel[blocks, threads](*arguments)` and compiled then for the types of arguments.
 
-    Parameters
-    ----------
-    py_func : function
-        The code of a thread.
+    `py_func` is the code of a thread.
     """
 
     def __init__(self, py_func: Any):
@@ -208,7 +198,6 @@ driver = Driver()
 
 
 def _bytes_at(address: int, size: int) -> Any:
-    """Return numba-cuda's array over memory of the device."""
     about = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
     return numba_cuda().from_cuda_array_interface(about, sync=False)
 

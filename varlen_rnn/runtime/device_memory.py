@@ -133,8 +133,7 @@ class Pool:
 
 
 def _is_full(error: Exception) -> bool:
-    """Return whether an error says that the device has no more memory; the driver's errors say so in their text."""
-    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)
+    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)  # as the driver's errors say
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -69,16 +69,7 @@ def cuda_kernel(function):
 def address_of(function, arguments):
     """Compile a function for compiled code to call by its address, which is the same until the process ends.
 
-    Parameters
-    ----------
-    function : callable
-        Its result is dropped.
-    arguments : tuple
-        The types of its arguments.
-
-    Returns
-    -------
-    int
+    `arguments` are the types of its arguments.  Its result is dropped.
     """
     kernel = _engine_cached(numba.njit(**_INNER)(function))
     kernel.compile(arguments)
@@ -92,16 +83,15 @@ _KEPT = []  # kernels whose addresses were given out, because their code is free
 def caller(arguments_for):
     """Return `call(address, arguments)`, for compiled code: it calls a function with the items of a tuple.
 
-    Parameters
-    ----------
-    arguments_for : callable
-        `arguments_for(scalar)` returns the types of the function's arguments if its numbers have the type `scalar`.
-
-    Returns
-    -------
-    intrinsic
-        `call.address_of(function, dtype)` compiles a function for numbers of a data type and returns its address.
+    `arguments_for(scalar)` returns the types of the function's arguments if its numbers have the type `scalar`.
+    `call.address_of(function, dtype)` compiles a function for numbers of a data type and returns its address.
     """
+
+    def write(context, builder, signature, arguments):
+        address, given = arguments  # Numba passes the items of tuples one by one
+        kind = signature.args[1]
+        write_call(context, builder, address, _flat(kind), _flat_values(builder, kind, given))
+        return context.get_dummy_value()
 
     @intrinsic
     def call(typing, address, arguments):
@@ -109,7 +99,7 @@ def caller(arguments_for):
         wanted = arguments_for(next(kind.dtype for kind in given if isinstance(kind, types.CPointer)))
         if given != _flat(types.Tuple(wanted)):
             raise TypingError(f"call by address: expected {wanted}, got {arguments}")
-        return types.void(types.intp, arguments), _call_address
+        return types.void(types.intp, arguments), write
 
     call.address_of = lambda function, dtype: address_of(function, arguments_for(numba.from_dtype(dtype)))
     return call
@@ -132,13 +122,6 @@ def called_by_address(arguments_for):
 
 def _engine_cached(kernel):
     return use_cache(kernel, functools.partial(DiskCache, linkable=False))
-
-
-def _call_address(context, builder, signature, arguments):
-    """Write the call of a compiled function at an address; Numba passes the items of tuples one by one."""
-    kinds, values = _flat(signature.args[1]), _flat_values(builder, signature.args[1], arguments[1])
-    write_call(context, builder, arguments[0], kinds, values)
-    return context.get_dummy_value()
 
 
 def _flat(kind):

@@ -153,17 +153,13 @@ class InlineParts(untyped_passes.InlineInlinables):
         function = called.value.py_func
         written = compiler.run_frontend(function)
         for part in written.blocks.values():  # used for this call only, so Numba need not copy it
-            part.__deepcopy__ = functools.partial(_itself, part)
+            part.__deepcopy__ = lambda memo, part=part: part
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
         for _, part in blocks:
             vars(part).pop("__deepcopy__", None)
         _forget_parameters(dict(blocks[1:]))  # The first block holds the code after the call.
         work_list.extend(blocks)
         return True
-
-
-def _itself(block, memo):
-    return block
 
 
 def _forget_parameters(blocks):

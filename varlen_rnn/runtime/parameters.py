@@ -89,7 +89,7 @@ class Parameters:
     kinds : tuple
         A kernel is compiled for these: an `ArrayKind`, the type of a number, or a tuple of kinds.
     address : int
-        Of an array with a pointer to each number.
+        The address of an array of pointers, one to each entry of `numbers`, as a launch takes it.
 
     Examples
     --------
@@ -119,14 +119,11 @@ class Parameters:
 
 def types_of(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of Numba for kinds."""
-    return tuple(map(_type_of, kinds))
-
-
-def _type_of(kind: Any) -> Any:
     from numba import from_dtype, types
 
-    if isinstance(kind, ArrayKind):
-        return types.Array(from_dtype(kind.dtype), kind.ndim, kind.layout)
-    if isinstance(kind, tuple):
-        return types.Tuple(types_of(kind))
-    return from_dtype(np.dtype(kind))
+    def type_of(kind: Any) -> Any:
+        if isinstance(kind, ArrayKind):
+            return types.Array(from_dtype(kind.dtype), kind.ndim, kind.layout)
+        return types.Tuple(types_of(kind)) if isinstance(kind, tuple) else from_dtype(np.dtype(kind))
+
+    return tuple(map(type_of, kinds))

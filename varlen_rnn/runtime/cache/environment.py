@@ -1,10 +1,14 @@
-"""Compute a digest of everything that all machine code depends on: sources, versions, processor and settings."""
+"""Compute a digest of everything that all machine code depends on: sources, versions, processor and settings.
+
+A fingerprint is text on one function: its bytecode, the values that it closes over, and the functions that it calls.
+"""
 
 import functools
 import hashlib
 import os
 import platform
 import sys
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,3 +114,38 @@ def _environment(parts, description):
     settings = [*(str(getattr(config, name, None)) for name in _SETTINGS), str(CHECKED)]
     name = hashlib.sha256("\0".join((str(_IMPORTED), *parts, *settings)).encode()).hexdigest()[:32]
     return Environment(name, description)
+
+
+def fingerprint(value, seen=()):
+    """Return text that changes whenever the machine code compiled from `value` may change.
+
+    Examples
+    --------
+    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
+    False
+    """
+    function = getattr(value, "py_func", value)
+    if isinstance(function, types.FunctionType):
+        if function in seen:
+            return "recursive"
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        parts = [function.__code__, function.__defaults__, *cells, *_used_globals(function)]
+        inner = [fingerprint(part, (*seen, function)) for part in parts]
+        return f"{function.__module__}.{function.__qualname__} {inner}"
+    if isinstance(value, types.CodeType):
+        return f"{value.co_code.hex()} {value.co_names} {[fingerprint(item, seen) for item in value.co_consts]}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, (int, float, str, bytes, np.generic, np.dtype, type(None))):
+        return repr(value)
+    if isinstance(value, tuple):
+        return str([fingerprint(item, seen) for item in value])
+    return type(value).__name__  # such a value comes from the sources that are digested
+
+
+def _used_globals(function):
+    """Return the globals whose names occur in a function, and members of global modules whose names occur in it."""
+    names = function.__code__.co_names
+    used = [function.__globals__[name] for name in names if name in function.__globals__]
+    modules = [value for value in used if isinstance(value, types.ModuleType)]
+    return used + [getattr(module, name) for module in modules for name in names if hasattr(module, name)]

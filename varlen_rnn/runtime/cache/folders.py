@@ -1,11 +1,16 @@
-"""Find, list and remove the folders of compiled kernels, one per environment.
+"""Find, list and remove the folders of compiled kernels, one per environment; read and write the files there.
 
 Other processes may save, load and remove kernels at the same time, and a folder may be read-only.  So a missing file is
 no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because the user
 may have put other files into the folder.
+
+A kernel's file has a digest of the kernel and of the file's name, then the kernel.  Without the digest, damaged machine
+code, or code of another function, would be executed.  The digest detects a file that is damaged, truncated or renamed.
+It is no signature: whoever can write to the folder can run code.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import time
@@ -13,6 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numba import config
+
+from varlen_rnn.whole_file import write_file
 
 KEPT_UNUSED = 30 * 24 * 3600  # seconds after which an unused folder is removed
 
@@ -111,3 +118,23 @@ def _stat(path, field):
         return getattr(path.stat(), field)
     except OSError:
         return 0
+
+
+def write_kernel(path, payload):
+    """Write the file of a kernel, without waiting for the disk; `read_kernel` detects a file damaged by a crash."""
+    write_file(path, _digest(path, payload) + payload, durable=False)
+
+
+def read_kernel(path):
+    """Return the kernel in a file; raise OSError if it cannot be read, or ValueError if it is damaged."""
+    content = memoryview(path.read_bytes())
+    digest, payload = content[:32], content[32:]
+    if digest != _digest(path, payload):
+        raise ValueError(path)
+    return payload
+
+
+def _digest(path, payload):
+    digest = hashlib.sha256(f"{path.parent.name}/{path.name}\0".encode())
+    digest.update(payload)
+    return digest.digest()
