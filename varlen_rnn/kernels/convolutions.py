@@ -59,8 +59,6 @@ def _convolve(columns, length, table, channels, k, out):
 def convolve(x, table, channels, k, out):
     """Compute convolution k at every row of one sequence.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous, on the host
@@ -73,7 +71,6 @@ def convolve(x, table, channels, k, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> x, out = np.arange(1.0, 12.0).reshape(11, 1), np.empty(11)
     >>> convolve(x, np.array([[0, 1, 2, 1, 1]]), np.array([[0]]), 0, out); out[5]
     np.float64(-27.0)
@@ -87,7 +84,7 @@ def convolve(x, table, channels, k, out):
 
 @cpu_kernel
 def shares_above_cpu(shard, num_shards, x, offsets, table, channels, thresholds, out):
-    """Describe every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
+    """Describe every `num_shards`-th sequence, beginning with sequence `shard`."""
     longest = 0
     for i in range(shard, out.shape[0], num_shards):
         longest = max(longest, offsets[i + 1] - offsets[i])
@@ -137,19 +134,15 @@ def shares_above_cuda(x, offsets, table, channels, thresholds, out):
             out[i, k * count + j] /= number(counted)
 
 
-def _convolutions_of_sequences(x, offsets, table, *rest):
-    return (offsets.size - 1) * table.shape[0]
-
-
 def _work(x, offsets, table, channels, thresholds, out):
     return int(offsets[-1]) * table.shape[0] * (TAPS * channels.shape[1] + thresholds.shape[1])
 
 
-@twins(shares_above_cpu, shares_above_cuda, _convolutions_of_sequences, _work)
+@twins(shares_above_cpu, shares_above_cuda, lambda x, offsets, table, *_: (offsets.size - 1) * len(table), _work)
 def shares_above(x, offsets, table, channels, thresholds, out):
     """Compute the share of each sequence's rows at which each convolution exceeds each of its thresholds.
 
-    Sequences without rows have shares of 0.  A row of `out` depends on its sequence only.  No bounds are checked.
+    Sequences without rows have shares of 0.  A row of `out` depends on its sequence only.
 
     Parameters
     ----------
@@ -166,7 +159,6 @@ def shares_above(x, offsets, table, channels, thresholds, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> x, out = np.arange(1.0, 12.0).reshape(11, 1), np.empty((1, 2))
     >>> table, thresholds = np.array([[0, 1, 2, 1, 0]]), np.array([[-30.0, 0.0]])
     >>> shares_above(x, np.array([0, 11]), table, np.array([[0]]), thresholds, out); out

@@ -155,16 +155,15 @@ def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transition
     begin, end = offsets[i], offsets[i + 1]
     costs[i] = run_forward(emission, labels, begin, end, transition, alpha)
     if d_transitions.shape[0]:
-        run_backward(
-            emission, labels, begin, end, transition, alpha, memory[i], scales[i], d_emission, d_transitions[i]
-        )
+        d_transition = d_transitions[i]
+        run_backward(emission, labels, begin, end, transition, alpha, memory[i], scales[i], d_emission, d_transition)
 
 
 @cpu_kernel
 def crf_cpu(
     shard, num_shards, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
 ):
-    """Run every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
+    """Run every `num_shards`-th sequence, beginning with sequence `shard`."""
     for i in range(shard, costs.shape[0], num_shards):
         given = emission, labels, offsets, transition
         of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)
@@ -179,15 +178,14 @@ def crf_cuda(emission, labels, offsets, transition, alpha, memory, costs, scales
         of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)
 
 
-def _work_of_crf(emission, *rest):
-    return 20 * emission.size * emission.shape[1]
-
-
-@twins(crf_cpu, crf_cuda, lambda emission, labels, offsets, *rest: offsets.size - 1, _work_of_crf)
+@twins(
+    crf_cpu,
+    crf_cuda,
+    size=lambda emission, labels, offsets, *rest: offsets.size - 1,
+    work=lambda emission, *rest: 20 * emission.size * emission.shape[1],
+)
 def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
     """Compute minus the logarithm of the probability of each sequence's labels, or the gradients of these costs.
-
-    No bounds are checked.
 
     Parameters
     ----------
@@ -235,7 +233,7 @@ def label_sequence(emission, begin, end, transition, best, back, path):
 
 @cpu_kernel
 def viterbi_cpu(emission, offsets, transition, best, back, path):
-    """Label all sequences.  No bounds are checked."""
+    """Label all sequences."""
     for i in range(offsets.shape[0] - 1):
         label_sequence(emission, offsets[i], offsets[i + 1], transition, best, back, path)
 
@@ -251,8 +249,6 @@ def viterbi_cuda(emission, offsets, transition, best, back, path):
 @twins(viterbi_cpu, viterbi_cuda, sequences)
 def viterbi(emission, offsets, transition, best, back, path):
     """Compute the most probable tags of every sequence; among equally probable tags, the first.
-
-    No bounds are checked.
 
     Parameters
     ----------

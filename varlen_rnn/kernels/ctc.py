@@ -193,7 +193,7 @@ def of_sequence(i, given, scratch, places, losses, scales, d):
 
 @cpu_kernel
 def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Run every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
+    """Run every `num_shards`-th sequence, beginning with sequence `shard`."""
     for i in range(shard, losses.shape[0], num_shards):
         given = log_probs, offsets, targets, target_offsets, blank
         of_sequence(i, given, scratch, places, losses, scales, d)
@@ -220,15 +220,9 @@ def places_of(offsets, target_offsets):
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
-def _work(log_probs, offsets, targets, target_offsets, blank, scratch, *rest):
-    return 20 * len(scratch)
-
-
-@twins(ctc_cpu, ctc_cuda, sequences, _work)
+@twins(ctc_cpu, ctc_cuda, sequences, work=lambda *arguments: 20 * len(arguments[5]))  # the scratch
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Compute the losses of sequences, or, if `d` has rows, the gradient of the sum of scale times loss.
-
-    No bounds are checked.
 
     Parameters
     ----------

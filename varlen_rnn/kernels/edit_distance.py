@@ -33,7 +33,7 @@ def distance_of(i, ids, offsets, labels, label_offsets, scratch):
 
 @cpu_kernel
 def edit_distance_cpu(shard, num_shards, ids, offsets, labels, label_offsets, scratch, distances):
-    """Compare every `num_shards`-th pair, beginning with pair `shard`.  No bounds are checked."""
+    """Compare every `num_shards`-th pair, beginning with pair `shard`."""
     for i in range(shard, distances.shape[0], num_shards):
         distances[i] = distance_of(i, ids, offsets, labels, label_offsets, scratch)
 
@@ -53,8 +53,6 @@ def _work(ids, offsets, labels, label_offsets, scratch, distances):
 @twins(edit_distance_cpu, edit_distance_cuda, work=_work)
 def edit_distance(ids, offsets, labels, label_offsets, scratch, distances):
     """Compute the edit distance of each sequence of ids from its sequence of labels.
-
-    No bounds are checked.
 
     Parameters
     ----------

@@ -42,10 +42,7 @@ def take_largest(x, first, end, out, begin, limit):
 
 @cpu_kernel
 def largest_cpu(x, offsets, limits, out):
-    """`out[limits[i]:limits[i + 1]]` = the rows of the largest numbers of `x[offsets[i]:offsets[i + 1]]`.
-
-    No bounds are checked.
-    """
+    """`out[limits[i]:limits[i + 1]]` = the rows of the largest numbers of `x[offsets[i]:offsets[i + 1]]`."""
     for i in range(offsets.shape[0] - 1):
         take_largest(x, offsets[i], offsets[i + 1], out, limits[i], limits[i + 1])
 
@@ -64,8 +61,6 @@ def largest(x, offsets, limits, out):
 
     NaN is larger than all numbers.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows,) C-contiguous
@@ -76,7 +71,6 @@ def largest(x, offsets, limits, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty(3, np.int64)
     >>> largest(np.array([1.0, 3.0, 3.0, 5.0]), np.array([0, 3, 4]), np.array([0, 2, 3]), out); out
     array([1, 2, 3])
@@ -118,7 +112,6 @@ def top(x, k, axis):
 
     Examples
     --------
-    >>> import numpy as np
     >>> top(np.array([2.0, 5.0, 5.0]), 2, 0)
     (array([5., 5.]), array([1, 2]))
     """
@@ -153,7 +146,6 @@ def put_along(values, index, axis, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.zeros(3); put_along(np.array([7.0]), np.array([1]), 0, out); out
     array([0., 7., 0.])
     """

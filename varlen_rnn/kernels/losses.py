@@ -15,7 +15,7 @@ from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 @cpu_kernel
 def negative_log_likelihood_cpu(log_probabilities, classes, out):
-    """`out[r] = -log_probabilities[r, classes[r]]`, 0 where the class is -1.  No bounds are checked."""
+    """`out[r] = -log_probabilities[r, classes[r]]`, 0 where the class is -1."""
     for r in range(out.shape[0]):
         out[r] = -log_probabilities[r, classes[r]] if classes[r] >= 0 else out.dtype.type(0)
 
@@ -32,7 +32,7 @@ def negative_log_likelihood_cuda(log_probabilities, classes, out):
 def negative_log_likelihood(log_probabilities, classes, out):
     """Compute `out[r] = -log_probabilities[r, classes[r]]`, and 0 where the class is -1, which is ignored.
 
-    Indexing by NumPy takes three times as long.  No bounds are checked.
+    Indexing by NumPy takes three times as long.
 
     Parameters
     ----------
@@ -42,14 +42,12 @@ def negative_log_likelihood(log_probabilities, classes, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty(2); negative_log_likelihood(-np.arange(6.0).reshape(2, 3), np.array([1, 2]), out); out
     array([1., 5.])
     """
 
 
 def _cross_entropy_grad_by_numpy(log_probabilities, classes, d_loss, out):
-    """Compute `cross_entropy_grad` on the host."""
     np.exp(log_probabilities, out=out)
     ignored = classes < 0
     if ignored.any():
@@ -82,7 +80,6 @@ def cross_entropy_grad(log_probabilities, classes, d_loss, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((1, 2))
     >>> cross_entropy_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([2.0]), out); out
     array([[ 0.5, -0.5]])
@@ -90,7 +87,6 @@ def cross_entropy_grad(log_probabilities, classes, d_loss, out):
 
 
 def _sum_by_class_by_numpy(values, classes, out):
-    """Compute `sum_by_class` on the host, in float64."""
     counted = values if (classes >= 0).all() else np.where(classes < 0, 0, values)
     out[...] = np.bincount(np.maximum(classes, 0), counted, len(out))
 
@@ -115,7 +111,6 @@ def sum_by_class(values, classes, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty(2); sum_by_class(np.array([1.0, 2.0, 4.0]), np.array([1, -1, 1]), out); out
     array([0., 5.])
     """

@@ -1,4 +1,7 @@
-"""Products of many pairs of small matrices.  They use no tile, because packing each matrix would take longer."""
+"""Products of many pairs of small matrices.  They use no tile, because packing each matrix would take longer.
+
+Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+"""
 
 from varlen_rnn.kernels.elementwise import unravel
 from varlen_rnn.kernels.twins import twins
@@ -8,7 +11,7 @@ from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 @cpu_kernel
 def multiply_matrices_cpu(a, of_a, b, of_b, out):
-    """`out[i] = a[of_a[i]] @ b[of_b[i]]`.  No bounds are checked."""
+    """`out[i] = a[of_a[i]] @ b[of_b[i]]`."""
     for i in range(out.shape[0]):
         left, right = a[of_a[i]], b[of_b[i]]
         for row in range(out.shape[1]):
@@ -35,8 +38,6 @@ def multiply_matrices_cuda(a, of_a, b, of_b, out):
 @twins(multiply_matrices_cpu, multiply_matrices_cuda)
 def multiply_matrices(a, of_a, b, of_b, out):
     """`out[i] = a[of_a[i]] @ b[of_b[i]]`; a product depends only on its two matrices, to the bit.
-
-    No bounds are checked.
 
     Parameters
     ----------

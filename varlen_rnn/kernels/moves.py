@@ -6,8 +6,8 @@ Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.pool import places_of_copies
-from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, launch_beside, twins
+from varlen_rnn.kernels.pool import on_copies
+from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
@@ -16,7 +16,7 @@ _AT_ONCE = np.uint64(1024)  # numbers that stay in the first-level cache while t
 
 @cpu_kernel
 def pick_ends_cpu(x, offsets, last, out):
-    """`out[i]` = the last or first row of sequence i, or 0 if it is empty.  No bounds are checked."""
+    """`out[i]` = the last or first row of sequence i, or 0 if it is empty."""
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         row = np.uint64(end - 1 if last else first)
@@ -39,7 +39,7 @@ def pick_ends_cuda(x, offsets, last, out):
 def pick_ends(x, offsets, last, out):
     """Compute the first row of each sequence, or the last one, and 0 for an empty sequence.
 
-    The gradient is `pick_ends_grad`.  No bounds are checked.
+    The gradient is `pick_ends_grad`.
 
     Parameters
     ----------
@@ -50,7 +50,6 @@ def pick_ends(x, offsets, last, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 1)); pick_ends(np.array([[1.0], [3.0], [5.0]]), np.array([0, 2, 3]), True, out); out.ravel()
     array([3., 5.])
     """
@@ -58,7 +57,7 @@ def pick_ends(x, offsets, last, out):
 
 @cpu_kernel
 def pick_ends_grad_cpu(d_out, offsets, last, d_x):
-    """`d_x` = `d_out[i]` in the last or first row of sequence i, 0 in all others.  No bounds are checked."""
+    """`d_x` = `d_out[i]` in the last or first row of sequence i, 0 in all others."""
     width, written = np.uint64(d_x.shape[1]), d_x.reshape(d_x.size)
     for i in range(d_out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
@@ -87,8 +86,6 @@ def pick_ends_grad_cuda(d_out, offsets, last, d_x):
 def pick_ends_grad(d_out, offsets, last, d_x):
     """Compute the gradient of `pick_ends`: the rows of `d_out` where they came from, 0 elsewhere.
 
-    No bounds are checked.
-
     Parameters
     ----------
     d_out : (num_sequences, features) C-contiguous
@@ -98,7 +95,6 @@ def pick_ends_grad(d_out, offsets, last, d_x):
 
     Examples
     --------
-    >>> import numpy as np
     >>> d_x = np.empty((3, 1)); pick_ends_grad(np.array([[7.0], [8.0]]), np.array([0, 2, 3]), False, d_x); d_x.ravel()
     array([7., 0., 8.])
     """
@@ -106,7 +102,7 @@ def pick_ends_grad(d_out, offsets, last, d_x):
 
 @cpu_kernel
 def reverse_rows_cpu(x, offsets, out):
-    """`out` = the rows of every sequence from the last to the first.  No bounds are checked."""
+    """`out` = the rows of every sequence from the last to the first."""
     row = 0
     for i in range(offsets.shape[0] - 1):
         origin = offsets[i + 1]
@@ -134,8 +130,6 @@ def reverse_rows_cuda(x, offsets, out):
 def reverse_rows(x, offsets, out):
     """Compute the rows of every sequence from the last to the first; its gradient is the same function of the gradient.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -144,7 +138,6 @@ def reverse_rows(x, offsets, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((3, 1)); reverse_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), out); out.ravel()
     array([2., 1., 3.])
     """
@@ -152,7 +145,7 @@ def reverse_rows(x, offsets, out):
 
 @cpu_kernel
 def repeat_sequences_cpu(x, offsets, times, out):
-    """`out` = `times[i]` copies of each sequence i, one after another.  No bounds are checked."""
+    """`out` = `times[i]` copies of each sequence i, one after another."""
     width, numbers, written = np.uint64(out.shape[1]), x.reshape(x.size), out.reshape(out.size)
     place = np.uint64(0)
     for i in range(times.shape[0]):
@@ -185,16 +178,11 @@ def repeat_sequences_cuda(x, offsets, times, places, out):
                 out[places[i] + copy * length + row, j] = value
 
 
-def _repeat_on_device(x, offsets, times, out):
-    places = places_of_copies(offsets, times)
-    launch_beside(repeat_sequences_cuda, len(times) * out.shape[1], x, offsets, times, places, out)
-
-
-@twins(repeat_sequences_cpu, _repeat_on_device, size=None)
+@twins(repeat_sequences_cpu, on_copies(repeat_sequences_cuda), size=None)
 def repeat_sequences(x, offsets, times, out):
     """Compute `times[i]` copies of rows `offsets[i]` to `offsets[i + 1]`, one after another, for each i in turn.
 
-    The gradient is `varlen_rnn.kernels.pool.sum_copies`.  No bounds are checked.
+    The gradient is `varlen_rnn.kernels.pool.sum_copies`.
 
     Parameters
     ----------
@@ -205,7 +193,6 @@ def repeat_sequences(x, offsets, times, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((5, 1))
     >>> repeat_sequences(np.array([[1.0], [2.0], [3.0]]), np.array([0, 2, 3]), np.array([2, 1]), out); out.ravel()
     array([1., 2., 1., 2., 3.])

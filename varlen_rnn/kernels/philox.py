@@ -115,7 +115,7 @@ def _draw_by_rows(first, end, positions, rows, key, threshold, below, others, ma
 
 @cpu_kernel
 def draw_mask_cpu(shard, num_shards, positions, rows, key, threshold, below, others, mask):
-    """Draw the rows of a shard.  No bounds are checked."""
+    """Draw the rows of a shard."""
     key, threshold = np.uint64(key), np.uint64(threshold)
     below, others = mask.dtype.type(below), mask.dtype.type(others)
     first, end = shard * mask.shape[0] // num_shards, (shard + 1) * mask.shape[0] // num_shards
@@ -145,15 +145,11 @@ def _quads(*arguments):
     return mask.shape[0] * ((mask.shape[1] + 3) // 4)
 
 
-def _work(*arguments):
-    return _OPERATIONS * arguments[-1].size
-
-
-@twins(draw_mask_cpu, draw_mask_cuda, _quads, _work)
+@twins(draw_mask_cpu, draw_mask_cuda, _quads, work=lambda *arguments: _OPERATIONS * arguments[-1].size)
 def draw_mask(positions, rows, key, threshold, below, others, mask):
     """Draw a mask: `below` with the probability `threshold / 2**32`, otherwise `others`, for each place on its own.
 
-    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.  No bounds are checked.
+    Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.
 
     Parameters
     ----------
@@ -170,7 +166,6 @@ def draw_mask(positions, rows, key, threshold, below, others, mask):
 
     Examples
     --------
-    >>> import numpy as np
     >>> none, mask = np.empty(0, np.int64), np.empty((2, 3))
     >>> draw_mask(none, none, key_of(0, 0, 0), 2**31, 0.0, 2.0, mask); mask
     array([[0., 2., 2.],

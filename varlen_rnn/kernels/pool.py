@@ -54,10 +54,7 @@ def sum_sequence(x, first, end, out, i):
 
 @cpu_kernel
 def pool_sum_cpu(x, offsets, scale, out):
-    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; the inner loop, over features, vectorises.
-
-    No bounds are checked.
-    """
+    """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; the inner loop, over features, vectorises."""
     for i in range(out.shape[0]):
         sum_sequence(x, offsets[i], offsets[i + 1], out, i)
         for j in range(out.shape[1]):
@@ -66,7 +63,7 @@ def pool_sum_cpu(x, offsets, scale, out):
 
 @cpu_kernel
 def sum_copies_cpu(x, offsets, times, out):
-    """`out` = for each sequence, the sum over its `times[i]` copies in `x`.  No bounds are checked."""
+    """`out` = for each sequence, the sum over its `times[i]` copies in `x`."""
     place = 0
     for i in range(times.shape[0]):
         begin, length = offsets[i], offsets[i + 1] - offsets[i]
@@ -92,28 +89,24 @@ def sum_copies_cuda(x, offsets, times, places, out):
             out[offsets[i] + row, j] = settled(total, lost)
 
 
-def places_of_copies(offsets, times):
-    """Return the first row of the copies of each sequence, which follow each other.
+def on_copies(kernel):
+    """Return a function that launches a kernel of copies of sequences, one thread per column of a sequence.
 
-    Examples
-    --------
-    >>> places_of_copies(np.array([0, 2, 3]), np.array([2, 2]))
-    array([0, 4])
+    The kernel takes the first row of the copies of each sequence, too; the copies follow each other.
     """
-    ends = np.cumsum((offsets[1:] - offsets[:-1]) * times)
-    return ends - (offsets[1:] - offsets[:-1]) * times
+
+    def start(x, offsets, times, out):
+        rows = (offsets[1:] - offsets[:-1]) * times
+        launch_beside(kernel, len(times) * out.shape[1], x, offsets, times, np.cumsum(rows) - rows, out)
+
+    return start
 
 
-def _sum_copies_on_device(x, offsets, times, out):
-    places = places_of_copies(offsets, times)
-    launch_beside(sum_copies_cuda, len(times) * out.shape[1], x, offsets, times, places, out)
-
-
-@twins(sum_copies_cpu, _sum_copies_on_device, size=None)
+@twins(sum_copies_cpu, on_copies(sum_copies_cuda), size=None)
 def sum_copies(x, offsets, times, out):
     """Compute the sums over copies of sequences; `x` holds `times[i]` copies of sequence i.
 
-    Order and precision of the sums are as in `kernels.sums`.  No bounds are checked.
+    Order and precision of the sums are as in `kernels.sums`.
 
     Parameters
     ----------
@@ -125,7 +118,6 @@ def sum_copies(x, offsets, times, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((3, 1))
     >>> sum_copies(np.arange(6.0).reshape(6, 1), np.array([0, 2, 3]), np.array([2, 2]), out)
     >>> out.ravel()
@@ -155,8 +147,6 @@ def pool_sum(x, offsets, scale, out):
     Order and precision of the sums are as in `kernels.sums`, so they depend only on the sequence's own
     rows.  The gradient is `pool_sum_grad`.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous
@@ -168,7 +158,6 @@ def pool_sum(x, offsets, scale, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 1)); x = np.array([[1.0], [3.0], [5.0]])
     >>> pool_sum(x, np.array([0, 2, 3]), np.array([0.5, 1.0]), out); out.ravel()
     array([2., 5.])
@@ -177,7 +166,7 @@ def pool_sum(x, offsets, scale, out):
 
 @cpu_kernel
 def pool_sum_grad_cpu(d_out, offsets, scale, d_x):
-    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i.  No bounds are checked."""
+    """`d_x[row] = scale[i] * d_out[i]` for the rows of sequence i."""
     for i in range(d_out.shape[0]):
         for row in range(offsets[i], offsets[i + 1]):
             for j in range(d_out.shape[1]):
@@ -198,8 +187,6 @@ def pool_sum_grad_cuda(d_out, offsets, scale, d_x):
 def pool_sum_grad(d_out, offsets, scale, d_x):
     """Compute `d_x[row] = scale[i] * d_out[i]` for the rows of every sequence i.
 
-    No bounds are checked.
-
     Parameters
     ----------
     d_out : (num_sequences, features) C-contiguous
@@ -209,7 +196,6 @@ def pool_sum_grad(d_out, offsets, scale, d_x):
 
     Examples
     --------
-    >>> import numpy as np
     >>> d_x = np.empty((3, 1)); d_out = np.array([[2.0], [5.0]])
     >>> pool_sum_grad(d_out, np.array([0, 2, 3]), np.array([0.5, 1.0]), d_x); d_x.ravel()
     array([1., 1., 5.])
@@ -224,10 +210,7 @@ def exceeds(value, best):
 
 @cpu_kernel
 def pool_max_cpu(x, offsets, out, index):
-    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row.
-
-    No bounds are checked.
-    """
+    """`out[i, j]` = the maximum of column j over the rows of sequence i, `index[i, j]` its first row."""
     for i in range(out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
         for j in range(out.shape[1]):
@@ -265,8 +248,6 @@ def pool_max(x, offsets, out, index):
 
     NaN wins, as in `np.max`.  An empty sequence gives 0 and row -1.  The gradient is `pick_rows_grad` with `index`.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -276,7 +257,6 @@ def pool_max(x, offsets, out, index):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out, index = np.empty((2, 1)), np.empty((2, 1), np.int64)
     >>> pool_max(np.array([[1.0], [3.0], [3.0]]), np.array([0, 3, 3]), out, index); out.ravel(), index.ravel()
     (array([3., 0.]), array([ 1, -1]))
@@ -285,7 +265,7 @@ def pool_max(x, offsets, out, index):
 
 @cpu_kernel
 def pick_rows_cpu(x, index, out):
-    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1.  No bounds are checked."""
+    """`out[i, j] = x[index[i, j], j]`, 0 where the index is -1."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             row = index[i, j]
@@ -306,8 +286,6 @@ def pick_rows_cuda(x, index, out):
 def pick_rows(x, index, out):
     """Compute `out[i, j] = x[index[i, j], j]`, and 0 where `index` is -1.  Its gradient is `pick_rows_grad`.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -316,7 +294,6 @@ def pick_rows(x, index, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 2)); x = np.array([[1.0, 2.0], [3.0, 4.0]])
     >>> pick_rows(x, np.array([[1, 0], [-1, 1]]), out); out
     array([[3., 2.],
@@ -326,10 +303,7 @@ def pick_rows(x, index, out):
 
 @cpu_kernel
 def pick_rows_grad_cpu(d_out, index, d_x):
-    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i.
-
-    No bounds are checked.
-    """
+    """`d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where the index is not -1, in the order of i."""
     d_x[:] = 0
     for i in range(d_out.shape[0]):
         for j in range(d_out.shape[1]):
@@ -366,8 +340,6 @@ def _pick_grad_on_device(d_out, index, d_x):
 def pick_rows_grad(d_out, index, d_x):
     """Compute `d_x = 0`, then `d_x[index[i, j], j] += d_out[i, j]` where `index` is not -1, in the order of i.
 
-    No bounds are checked.
-
     Parameters
     ----------
     d_out : (n, features) C-contiguous, any data type
@@ -376,7 +348,6 @@ def pick_rows_grad(d_out, index, d_x):
 
     Examples
     --------
-    >>> import numpy as np
     >>> d_x = np.empty((3, 1)); pick_rows_grad(np.array([[5.0], [6.0]]), np.array([[1], [-1]]), d_x); d_x.ravel()
     array([0., 5., 0.])
     """

@@ -149,7 +149,7 @@ def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
 
 @cpu_kernel
 def search_prefixes_cpu(shard, num_shards, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
-    """Search every `num_shards`-th sequence, beginning with sequence `shard`.  No bounds are checked."""
+    """Search every `num_shards`-th sequence, beginning with sequence `shard`."""
     for i in range(shard, counts.shape[0], num_shards):
         search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
 
@@ -162,15 +162,13 @@ def search_prefixes_cuda(log_probs, offsets, blank, beam_size, nodes, kept, chan
         search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts)
 
 
-def _work(log_probs, offsets, blank, beam_size, *rest):
-    return 4 * log_probs.size * beam_size
-
-
-@twins(search_prefixes_cpu, search_prefixes_cuda, work=_work)
+@twins(
+    search_prefixes_cpu,
+    search_prefixes_cuda,
+    work=lambda log_probs, offsets, blank, beam_size, *rest: 4 * log_probs.size * beam_size,
+)
 def search_prefixes(log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
     """Find the most probable texts of each sequence, as nodes of a tree.
-
-    No bounds are checked.
 
     Parameters
     ----------

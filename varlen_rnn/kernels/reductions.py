@@ -83,7 +83,6 @@ def _without(shape, axis):
 
 @cpu_kernel
 def _sum_neighbours(x, count, out):
-    """`out[i] = sum of rows i * count..(i + 1) * count`."""
     for i in range(out.shape[0]):
         sum_sequence(x, i * count, (i + 1) * count, out, i)
 
@@ -102,7 +101,6 @@ def sum_over(x, axis):
 
     Examples
     --------
-    >>> import numpy as np
     >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
     array([6., 9.])
     """
@@ -145,15 +143,16 @@ def _extremes(replaces):
 largest_cuda, smallest_cuda = _extremes(exceeds), _extremes(falls_below)
 
 
-def _extreme_on_device(kernel, x):
-    """Return the extremes over the middle axis of a device array `(before, count, after)`, and their places."""
-    values, places = x, empty((0, 0, 0), x, np.int64)
+def _extreme_on_device(kernel, x, axis):
+    """Return the extremes of a device array over an axis, and their places."""
+    values, places = cut(x, axis), empty((0, 0, 0), x, np.int64)
     while True:
         parts, given = values, places
         values, places = _blocks(parts, BLOCK), _blocks(parts, BLOCK, np.int64)
         launch_beside(kernel, values.size, parts, given, values, places)
         if values.shape[1] == 1:
-            return values, places
+            shape = _without(x.shape, axis)
+            return values.reshape(shape), places.reshape(shape)
 
 
 def max_over(x, axis):
@@ -161,41 +160,21 @@ def max_over(x, axis):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> max_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
-    array([3., 5.])
+    >>> x = np.array([[1.0, 5.0], [3.0, 2.0]])
+    >>> max_over(x, 0), min_over(x, 0), argmax_over(x, 0)
+    (array([3., 5.]), array([1., 2.]), array([1, 0]))
     """
-    if on_device(x):
-        return _extreme_on_device(largest_cuda, cut(x, axis))[0].reshape(_without(x.shape, axis))
-    return np.asarray(np.maximum.reduce(x, axis))
+    return _extreme_on_device(largest_cuda, x, axis)[0] if on_device(x) else np.asarray(np.maximum.reduce(x, axis))
 
 
 def min_over(x, axis):
-    """Return the minimum of an array over an axis, which is removed, or over all elements; NaN wins, as in `np.min`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> min_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
-    array([1., 2.])
-    """
-    if on_device(x):
-        return _extreme_on_device(smallest_cuda, cut(x, axis))[0].reshape(_without(x.shape, axis))
-    return np.asarray(np.minimum.reduce(x, axis))
+    """Return the minimum, as `max_over` returns the maximum."""
+    return _extreme_on_device(smallest_cuda, x, axis)[0] if on_device(x) else np.asarray(np.minimum.reduce(x, axis))
 
 
 def argmax_over(x, axis):
-    """Return where the maximum of an array is over an axis, or of all elements; of equal elements, the first place.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> argmax_over(np.array([[1.0, 5.0], [3.0, 2.0]]), 0)
-    array([1, 0])
-    """
-    if on_device(x):
-        return _extreme_on_device(largest_cuda, cut(x, axis))[1].reshape(_without(x.shape, axis))
-    return np.asarray(np.argmax(x, axis), np.int64)
+    """Return where the maximum of `max_over` is; among equal elements, the first place."""
+    return _extreme_on_device(largest_cuda, x, axis)[1] if on_device(x) else np.asarray(np.argmax(x, axis), np.int64)
 
 
 def share_among_equal(x, out, d_out, axis):
@@ -219,7 +198,6 @@ def running_sums(x, axis, backwards=False):
 
     Examples
     --------
-    >>> import numpy as np
     >>> running_sums(np.array([1.0, 2.0, 3.0]), 0, backwards=True)
     array([6., 5., 3.])
     """

@@ -24,7 +24,6 @@ def first_outside(ids, height):
 
     Examples
     --------
-    >>> import numpy as np
     >>> first_outside(np.array([1, 0, 2, -1]), 2), first_outside(np.array([1, 0]), 2)
     (2, -1)
     """
@@ -40,7 +39,7 @@ def first_outside(ids, height):
 
 @cpu_kernel
 def gather_rows_cpu(table, ids, out):
-    """`out[k] = table[ids[k]]`, 0 where the id is -1.  No bounds are checked."""
+    """`out[k] = table[ids[k]]`, 0 where the id is -1."""
     for k in range(out.shape[0]):
         row = ids[k]
         if row >= 0:
@@ -67,8 +66,6 @@ def gather_rows(table, ids, out):
 
     The gradient of `table` is `scatter_add_rows` with the ids that are not -1.
 
-    No bounds are checked.
-
     Parameters
     ----------
     table : (height, features) C-contiguous, any data type
@@ -77,7 +74,6 @@ def gather_rows(table, ids, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((3, 2)); gather_rows(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, -1, 1]), out); out
     array([[3., 4.],
            [0., 0.],
@@ -87,7 +83,7 @@ def gather_rows(table, ids, out):
 
 @cpu_kernel
 def copy_runs_cpu(table, starts, places, lengths, out):
-    """`out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`.  No bounds are checked."""
+    """`out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`."""
     for i in range(lengths.shape[0]):
         row, place = starts[i], places[i]
         if row >= 0 and place >= 0:  # always true; it lets LLVM drop the check for negative indices
@@ -106,16 +102,9 @@ def copy_runs_cuda(table, starts, places, lengths, out):
             out[places[i] + r, j] = table[starts[i] + r, j]
 
 
-def _columns_of_runs(*arguments):
-    lengths, out = arguments[-2:]
-    return lengths.shape[0] * out.shape[1]
-
-
-@twins(copy_runs_cpu, copy_runs_cuda, _columns_of_runs)
+@twins(copy_runs_cpu, copy_runs_cuda, lambda table, starts, places, lengths, out: len(lengths) * out.shape[1])
 def copy_runs(table, starts, places, lengths, out):
     """Compute `out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`, for runs of neighbouring rows.
-
-    No bounds are checked.
 
     Parameters
     ----------
@@ -125,7 +114,6 @@ def copy_runs(table, starts, places, lengths, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.zeros((3, 1))
     >>> copy_runs(np.array([[1.0], [2.0], [3.0]]), np.array([1, 0]), np.array([0, 2]), np.array([2, 1]), out)
     >>> out.ravel()
@@ -137,7 +125,7 @@ def copy_runs(table, starts, places, lengths, out):
 def place_slices(offsets, begins, lengths, starts, new_offsets):
     """Compute the first row of each slice `begins[i]` to `begins[i] + lengths[i]` of sequence i, and the new offsets.
 
-    Return the first sequence that does not have these rows, or -1 if all have.  No bounds are checked.
+    Return the first sequence that does not have these rows, or -1 if all have.
 
     Parameters
     ----------
@@ -150,7 +138,6 @@ def place_slices(offsets, begins, lengths, starts, new_offsets):
 
     Examples
     --------
-    >>> import numpy as np
     >>> starts, new = np.empty(2, np.int64), np.empty(3, np.int64)
     >>> place_slices(np.array([0, 2, 5]), np.array([1, 0]), np.array([1, 3]), starts, new), starts, new
     (-1, array([1, 2]), array([0, 1, 4]))
@@ -168,7 +155,7 @@ def place_slices(offsets, begins, lengths, starts, new_offsets):
 
 @cpu_kernel
 def fill_between_runs_cpu(places, lengths, value, out):
-    """Set the rows of `out` that are in no run to a value.  No bounds are checked."""
+    """Set the rows of `out` that are in no run to a value."""
     row = 0
     for i in range(places.shape[0] + 1):
         end = places[i] if i < places.shape[0] else out.shape[0]
@@ -190,15 +177,11 @@ def fill_between_runs_cuda(places, lengths, value, out):
             out[row, j] = value
 
 
-def _columns_between(places, lengths, value, out):
-    return (places.shape[0] + 1) * out.shape[1]
-
-
-@twins(fill_between_runs_cpu, fill_between_runs_cuda, _columns_between)
+@twins(
+    fill_between_runs_cpu, fill_between_runs_cuda, lambda places, lengths, value, out: (len(places) + 1) * out.shape[1]
+)
 def fill_between_runs(places, lengths, value, out):
     """Set the rows of `out` that are in no run to a value; run i is the rows `places[i]` to `places[i] + lengths[i]`.
-
-    No bounds are checked.
 
     Parameters
     ----------
@@ -208,14 +191,12 @@ def fill_between_runs(places, lengths, value, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.ones((4, 1)); fill_between_runs(np.array([0, 2]), np.array([1, 1]), 0.0, out); out.ravel()
     array([1., 0., 1., 0.])
     """
 
 
 def _fill_rows_by_numpy(rows, value, out):
-    """Compute `fill_rows` on the host."""
     out[rows] = value
 
 
@@ -227,11 +208,7 @@ def fill_rows_cuda(rows, value, out):
         out[rows[thread // width], thread % width] = value
 
 
-def _columns_of_listed(rows, value, out):
-    return rows.shape[0] * out.shape[1]
-
-
-@twins(_fill_rows_by_numpy, fill_rows_cuda, _columns_of_listed)
+@twins(_fill_rows_by_numpy, fill_rows_cuda, lambda rows, value, out: len(rows) * out.shape[1])
 def fill_rows(rows, value, out):
     """Set the listed rows to a value.
 
@@ -243,14 +220,12 @@ def fill_rows(rows, value, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.zeros((3, 1)); fill_rows(np.array([2, 0]), 5.0, out); out.ravel()
     array([5., 0., 5.])
     """
 
 
 def _mark_by_numpy(ids, out):
-    """Compute `mark` on the host."""
     out[...] = 0
     out[np.arange(len(ids)), ids] = 1
 
@@ -274,7 +249,6 @@ def mark(ids, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 2), int); mark(np.array([1, 0]), out); out
     array([[0, 1],
            [1, 0]])
@@ -285,7 +259,7 @@ def mark(ids, out):
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
-    No bounds are checked.  A row of `out` holds the sum of a block of 48 summands.  A row with more summands also has a
+    A row of `out` holds the sum of a block of 48 summands.  A row with more summands also has a
     total, which a hash table finds.  The table has room for twice the possible totals, one per 48 rows of `values`.
     """
     count, width, room = values.shape[0], values.shape[1], 1
@@ -358,7 +332,6 @@ def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 
     Order and precision of the sums are as in `kernels.sums`; the values in `out` are the first summands.
-    No bounds are checked.
 
     Parameters
     ----------
@@ -368,7 +341,6 @@ def scatter_add_rows(values, ids, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.zeros((2, 1)); scatter_add_rows(np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 1]), out); out
     array([[2.],
            [5.]])

@@ -15,7 +15,7 @@ from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 @cpu_kernel
 def segment_inputs_cpu(x, starts, t, out):
-    """`out[k] = x[starts[k] + t]`.  No bounds are checked."""
+    """`out[k] = x[starts[k] + t]`."""
     for k in range(out.shape[0]):
         row = starts[k] + t
         for j in range(out.shape[1]):
@@ -37,8 +37,6 @@ def segment_inputs(x, starts, t, out):
 
     Its gradient is `concat_outputs`, into zeros.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
@@ -59,7 +57,7 @@ def segment_inputs(x, starts, t, out):
 
 @cpu_kernel
 def concat_outputs_cpu(step, starts, t, out):
-    """`out[starts[k] + t] = step[k]`.  No bounds are checked."""
+    """`out[starts[k] + t] = step[k]`."""
     for k in range(step.shape[0]):
         row = starts[k] + t
         for j in range(step.shape[1]):
@@ -80,8 +78,6 @@ def concat_outputs(step, starts, t, out):
     """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
 
     Its gradient is `segment_inputs`.  Called once per step, it fills every row of `out`.
-
-    No bounds are checked.
 
     Parameters
     ----------
@@ -106,8 +102,6 @@ def init_memories(boot, sorted_indices, out):
 
     Its gradient is `init_memories_grad`.
 
-    No bounds are checked.
-
     Parameters
     ----------
     boot : (num_sequences, features) C-contiguous, any data type; in the caller's order
@@ -125,7 +119,7 @@ def init_memories(boot, sorted_indices, out):
 
 @cpu_kernel
 def init_memories_grad_cpu(d_out, sorted_indices, d_boot):
-    """`d_boot[sorted_indices[k]] = d_out[k]`.  No bounds are checked."""
+    """`d_boot[sorted_indices[k]] = d_out[k]`."""
     for k in range(d_out.shape[0]):
         row = sorted_indices[k]
         for j in range(d_out.shape[1]):
@@ -144,8 +138,6 @@ def init_memories_grad_cuda(d_out, sorted_indices, d_boot):
 @twins(init_memories_grad_cpu, init_memories_grad_cuda, elements_of_first)
 def init_memories_grad(d_out, sorted_indices, d_boot):
     """Compute `d_boot[sorted_indices[k]] = d_out[k]`: states of ranks back in the caller's order.
-
-    No bounds are checked.
 
     Parameters
     ----------

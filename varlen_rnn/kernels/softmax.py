@@ -33,7 +33,7 @@ def _subtract_highest(x, first, end, highest, out):
 
 @cpu_kernel
 def softmax_cpu(x, offsets, out):
-    """`out[row, j] = exp(x[row, j])` over its sum in the rows of the sequence.  No bounds are checked."""
+    """`out[row, j] = exp(x[row, j])` over its sum in the rows of the sequence."""
     width, elements = out.shape[1], out.reshape(out.size)
     highest, total = np.empty((1, width), out.dtype), np.empty((1, width), out.dtype)
     for i in range(offsets.shape[0] - 1):
@@ -80,8 +80,6 @@ def softmax(x, offsets, out):
     The maximum is subtracted first, so that no number is too large.  NaN, and a maximum that is infinite, make the
     column NaN in that sequence.  The gradient is `softmax_grad`.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous
@@ -90,7 +88,6 @@ def softmax(x, offsets, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((3, 1)); softmax(np.array([[1e9], [1e9], [-5.0]]), np.array([0, 2, 3]), out); out.ravel()
     array([0.5, 0.5, 1. ])
     """
@@ -98,7 +95,7 @@ def softmax(x, offsets, out):
 
 @cpu_kernel
 def softmax_grad_cpu(y, d_y, offsets, d_x):
-    """`d_x = y d_y - y * sum of y d_y in the rows of the sequence`, column by column.  No bounds are checked."""
+    """`d_x = y d_y - y * sum of y d_y in the rows of the sequence`, column by column."""
     width = d_x.shape[1]
     total = np.empty((1, width), d_x.dtype)
     for i in range(offsets.shape[0] - 1):
@@ -135,8 +132,6 @@ def softmax_grad_cuda(y, d_y, offsets, d_x):
 def softmax_grad(y, d_y, offsets, d_x):
     """Compute the gradient of `softmax` from its result: `y (d_y - sum of y d_y)`, column by column.
 
-    No bounds are checked.
-
     Parameters
     ----------
     y, d_y : (rows, features) C-contiguous
@@ -146,7 +141,6 @@ def softmax_grad(y, d_y, offsets, d_x):
 
     Examples
     --------
-    >>> import numpy as np
     >>> y, d_y, d_x = np.array([[0.5], [0.5]]), np.array([[1.0], [0.0]]), np.empty((2, 1))
     >>> softmax_grad(y, d_y, np.array([0, 2]), d_x); d_x.ravel()
     array([ 0.25, -0.25])

@@ -48,7 +48,7 @@ UPDATES: dict[str, Update] = {}
 _SHARE = "share_of_"
 _LOOPS = '''
 def {name}_cpu(rows, grad, {numbers}, {arrays}):
-    """Compute `{arrays} = {step}(...)` at the listed rows.  No bounds are checked."""
+    """Compute `{arrays} = {step}(...)` at the listed rows."""
     number = param.dtype.type
     {shares}
     {typed}
@@ -145,7 +145,7 @@ def sgd_step(g, lr, p):
 def sgd(rows, grad, lr, param):
     """Update by `p -= lr g`.
 
-    Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.  No bounds are checked.
+    Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def momentum_step(g, lr, momentum, nesterov, v, p):
 def momentum(rows, grad, lr, momentum, nesterov, velocity, param):
     """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`.
 
-    In place, at the listed rows.  No bounds are checked.
+    In place, at the listed rows.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def adagrad_step(g, lr, epsilon, m, p):
 def adagrad(rows, grad, lr, epsilon, moment, param):
     """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`.
 
-    In place, at the listed rows.  No bounds are checked.
+    In place, at the listed rows.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def adam_step(g, lr, beta1, share_of_beta1, beta2, share_of_beta2, epsilon, m1, 
 def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     """Update by `m1 = beta1 m1 + (1 - beta1) g; m2 = beta2 m2 + (1 - beta2) g^2; p -= lr m1 / (sqrt(m2) + epsilon)`.
 
-    In place, at the listed rows.  No bounds are checked.
+    In place, at the listed rows.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def rmsprop_step(g, lr, alpha, share_of_alpha, momentum, epsilon, s, v, p):
 def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
     """Update by `s = alpha s + (1 - alpha) g^2; v = momentum v + g / (sqrt(s) + epsilon); p -= lr v`.
 
-    In place, at the listed rows.  No bounds are checked.
+    In place, at the listed rows.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def adadelta_step(g, lr, rho, share_of_rho, epsilon, s, a, p):
 def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """Update by `s = rho s + (1 - rho) g^2; d = g sqrt(a + epsilon) / sqrt(s + epsilon); p -= lr d`.
 
-    Then `a = rho a + (1 - rho) d^2`.  In place, at the listed rows.  No bounds are checked.
+    Then `a = rho a + (1 - rho) d^2`.  In place, at the listed rows.
 
     Parameters
     ----------
@@ -330,11 +330,7 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """
 
 
-# Weight decay that no gradient takes part in.
-
-
 def _shrink_by_numpy(rows, factor, param):
-    """Compute `shrink` on the host."""
     param[rows] *= factor
 
 

@@ -21,10 +21,7 @@ def context_of(row, first, end, direction, most):
 
 @cpu_kernel
 def row_conv_cpu(x, offsets, weight, direction, out):
-    """`out[row, j] = sum of weight[k, j] * x[row + direction k, j]` over the k inside of the sequence.
-
-    No bounds are checked.
-    """
+    """`out[row, j] = sum of weight[k, j] * x[row + direction k, j]` over the k inside of the sequence."""
     for i in range(offsets.shape[0] - 1):
         first, end = offsets[i], offsets[i + 1]
         for row in range(first, end):
@@ -55,8 +52,6 @@ def row_conv(x, offsets, weight, direction, out):
 
     The gradient of `x` is the same kernel on the gradient of `out`, in the other direction.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous
@@ -68,7 +63,6 @@ def row_conv(x, offsets, weight, direction, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out, x, weight = np.empty((3, 1)), np.array([[1.0], [2.0], [3.0]]), np.array([[1.0], [10.0]])
     >>> row_conv(x, np.array([0, 2, 3]), weight, 1, out); out.ravel()
     array([21.,  2.,  3.])
@@ -77,10 +71,7 @@ def row_conv(x, offsets, weight, direction, out):
 
 @cpu_kernel
 def cumsum_cpu(x, offsets, direction, out):
-    """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`, or from `row` on.
-
-    No bounds are checked.
-    """
+    """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`, or from `row` on."""
     width = out.shape[1]
     total, lost, before, part = np.empty((4, width), out.dtype)
     for i in range(offsets.shape[0] - 1):
@@ -122,8 +113,6 @@ def cumsum(x, offsets, direction, out):
     Order and precision of the sums are as in `kernels.sums`.  The gradient is the same kernel on the
     gradient of `out`, in the other direction.
 
-    No bounds are checked.
-
     Parameters
     ----------
     x : (rows, features) C-contiguous
@@ -134,7 +123,6 @@ def cumsum(x, offsets, direction, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((3, 1)); cumsum(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 3]), 1, out); out.ravel()
     array([1., 3., 5.])
     """

@@ -226,7 +226,6 @@ def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accum
 
 
 def _cublas_for(a, weight, c):
-    """Return the calls of cuBLAS if they are to compute a product, None if the kernel is."""
     operands = a, weight, c
     is_plain = all(array.dtype == np.float32 and array.flags.c_contiguous and array.size for array in operands)
     return cuda.driver.cublas if is_plain and get_float32_matmul_precision() == "tf32" else None

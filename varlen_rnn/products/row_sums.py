@@ -163,12 +163,10 @@ class _Side(NamedTuple):
     c_step: int
 
 
-def _addition_arguments(scalar):
-    address = types.CPointer(scalar)
-    return address, address, address, types.intp
+_addition = called_by_address(lambda scalar: (*[types.CPointer(scalar)] * 3, types.intp))
 
 
-@called_by_address(_addition_arguments)
+@_addition
 def add_up(part, total, lost, count):
     """Add sums to their totals, collect the rounding errors of these additions in `lost`, and set the sums to zero."""
     for j in range(count):
@@ -176,18 +174,11 @@ def add_up(part, total, lost, count):
         part[j] = 0
 
 
-@called_by_address(_addition_arguments)
+@_addition
 def _add_last(part, total, lost, count):
     """Add the sums of the last group, and the collected rounding errors, to their totals."""
     for j in range(count):
         total[j] += settled(part[j], lost[j])
-
-
-@cpu_inlined
-def _columns_of(a, depth, tiles, sums):
-    """Return the _Columns of a shard, with the copy and the sums in memory of its own."""
-    span = span_of_tile(tiles)
-    return _Columns(pointer(a, 0), a.shape[1], a.shape[0], tiles, depth * TILE_ROWS + span, sums, span)
 
 
 @cpu_inlined
@@ -212,7 +203,7 @@ def _side_of(factor, c, cut, panels, c_rows):
 
 @cpu_inlined
 def _zeros_of(numbers, offsets):
-    """Return the zeros that sums begin with: a panel of zeros, an offset of 0 for each row, then offsets 0, 1, 2 ..."""
+    """Return the Sums to begin with: a panel of zeros, an offset of 0 for each row, then the offsets 0, 1, 2 ..."""
     for j in range(width_of(numbers)):
         numbers[j] = 0
     for r in range(TILE_ROWS):
@@ -343,7 +334,8 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     optimise_for_size()
     cut = Cut(*cut)
     lowest, depth, own = cut.lowest, cut.depth, pointer(numbers, shard * numbers.shape[1])
-    columns = _columns_of(a, depth, own, pointer(totals, (1 + shard) * totals.shape[1]))
+    span, sums = span_of_tile(own), pointer(totals, (1 + shard) * totals.shape[1])
+    columns = _Columns(pointer(a, 0), a.shape[1], a.shape[0], own, depth * TILE_ROWS + span, sums, span)
     after_tiles = offset(own, cut.piece // TILE_ROWS * columns.size)
     zeros, c_rows = _zeros_of(after_tiles, pointer(integers, (1 + shard) * integers.shape[1])), c[0].shape[1]
     panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
@@ -470,21 +462,14 @@ def row_products(a, one, two, num_columns=0):
     copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
-        sums[lowest:highest] = _run(a, one, two, wide, lowest, highest)
+        num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-(highest - lowest) // TILE_ROWS))
+        cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
+        code = NO_GROUPS if copies == 1 else (add_up.address(a.dtype), _add_last.address(a.dtype))
+        given = code, cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
+        for_each_shard(row_products_cpu, *given, num_shards=num_shards)
+        sums[lowest:highest] = totals[0, : highest - lowest]  # from float64
     narrow = [c[0, f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
     return [*map(np.ascontiguousarray, narrow), sums]
-
-
-def _run(a, one, two, wide, lowest, highest):
-    """Compute row products, on several threads if that is faster; return the sums of columns in float64."""
-    columns = highest - lowest
-    num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-columns // TILE_ROWS))
-    cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
-    has_groups = len(wide[0]) > 1
-    code = (add_up.address(a.dtype), _add_last.address(a.dtype)) if has_groups else NO_GROUPS
-    memory, factors = (numbers, totals, integers), (tuple(one), tuple(two))
-    for_each_shard(row_products_cpu, code, cut, a, factors, wide, *memory, num_shards=num_shards)
-    return totals[0, :columns]
 
 
 def memory_of(num_rows, lowest, highest, padded, like, num_shards):
@@ -504,21 +489,11 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
 
 
-def _slices_of(num_rows):
-    """Return how many slices of rows are summed at the same time, and the rows of each.
-
-    Examples
-    --------
-    >>> _slices_of(1000), _slices_of(6400), _slices_of(10**6)
-    ((1, 1008), (6, 1104), (8, 125040))
-    """
-    most = min(_MOST_SLICES, max(1, num_rows // _SLICE_ROWS))
-    slice_rows = max(1, -(-num_rows // (most * BLOCK))) * BLOCK
-    return max(1, -(-num_rows // slice_rows)), slice_rows
-
-
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
-    slices, slice_rows = _slices_of(len(a))
+    # Slices of rows are summed at the same time: 1,000 rows in one, 6,400 rows in 6 of 1,104, a million in 8.
+    most = min(_MOST_SLICES, max(1, len(a) // _SLICE_ROWS))
+    slice_rows = max(1, -(-len(a) // (most * BLOCK))) * BLOCK
+    slices = max(1, -(-len(a) // slice_rows))
     c = empty((slices, end - first, columns), a)
     if c.size:
         arguments = contiguous(a), first, b, column, initial, beside(rows, a), beside(targets, a), slice_rows, c

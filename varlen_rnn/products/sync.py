@@ -40,9 +40,11 @@ def arrive(typing, counter):
 @intrinsic
 def read(typing, counter):
     """Return the int64 at an address; later reads see all writes that another thread made before it set this value."""
-    return types.int64(counter), lambda context, builder, signature, arguments: builder.load_atomic(
-        arguments[0], "acquire", 8
-    )
+
+    def codegen(context, builder, signature, arguments):
+        return builder.load_atomic(arguments[0], "acquire", 8)
+
+    return types.int64(counter), codegen
 
 
 @intrinsic

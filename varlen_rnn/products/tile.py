@@ -156,12 +156,10 @@ class _Writer:
         return totals
 
     def _rows(self, rows):
-        """Return the address of each row of `rows`, a Rows or Sums."""
         at, offsets, builder = rows[0], rows[1], self.builder
         return [builder.gep(at, [builder.load(builder.gep(offsets, [_index(r)]))]) for r in range(self.tile.rows)]
 
     def _sums(self, sums):
-        """Yield the address of each sum."""
         rows = self._rows(sums)
         for r, q, v in self.places:
             yield vector_at(self.builder, self._further(rows[r], sums[2], q), self.vector, v)
@@ -306,9 +304,8 @@ def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
         depth = least(DEPTH_BLOCK, panels.depth - first)
         block = Panels(offset(panels.at, first * width), panels.step, depth)
         further = first * lines // K_PER_LINE if slowly else first * lines
-        _multiply_tile(
-            rows, num_panels, Rows(offset(a.at, first), a.offsets), block, begin, end, offset(later, further), slowly
-        )
+        part = Rows(offset(a.at, first), a.offsets)
+        _multiply_tile(rows, num_panels, part, block, begin, end, offset(later, further), slowly)
         for r in range(rows if first else 0):
             for q in range(num_panels):
                 add_panel(offset(sums, r * 2 * width + q * width), offset(c.at, c.offsets[r] + q * c.step))
@@ -316,7 +313,6 @@ def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
 
 @cpu_inlined
 def _sums_from(sums, row, panel):
-    """Return the Sums that begin with a row and a panel."""
     return Sums(offset(sums.at, panel * sums.step), offset(sums.offsets, row), sums.step)
 
 
@@ -345,15 +341,7 @@ def multiply(rows, num_panels, a, panels, start, c, prefetch):
             m = rows_of_tile(rows - r)
             slowly = m > FEW_ROWS and number < prefetch.count
             later = offset(prefetch.at, prefetch.offsets[number]) if slowly else next_panel
-            _multiply_blocks(
-                m,
-                q,
-                Rows(a.at, offset(a.offsets, r)),
-                panel,
-                _sums_from(start, r, p),
-                _sums_from(c, r, p),
-                later,
-                slowly,
-            )
+            part, begin, end = Rows(a.at, offset(a.offsets, r)), _sums_from(start, r, p), _sums_from(c, r, p)
+            _multiply_blocks(m, q, part, panel, begin, end, later, slowly)
             next_panel, number, r = offset(next_panel, panels.depth * lanes_of(a.at)), number + 1, r + m
         p += q

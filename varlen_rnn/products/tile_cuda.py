@@ -32,7 +32,9 @@ _PADDING = 4  # numbers after a row of shared memory, so that no more than two o
 
 
 class Tile(NamedTuple):
-    """The results of a block: how many squares of four by four results a thread has below and beside each other.
+    """The results of a block.
+
+    `below`, `beside`: how many 4 x 4 squares of results a thread computes, down and across.
 
     Examples
     --------

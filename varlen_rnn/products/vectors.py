@@ -53,9 +53,11 @@ def pointer(typing, array, start):
 @intrinsic
 def offset(typing, address, count):
     """Return the address `count` elements further."""
-    return address(address, types.intp), lambda context, builder, signature, arguments: builder.gep(
-        arguments[0], [arguments[1]]
-    )
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return address(address, types.intp), codegen
 
 
 def make_stack_memory(count_of):
