@@ -94,15 +94,13 @@ def logical_not(x):
     return x.like(arithmetic.logical_not(x.data))
 
 
+logical_not.examples(lambda rng: [([rng.random((3, 2)) < 0.5], {})])
+
+
 @logical_not.infer
 def _infer_not(x):
     _check_bool("logical_not", x=x)
     return x
-
-
-@logical_not.examples
-def _examples_of_not(rng):
-    yield [rng.random((3, 2)) < 0.5], {}
 
 
 # Operators that choose between the elements of two operands.

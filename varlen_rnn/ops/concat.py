@@ -19,6 +19,9 @@ def concat(*x, axis: int):
     return LoDTensor.wrap(joined([tensor.data for tensor in x], axis), lod)
 
 
+concat.grad(lambda inputs, outputs, d_outputs, axis: apply_list("split_like", d_outputs[0], *inputs, axis=axis))
+
+
 @concat.infer
 def _infer_concat(*descs, axis):
     dtype = descs[0].dtype
@@ -43,11 +46,6 @@ def _infer_concat(*descs, axis):
     return TensorSpec((*before, size, *after), descs[0].dtype, lod_level)
 
 
-@concat.grad
-def _grad(inputs, outputs, d_outputs, axis):
-    return apply_list("split_like", d_outputs[0], *inputs, axis=axis)
-
-
 @concat.examples
 def _examples(rng):
     yield [rows(rng, 3), rows(rng, 2)], {"axis": -1}
@@ -62,12 +60,10 @@ def split_like(d, *like, axis: int):
     return tuple(tensor.like(part) for part, tensor in zip(parts, like, strict=True))
 
 
+split_like.examples(lambda rng: [([rows(rng, 5), rows(rng, 3), rows(rng, 2)], {"axis": 1})])
+
+
 @split_like.infer
 def _infer_split_like(d, *like, axis):
     check_like("split_like", "d", d, _infer_concat(*like, axis=axis))
     return like
-
-
-@split_like.examples
-def _examples_of_split(rng):
-    yield [rows(rng, 5), rows(rng, 3), rows(rng, 2)], {"axis": 1}

@@ -20,6 +20,9 @@ def fill_constant(shape: tuple[int, ...], value: float, dtype: str):
     return LoDTensor.wrap(np.full(shape, value, dtype))
 
 
+fill_constant.examples(lambda rng: [([], {"shape": (2, 3), "value": 0.5, "dtype": "float32"})])
+
+
 @fill_constant.infer
 def _infer_fill(shape, value, dtype):
     if dtype not in ("float32", "float64") or any(size < 0 for size in shape):
@@ -35,9 +38,8 @@ def assign(x):
     return x
 
 
-@assign.infer
-def _infer_assign(x):
-    return x
+assign.infer(lambda x: x)
+assign.examples(lambda rng: [([rows(rng, 3)], {})])
 
 
 @operator(cost=nothing, rows="each", onnx="Identity", gradient=False)
@@ -46,19 +48,7 @@ def detach(x):
     return x
 
 
-@detach.infer
-def _infer_detach(x):
-    return x
-
-
-@fill_constant.examples
-def _examples_of_fill(rng):
-    yield [], {"shape": (2, 3), "value": 0.5, "dtype": "float32"}
-
-
-@assign.examples
-def _examples_of_assign(rng):
-    yield [rows(rng, 3)], {}
+detach.infer(lambda x: x)
 
 
 @detach.examples

@@ -43,6 +43,9 @@ def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
     return x.like(_normalised(x.data, weight, bias, eps).reshape(x.shape))
 
 
+layer_norm.infer(lambda x, weight, bias, eps: _checked("layer_norm", x, eps, weight=weight, bias=bias))
+
+
 def _rows(data):
     return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
 
@@ -55,11 +58,6 @@ def _normalised(data, weight, bias, eps):
     out = empty(flat.shape, flat)
     norms.layer_norm(flat, weight, bias, eps, out)
     return out
-
-
-@layer_norm.infer
-def _infer(x, weight, bias, eps):
-    return _checked("layer_norm", x, eps, weight=weight, bias=bias)
 
 
 def _checked(op, x, eps, **vectors):

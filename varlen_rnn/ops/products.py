@@ -88,6 +88,9 @@ def row_product(a, b):
     return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
 
 
+row_product.examples(lambda rng: [([rows(rng, 3), rows(rng, 2)], {})])
+
+
 @row_product.infer
 def _infer_row_product(a, b):
     check_float("row_product", a=a, b=b)
@@ -102,6 +105,9 @@ def row_sum(a):
     return LoDTensor.wrap(sum_over(_rows(a.data), 0))
 
 
+row_sum.examples(lambda rng: [([rows(rng, 3)], {})])
+
+
 @row_sum.infer
 def _infer_row_sum(a):
     check_float("row_sum", a=a)
@@ -112,13 +118,3 @@ def _infer_row_sum(a):
 def _check_has_rows(op, name, desc):
     if not desc.shape:
         raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
-
-
-@row_product.examples
-def _examples_of_row_product(rng):
-    yield [rows(rng, 3), rows(rng, 2)], {}
-
-
-@row_sum.examples
-def _examples_of_row_sum(rng):
-    yield [rows(rng, 3)], {}

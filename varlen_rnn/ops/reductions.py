@@ -198,6 +198,9 @@ def weighted_mean(x, weight):
     return divide(sum_over(x.data, None), maximum(weight.data, weight.dtype.type(_TINY)))
 
 
+weighted_mean.examples(lambda rng: [([rows(rng, 3), rng.random(()) + 0.5], {})])
+
+
 @weighted_mean.infer
 def _infer_weighted(x, weight):
     check_float("weighted_mean", x=x, weight=weight)
@@ -215,11 +218,6 @@ def _grad_of_weighted(inputs, outputs, d_outputs):
     if not weight.requires_grad:
         return [d_x, None]
     return [d_x, apply("where", weight > tiny, -(d_sum * outputs[0]), operand(0.0, weight))]
-
-
-@weighted_mean.examples
-def _examples_of_weighted(rng):
-    yield [rows(rng, 3), rng.random(()) + 0.5], {}
 
 
 weighted_mean.op.divisor = lambda x, weight: weight.data.item()

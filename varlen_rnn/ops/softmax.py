@@ -15,6 +15,9 @@ def log_softmax(x):
     return x.like(softmax.log_softmax(x.data))
 
 
+log_softmax.examples(lambda rng: [([rows(rng, 3)], {})])
+
+
 @log_softmax.infer
 def _infer_log_softmax(x):
     check_float("log_softmax", x=x)
@@ -27,11 +30,6 @@ def _infer_log_softmax(x):
 def _log_softmax_grad(x, y, d_y):
     total = sum_over(d_y.data, d_y.data.ndim - 1).reshape(*x.shape[:-1], 1)
     return x.like(softmax.log_softmax_grad(y.data, d_y.data, total))
-
-
-@log_softmax.examples
-def _examples(rng):
-    yield [rows(rng, 3)], {}
 
 
 log_softmax = over_last_axis(log_softmax)

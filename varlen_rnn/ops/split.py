@@ -55,6 +55,9 @@ def split_grad(x, *d, sizes: tuple[int, ...], axis: int):
     return x.like(whole)
 
 
+split_grad.examples(lambda rng: [([rows(rng, 3), None, rows(rng, 2)], {"sizes": (1, 2), "axis": 1})])
+
+
 @split_grad.infer
 def _infer_grad(x, *d, sizes, axis):
     pieces = _infer(x, sizes, axis)
@@ -64,8 +67,3 @@ def _infer_grad(x, *d, sizes, axis):
         if given is not None:
             check_like("split_grad", f"d[{number}]", given, piece)
     return x
-
-
-@split_grad.examples
-def _examples_of_grad(rng):
-    yield [rows(rng, 3), None, rows(rng, 2)], {"sizes": (1, 2), "axis": 1}

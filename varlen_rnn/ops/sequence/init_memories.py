@@ -28,16 +28,15 @@ def _init_memories(x, sorted_seqs):
     return LoDTensor.wrap(out)
 
 
+_init_memories.infer(lambda x, sorted_seqs: infer_moved("init_memories", x, sorted_seqs))
+_init_memories.examples(lambda rng: [([rng.standard_normal((4, 3)), plan_of_rows(LOD)], {})])
+
+
 def _check_sequences(op, rows, plan):
     """Raise unless there is a row for each sequence of the plan."""
     if not rows.shape or len(rows.data) != plan.num_sequences:
         expected = f"{plan.num_sequences} rows, one per sequence"
         raise ShapeError(f"{op}, boot", expected=expected, got=f"shape {rows.shape}")
-
-
-@_init_memories.infer
-def _infer(x, sorted_seqs):
-    return infer_moved("init_memories", x, sorted_seqs)
 
 
 @_init_memories.backward("x", cost=nothing)
@@ -47,11 +46,6 @@ def _init_memories_grad(x, sorted_seqs, d_out):
     d_x = empty(x.shape, x.data)
     segment.init_memories_grad(flat(d_out.data), sorted_seqs.sorted_indices, flat(d_x))
     return x.like(d_x)
-
-
-@_init_memories.examples
-def _examples(rng):
-    yield [rng.standard_normal((4, 3)), plan_of_rows(LOD)], {}
 
 
 @overload

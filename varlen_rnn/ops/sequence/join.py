@@ -45,6 +45,9 @@ def _join(*x):
     return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), lod.at_positions_of(x[0].structure))
 
 
+_join.grad(lambda inputs, outputs, d_outputs: apply_list("sequence_split", d_outputs[0], *inputs))
+
+
 @_join.infer
 def _infer(*x):
     if not x:
@@ -58,11 +61,6 @@ def _infer(*x):
             expected, got = (f"rows of {spec.shape[1:]}, {spec.lod_level} levels" for spec in (x[0], one))
             raise ShapeError(f"sequence_concat, x_{number}", expected=expected, got=got)
     return x[0]._replace(shape=(-1, *x[0].shape[1:]))
-
-
-@_join.grad
-def _grad(inputs, outputs, d_outputs):
-    return apply_list("sequence_split", d_outputs[0], *inputs)
 
 
 @_join.examples

@@ -24,17 +24,15 @@ def lod_rank_table(x, level: int):
     return plan.sort_by_seq_len(x, level)
 
 
+lod_rank_table.examples(lambda rng: [([rows(rng, 3)], {"level": -1})])
+
+
 @lod_rank_table.infer
 def _infer(x, level):
     check_lod_level("lod_rank_table", "x", x)
     if not -x.lod_level <= level < x.lod_level:
         raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
     return PLAN
-
-
-@lod_rank_table.examples
-def _examples(rng):
-    yield [rows(rng, 3)], {"level": -1}
 
 
 @overload

@@ -35,16 +35,14 @@ def sequence_reverse(x):
     return x.like(unflat(out, x.data))
 
 
+sequence_reverse.grad(lambda inputs, outputs, d_outputs: [apply("sequence_reverse", d_outputs[0])])
+
+
 @sequence_reverse.infer
 def _infer(x):
     check_moved("sequence_reverse", "x", x)
     check_lod_level("sequence_reverse", "x", x)
     return x
-
-
-@sequence_reverse.grad
-def _grad(inputs, outputs, d_outputs):
-    return [apply("sequence_reverse", d_outputs[0])]
 
 
 @sequence_reverse.examples

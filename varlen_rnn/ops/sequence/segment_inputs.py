@@ -29,9 +29,8 @@ def _segment_inputs(x, sorted_seqs, t: int):
     return LoDTensor.wrap(out)
 
 
-@_segment_inputs.infer
-def _infer(x, sorted_seqs, t):
-    return infer_moved("segment_inputs", x, sorted_seqs)
+_segment_inputs.infer(lambda x, sorted_seqs, t: infer_moved("segment_inputs", x, sorted_seqs))
+_segment_inputs.examples(lambda rng: [([rows(rng, 3), plan_of_rows(LOD)], {"t": 1})])
 
 
 @_segment_inputs.backward("x", cost=nothing)
@@ -41,11 +40,6 @@ def _segment_inputs_grad(x, sorted_seqs, d_out, t):
     d_x = zeros(x.shape, x.data)
     segment.concat_outputs(flat(d_out.data), sorted_seqs.starts, t, flat(d_x))
     return x.like(d_x)
-
-
-@_segment_inputs.examples
-def _examples(rng):
-    yield [rows(rng, 3), plan_of_rows(LOD)], {"t": 1}
 
 
 @overload
