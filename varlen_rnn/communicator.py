@@ -84,20 +84,12 @@ class Communicator:
     def start_all_reduce(self, array: np.ndarray) -> Pending:
         """Begin to replace an array by its sum over all ranks; the array must not be used until it is complete.
 
-        Parameters
-        ----------
-        array : float32, float64 or int64, writeable
-            Of the same shape on every rank.
+        The array and the errors are as in `all_reduce`.
 
         Returns
         -------
         handle
             `handle.wait()` returns when the sum is complete; `handle.progress()` lets the engine go on.
-
-        Raises
-        ------
-        DTypeError, ShapeError
-            The array is of another data type, or cannot be changed in place.
         """
         array = _reducible(array)
         if self.size == 1:
@@ -270,10 +262,9 @@ def _plain_array(array: Any, name: str) -> np.ndarray:
 
 
 def _with_rows(array: Any, name: str) -> np.ndarray:
-    array = _plain_array(array, name)
-    if array.ndim == 0:
+    if (found := _plain_array(array, name)).ndim == 0:
         raise ShapeError(name, expected="an array of rows", got="a single number")
-    return array
+    return found
 
 
 def _in_place(array: Any, name: str) -> np.ndarray:

@@ -79,10 +79,8 @@ class MultiheadAttention(Module):
             self.in_proj_weight = _xavier((3 * size, size), dtype)
         else:
             self.q_proj_weight = _xavier((size, size), dtype)
-            self.k_proj_weight, self.v_proj_weight = (
-                _xavier((size, self.kdim), dtype),
-                _xavier((size, self.vdim), dtype),
-            )
+            self.k_proj_weight = _xavier((size, self.kdim), dtype)
+            self.v_proj_weight = _xavier((size, self.vdim), dtype)
         has_bias = check_flag(bias, "bias")
         self.in_proj_bias = Parameter(np.zeros(3 * size, dtype)) if has_bias else None
         self.out_proj = Linear(size, size, has_bias, dtype=dtype)
@@ -150,10 +148,8 @@ class MultiheadAttention(Module):
         [[array([1.], dtype=float32)], [array([0.5, 0.5], dtype=float32), array([0.5, 0.5], dtype=float32)]]
         """
         sizes = {"query": self.embed_dim, "key": self.kdim, "value": self.vdim}
-        rows = [
-            _rows_of(f"MultiheadAttention, {name}", x, size)
-            for (name, size), x in zip(sizes.items(), (query, key, value), strict=True)
-        ]
+        given = zip(sizes.items(), (query, key, value), strict=True)
+        rows = [_rows_of(f"MultiheadAttention, {name}", x, size) for (name, size), x in given]
         q, k, v = (part.reshape(-1, self.num_heads, self.embed_dim // self.num_heads) for part in self._projected(rows))
         found = scaled_dot_product_attention(q, k, v, is_causal=is_causal, window=window)
         output = self.out_proj(found.reshape(-1, self.embed_dim))
@@ -168,21 +164,15 @@ class MultiheadAttention(Module):
     def _projected(self, rows: list[Variable]) -> list[Variable]:
         """Return projected queries, keys and values; self-attention computes all three with one product."""
         query, key, value = rows
+        parts = [slice(first * self.embed_dim, (first + 1) * self.embed_dim) for first in range(3)]
         if self.in_proj_weight is not None and query is key is value:
-            whole, size = (
-                apply("matmul", query, self.in_proj_weight, self.in_proj_bias, transposed=True),
-                self.embed_dim,
-            )
-            return [whole[:, first : first + size] for first in (0, size, 2 * size)]
+            whole = apply("matmul", query, self.in_proj_weight, self.in_proj_bias, transposed=True)
+            return [whole[:, part] for part in parts]
         weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
-        parts = [slice(first, first + self.embed_dim) for first in (0, self.embed_dim, 2 * self.embed_dim)]
         if self.in_proj_weight is not None:
             weights = [self.in_proj_weight[part] for part in parts]
         biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in parts]
-        return [
-            apply("matmul", x, weight, bias, transposed=True)
-            for x, weight, bias in zip(rows, weights, biases, strict=True)
-        ]
+        return [apply("matmul", *given, transposed=True) for given in zip(rows, weights, biases, strict=True)]
 
     def extra_repr(self) -> str:
         """Return the sizes as text for `repr`."""
@@ -192,7 +182,6 @@ class MultiheadAttention(Module):
 
 
 def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
-    """Return `x` as a Variable, or raise an error that begins with `what` unless it has `columns` columns."""
     x = required(x, what)
     if x.shape[-1:] not in ((columns,), (-1,)):
         raise ShapeError(what, expected=f"rows of {columns} columns", got=f"shape {x.shape}")
@@ -201,12 +190,8 @@ def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
 
 def _xavier(shape: tuple[int, int], dtype: np.dtype) -> Parameter:
     """Return a weight drawn uniformly between -b and b = sqrt(6 / (rows + columns)) (Glorot and Bengio, 2010)."""
-
-    def draw(shape: tuple[int, ...]) -> np.ndarray:
-        bound = math.sqrt(6 / sum(shape))
-        return generator().uniform(-bound, bound, shape)
-
-    return Parameter(drawn(shape, draw).astype(dtype))
+    bound = math.sqrt(6 / sum(shape))
+    return Parameter(drawn(shape, lambda shape: generator().uniform(-bound, bound, shape)).astype(dtype))
 
 
 class AdditiveAttention(Module):

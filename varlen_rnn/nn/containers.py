@@ -64,7 +64,6 @@ class Sequential(Module):
         return iter([module for _, module in self._parts()])
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Return an entry, or for a slice a Sequential of the same entries."""
         found = list(self)[_check_index(list(self), index, "Sequential")]
         return Sequential(*found) if isinstance(index, slice) else found
 
@@ -108,7 +107,6 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
         return type(self)(found) if isinstance(found, list) else found
 
     def __setitem__(self, index: Any, entry: Any) -> None:
-        """Replace an entry, or for a slice several."""
         if not isinstance(self._at(index), slice):
             self._listed[index] = self._checked(entry)
             return
@@ -119,7 +117,6 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
         self._listed[index] = entries
 
     def __delitem__(self, index: int | slice) -> None:
-        """Remove an entry, or for a slice several."""
         del self._listed[self._at(index)]
 
     def __len__(self) -> int:

@@ -101,7 +101,6 @@ def scaled_dot_product_attention(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> question = create_lod_tensor(np.ones((2, 4)), [[1, 1]])
     >>> answers = create_lod_tensor(np.ones((5, 4)), [[2, 3]]), create_lod_tensor(np.arange(5.0)[:, None], [[2, 3]])
@@ -115,7 +114,7 @@ def scaled_dot_product_attention(
     return apply("scaled_dot_product_attention", query, key, value, scale=scale, left=left, right=right)[0]
 
 
-if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
 
     def __getattr__(name):
         raise missing_name(__name__, name)
@@ -127,10 +126,10 @@ def __dir__() -> list[str]:
 
 def limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Return how many keys before and after its own position a query sees; None means no limit."""
-    limits = check_list(window, f"{op}, window", "a pair (left, right)")
-    if len(limits) != 2:
+    pair = check_list(window, f"{op}, window", "a pair (left, right)")
+    if len(pair) != 2:
         raise ShapeError(f"{op}, window", expected="a pair (left, right)", got=shown(window))
-    left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in limits)
+    left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in pair)
     if check_flag(is_causal, f"{op}, is_causal"):
         right = 0 if right is None else min(right, 0)
     return left, right
@@ -147,16 +146,13 @@ def additive_attention(
     """Return, for each query, the mean of its sequence's values, weighted by the softmax of additive scores.
 
     The score of a query and a key is `weight . tanh(query + key)`; the caller projects both to the same features
-    before.  Scores are never all in memory, as in `scaled_dot_product_attention`.
+    before.  All else is as in `scaled_dot_product_attention`.
 
     Parameters
     ----------
     query : Variable, shape `(queries, features)`
-        The last LoD level gives the sequences.  Without a LoD, there must be one query for each sequence of `key`.
     key : Variable, shape `(keys, features)`
-        As many sequences as `query`, of any lengths.
     value : Variable, shape `(keys, columns)`
-        One value for each key.
     weight : Variable, shape `(features,)`
     is_causal, window
         As in `scaled_dot_product_attention`.
@@ -164,11 +160,9 @@ def additive_attention(
     Returns
     -------
     Variable, shape `(queries, columns)`, with the LoD of `query`
-        The result is 0 for a query that sees no key.
 
     Examples
     --------
-    >>> import numpy as np
     >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> question = create_lod_tensor(np.zeros((2, 1)), [[1, 1]])
     >>> answers = create_lod_tensor(np.array([[0.0], [9.0], [9.0]]), [[2, 1]])
@@ -190,7 +184,6 @@ def softmax(x: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(softmax(np.zeros((1, 2))))
     array([[0.5, 0.5]])
     >>> np.asarray(softmax(Variable(np.zeros((2, 1))).T).T)
@@ -385,7 +378,6 @@ def maximum(x: Rows, y: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(maximum([1.0, 5.0], 2))
     array([2., 5.])
     """
@@ -397,7 +389,6 @@ def minimum(x: Rows, y: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(minimum([1.0, 5.0], 2))
     array([1., 2.])
     """
@@ -416,7 +407,6 @@ def equal(x: Rows, y: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(equal(np.array([3, 0, 3]), 3))
     array([ True, False,  True])
     """
@@ -428,7 +418,6 @@ def not_equal(x: Rows, y: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(not_equal(np.array([3, 0, 3]), 3))
     array([False,  True, False])
     """
@@ -447,7 +436,6 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> x = Variable([1.0, -2.0])
     >>> np.asarray(where(x > 0, x, 0.1 * x))
     array([ 1. , -0.2])
@@ -470,7 +458,6 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(concat([Variable([[1.0]]), Variable([[2.0, 3.0]])]))
     array([[1., 2., 3.]])
     >>> concat([Variable([1.0]), Variable([2.0, 3.0])], axis=0).with_lod([[0, 1, 3]]).lod()
@@ -597,7 +584,6 @@ def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, *, sparse:
 
     Examples
     --------
-    >>> import numpy as np
     >>> embedding(np.array([2, 0]), np.array([[1, 2], [3, 4], [5, 6]])).value.data
     array([[5, 6],
            [1, 2]])
@@ -636,7 +622,6 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True, *, per: Per = "row")
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.unique(dropout(np.ones(1000), p=0.75))
     array([0., 4.])
     """
@@ -645,13 +630,10 @@ def dropout(x: Rows, p: float = 0.5, training: bool = True, *, per: Per = "row")
     x, training = required(x, "dropout, x"), check_flag(training, "dropout, training")
     if not (training and p):
         return x
-    return _without_elements(x, float(p)) if per == "sequence" else apply("dropout", x, p=float(p), training=True)[0]
-
-
-def _without_elements(x: Variable, p: float) -> Variable:
-    """Return `x` with elements zeroed by one random mask per sequence."""
+    if per == "row":
+        return apply("dropout", x, p=float(p), training=True)[0]
     with no_grad():
-        mask = apply("row_mask", x, p=p, units=math.prod(x.shape[1:]), per_sequence=True, training=True)
+        mask = apply("row_mask", x, p=float(p), units=math.prod(x.shape[1:]), per_sequence=True, training=True)
     return x * mask.reshape(-1, *x.shape[1:])
 
 

@@ -492,10 +492,8 @@ class SequenceConv(Module):
     def extra_repr(self) -> str:
         """Return the sizes as text for `repr`."""
         sizes = f"{self.input_size}, {self.num_filters}, filter_size={self.filter_size}"
-        trainable = self.padding is not None
-        return (
-            f"{sizes}, padding_start={self.padding_start}, trainable_padding={trainable}, bias={self.bias is not None}"
-        )
+        trained = f"trainable_padding={self.padding is not None}, bias={self.bias is not None}"
+        return f"{sizes}, padding_start={self.padding_start}, {trained}"
 
 
 class RowConv(Module):

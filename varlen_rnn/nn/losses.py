@@ -103,7 +103,6 @@ def cross_entropy(
 
 
 def _of_probabilities(logits: Variable, targets: Variable, weight: Variable | None, smoothing: float) -> Variable:
-    """Return the cross entropy of each row against target probabilities of the classes."""
     targets = _same_shape("cross_entropy", logits, targets, "labels")
     if smoothing:
         targets = targets * (1 - smoothing) + smoothing / logits.shape[-1]
@@ -234,7 +233,6 @@ def ctc_loss(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from varlen_rnn.rows.lod import create_lod_tensor
     >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
     >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
@@ -276,7 +274,7 @@ def l1_loss(x: Rows, target: Rows, reduction: Reduction = "mean", **reduced: Unp
     1.0
     """
     x, target = required(x, "l1_loss, x"), required(target, "l1_loss, target")
-    return reduce_loss(_difference("l1_loss", x, target).abs(), reduction, None, **reduced)
+    return reduce_loss((x - _same_shape("l1_loss", x, target)).abs(), reduction, None, **reduced)
 
 
 def huber_loss(
@@ -411,7 +409,7 @@ def quantile_loss(
     between = "between 0 and 1", lambda q: 0 < q < 1
     levels = [check_number(q, "quantiles", *between) for q in several]
     if is_one:
-        difference = _difference("quantile_loss", x, target, reverse=True)
+        _same_shape("quantile_loss", x, target)
         parts = operand(levels[0], x), operand(levels[0] - 1, x)
     else:
         if len(x.shape) != 2 or x.shape[1] != len(levels):
@@ -421,9 +419,9 @@ def quantile_loss(
         rows = target.shape[:1] + x.shape[:1]
         if len(target.shape) != 2 or (rows[0] != rows[1] and -1 not in rows):
             raise _shape_error("quantile_loss, target", f"({x.shape[0]},)", target)
-        difference = target - x
         array = np.array(levels, x.dtype)
         parts = as_variable(array), as_variable(array - 1)
+    difference = target - x
     loss = apply("maximum", difference * parts[0], difference * parts[1])
     return reduce_loss(loss, reduction, None, **reduced)
 
@@ -437,7 +435,6 @@ def _like(value: Rows, x: Variable, what: str) -> Variable:
 
 
 def _per_class(weight: Variable, logits: Variable) -> Variable:
-    """Return `weight`, or raise unless it has one number per class."""
     if weight.shape != logits.shape[1:]:
         raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
     return weight
@@ -457,19 +454,11 @@ def _shape_error(what: str, expected: str, x: Variable) -> ShapeError:
 
 
 def _same_shape(op: str, x: Variable, target: Variable, name: str = "target") -> Variable:
-    """Return the target, or raise unless it has the shape of `x`.
-
-    Broadcasting `(rows, 1)` against `(rows,)` would silently compute a matrix of losses.
-    """
+    # Broadcasting `(rows, 1)` against `(rows,)` would silently compute a matrix of losses.
     differ = any(a != b and -1 not in (a, b) for a, b in zip(x.shape, target.shape, strict=False))
     if len(x.shape) != len(target.shape) or differ:
         raise _shape_error(f"{op}, {name}", str(x.shape), target)
     return target
-
-
-def _difference(op: str, x: Variable, target: Variable, reverse: bool = False) -> Variable:
-    target = _same_shape(op, x, target)
-    return target - x if reverse else x - target
 
 
 def reduce_loss(
@@ -494,29 +483,25 @@ def reduce_loss(
     check_choice(reduction, "reduction", "mean", "sum", "none")
     check_choice(per, "per", "row", "sequence")
     sample_weight = None if sample_weight is None else _like(sample_weight, loss, "sample_weight")
-    if per == "row" and weights is None and sample_weight is None:
-        if reduction == "none":
-            return loss
-        if reduction == "sum":
-            return loss.sum()
-        # The mean of an empty batch is 0, because NaN would spoil the parameters of a training run.
-        return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)
     if per == "sequence":
         return _over_sequences(loss, weights, sample_weight, reduction)
     if sample_weight is not None:
         _check_weights(sample_weight, loss.shape[0], "row")
-        extra = len(loss.shape) - 1
-        loss = loss * (sample_weight.reshape(-1, *[1] * extra) if extra else sample_weight)
+        loss = loss * _beside(sample_weight, loss)
         weights = sample_weight if weights is None else weights * sample_weight
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
-    return apply("weighted_mean", loss, required(weights, "weights").sum() * math.prod(loss.shape[1:]))
+    if reduction != "mean":
+        return loss.sum() if reduction == "sum" else loss
+    if weights is None:  # the mean of an empty batch is 0, because NaN would spoil the parameters of a training run
+        return apply("reduce_mean", loss, axis=None, keepdims=False, of_nothing=0.0)
+    return apply("weighted_mean", loss, weights.sum() * math.prod(loss.shape[1:]))
+
+
+def _beside(weights: Any, loss: Variable) -> Any:
+    extra = len(loss.shape) - 1
+    return weights.reshape(-1, *[1] * extra) if extra else weights
 
 
 def _of_rows(loss: Variable) -> Variable:
-    """Return the mean of each row's elements."""
     return loss.reshape(-1, math.prod(loss.shape[1:])).mean(axis=1) if len(loss.shape) > 1 else loss
 
 
@@ -524,13 +509,11 @@ def _over_sequences(
     loss: Variable, weights: Variable | None, sample_weight: Variable | None, reduction: Reduction
 ) -> Variable:
     """Return the weighted mean loss of each sequence's rows, then reduced over sequences as `reduction` says."""
-    sums, extra = sequence_pool(loss, "sum"), [1] * (len(loss.shape) - 1)
-    counts, alive = _counts_and_alive(loss, weights)
+    sums, (counts, alive) = sequence_pool(loss, "sum"), _counts_and_alive(loss, weights)
+    each = _ratio(sums, _beside(counts, loss))
     if sample_weight is not None:
         _check_weights(sample_weight, counts.shape[0], "sequence")
-    each = _ratio(sums, counts.reshape(-1, *extra) if extra else counts)
-    if sample_weight is not None:
-        each = each * (sample_weight.reshape(-1, *extra) if extra else sample_weight)
+        each = each * _beside(sample_weight, loss)
     if reduction != "mean":
         return each.sum() if reduction == "sum" else each
     width = math.prod(loss.shape[1:])

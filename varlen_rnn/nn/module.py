@@ -457,7 +457,6 @@ class Module:
         return run
 
     def _freeze(self) -> None:
-        """Prepare the module's children for inference with constant parameters."""
         for child in self.children():
             child._freeze()
 
@@ -480,7 +479,6 @@ class Module:
         }
 
     def _kept(self) -> list[tuple[str, Variable]]:
-        """Return the (name, variable) pairs of the state: parameters and buffers."""
         return self._collected("", (Parameter, Buffer))
 
     def load_state_dict(self, state: Mapping[str, ArrayLike], strict: bool = True) -> IncompatibleKeys:
@@ -520,7 +518,6 @@ class Module:
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
 
     def _shown(self) -> list[tuple[str, str]]:
-        """Return the names and the texts of the children for `repr`."""
         return [(name, repr(child)) for name, child in self.named_children()]
 
     def extra_repr(self) -> str:

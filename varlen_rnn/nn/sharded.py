@@ -103,7 +103,6 @@ class Shard:
         return order, np.searchsorted(owners[order], np.arange(1, self.size))
 
     def _collect(self, ids: np.ndarray, positions: np.ndarray, padding_idx: int | None, gradient: Any) -> None:
-        """Keep a gradient of rows that were looked up."""
         array = gradient.data if isinstance(gradient, LoDTensor) else gradient
         values = array.reshape(len(ids), array.shape[-1])
         if padding_idx is not None:

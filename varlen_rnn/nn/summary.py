@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,7 +149,6 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
 
 
 def _check_forward(model: Module) -> None:
-    """Raise unless `forward` can be called with one batch of rows."""
     signature = inspect.signature(model.forward)
     try:
         signature.bind(None)
@@ -168,7 +167,7 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
     if isinstance(given, LoDTensor):
         return given
     dtype = next((parameter.dtype for parameter in model.parameters()), np.dtype(np.float32))
-    for _, module in _tree(model):
+    for module in model.modules():
         if hasattr(module, "num_embeddings"):
             return LoDTensor(np.zeros(structure.num_rows, np.int64), structure)
         for name in _COLUMNS:
@@ -178,23 +177,11 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
     raise ProgramError("summary, model", expected="a layer with a number of columns", got="none", hint=hint)
 
 
-def _tree(model: Module, name: str = "") -> Iterator[tuple[str, Module]]:
-    """Yield the model and all modules inside it, each once, with their names."""
-    seen, waiting = set[int](), [(name, model)]
-    while waiting:
-        name, module = waiting.pop()
-        if id(module) not in seen:
-            seen.add(id(module))
-            yield name, module
-            inner = [(f"{name}.{part}" if name else part, child) for part, child in module.named_children()]
-            waiting += reversed(inner)
-
-
 class _Watch:
     """A model whose modules note, while a program is recorded, the operators that they apply and their outputs."""
 
     def __init__(self, model: Module) -> None:
-        self.model, self.modules = model, list(_tree(model))
+        self.model, self.modules = model, model.named_modules()
         self.inside: list[Module] = []  # the modules whose `forward` runs, the innermost last
         self.owners: list[Module | None] = []  # of each operator of the outermost block
         self.outputs: dict[Module, list[Variable]] = {}
@@ -219,7 +206,6 @@ class _Watch:
         self.owners += [self.inside[-1] if self.inside else None] * new
 
     def run(self, rows: Variable) -> None:
-        """Record the model."""
         self.model(rows)
         self._note()
 
@@ -235,7 +221,9 @@ class _Watch:
             own = {id(value): value for _, value in module._entries() if isinstance(value, Parameter)}
             parameters = sum(value.size for key, value in own.items() if key not in counted)
             counted |= own.keys()
-            shapes = tuple(_shape(variable, specs) for variable in self.outputs.get(module, ()))
+            # A variable inside of a loop has only its described shape.
+            made = [(v, specs.get(v.name or "")) for v in self.outputs.get(module, ())]
+            shapes = tuple(tuple(map(int, v.shape)) if spec is None else spec.shape for v, spec in made)
             found.append(LayerSummary(name, type(module).__name__, shapes, parameters, operations[module]))
         return found
 
@@ -257,9 +245,3 @@ def _variables(found: Any) -> Iterator[Variable]:
         yield found
     for part in found.values() if isinstance(found, dict) else found if isinstance(found, (list, tuple)) else ():
         yield from _variables(part)
-
-
-def _shape(variable: Variable, specs: Mapping[str, TensorSpec]) -> tuple[int, ...]:
-    """Return the shape that a variable had in the run; one inside of a loop has only its described shape."""
-    spec = specs.get(variable.name or "")
-    return tuple(map(int, variable.shape)) if spec is None else spec.shape

@@ -53,14 +53,12 @@ class AveragedModel:
         self._averages = {name: variable.value.data.copy() for name, variable in self._kept()}
 
     def _kept(self) -> list[tuple[str, Any]]:
-        """Return the names of averages, with the parameters and the buffers of the model."""
         parameters = [
             (shard_name(name, parameter.shard), parameter) for name, parameter in self.model.named_parameters()
         ]
         return parameters + self.model.named_buffers()
 
     def _average_of(self, name: str, variable: Any) -> Any:
-        """Return an average; it follows its parameter to a device."""
         self._averages[name] = moved(self._averages[name], variable.device)
         return self._averages[name]
 

@@ -41,7 +41,6 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
     Examples
     --------
-    >>> import numpy as np
     >>> from varlen_rnn.nn import Parameter
     >>> p = Parameter([0.0, 0.0]); p.grad = np.array([3.0, 4.0])
     >>> clip_grad_norm_([p], 1.0), p.grad

@@ -52,12 +52,8 @@ def _steps(value: int, name: str, minimum: int) -> int:
     return min(check_int(value, name, minimum), 2**53)
 
 
-# The types of the values in a state.
-_COUNT, _NUMBER = (int,), (int, float)
-_KINDS: dict[str, tuple[type, ...]] = {
-    "base_lrs": _NUMBER, "last_epoch": _COUNT, "num_bad_epochs": _COUNT, "cooldown_counter": _COUNT,
-    "best": (int, float, type(None)),
-}  # fmt: skip
+# The types of the values in a state; other values are counts.
+_KINDS: dict[str, tuple[type, ...]] = {"base_lrs": (int, float), "best": (int, float, type(None))}
 
 
 class LRScheduler:
@@ -124,10 +120,9 @@ class LRScheduler:
             raise CheckpointError("state of a schedule", expected=sorted(expected), got=shown(state))
         for name, value in state.items():
             numbers, own = (v if isinstance(v, list) else [v] for v in (value, expected[name]))
-            if len(numbers) != len(own) or not all(isinstance(n, _KINDS.get(name, (object,))) for n in numbers):
-                raise CheckpointError(
-                    f"state of a schedule, {name!r}", expected=f"as {expected[name]}", got=shown(value)
-                )
+            if len(numbers) != len(own) or not all(isinstance(n, _KINDS.get(name, int)) for n in numbers):
+                what = f"state of a schedule, {name!r}"
+                raise CheckpointError(what, expected=f"as {expected[name]}", got=shown(value))
         vars(self).update({name: list(value) if isinstance(value, list) else value for name, value in state.items()})
 
 

@@ -115,7 +115,6 @@ class Optimizer:
     _update = ""  # the name of the update operator
 
     def _update_of(self, group: ParamGroup) -> str:
-        """Return the name of the update operator for a group."""
         return self._update
 
     def _constant(self, group: ParamGroup, name: str) -> Any:
@@ -196,7 +195,6 @@ class Optimizer:
         return zeros(data.shape, data) if on_device(data) else zeros_beside(data)
 
     def _names(self) -> list[tuple[str, ...]]:
-        """Return the names of the states of each parameter."""
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
@@ -535,7 +533,11 @@ class Adadelta(Optimizer):
 
 def _check_parameter(parameter: object, where: str) -> None:
     """Raise unless a value is a Variable that an optimizer may update, now or once it requires a gradient."""
-    if not isinstance(parameter, Variable) or not _is_leaf(parameter):
+    if (
+        not isinstance(parameter, Variable)
+        or parameter.record is not None
+        or not (parameter.requires_grad or (parameter.persistable and parameter.dtype.kind == "f"))
+    ):
         raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
     flags = parameter.value.data.flags
     if parameter.requires_grad and not (flags.c_contiguous and flags.writeable):
@@ -548,12 +550,6 @@ def _follow(parameter: Variable, names: tuple[str, ...], states: list[Variable])
     for name, state in zip(names, states, strict=True):
         if name != "step" and state.device != parameter.device:
             state.value = state.value.to(parameter.device)
-
-
-def _is_leaf(parameter: Variable) -> bool:
-    if parameter.record is not None:
-        return False
-    return parameter.requires_grad or (parameter.persistable and parameter.dtype.kind == "f")
 
 
 def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:

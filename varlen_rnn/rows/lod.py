@@ -48,6 +48,20 @@ rows_of = attrgetter("_data")  # returns the rows of a tensor, like `data`, for 
 levels_of = attrgetter("_levels")  # returns a LoD's own arrays, which users must never get
 
 
+def getter(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute; implemented in C, it takes half the time of a Python function."""
+    return property(attrgetter(path), doc=doc)
+
+
+def view_of(name: str, doc: str) -> Any:
+    """Return a property that returns a new view of an array, because users must never get the array itself."""
+
+    def view(self: Any) -> np.ndarray:
+        return getattr(self, name).view()
+
+    return property(view, doc=doc)
+
+
 class LoD(Frozen):
     """The offsets of every level, from coarse to fine; a LoD is immutable, and tensors share it.
 
@@ -207,7 +221,6 @@ class LoD(Frozen):
         return [self.rows_of_level(level).tolist() for level in range(self.num_levels)]
 
     def _check_level(self, level: int) -> int:
-        """Return the index of a level, converted from a negative index; raise if there is no such level."""
         level = check_int(level, "level")
         if not -self.num_levels <= level < self.num_levels:
             expected = f"less than {self.num_levels}, the number of levels"
@@ -304,11 +317,6 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
         levels.append(read_only(joined))
     return LoD.trusted(levels), indices
-
-
-def _getter(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute; implemented in C, it takes half the time of a Python function."""
-    return property(attrgetter(path), doc=doc)
 
 
 class LoDTensor:
@@ -413,15 +421,11 @@ class LoDTensor:
         lengths.append([len(leaf) for leaf in leaves])
         return cls(join_sequences(leaves, dtype), LoD.from_lengths(lengths))
 
-    data: Final[np.ndarray] = _getter("_data", "The rows; their values may be changed in place, their number may not.")
-    shape: Final[tuple[int, ...]] = _getter("_data.shape", "The shape of the rows: `(rows, ...)`.")
-    dtype: Final[np.dtype] = _getter("_data.dtype", "The data type of the rows.")
-    structure: Final[LoD] = _getter("_lod", "The `LoD` object itself, which tensors share.")
-
-    @property
-    def num_levels(self) -> int:
-        """The number of levels; 0 for an ordinary tensor."""
-        return self._lod.num_levels
+    data: Final[np.ndarray] = getter("_data", "The rows; their values may be changed in place, their number may not.")
+    shape: Final[tuple[int, ...]] = getter("_data.shape", "The shape of the rows: `(rows, ...)`.")
+    dtype: Final[np.dtype] = getter("_data.dtype", "The data type of the rows.")
+    structure: Final[LoD] = getter("_lod", "The `LoD` object itself, which tensors share.")
+    num_levels: Final[int] = getter("_lod.num_levels", "The number of levels; 0 for an ordinary tensor.")
 
     @property
     def device(self) -> Place:
@@ -572,7 +576,6 @@ class LoDTensor:
         return np.array(self.data, dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Share the memory of the rows with another library, as NumPy arrays do."""
         return self.data.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_flag, check_int
 from varlen_rnn.frozen import Frozen
 from varlen_rnn.rows.checks import read_only
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, view_of
 from varlen_rnn.typing import Offsets
 
 # Return a plan's own arrays, for kernels; users must never get them.
@@ -125,25 +125,10 @@ class SortedSeqs(Frozen):
     def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # unpickling calls the constructor, because unpickled arrays are writeable
 
-    @property
-    def offsets(self) -> np.ndarray:
-        """The offsets of the level."""
-        return self._offsets.view()
-
-    @property
-    def sorted_indices(self) -> np.ndarray:
-        """The index in the caller's order of each rank."""
-        return self._sorted_indices.view()
-
-    @property
-    def starts(self) -> np.ndarray:
-        """The first entry of each rank."""
-        return self._starts.view()
-
-    @property
-    def seq_lens(self) -> np.ndarray:
-        """The length of each rank, in steps."""
-        return self._seq_lens.view()
+    offsets: Final[np.ndarray] = view_of("_offsets", "The offsets of the level.")
+    sorted_indices: Final[np.ndarray] = view_of("_sorted_indices", "The index in the caller's order of each rank.")
+    starts: Final[np.ndarray] = view_of("_starts", "The first entry of each rank.")
+    seq_lens: Final[np.ndarray] = view_of("_seq_lens", "The length of each rank, in steps.")
 
     @property
     def batch_sizes(self) -> np.ndarray:

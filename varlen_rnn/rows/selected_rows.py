@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn, overload
+from typing import Any, Final, NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from varlen_rnn.errors import DTypeError, OutOfRangeError, PlaceError, ShapeError, check_int
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.rows.checks import check_no_gradient, check_unmasked, device_rows, read_only
+from varlen_rnn.rows.lod import getter, view_of
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, joined, moved, on_device, place_of, zeros
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import Place
@@ -72,20 +73,13 @@ class SelectedRows:
         # Unpickling calls the constructor with its checks, because unpickled arrays are writeable.
         return SelectedRows, (self._rows, self._value, self._height)
 
-    @property
-    def rows(self) -> np.ndarray:
-        """The indices of the stored rows, (n,) int64, as a new read-only view."""
-        return self._rows.view()
-
-    @property
-    def value(self) -> np.ndarray:
-        """The values that are added to the rows, (n, ...), as a view whose entries may be changed in place."""
-        return self._value.view()
-
-    @property
-    def height(self) -> int:
-        """The number of rows of the dense array."""
-        return self._height
+    rows: Final[np.ndarray] = view_of("_rows", "The indices of the stored rows, (n,) int64, as a new read-only view.")
+    value: Final[np.ndarray] = view_of(
+        "_value", "The values that are added to the rows, (n, ...), as a view whose entries may be changed in place."
+    )
+    height: Final[int] = getter("_height", "The number of rows of the dense array.")
+    ndim: Final[int] = getter("_value.ndim", "The number of dimensions of the dense array.")
+    dtype: Final[np.dtype] = getter("_value.dtype", "The data type of `value`.")
 
     @classmethod
     def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
@@ -122,16 +116,6 @@ class SelectedRows:
     def shape(self) -> tuple[int, ...]:
         """The shape of the dense array."""
         return (self._height, *self._value.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions of the dense array."""
-        return self._value.ndim
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The data type of `value`."""
-        return self._value.dtype
 
     def merge(self) -> SelectedRows:
         """Return the same array with ascending, distinct rows; values of repeated rows are summed in order.
@@ -263,7 +247,6 @@ def append(parts: Sequence[SelectedRows]) -> SelectedRows:
 
 
 def _taken(value: Any, order: np.ndarray) -> Any:
-    """Return the rows of an array in an order."""
     if not on_device(value):
         return value[order]
     value, width = as_operand(value), math.prod(value.shape[1:])
@@ -280,7 +263,6 @@ def _sum_rows(value: Any, rows: np.ndarray, count: int) -> Any:
 
 
 def _add_rows(value: Any, rows: np.ndarray, out: Any) -> None:
-    """Add rows to listed rows of an array, which is C-contiguous."""
     width = math.prod(value.shape[1:])
     scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out.reshape(len(out), width))
 

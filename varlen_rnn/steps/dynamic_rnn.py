@@ -38,12 +38,9 @@ def _as_rows(spec, lod_level=0):
 
 
 def _level_of(nested, names, xs):
-    """Return the level whose entries are steps; the inputs of a step have the levels below it.
+    """Return the LoD level whose entries become time steps; a step sees the levels below it.
 
-    Parameters
-    ----------
-    xs : list of int
-        The number of levels of each sequence input.
+    `xs` are the numbers of levels of the sequence inputs.
     """
     levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
     if len(levels) > 1 or min(levels) < 0:
@@ -221,11 +218,8 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     if scopes.fused is not None:
         is_kept = scopes.fused.lowered == lowered_step(block.nested, names, inputs[:count])
     if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
-        raise ProgramError(
-            "dynamic_rnn_grad, sorted_seqs",
-            expected="the plan and the scopes of x",
-            got="a plan or scopes of other rows",
-        )
+        got = "a plan or scopes of other rows"
+        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got=got)
     if scopes.fused is not None:
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
@@ -243,20 +237,14 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
         d_rows, totals = interpret.run_back(nested, names, *given)
     by_rank = zip(d_rows, boots, below, strict=True)
     d_boots = [boot.like(interpret.to_callers_order(d, plan, boot, levels).data) for d, boot, levels in by_rank]
-    d_others = [
-        _nothing(other, nested.spec(name).kind if name else LOD_TENSOR) if total is None else _like(other, total)
-        for total, other, name in zip(totals, others, names.split(d_inputs)[2], strict=True)
-    ]
-    return [*d_xs, *d_boots, *d_others]
+    kinds = [nested.spec(name).kind if name else LOD_TENSOR for name in names.split(d_inputs)[2]]
+    return [*d_xs, *d_boots, *map(_of_captured, others, totals, kinds)]
 
 
-def _like(value, total):
-    """Return a dense gradient with the LoD of its value, or a sparse gradient as it is."""
-    return value.like(total.data) if isinstance(total, LoDTensor) else total
-
-
-def _nothing(value, kind):
-    """Return the gradient of a captured value for a batch without steps: zeros, or no rows if it is sparse."""
+def _of_captured(value, total, kind):
+    """Return the gradient of a captured value; without steps, it is zeros, or has no rows if it is sparse."""
+    if total is not None:
+        return value.like(total.data) if isinstance(total, LoDTensor) else total
     if kind == SELECTED_ROWS:
         rows = empty((0, *value.shape[1:]), value.data)
         return SelectedRows.wrap(np.empty(0, np.int64), rows, len(value.data))

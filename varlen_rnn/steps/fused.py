@@ -22,15 +22,8 @@ class Run(NamedTuple):
 def forward(lowered, x, states, captured, plan, keep):
     """Return the outputs, the last states in the order of the memories, and the Run.
 
-    Parameters
-    ----------
-    lowered : Lowered
-    x : (rows, input)
-    states : list of (sequences, hidden), in the order of the memories
-    captured : list of arrays
-    plan : SortedSeqs
-    keep : bool
-        Whether to save columns for the gradient in the Run.
+    `x` is (rows, input), and `states` are (sequences, hidden) each, in the order of the memories.  If `keep`, the Run
+    saves columns for the gradient.
     """
     hidden = states[0].shape[1]
     vectors = [_part(captured, part, hidden) for part in lowered.vectors]
@@ -43,27 +36,15 @@ def forward(lowered, x, states, captured, plan, keep):
     )
     initial = stacked([states[number] for number in lowered.states])[:, None]
     y, last, kept = recurrence.forward(lowered.cell, as_operand(x), [direction], initial, plan, keep)
-    return (
-        y,
-        [last[lowered.states.index(number), 0] for number in range(len(states))],
-        Run(lowered, direction, initial, kept),
-    )
+    last = [last[lowered.states.index(number), 0] for number in range(len(states))]
+    return y, last, Run(lowered, direction, initial, kept)
 
 
 def backward(run, x, y, plan, d_y, d_last, captured, need_x):
-    """Return the gradients of x (None unless needed), of the initial states, and of captured values.
+    """Return the gradients of x (None unless `need_x`), of the initial states, and of captured values.
 
-    Parameters
-    ----------
-    run : Run
-    x, y : (rows, input), (rows, hidden)
-        The input and the output of the forward pass.
-    plan : SortedSeqs
-    d_y : (rows, hidden)
-    d_last : list of (sequences, hidden), in the order of the memories
-    captured : list of arrays
-    need_x : bool
-        Whether to compute the gradient of `x`.
+    `x` and `y` are the input and the output of the forward pass, `d_last` are the gradients of the last states in the
+    order of the memories.
     """
     lowered = run.lowered
     d_states = stacked([d_last[number] for number in lowered.states])[:, None]
@@ -85,7 +66,6 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
 
 
 def _add_to(total, more):
-    """Add to a view of an array."""
     copy_into(total, add(total, more))
 
 
@@ -105,9 +85,9 @@ def _weight(products, captured, hidden, depth, like):
     if not parts:
         return empty((0, depth), like)
     whole = captured[parts[0].number]
-    if parts == [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]:
-        if whole.shape[1] == depth:
-            return as_operand(whole)
+    blocks = [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]
+    if parts == blocks and whole.shape[1] == depth:
+        return as_operand(whole)
     # Joining alone would make the columns of transposed weights contiguous, not their rows.
     return contiguous(joined([_rows_of(captured, part, hidden) for part in parts]))
 

@@ -39,7 +39,6 @@ def _sub_sequences(structure, level, order, ends):
 
 
 def _steps_of(x, level, order, ends):
-    """Return the part of `x` for each step: rows, or sub-sequences."""
     index, ends, lods = _rows_at_steps(x, level, order, ends)
     rows = rows_at(x.data, index)
     if lods is None:
@@ -49,15 +48,10 @@ def _steps_of(x, level, order, ends):
 
 
 def run(nested, names, xs, states, others, plan, level, keep):
-    """Run all steps; return the outputs, the states after the last steps by rank, and the variables of the step by
-    name.
-    """
+    """Run all steps; return the outputs, the last states by rank, and the variables of the step by name."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
-    memories, after, output = (
-        places_of(place, names.memories),
-        places_of(place, names.next_memories),
-        place[names.output],
-    )
+    memories, after = (places_of(place, group) for group in (names.memories, names.next_memories))
+    output = place[names.output]
     variables = [None] * (nested.instructions.size - 1) + [OverSteps()]
     for name, x in zip(names.step_inputs, xs, strict=True):
         variables[place[name]] = _steps_of(x, level, order, ends)
@@ -78,7 +72,6 @@ def run(nested, names, xs, states, others, plan, level, keep):
 
 
 def _known_of(state):
-    """Return the spec of a state at any step, or None if it has sequences."""
     return None if state.num_levels else with_rows(describe(state))
 
 
@@ -154,10 +147,8 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
     for p, d_x, (index, *_) in zip(to_xs, d_xs, rows_of, strict=True):
         if p is not None:
             put_rows(d_x.data, index, variables[p].whole().data)
-    totals = [
-        None if p is None else variables[p].same if p in stages.totals else sum_values(sums[p]) for p in to_others
-    ]
-    return [d.data for d in d_states], totals
+    found = {p: variables[p].same if p in stages.totals else sum_values(sums[p]) for p in summed}
+    return [d.data for d in d_states], [None if p is None else found[p] for p in to_others]
 
 
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
@@ -205,9 +196,7 @@ def _stages_of(nested, given, late, carried, summed=frozenset()):
 
 
 def _rows_of(value, count, what, like):
-    """Return the rows of a value; raise unless there are `count` rows, with the shape and data type of rows of
-    `like`.
-    """
+    """Return the rows of a value; raise unless there are `count` rows, of the shape and data type of `like`'s rows."""
     if not value.shape or len(value.data) != count:
         raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):

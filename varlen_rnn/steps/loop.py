@@ -3,6 +3,7 @@
 import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.plan import step_rows
 from varlen_rnn.runtime.device import joined
 from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.run import run
@@ -42,11 +43,8 @@ class OverSteps:
 
 def rows_by_step(plan):
     """Return the rows in the order of steps, by rank within a step, and the end of each step's rows."""
-    sizes = plan.batch_sizes
-    ends = np.cumsum(sizes)
-    step = np.repeat(np.arange(len(sizes)), sizes)
-    rank = np.arange(plan.total_len) - (ends - sizes)[step]
-    return plan.starts[rank] + step, ends.tolist()
+    # A copy, because Numba would compile the kernels again for a read-only array.
+    return step_rows(plan, reverse=False).copy(), np.cumsum(plan.batch_sizes).tolist()
 
 
 def run_once(instructions, variables, stages):

@@ -104,9 +104,8 @@ def lower(block):
 
 
 _MOST = 256
-_known: dict[
-    tuple[Any, ...], Any
-] = {}  # {content of a step: its lowered form}, because lowering takes as long as many steps
+# Lowered steps by content; lowering takes longer than running many steps.
+_known: dict[tuple[Any, ...], Any] = {}
 _cells: dict[str, Cell] = {}  # {equations: cell}, because a cell does not depend on sizes
 _MOST_NUMBERS = 8
 _numbers_of: dict[str, int] = {}  # {equations without constants: how many cells differ only in constants}
@@ -163,7 +162,6 @@ class _Lowering:
         return hidden, (first, *(n for n in range(len(block.memories)) if n != first))
 
     def lowered(self):
-        """Return the step as a cell."""
         # The first interpretation finds pairs of products that are only read as their sum: such a pair is one gate.
         pairs = self._pairs(*self._interpret({}))
         names = {key: f"g{number}" for number, pair in enumerate(pairs) for key in pair if key is not None}
@@ -271,13 +269,8 @@ class _Lowering:
         states = inputs[1 : 1 + len(cell.states)]
         weights = inputs[1 + len(states) :]
         given = [self.values.get(place) or [] for place in states]
-        if (
-            cell.equations is None
-            or cell.vectors
-            or cell.row_inputs
-            or len(weights) != 4
-            or attrs["reverse"] not in _ONE_WAY
-        ):
+        of_gates = cell.equations is not None and not cell.vectors and not cell.row_inputs
+        if not of_gates or len(weights) != 4 or attrs["reverse"] not in _ONE_WAY:
             raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
         if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
             raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")
@@ -390,9 +383,7 @@ class _Lowering:
 
     def _elementwise(self, where, scalar, attrs, operands):
         width = max(map(len, operands))
-        if any(
-            len(scalars) != width and not (len(scalars) == 1 and isinstance(scalars[0], float)) for scalars in operands
-        ):
+        if any(len(s) != width and not (len(s) == 1 and isinstance(s[0], float)) for s in operands):
             raise Refused(f"{where}, is of {' and '.join(str(len(s) * self.hidden) for s in operands)} columns")
         numbers = [[self.trace.scalar(self.trace.number_of(value)) for value in scalars] for scalars in operands]
         try:

@@ -58,15 +58,14 @@ class _Arrangement:
         self.all, self.known, self.carried, self.summed = instructions, dict(given), carried, summed
         self.traits = [self._follow(instruction) for instruction in instructions]
         self.early = {place for place, known in given.items() if known is not None and place not in late}
-        # Other operators see an update in place, so then none may move out of the loop.
+        # If an operator updates in place, hoist nothing: any other may read that memory.
         self.in_order = any(instruction.op.in_place for instruction in instructions)
         self.is_early = [self._runs_before(number) for number in range(len(instructions))]
 
     def _follow(self, instruction):
         """Record the specs of an operator's outputs, and return its trait."""
-        trait, found = follow(
-            instruction.op, instruction.attrs, [self.known.get(place) for place in instruction.inputs]
-        )
+        given = [self.known.get(place) for place in instruction.inputs]
+        trait, found = follow(instruction.op, instruction.attrs, given)
         if found is None or any(known is None or known.axis not in (None, 0) for known in found):
             trait, found = None, [None] * len(instruction.outputs)
         self.known.update(zip(instruction.outputs, found, strict=True))
@@ -95,13 +94,12 @@ class _Arrangement:
             held.add(wrong)
             late, wrong = self._after(held)
         numbered = list(enumerate(self.all))
+        inside = [(n, one) for n, one in numbered if not self.is_early[n] and n not in late]
+        # The results of this package's own operators need no checks.
+        is_ours = lambda one: one.op.forward.__module__.startswith("varlen_rnn.")
         return Stages(
             [one for n, one in numbered if self.is_early[n]],
-            [
-                (one, self._is_regular(n) and _is_ours(one.op))
-                for n, one in numbered
-                if not self.is_early[n] and n not in late
-            ],
+            [(one, self._is_regular(n) and is_ours(one)) for n, one in inside],
             [one for n, one in numbered if n in late],
             frozenset(place for place, known in self.known.items() if _is_rows(known)),
             frozenset(self.totals),
@@ -131,13 +129,10 @@ class _Arrangement:
         return frozenset(late), None
 
     def _are_whole(self, number):
-        """Return whether each input of an operator is known for all rows, or the same at every step."""
         return all(_is_rows(self.known[place]) or place in self.early for place in self.all[number].inputs)
 
     def _is_total(self, number):
-        """Return whether an operator on all rows, or on sums over steps, gives the sum of its results over all
-        steps.
-        """
+        """Return whether an operator on all rows, or on sums over steps, gives the sum of its results over steps."""
         op, _, inputs, outputs, *_ = self.all[number]
         if not self.summed or not self._are(_is_fixed, outputs):
             return False
@@ -148,8 +143,3 @@ class _Arrangement:
         linear = [is_given and op.is_linear_in(position) for position, is_given in enumerate(given)]
         others = [place in self.early for place, is_sum in zip(inputs, sums, strict=True) if not is_sum]
         return sums == linear and all(others)
-
-
-def _is_ours(op):
-    """Return whether an operator belongs to this package, so that its results need no checks."""
-    return op.forward.__module__.startswith("varlen_rnn.")

@@ -48,7 +48,6 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
 
     Examples
     --------
-    >>> import numpy as np
     >>> zeros = [np.array(0), np.array(0)]
     >>> n, total = while_loop(lambda n, total: n < 4, lambda n, total: [n + 1, total + n], zeros)
     >>> int(total)

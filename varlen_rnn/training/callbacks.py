@@ -271,11 +271,9 @@ class JSONLog(Callback):
     def on_fit_begin(self, trainer: Trainer) -> None:
         """Open the log; keep its lines up to the current step."""
         self._began = time.perf_counter()
-        kept = [line for line in self._lines() if 0 < _step_of(line) <= trainer.step]
+        lines = self.path.read_text("utf-8", "replace").splitlines() if self.path.exists() else []
+        kept = [line for line in lines if 0 < _step_of(line) <= trainer.step]
         write_file(str(self.path), "".join(f"{line}\n" for line in kept).encode())
-
-    def _lines(self) -> list[str]:
-        return self.path.read_text("utf-8", "replace").splitlines() if self.path.exists() else []
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Write a line if one is due."""

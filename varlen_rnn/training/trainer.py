@@ -66,7 +66,6 @@ class _Made:
         return self._batches[batch]
 
     def at_epoch(self, epoch: int, /) -> _Made:
-        """Return the batches of another epoch."""
         return self if epoch == self._epoch else _Made(self._function, epoch)
 
 
@@ -245,7 +244,6 @@ class Trainer:
         return replicate(self.model, self.optimizer, comm, reproducible)
 
     def _told(self) -> list[Callback]:
-        """Return the callbacks of this rank, those that run last at the end."""
         is_first = self.replica is None or self.replica.comm.rank == 0
         return sorted((c for c in self.callbacks if is_first or not c.on_first_rank_only), key=_runs_last)
 
@@ -377,7 +375,6 @@ class Trainer:
         return joined, rows
 
     def _loss_of(self, batch: Any) -> tuple[tuple[Any, ...], Variable]:
-        """Return the parts of a batch, and its loss."""
         inputs = batch if isinstance(batch, tuple) else (batch,)
         with origins.keeping():
             loss = self.loss(*inputs)
@@ -424,7 +421,6 @@ class Trainer:
                 module.training = mode
 
     def _tell_of_record(self) -> None:
-        """Call `on_epoch_end` of each callback that was not yet called for the last record."""
         while self._untold:
             self._untold.pop(0).on_epoch_end(self)
 
@@ -463,14 +459,10 @@ class Trainer:
             plain = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
             of_callbacks.append({"kind": type(callback).__name__, "state": plain})
         training: dict[str, Any] = {
-            "identity": self.identity,
-            "step": self.step,
-            "steps_per_epoch": self.steps_per_epoch,
-            "joined": self._joined.state(),
-            "history": self.history,
-            "random": random.get_state(),
+            "identity": self.identity, "step": self.step, "steps_per_epoch": self.steps_per_epoch,
+            "joined": self._joined.state(), "history": self.history, "random": random.get_state(),
             "callbacks": of_callbacks,
-        }
+        }  # fmt: skip
         own = {"model": self.model.state_dict(copy=False), "optimizer": self.optimizer.state_dict(copy=False)}
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
@@ -511,16 +503,18 @@ class Trainer:
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
-        for part in _parts_of(Path(path), training):
-            rows = load(part, mmap=True)
+        size = training.get("parts", 0)  # of the ranks that saved their rows of divided tables in files
+        for rank in range(size):
+            rows = load(part_path(Path(path), training["step"], rank, size), mmap=True)
             saved["model"] |= rows["model"]
             saved["optimizer"] |= rows["optimizer"]
         if training["identity"] != self.identity:
             expected, hint = f"the training {self.identity!r}", "another has its own folder"
             raise CheckpointError(f"{path}", expected=expected, got=repr(training["identity"]), hint=hint)
         if training["steps_per_epoch"] != self.steps_per_epoch:
-            expected = f"{self.steps_per_epoch} steps per epoch"
-            raise CheckpointError(f"{path}", expected=expected, got=training["steps_per_epoch"], hint="other data?")
+            expected, got = f"{self.steps_per_epoch} steps per epoch", training["steps_per_epoch"]
+            hint = "the checkpoint was saved with other data or another batch size"
+            raise CheckpointError(f"{path}", expected=expected, got=got, hint=hint)
         kinds = [type(callback).__name__ for callback in self.callbacks]
         if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
             raise CheckpointError(f"{path}, callbacks", expected=kinds, got=got)
@@ -553,13 +547,6 @@ class Trainer:
         return path is not None
 
 
-def _parts_of(path: Path, training: Mapping[str, Any]) -> list[Path]:
-    """Return the files in which ranks saved their rows of divided tables."""
-    size = training.get("parts", 0)
-    return [part_path(path, training["step"], rank, size) for rank in range(size)]
-
-
 def _rows_of(parts: tuple[Any, ...]) -> int:
-    """Return the number of rows of a batch's first part, or 0 if it has no rows."""
     rows: Any = getattr(parts[0], "data", parts[0]) if parts else None
     return len(rows) if hasattr(rows, "__len__") else 0
