@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.data.columns import Place, Table, places
-from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed
@@ -48,18 +47,19 @@ def _table(path: str, format: str, read: Callable[[], Any]) -> Table:
 
 
 def arrow_entries(column: Any, where: str, place: Place, options: Options) -> list[Any]:
-    """Return the sequences in a column of an Arrow table: texts, lists of texts, or arrays that share its memory.
+    """Return the sequences in a column of an Arrow table: texts, lists, or arrays that share its memory.
 
-    `where` describes the column for error messages, and `place(row)` an entry.
+    `where` describes the column for error messages, and `place(row)` an entry.  Lists may contain None if `missing`
+    allows it.
     """
     pa = library("pyarrow", "pyarrow")
-    if _is_text(pa, column.type) or _of_texts(pa, column.type):
+    if _is_text(pa, column.type):
         return column.to_pylist()
     if column.null_count:
         lists = without_missing(column.to_pylist(), options.missing, place)
         column = pa.chunked_array([pa.array(lists, column.type)])
     if options.missing != "error" and _null_numbers(pa, column):
-        return _with_nan(column.to_pylist(), where, place, options.dtype)
+        return column.to_pylist()
     tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
     return [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
 
@@ -71,23 +71,6 @@ def _null_numbers(pa: Any, column: Any) -> bool:
     while pa.types.is_nested(column.type):
         column = compute.list_flatten(column)
     return column.null_count > 0
-
-
-def _with_nan(lists: list[list[Any]], where: str, place: Place, dtype: str) -> list[np.ndarray]:
-    """Return each list of numbers, or of rows of numbers, as rows of the type `dtype`; null becomes NaN."""
-    width = next((np.size(rows[0]) for rows in lists if rows), 1)
-    try:
-        found = [np.array(rows, np.float64).reshape(len(rows), width) for rows in lists]
-    except ValueError as error:
-        raise ShapeError(where, expected=f"rows of {width} numbers, some of them null", got=str(error)[:80]) from error
-    for number, (floats, rows) in enumerate(zip(found, lists, strict=True)):
-        check_no_large_id(floats, _each(rows), place(number))
-    return [floats.astype(dtype) for floats in found]
-
-
-def _each(rows: list[Any]) -> Iterator[Any]:
-    """Yield each number of a list, or of a list of lists; nothing is computed before the first is taken."""
-    yield from np.array(rows, object).flat
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
@@ -110,12 +93,11 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
 
 
 def _is_text(pa: Any, kind: Any) -> bool:
+    """Return whether a type of Arrow is one of texts, or of lists of texts."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind):
+        kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _of_texts(pa: Any, kind: Any) -> bool:
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(pa, kind.value_type)
 
 
 def parse_npz(path: str, options: Options) -> Table:

@@ -6,9 +6,9 @@ Batches need no padding, but `bucket` still saves time, because sequences of sim
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -367,51 +367,50 @@ def batches(
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
     is_random = shuffle or chances is not None
-    # The share of each sequence in the budget of its batch: its rows, or 1.
     costs = store.lengths if by_rows else np.ones_like(store.lengths)
 
-    cut = _Cut(store.lengths, costs, chances, budget, bucket, drop_last, seed if is_random else None)
+    cut = functools.partial(
+        _cut, lengths=store.lengths, costs=costs, chances=chances, budget=budget, bucket=bucket, drop_last=drop_last,
+        seed=seed if is_random else None,
+    )  # fmt: skip
     made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch, is_random)
     return made if part is None else made.part(*_rank_of(part))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How sequences become the batches of an epoch: `cut(epoch)` returns the indices of each batch.
+def _cut(
+    epoch: int,
+    lengths: np.ndarray,
+    costs: np.ndarray,
+    chances: np.ndarray | None,
+    budget: int,
+    bucket: bool,
+    drop_last: bool,
+    seed: int | None,
+) -> list[np.ndarray]:
+    """Return the indices of the sequences of each batch of an epoch.
 
-    Attributes
-    ----------
-    lengths : (sequences,) array, in rows
-    costs : (sequences,) array
-        The share of each sequence in the budget of its batch.
-    chances : (sequences,) array, optional
-        The probability of each sequence to be drawn.
-    budget : int
-    bucket, drop_last : bool
-        As `batches` takes them.
-    seed : int, optional
-        None if each epoch has the same batches.
+    `costs` are the shares of the sequences in the budget of a batch, and `chances` their probabilities to be drawn.  If
+    `seed` is None, each epoch has the same batches.
     """
-
-    lengths: np.ndarray
-    costs: np.ndarray
-    chances: np.ndarray | None
-    budget: int
-    bucket: bool
-    drop_last: bool
-    seed: int | None
-
-    def __call__(self, epoch: int) -> list[np.ndarray]:
-        """Return the indices of the sequences of each batch of an epoch."""
-        rng, number = None if self.seed is None else np.random.default_rng([self.seed, epoch]), len(self.lengths)
-        drawn = None if self.chances is None or rng is None else rng.choice(number, number, p=self.chances)
-        order = _order(self.lengths, self.costs, self.budget, self.bucket, rng, drawn)
-        found = _cut(order, self.costs[order], self.budget)
-        if self.drop_last and found and self.costs[found[-1]].sum() < self.budget:
-            found.pop()
-        if self.bucket and rng is not None:
-            found = [found[number] for number in rng.permutation(len(found))]
-        return found
+    number = len(lengths)
+    if seed is None:
+        order = np.argsort(lengths, kind="stable") if bucket else np.arange(number)
+    else:
+        rng = np.random.default_rng([seed, epoch])
+        order = rng.permutation(number) if chances is None else rng.choice(number, number, p=chances)
+        if bucket:
+            pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
+            # Lengths rise in one pool and fall in the next, so that a batch across two pools has similar lengths, too.
+            keys = np.where(pools % 2, -lengths[order], lengths[order])
+            order = order[np.lexsort((keys, pools))]
+    spent, bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs[order])]), [0]
+    while bounds[-1] < len(order):  # as many sequences as the budget allows, and at least one
+        begin = bounds[-1]
+        bounds.append(max(begin + 1, int(np.searchsorted(spent, spent[begin] + budget, side="right")) - 1))
+    found = [order[a:b] for a, b in itertools.pairwise(bounds)]
+    if drop_last and found and costs[found[-1]].sum() < budget:
+        found.pop()
+    return found if seed is None or not bucket else [found[index] for index in rng.permutation(len(found))]
 
 
 def _each_input(others: Any) -> list[Any]:
@@ -421,17 +420,11 @@ def _each_input(others: Any) -> list[Any]:
         raise DTypeError("others", expected="a list of inputs", got=shown(others), hint=hint)
     inputs = check_list(others, "others", "a list of inputs")
     for number, given in enumerate(inputs):
-        if _is_flat(given):
+        entry = given[0] if isinstance(given, (list, tuple, np.ndarray)) and len(given) else None
+        if isinstance(entry, _NUMBERS):  # numbers, and so no list of sequences
             what, hint = f"others, input {number}", "others=[sequences] has one further input"
             raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)
     return inputs
-
-
-def _is_flat(given: Any) -> bool:
-    """Return whether a value is a sequence of numbers, and so no list of sequences."""
-    if isinstance(given, np.ndarray):
-        return given.ndim == 1 and given.dtype.kind in "fiub"
-    return isinstance(given, (list, tuple)) and len(given) > 0 and isinstance(given[0], _NUMBERS)
 
 
 def _rank_of(part: Ranks) -> tuple[int, int]:
@@ -462,36 +455,6 @@ def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
         expected = "finite numbers of at least 0, and not all of them zero"
         raise OutOfRangeError("weights", expected=expected, got=shown(weights))
     return found / found.sum()
-
-
-def _order(
-    lengths: np.ndarray,
-    costs: np.ndarray,
-    budget: int,
-    bucket: bool,
-    rng: np.random.Generator | None,
-    drawn: np.ndarray | None,
-) -> np.ndarray:
-    """Return the order of the sequences; `_cut` then divides it into batches."""
-    if rng is None:
-        return np.argsort(lengths, kind="stable") if bucket else np.arange(len(lengths))
-    order = rng.permutation(len(lengths)) if drawn is None else drawn
-    if not bucket:
-        return order
-    pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
-    # Lengths rise in one pool and fall in the next, so that a batch across two pools has similar lengths, too.
-    keys = np.where(pools % 2, -lengths[order], lengths[order])
-    return order[np.lexsort((keys, pools))]
-
-
-def _cut(order: np.ndarray, costs: np.ndarray, budget: int) -> list[np.ndarray]:
-    """Divide the order into batches: each has as many sequences as the budget allows, and at least one."""
-    spent = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs)])
-    bounds = [0]
-    while bounds[-1] < len(order):
-        begin = bounds[-1]
-        bounds.append(max(begin + 1, int(np.searchsorted(spent, spent[begin] + budget, side="right")) - 1))
-    return [order[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sized
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,13 +74,15 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):
-            object.__setattr__(self, name, _as_list(getattr(self, name), name))
+            if not isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, check_list(getattr(self, name), name))
         if not isinstance(self.labels, (list, np.ndarray, type(None))):
             object.__setattr__(self, "labels", check_list(self.labels, "labels"))
         check_unmasked(self.labels, "labels")
-        _check_texts([self.name], "name")
-        _check_texts(self.vocabulary, "vocabulary")
-        _check_texts(self.classes, "classes")
+        for name, entries in (("name", [self.name]), ("vocabulary", self.vocabulary), ("classes", self.classes)):
+            for number, entry in enumerate(entries):
+                if not isinstance(entry, str):
+                    raise DTypeError(f"{name}, entry {number}", expected="a text", got=shown(entry))
         check_choice(self.tokens, "tokens", *TOKENS)
         for number, sequence in enumerate(self.sequences):
             if not _has_length(sequence):
@@ -105,9 +106,8 @@ class Dataset:
         """
         if self.labels is None:
             return None
-        of_rows = any(np.ndim(label) for label in self.labels) if isinstance(self.labels, list) else False
         kind = np.asarray(self.labels[0]).dtype.kind if len(self.labels) else "i"
-        if of_rows:
+        if isinstance(self.labels, list) and any(np.ndim(label) for label in self.labels):
             kind = next((np.asarray(label).dtype.kind for label in self.labels if np.size(label)), "i")
             return "numbers of rows" if kind == "f" else "classes of rows"
         if np.ndim(self.labels) == 2 and self.classes:
@@ -163,10 +163,9 @@ class Dataset:
         array([0, 1])
         """
         indices, labels = as_indices(indices, len(self), "take, indices"), self.labels
-        if isinstance(labels, np.ndarray):
-            labels = labels[indices].view()
-        elif labels is not None:
-            labels = [labels[index] for index in indices]
+        if labels is not None:
+            is_array = isinstance(labels, np.ndarray)
+            labels = labels[indices].view() if is_array else [labels[index] for index in indices]
         sequences = [self.sequences[index] for index in indices]
         ids = tuple(self.ids[index] for index in indices) if self.ids else ()
         name = self.name if name is None else name
@@ -260,15 +259,5 @@ class Dataset:
         return "; ".join(parts)
 
 
-def _as_list(value: Any, name: str) -> list:
-    return value if isinstance(value, list) else check_list(value, name)
-
-
 def _has_length(value: object) -> bool:
     return value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, Sized)
-
-
-def _check_texts(entries: list, name: str) -> None:
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, str):
-            raise DTypeError(f"{name}, entry {number}", expected="a text", got=shown(entry))

@@ -62,9 +62,14 @@ class ListStore:
         if len(filled):
             first = arrays[filled[0]]
             for number in filled:
-                _check_alike(arrays[number], first, f"{name}, sequence {number}")
-            nothing = first[:0]
-            arrays = [array if len(array) else nothing for array in arrays]
+                rows, where = arrays[number], f"{name}, sequence {number}"
+                if rows.shape[1:] != first.shape[1:]:
+                    expected = f"rows of shape {first.shape[1:]}, as before"
+                    raise ShapeError(where, expected=expected, got=f"{rows.shape[1:]}")
+                if rows.dtype != first.dtype:
+                    expected, hint = f"data type {first.dtype}, as before", "types are never mixed silently"
+                    raise DTypeError(where, expected=expected, got=rows.dtype, hint=hint)
+            arrays = [array if len(array) else first[:0] for array in arrays]
         self.arrays = arrays
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
@@ -81,11 +86,6 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     """Return a store of the sequences of a LoDTensor or Variable, or of a list of arrays of rows.
 
     In a list, entries that are lists of sequences of unequal length make a second level.
-
-    Raises
-    ------
-    DTypeError, ShapeError, LoDError
-        If an entry is no sequence, or differs from the others in data type or row shape.
 
     Examples
     --------
@@ -134,12 +134,3 @@ def _as_rows(item: Rows, where: str) -> np.ndarray:
     if rows.dtype.kind not in "fiub":
         raise DTypeError(where, expected="numbers", got=f"data type {rows.dtype}")
     return rows.view()
-
-
-def _check_alike(rows: np.ndarray, first: np.ndarray, where: str) -> None:
-    if rows.shape[1:] != first.shape[1:]:
-        raise ShapeError(where, expected=f"rows of shape {first.shape[1:]}, as before", got=f"{rows.shape[1:]}")
-    if rows.dtype != first.dtype:
-        raise DTypeError(
-            where, expected=f"data type {first.dtype}, as before", got=rows.dtype, hint="types are never mixed silently"
-        )

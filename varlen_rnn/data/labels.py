@@ -33,20 +33,8 @@ def labels_of(
 ) -> tuple[np.ndarray | list[np.ndarray], list[str]]:
     """Return the array or list of labels for a `Dataset`, and the names of the classes; numbers have no classes.
 
-    Parameters
-    ----------
-    values : list
-        The label of each sequence: a text, an integer, a number, or a list of these.
-    lengths : list of int
-        The length of each sequence; lists of exactly these lengths are taken for labels of rows.
-    where : function
-        `where(k)` describes where the label of sequence k was read, for error messages.
-    classes : list of str, optional
-        The classes of another data set; by default the classes that occur in `values`.
-    kind : str, optional
-        One of `KINDS`; by default it is guessed from the labels.
-    gaps : bool
-        Whether the classes of some rows may be missing; they become -100.
+    Lists that are as long as their sequences (`lengths`) are labels of rows, unless `kind` says otherwise.  With
+    `gaps`, the classes of some rows may be missing; they become -100.
 
     Examples
     --------
@@ -57,24 +45,24 @@ def labels_of(
     >>> labels_of([0.5, 2], [2, 1], str, None)
     (array([0.5, 2. ], dtype=float32), [])
     """
-    if kind is None:
-        kind = _kind(values, lengths, where)
-    check_choice(kind, "label_kind", *KINDS)
-    if "numbers" in kind:
-        if classes is not None and list(classes):
-            raise InputError("classes", expected="none for labels that are numbers", got=shown(classes))
-        return (_numbers_of_rows(values, lengths, where) if kind == "numbers of rows" else _numbers(values, where)), []
+    kind = check_choice(_kind(values, lengths, where) if kind is None else kind, "label_kind", *KINDS)
+    if "numbers" in kind and classes is not None and list(classes):
+        raise InputError("classes", expected="none for labels that are numbers", got=shown(classes))
+    if kind == "numbers":
+        return _numbers(values, where), []
     if kind == "classes":
-        names, found = _names([[value] for value in values], where, classes, flat=True)
-        return found[:, 0] if len(found) else np.zeros(0, np.int64), names
-    lists = [_as_list(value, where(number)) for number, value in enumerate(values)]
+        names, found = _names([[value] for value in values], where, classes)
+        return np.array(found, np.int64).reshape(-1).view(), names
+    for number, (value, length) in enumerate(zip(values, lengths, strict=True)):
+        if not isinstance(value, (list, tuple)):
+            raise DTypeError(where(number), expected="a list of labels", got=shown(value))
+        if kind.endswith("of rows") and len(value) != length:
+            raise ShapeError(where(number), expected=f"{length} labels, one per row", got=len(value))
+    if kind == "numbers of rows":
+        return [_float32(value, where(number)) for number, value in enumerate(values)], []
+    names, rows = _names(values, where, classes, gaps and kind == "classes of rows")
     if kind == "classes of rows":
-        for number, (labels, length) in enumerate(zip(lists, lengths, strict=True)):
-            if len(labels) != length:
-                raise ShapeError(where(number), expected=f"{length} labels, one per row", got=len(labels))
-        names, rows = _names(lists, where, classes, gaps=gaps)
         return rows, names
-    names, rows = _names(lists, where, classes)
     hot = np.zeros((len(rows), len(names)), np.float32)
     for number, labels in enumerate(rows):
         hot[number, labels] = 1
@@ -124,12 +112,6 @@ def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
     raise ShapeError(where(number), expected=f"{lengths[number]} labels, one per row", got=len(values[number]))
 
 
-def _as_list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise DTypeError(where, expected="a list of labels", got=shown(value))
-    return list(value)
-
-
 def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
     """Return float32 labels of shape `(sequences,)`, or `(sequences, targets)` if each value is a list."""
     width: int | None = None
@@ -142,16 +124,6 @@ def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
     flat = [[value] if not width else value for value in values]
     found = np.array([_float32(row, where(number)) for number, row in enumerate(flat)], np.float32)
     return (found.reshape(len(values), -1) if width else found.reshape(len(values))).view()
-
-
-def _numbers_of_rows(values: Sequence[Any], lengths: Sequence[int], where: Where) -> list[np.ndarray]:
-    found = []
-    for number, (value, length) in enumerate(zip(values, lengths, strict=True)):
-        labels = _float32(_as_list(value, where(number)), where(number))
-        if len(labels) != length:
-            raise ShapeError(where(number), expected=f"{length} numbers, one per row", got=len(labels))
-        found.append(labels)
-    return found
 
 
 def _float32(row: Sequence[Any], where: str) -> np.ndarray:
@@ -171,12 +143,8 @@ def _float32(row: Sequence[Any], where: str) -> np.ndarray:
 
 
 def _names(
-    lists: Sequence[Sequence[Any]],
-    where: Where,
-    classes: Iterable[str] | None,
-    flat: bool = False,
-    gaps: bool = False,
-) -> tuple[list[str], Any]:
+    lists: Sequence[Sequence[Any]], where: Where, classes: Iterable[str] | None, gaps: bool = False
+) -> tuple[list[str], list[np.ndarray]]:
     """Return the names of the classes, and each label's index among them; all labels must have the same type."""
     common: tuple[type, str] | None = None
     named: list[list[str | None]] = []
@@ -199,13 +167,11 @@ def _names(
         named.append([None if is_missing(label) else _name(label) for label in labels])
     names = _sorted(named) if classes is None else _checked(classes)
     ids: dict[str | None, int] = {name: number for number, name in enumerate(names)} | ({None: IGNORED} if gaps else {})
-    found = []
-    for number, labels in enumerate(named):
-        for name in labels:
+    for number, found in enumerate(named):
+        for name in found:
             if name not in ids:
                 raise InputError(where(number), expected=f"one of the {len(names)} classes", got=shown(name))
-        found.append(np.fromiter(map(ids.__getitem__, labels), np.int64, len(labels)).view())
-    return names, np.array(found).reshape(-1, 1).view() if flat else found
+    return names, [np.fromiter(map(ids.__getitem__, found), np.int64, len(found)).view() for found in named]
 
 
 def _name(label: str | int) -> str:
@@ -214,9 +180,8 @@ def _name(label: str | int) -> str:
 
 def _sorted(named: Sequence[Sequence[str | None]]) -> list[str]:
     distinct = {name for labels in named for name in labels if name is not None}
-    if all(map(_INTEGER.fullmatch, distinct)):
-        return sorted(distinct, key=lambda name: (int(name), name))
-    return sorted(distinct)
+    are_integers = all(map(_INTEGER.fullmatch, distinct))
+    return sorted(distinct, key=lambda name: (int(name), name)) if are_integers else sorted(distinct)
 
 
 def _checked(classes: Iterable[str]) -> list[str]:

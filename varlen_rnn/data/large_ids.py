@@ -21,18 +21,7 @@ _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | Where, bits: int = 63) -> None:
     """Raise if an entry that became a float is an integer of 2**bits or more, or of -2**bits or less.
 
-    Parameters
-    ----------
-    floats : array
-    entries : iterable
-        As they were read, in the order of the floats.
-    where : str or callable
-        A description of all entries, or `where(k)` of entry k.
-    bits : int
-
-    Examples
-    --------
-    >>> check_no_large_id(np.array([1e19, 5.0]), [1e19, 5], "field 'x'")
+    Entries are in the order of the floats.  `where` describes all entries, or `where(k)` describes entry k.
     """
     found = large_id(floats, entries, bits)
     if found is not None:

@@ -55,13 +55,7 @@ def carried_forward(rows: np.ndarray) -> np.ndarray:
 
 
 def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[Any]:
-    """Return sequences with an empty one in place of each missing one, or raise if `missing` is "error".
-
-    Examples
-    --------
-    >>> without_missing(["a", None], "drop", str), without_missing([None, [1]], "drop", str)
-    (['a', ''], [[], [1]])
-    """
+    """Return sequences with an empty text or list in place of each missing one, or raise if `missing` is "error"."""
     gone = [number for number, entry in enumerate(entries) if entry is None]
     alone = [number for number, entry in enumerate(entries) if isinstance(entry, (int, float, np.number))]
     if gone and alone:
@@ -82,15 +76,11 @@ def filled(
     for number, rows in enumerate(sequences):
         if rows.dtype.kind != "f":
             continue
-        whole, kept = without_gaps(rows, missing, functools.partial(_row_of, where(number)))
+        whole, kept = without_gaps(rows, missing, functools.partial("{}, row {}".format, where(number)))
         found[number], label = whole.view(), None if own is None else own[number]
         if own is not None and isinstance(label, list) and len(label) == len(rows):
             own[number] = [label[row] for row in kept]
     return found, own
-
-
-def _row_of(where: str, row: int) -> str:
-    return f"{where}, row {row}"
 
 
 def is_missing(label: Any) -> bool:
@@ -101,13 +91,7 @@ def is_missing(label: Any) -> bool:
 
 
 def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
-    """Return the indices of the labels that are not missing; raise if `missing` is "error" and one is missing.
-
-    Examples
-    --------
-    >>> with_labels(["a", None, "b"], "drop", str)
-    [0, 2]
-    """
+    """Return the indices of the labels that are not missing; raise if `missing` is "error" and one is missing."""
     there = [number for number, label in enumerate(labels) if not is_missing(label)]
     if len(there) < len(labels) and (missing == "error" or not there):
         wrong = next(number for number, label in enumerate(labels) if is_missing(label))

@@ -14,7 +14,7 @@ import heapq
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ class StepCost(NamedTuple):
 
     def of(self, lengths: Lengths) -> float:
         """Return the seconds of a batch of sequences with these lengths; 0 if there are none."""
-        found = _lengths_of(lengths)
+        found = np.diff(offsets_of(lengths, 0))
         if not len(found):
             return 0.0
         in_rows = self.per_row * float(found.sum()) + self.per_step * float(found.max())
@@ -109,7 +109,8 @@ def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> 
 
     Source: Graham (1969), "Bounds on multiprocessing timing anomalies"; the rule is LPT, longest processing time first.
     """
-    found, parts, cost = _lengths_of(lengths), check_int(parts, "balanced_parts, parts", 1), _checked(cost)
+    found, cost = np.diff(offsets_of(lengths, 0)), _checked(cost)
+    parts = check_int(parts, "balanced_parts, parts", 1)
     if parts > _MOST_PARTS:
         raise OutOfRangeError("balanced_parts, parts", expected=f"at most {_MOST_PARTS}", got=shown(parts))
     if parts == 1:
@@ -170,20 +171,16 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
             raise DTypeError("measure_step_cost, batches", expected="LoDTensors with levels", got=shown(batch))
         lengths = np.diff(inputs[0].structure.rows_of_level(0))
         terms.append([1.0, lengths.sum(), lengths.max(initial=0), len(lengths)])
-        seconds.append(_seconds_of(step, inputs, repeats))
+        step(*inputs)
+        best = math.inf
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            step(*inputs)
+            best = min(best, time.perf_counter() - begin)
+        seconds.append(max(best, 1e-9))  # the clock's unit, because errors are relative
     if not terms:
         raise ShapeError("measure_step_cost, batches", expected="at least one batch", got="none")
     return StepCost(*_fit(np.array(terms, np.float64), np.array(seconds)))
-
-
-def _seconds_of(step: Callable[..., Any], inputs: Sequence[Any], repeats: int) -> float:
-    step(*inputs)
-    best = math.inf
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        step(*inputs)
-        best = min(best, time.perf_counter() - begin)
-    return max(best, 1e-9)  # the clock's unit, because errors are relative
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
@@ -199,15 +196,9 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
     return factors.tolist()
 
 
-def _lengths_of(lengths: Lengths) -> np.ndarray:
-    return np.diff(offsets_of(lengths, 0))
-
-
 def _checked(cost: StepCost) -> StepCost:
     if not isinstance(cost, StepCost):
         raise DTypeError("cost", expected="a StepCost", got=shown(cost))
-    seconds = [
-        check_number(value, f"cost, {name}", "at least 0 seconds", lambda number: 0 <= number < math.inf)
-        for name, value in zip(cost._fields, cost, strict=True)
-    ]
-    return StepCost(*seconds)
+    is_time = lambda number: 0 <= number < math.inf
+    pairs = cost._asdict().items()
+    return StepCost(*(check_number(value, f"cost, {name}", "at least 0 seconds", is_time) for name, value in pairs))

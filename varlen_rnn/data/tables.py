@@ -11,11 +11,12 @@ import numpy as np
 
 from varlen_rnn.data.columns import Table
 from varlen_rnn.data.dataset import Dataset
-from varlen_rnn.data.doubts import warn_of_few_differences, warn_of_repeats
 from varlen_rnn.data.labels import labels_of
 from varlen_rnn.data.missing import is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
-from varlen_rnn.errors import InputError, check_list, listed, shown
+from varlen_rnn.errors import InputError, check_list, count, listed, shown, warn
+
+_FEW = 10  # if the label differs within fewer than one of so many ids, it is probably wrong there
 
 
 def read_long(table: Table, options: Options) -> Dataset:
@@ -30,7 +31,12 @@ def read_long(table: Table, options: Options) -> Dataset:
     features, rows = _rows(table, options, id, time)
     order = np.argsort(group, kind="stable") if times is None else np.lexsort((times, group))
     if times is not None:
-        warn_of_repeats(table, (id, str(time)), group, times, order)
+        same = (np.diff(group[order]) == 0) & (np.diff(times[order]) == 0)
+        if same.any():
+            number, where = int(same.sum()), table.place(int(order[1:][same].min()))
+            got = f"{count(number, 'row')} that repeat{'s' * (number == 1)} an id and a time; this is the first"
+            hint = f"frame.drop_duplicates({[id, time]}) of pandas leaves them out"
+            warn(where, expected="one row for each id and time", got=got, hint=hint)
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
     keep = [_kept(table, part, rows[part], options) for part in parts]
@@ -109,8 +115,10 @@ def _labelled(
     of_rows = any(differ) if kind is None else kind.endswith("of rows")
     if any(differ) and not of_rows:
         _raise_contradiction(table, values, [line for line in parts[differ.index(True)] if not gone[line]])
-    if of_rows and kind is None:
-        warn_of_few_differences(table.name, options.label, ids, differ)
+    if of_rows and kind is None and sum(differ) * _FEW <= len(differ):
+        expected = "the same label in all rows of an id, or labels that differ within many ids"
+        hint = "`label_kind='classes of rows'` or 'numbers of rows' if this is meant; otherwise correct these rows"
+        warn(f"{table.name}, `label` {options.label!r}", expected=expected, got=differences(ids, differ), hint=hint)
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
         raise InputError(table.name, expected="labels", got="none in all of them")
@@ -129,3 +137,16 @@ def _raise_contradiction(table: Table, values: Sequence[Any], lines: list[int]) 
     expected = f"{shown(values[lines[0]])}, as in the first row of its id"
     hint = "`label_kind='classes of rows'`, or 'numbers of rows', takes labels that differ"
     raise InputError(f"{table.place(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)
+
+
+def differences(ids: Sequence[str], differ: Sequence[bool]) -> str:
+    """Return a description of the ids within which a label differs.
+
+    Examples
+    --------
+    >>> differences(["a", "b"], [False, True])
+    "a label that differs between rows of 'b' (1 of 2 ids)"
+    """
+    number, first = sum(differ), ids[list(differ).index(True)]
+    others = f" and {count(number - 1, 'other id')}" if number > 1 else ""
+    return f"a label that differs between rows of {shown(first)}{others} ({number} of {len(ids)} ids)"

@@ -13,30 +13,13 @@ from varlen_rnn.errors import DTypeError, InputError, check_int, check_list, sho
 
 TOKENS = ("characters", "words", "list")
 
-# The token with id 0, which stands for all tokens outside of the vocabulary, and for padding in baselines.
+# The token with id 0: all tokens that the vocabulary lacks, and padding in baselines.
 UNKNOWN = "<unk>"
 
 # Texts of fewer words are mostly names, codes or formulas, where characters are better tokens than words.
 _MANY_WORDS = 10
 
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-
-
-class TokenIds(dict[str, int]):
-    """A dict with the id of each token of a vocabulary; any other token gets the id 0.
-
-    Examples
-    --------
-    >>> ids = TokenIds(["<unk>", "a", "b"])
-    >>> ids["b"], ids["z"]
-    (2, 0)
-    """
-
-    def __init__(self, vocabulary: Iterable[str]) -> None:
-        super().__init__((token, number) for number, token in enumerate(vocabulary))
-
-    def __missing__(self, token: str) -> int:
-        return 0
 
 
 def split_text(text: str, tokens: str) -> Sequence[str]:
@@ -49,7 +32,6 @@ def split_text(text: str, tokens: str) -> Sequence[str]:
     >>> list(split_text("Ab", "characters"))
     ['A', 'b']
     """
-    # A str is already a sequence of characters.
     return _WORD.findall(text.lower()) if tokens == "words" else text
 
 
@@ -70,15 +52,8 @@ def build_vocabulary(
 ) -> list[str]:
     """Return the vocabulary of sequences: "<unk>", then their tokens, the most frequent first.
 
-    Tokens of equal frequency are sorted alphabetically.
-
-    Parameters
-    ----------
-    sequences : sequence of str or of lists of str
-    min_count : int
-        Tokens that occur fewer than `min_count` times are left out.
-    max_vocabulary : int, optional
-        The largest size of the vocabulary, including "<unk>".
+    Tokens of equal frequency are sorted alphabetically.  Tokens that occur fewer than `min_count` times are left out,
+    and the vocabulary has at most `max_vocabulary` entries.
 
     Examples
     --------
@@ -94,14 +69,7 @@ def build_vocabulary(
 
 
 def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
-    """Return a vocabulary as a list, or raise if it is invalid.
-
-    Examples
-    --------
-    >>> check_vocabulary(["a", "b"])
-    Traceback (most recent call last):
-    varlen_rnn.errors.InputError: vocabulary, entry 0: expected '<unk>', got 'a' (id 0 means unknown tokens)
-    """
+    """Return a vocabulary as a list, or raise if it is invalid."""
     vocabulary = check_list(vocabulary, "vocabulary")
     for number, token in enumerate(vocabulary):
         if not isinstance(token, str):
@@ -123,7 +91,8 @@ def encode_all(sequences: Sequence[Sequence[str]], vocabulary: Iterable[str]) ->
     >>> encode_all(["ab", "", "bz"], ["<unk>", "a", "b"])
     [array([1, 2]), array([], dtype=int64), array([2, 0])]
     """
-    ids = TokenIds(vocabulary)
+    ids = {token: number for number, token in enumerate(vocabulary)}
     bounds = [0, *itertools.accumulate(map(len, sequences))]
-    flat = np.fromiter(map(ids.__getitem__, itertools.chain.from_iterable(sequences)), np.int64, bounds[-1])
+    known = map(ids.get, itertools.chain.from_iterable(sequences), itertools.repeat(0))
+    flat = np.fromiter(known, np.int64, bounds[-1])
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]

@@ -18,9 +18,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from varlen_rnn.data import Batches, Dataset
-from varlen_rnn.data.doubts import differences
 from varlen_rnn.data.frames import entries_of, frame_of
 from varlen_rnn.data.labels import IGNORED
+from varlen_rnn.data.tables import differences
 from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import (
     DTypeError,
