@@ -68,11 +68,6 @@ def pieces(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Ite
         If an array has another data type; at once.
     ValueError
         If UTF-8 cannot encode a name; at once.
-
-    Examples
-    --------
-    >>> [len(piece) for piece in pieces({"w": np.ones(2)}, {})]
-    [64, 16]
     """
     unknown = [name for name, array in arrays.items() if array.dtype.name not in _NAMES]
     if unknown:

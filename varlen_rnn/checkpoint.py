@@ -74,7 +74,7 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
             _check_value(content, f"save, {group}")
             values[group] = {"value": content}
     try:
-        payload = pieces(arrays, {_FORMAT: json.dumps(values, default=_number)})
+        payload = pieces(arrays, {_FORMAT: json.dumps(values, default=lambda number: number.item())})
     except (TypeError, ValueError, RecursionError) as error:
         expected = "arrays of numbers, or values that JSON can hold"
         raise CheckpointError("save", expected=expected, got=str(error)[:80]) from error
@@ -99,9 +99,7 @@ def _check_value(value: Any, place: str, depth: int = 0) -> None:
                 _check_value(inside, f"{place}[{number}]", depth + 1)
     elif not isinstance(value, _PLAIN) and not _is_number(value):
         what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise CheckpointError(
-            place, expected="a value that JSON can hold", got=f"{what}, which JSON cannot hold", hint=_remedy(value)
-        )
+        raise CheckpointError(place, expected="a value that JSON can hold", got=what, hint=_remedy(value))
 
 
 def _check_unmixed(group: dict[Any, Any], place: str) -> None:
@@ -109,9 +107,7 @@ def _check_unmixed(group: dict[Any, Any], place: str) -> None:
     is_array = [isinstance(value, np.ndarray) for value in group.values()]
     if any(is_array) and not all(is_array):
         name = list(group)[is_array.index(False)]
-        hint = (
-            _remedy(group[name]) or "a value that is no array needs a group of its own: save(path, arrays=..., epoch=1)"
-        )
+        hint = _remedy(group[name]) or "it needs a group of its own: save(path, arrays=..., epoch=1)"
         what = f"{place}[{name!r}]"
         raise CheckpointError(what, expected="an array, as beside it", got=f"a {type(group[name]).__name__}", hint=hint)
 
@@ -126,11 +122,6 @@ def _remedy(value: Any) -> str | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float))  # a longdouble stays one
-
-
-def _number(value: Any) -> float:
-    """Return a NumPy number as a Python number, as JSON requires; metrics mostly are NumPy numbers."""
-    return value.item()
 
 
 def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
@@ -187,11 +178,6 @@ def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndar
     ------
     CheckpointError
         If `state` is not a dict of str to array; the message begins with `what`.
-
-    Examples
-    --------
-    >>> state_arrays({"weight": [1.0, 2.0]}, "state_dict")
-    {'weight': array([1., 2.])}
     """
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(what, expected="a dict of str to array", got=shown(state))

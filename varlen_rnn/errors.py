@@ -67,15 +67,7 @@ def _text(part: object) -> str:
 
 
 def warn(what: object, *, expected: object, got: object, hint: str | None = None) -> None:
-    """Warn of a probable mistake, in the words of an `InputError`, at the line that called the package.
-
-    Examples
-    --------
-    >>> with warnings.catch_warnings(record=True, action="always") as found:
-    ...     warn("X", expected="series of 20 values", got="7")
-    >>> str(found[0].message)
-    'X: expected series of 20 values, got 7'
-    """
+    """Warn of a probable mistake, in the words of an `InputError`, at the line that called the package."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
@@ -98,13 +90,7 @@ def shown(value: object) -> str:
 
 
 def listed(names: Iterable[object], most: int = 10) -> str:
-    """Return the first names for a message, and how many more there are.
-
-    Examples
-    --------
-    >>> listed("abcd", most=2)
-    "'a', 'b' and 2 more"
-    """
+    """Return the first names for a message, and how many more there are."""
     texts = [shown(name) for name in names]
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
@@ -124,13 +110,7 @@ def alike(name: object, names: Iterable[object]) -> str | None:
 
 
 def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
-    """Return the error for a keyword argument that a function does not have.
-
-    Examples
-    --------
-    >>> unexpected("LSTM", "batch_first", NO_BATCH_AXIS)
-    TypeError("LSTM() got an unexpected keyword argument 'batch_first' (leave it out: rows have no batch axis)")
-    """
+    """Return the error for a keyword argument that a function does not have."""
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}" + (f" ({hint})" if hint else ""))
 
 
@@ -252,13 +232,7 @@ class CheckpointError(InputError):
 
 
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float, or raise an error with `name` unless it is a number for which `holds` is true.
-
-    Examples
-    --------
-    >>> check_number(0.5, "p", "0 <= p <= 1", lambda p: 0 <= p <= 1)
-    0.5
-    """
+    """Return `value` as a float, or raise an error with `name` unless it is a number for which `holds` is true."""
     # A Variable is refused, because converting it to a float would lose its gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
@@ -275,13 +249,7 @@ def check_number(value: Any, name: str, expected: str, holds: Callable[[float], 
 
 
 def check_int(value: Any, name: str, minimum: int | None = None) -> int:
-    """Return `value` as an int, or raise an error with `name` if it is no integer or below `minimum`.
-
-    Examples
-    --------
-    >>> check_int(3, "num_layers", 1)
-    3
-    """
+    """Return `value` as an int, or raise an error with `name` if it is no integer or below `minimum`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -294,13 +262,7 @@ def check_int(value: Any, name: str, minimum: int | None = None) -> int:
 
 
 def check_flag(value: object, name: str) -> bool:
-    """Return `bool(value)`, or raise an error with `name` if it has no truth value, as an array of several numbers.
-
-    Examples
-    --------
-    >>> check_flag(1, "bias")
-    True
-    """
+    """Return `bool(value)`, or raise an error with `name` if it has no truth value, as an array of several numbers."""
     try:
         return bool(value)
     except (TypeError, ValueError) as error:
@@ -308,13 +270,7 @@ def check_flag(value: object, name: str) -> bool:
 
 
 def check_choice(value: Any, name: str, *choices: str) -> str:
-    """Return `value`, or raise an error with `name` unless it is one of the strings `choices`.
-
-    Examples
-    --------
-    >>> check_choice("sum", "reduction", "mean", "sum")
-    'sum'
-    """
+    """Return `value`, or raise an error with `name` unless it is one of the strings `choices`."""
     if not isinstance(value, str) or value not in choices:
         *others, last = map(repr, choices)
         raise ShapeError(name, expected=f"one of {', '.join(others)} or {last}", got=shown(value))
@@ -325,11 +281,6 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
     """Return the entries of an iterable as a list, or raise an error with `name`.
 
     Strings, mappings, sets and Variables are errors, although they are iterable.
-
-    Examples
-    --------
-    >>> check_list((1, 2), "shape")
-    [1, 2]
     """
     try:
         # Iterating over a Variable would silently split it into one new Variable per row.
@@ -343,26 +294,14 @@ def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
 
 
 def check_callable(value: T, name: str) -> T:
-    """Return `value`, or raise an error with `name` unless it is callable.
-
-    Examples
-    --------
-    >>> check_callable(len, "cost")([1])
-    1
-    """
+    """Return `value`, or raise an error with `name` unless it is callable."""
     if not callable(value):
         raise DTypeError(name, expected="a function", got=shown(value))
     return value
 
 
 def check_path(value: Any, name: str) -> str:
-    """Return a path as a str, or raise an error with `name` if it is not a valid path.
-
-    Examples
-    --------
-    >>> check_path(b"model.safetensors", "path")
-    'model.safetensors'
-    """
+    """Return a path as a str, or raise an error with `name` if it is not a valid path."""
     try:
         path = os.fsdecode(value)
         if "\0" not in os.fsencode(path).decode(errors="replace"):
@@ -383,11 +322,5 @@ def check_none(what: str, **given: object) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """Return the number and the noun as text, with the noun in the plural unless the number is 1.
-
-    Examples
-    --------
-    >>> count(1, "row"), count(2, "row")
-    ('1 row', '2 rows')
-    """
+    """Return the number and the noun as text, with the noun in the plural unless the number is 1."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

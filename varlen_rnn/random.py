@@ -51,14 +51,7 @@ def generator() -> np.random.Generator:
 
 
 def next_draw() -> tuple[int, int, int]:
-    """Return the seed, the step and the number of the call that name this context's next random operation.
-
-    Examples
-    --------
-    >>> manual_seed(0); seed, step, call = next_draw()
-    >>> next_draw() == (seed, step, call + 1)
-    True
-    """
+    """Return the seed, the step and the number of the call that name this context's next random operation."""
     source = _current()
     call = source.call
     source.call = call + 1
@@ -70,37 +63,19 @@ def next_step() -> None:
 
     The `step` of an optimizer calls it, and a run of a program that updates parameters.  So processes that train
     together draw the same numbers at each step, even if one of them drew more in an earlier step.
-
-    Examples
-    --------
-    >>> manual_seed(0); seed, step, call = next_draw()
-    >>> next_step(); next_draw() == (seed, step + 1, 0)
-    True
     """
     source = _current()
     source.step, source.call = source.step + 1, 0
 
 
 def drawn() -> tuple[int, int]:
-    """Return the step of this context, and how many random operations the step had.
-
-    Examples
-    --------
-    >>> manual_seed(0); draw = next_draw(); drawn()
-    (0, 1)
-    """
+    """Return the step of this context, and how many random operations the step had."""
     source = _current()
     return source.step, source.call
 
 
 def rewind(call: int) -> None:
-    """Let the next draw be number `call` of its step, so that parts of a batch that follow one another draw alike.
-
-    Examples
-    --------
-    >>> manual_seed(0); draw = next_draw(); rewind(0); next_draw() == draw
-    True
-    """
+    """Let the next draw be number `call` of its step, so that parts of a batch that follow one another draw alike."""
     _current().call = call
 
 

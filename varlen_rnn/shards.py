@@ -21,24 +21,12 @@ _NAME = re.compile(r"(.*)\[(0|[1-9][0-9]{0,8})::([1-9][0-9]{0,8})\]", re.DOTALL)
 
 
 def shard_name(name: str, shard: Any) -> str:
-    """Return the name of an array in a state, given the `shard` of its parameter, which may be None.
-
-    Examples
-    --------
-    >>> shard_name("weight", None)
-    'weight'
-    """
+    """Return the name of an array in a state, given the `shard` of its parameter, which may be None."""
     return name if shard is None else f"{name}[{shard.rank}::{shard.size}]"
 
 
 def is_shard(name: str) -> bool:
-    """Return whether a name in a state is the name of some rows of an array.
-
-    Examples
-    --------
-    >>> is_shard("weight"), is_shard("weight[1::4]")
-    (False, True)
-    """
+    """Return whether a name in a state is the name of some rows of an array."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -40,7 +40,7 @@ def from_arrow(column: Any) -> LoDTensor:
     >>> x.lod(), x.shape
     ([[0, 1, 1, 3]], (3, 2))
     """
-    pa = library("pyarrow", "pyarrow")
+    pa = library("pyarrow")
     array, levels = _one_array(pa, column), Levels()
     while (offsets_and_values := _list_of(pa, array, len(levels.offsets))) is not None:
         offsets, values = offsets_and_values
@@ -156,7 +156,7 @@ def to_arrow(x: Rows) -> Any:
     >>> to_arrow(LoDTensor(np.array([[1, 2], [3, 4], [5, 6]]), [[0, 1, 3]])).to_pylist()
     [[[1, 2]], [[3, 4], [5, 6]]]
     """
-    pa = library("pyarrow", "pyarrow")
+    pa = library("pyarrow")
     tensor = tensor_of(x, "to_arrow, x")
     array = pa.array(np.ascontiguousarray(tensor.data).reshape(-1))
     for size in reversed(tensor.shape[1:]):

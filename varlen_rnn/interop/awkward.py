@@ -32,7 +32,7 @@ def from_awkward(array: Any) -> LoDTensor:
     >>> from_awkward(awkward.Array([[1.0, 2.0], [], [3.0]])).lod()
     [[0, 2, 2, 3]]
     """
-    ak, levels = library("awkward", "awkward"), Levels()
+    ak, levels = library("awkward"), Levels()
     if not isinstance(array, ak.Array):
         raise DTypeError("from_awkward, array", expected="an awkward.Array", got=type(array).__name__)
     layout = ak.to_layout(array)
@@ -100,7 +100,7 @@ def to_awkward(x: Rows) -> Any:
     >>> to_awkward(LoDTensor(np.array([[1, 2], [3, 4], [5, 6]]), [[0, 1, 3]])).to_list()
     [[[1, 2]], [[3, 4], [5, 6]]]
     """
-    ak = library("awkward", "awkward")
+    ak = library("awkward")
     tensor = tensor_of(x, "to_awkward, x")
     layout = ak.contents.NumpyArray(tensor.data)
     for offsets in reversed(tensor.structure.levels):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,13 @@ from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 
-def library(name: str, package: str) -> ModuleType:
+def library(name: str) -> Any:
     """Import and return a library, or raise an error that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ProgramError(
-            name, expected="a package that is installed", got="none", hint=f"pip install {package}"
-        ) from error
+        hint = f"pip install {name}"
+        raise ProgramError(name, expected="a package that is installed", got="none", hint=hint) from error
 
 
 def tensor_of(value: Any, what: str) -> LoDTensor:

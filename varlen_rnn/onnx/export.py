@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from varlen_rnn.errors import ProgramError, check_path
+from varlen_rnn.interop.foreign import library
 from varlen_rnn.nn import Module
 from varlen_rnn.nn.recurrent.layers import Recurrent
 from varlen_rnn.onnx.graph import Graph, Sequences, Unsaid, Value, needed
@@ -33,15 +33,6 @@ _RECORDING = (
     "'x', [-1, {size}], 'float32', lod_level=1))`, then `vr.onnx.export(program, path, [y])`"
 )
 _LENGTHS = "_lengths"  # suffix of the names of inputs with lengths
-
-
-def library() -> Any:
-    """Return the package onnx, or raise an error that says how to install it."""
-    try:
-        return importlib.import_module("onnx")
-    except ImportError as error:
-        hint = "pip install onnx"
-        raise ProgramError("onnx", expected="a package that is installed", got="none", hint=hint) from error
 
 
 def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None = None) -> None:
@@ -76,9 +67,11 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None
     ...     pooled = vr.sequence_pool(lstm(x)[0], "max")
     >>> export(program, tempfile.mkdtemp() + "/model.onnx", [pooled])
     """
-    onnx = library()
+    onnx = library("onnx")
     if not isinstance(program, Program):
-        hint = _recording(program) if isinstance(program, Module) else None
+        returned = "y, _" if isinstance(program, Recurrent) else "y"
+        size = getattr(program, "input_size", getattr(program, "in_features", 8))
+        hint = _RECORDING.format(y=returned, size=size) if isinstance(program, Module) else None
         raise ProgramError("onnx.export, program", expected="a Program", got=type(program).__name__, hint=hint)
     path = check_path(path, "onnx.export, path")
     fetches = program.fetch_names if fetches is None else fetches
@@ -91,12 +84,6 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None
     model = writer.model()
     onnx.checker.check_model(model)
     write_file(path, model.SerializeToString())
-
-
-def _recording(module: Module) -> str:
-    """Return the code that records a program of a module."""
-    returned = "y, _" if isinstance(module, Recurrent) else "y"
-    return _RECORDING.format(y=returned, size=getattr(module, "input_size", getattr(module, "in_features", 8)))
 
 
 class _Writer:

@@ -39,12 +39,9 @@ def _recurrent(
         y, last = layer(x.variable, start)
         outputs.append(y)
         ends.append(last if isinstance(last, tuple) else (last,))
-    joined = outputs[0] if len(outputs) == 1 else F.concat(outputs, axis=1)
-    rows = joined.reshape(-1, len(outputs), r.shape[2])
+    rows = F.concat(outputs, axis=1).reshape(-1, len(outputs), r.shape[2])
     axes = (SEQUENCES, STEPS, 0, 1) if layout else (STEPS, 0, SEQUENCES, 1)
-    last = [
-        of_state[0] if len(of_state) == 1 else F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)
-    ]
+    last = [F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)]
     return [x._replace(variable=rows, axes=axes), *(state.transpose(0, 1) if layout else state for state in last)]
 
 

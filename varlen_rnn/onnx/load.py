@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import InputError, ProgramError, check_path
+from varlen_rnn.interop.foreign import library
 from varlen_rnn.onnx import layers  # noqa: F401 - its converters are in the table of `nodes`
 from varlen_rnn.onnx.checks import Damaged, Schemas, Unread, array_of, label
 from varlen_rnn.onnx.constants import evaluated
-from varlen_rnn.onnx.export import library
 from varlen_rnn.onnx.graph import needed
 from varlen_rnn.onnx.nested import check_layers, graphs_of, inner_layers, names_from_outside
 from varlen_rnn.onnx.nodes import converted
@@ -53,7 +53,7 @@ def load(path: Any) -> Program:
         If some nodes cannot be converted, which the error lists, the model has no recurrent layer, or the file is
         damaged or no ONNX model.
     """
-    onnx = library()
+    onnx = library("onnx")
     path = check_path(path, "onnx.load, path")
     try:
         model = onnx.load(path)
@@ -100,10 +100,9 @@ class _Reader:
         names = [item.name for item in self.graph.output]
         variables = [self._fetch(name) for name in names]
         for place, (name, variable) in enumerate(zip(names, variables, strict=True)):
-            if variable.name != name and (
-                variable.name in self.values or any(variable is other for other in variables[:place])
-            ):
-                variables[place] = variable = assign(variable)  # a copy of an input or output
+            is_copy = variable.name in self.values or any(variable is other for other in variables[:place])
+            if is_copy and variable.name != name:
+                variables[place] = variable = assign(variable)
             variable.value.take_name(name)
         return variables
 
@@ -141,9 +140,8 @@ class _Reader:
     def _feed(self, item: Any, axes: tuple[int, int] | None) -> Any:
         kind = item.type.tensor_type
         if not kind.elem_type:
-            raise ProgramError(
-                f"onnx.load, input {item.name!r}", expected="a tensor", got=item.type.WhichOneof("value")
-            )
+            got = item.type.WhichOneof("value")
+            raise ProgramError(f"onnx.load, input {item.name!r}", expected="a tensor", got=got)
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.shape.dim]
         try:
             dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
@@ -199,7 +197,6 @@ class _Reader:
         if variable is _REFUSED:
             raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):
-            raise ProgramError(
-                f"onnx.load, output {name!r}", expected="a value that depends on an input", got="a constant"
-            )
+            expected = "a value that depends on an input"
+            raise ProgramError(f"onnx.load, output {name!r}", expected=expected, got="a constant")
         return variable

@@ -50,8 +50,7 @@ def check_layers(model: Any) -> None:
         return
     found = [text for node in model.graph.node for text in inner_layers(node)]
     for function in model.functions:
-        found += [
-            f"{label(node)} in the function {function.name!r}" for node in function.node if node.op_type in LAYERS
-        ]
+        layers = [node for node in function.node if node.op_type in LAYERS]
+        found += [f"{label(node)} in the function {function.name!r}" for node in layers]
     got, hint = (", ".join(found[:2]), _CHOSEN) if found else ("none", _UNROLLED)
     raise ProgramError("onnx.load", expected="a graph with RNN, GRU or LSTM", got=got, hint=hint)

@@ -9,11 +9,9 @@ from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.program.desc import MOST_DIMS, Attr
 from varlen_rnn.tape.index import index_of_text, index_to_text, is_index
 
-_INT64 = 2**63
-
 
 def _is_int(value):
-    return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def is_text(value):
@@ -36,13 +34,7 @@ KINDS = {
 
 
 def encode(op, attrs, index_of_block):
-    """Return the constants of an operator as a description holds them.
-
-    Raises
-    ------
-    ProgramError
-        If a description cannot hold a value.
-    """
+    """Return the constants of an operator as a description holds them; raise if it cannot hold one."""
     described = []
     for name, kind in op.attrs.items():
         value = attrs.get(name)
@@ -70,13 +62,7 @@ def _to_plain(kind, value, index_of_block):
 
 
 def decode(op, described, block_of_index):
-    """Return the constants that an operator takes, from their description.
-
-    Raises
-    ------
-    ProgramError
-        If a constant is unknown, given twice, missing, or of another kind.
-    """
+    """Return the constants of an operator from their description; raise unless they are as the operator declares."""
     given = {attr.name: attr for attr in described}
     unknown = given.keys() - op.attrs.keys()
     if unknown or len(given) != len(described):
@@ -94,11 +80,6 @@ def decode(op, described, block_of_index):
         if not KINDS[kind](attr.value) or attr.is_block != (kind == "block"):
             expected = f"at most {MOST_DIMS} ints" if kind == "ints" else kind
             raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(attr.value))
-        attrs[name] = _from_plain(kind, attr.value, block_of_index)
+        convert = {"index": index_of_text, "block": block_of_index}.get(kind)
+        attrs[name] = attr.value if convert is None else convert(attr.value)
     return attrs
-
-
-def _from_plain(kind, value, block_of_index):
-    if kind == "index":
-        return index_of_text(value)
-    return block_of_index(value) if kind == "block" else value

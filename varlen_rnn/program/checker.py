@@ -111,7 +111,6 @@ def examples_of(op):
 
 
 def _trial(op, number, example):
-    """Return an example as a Trial; raise unless it is a pair of inputs and constants."""
     what = f"operator {op.type!r}, example {number}"
     pair = check_list(example, what, "a pair of inputs and constants")
     if len(pair) != 2:
@@ -120,7 +119,7 @@ def _trial(op, number, example):
     named = isinstance(constants, Mapping) and all(isinstance(name, str) for name in constants)
     if not named and not callable(constants):
         raise DTypeError(f"{what}, constants", expected="a dict of str to value", got=shown(constants))
-    return Trial(op, number, [v if v is None or isinstance(v, VALUES) else LoDTensor(v) for v in values], constants)
+    return Trial(op, number, list(map(_as_value, values)), constants)
 
 
 def _is_floating(value):
@@ -170,7 +169,7 @@ def _check_traits(trial, program, values):
 
 
 def _as_value(value):
-    return value if isinstance(value, VALUES) else LoDTensor(value)
+    return value if value is None or isinstance(value, VALUES) else LoDTensor(value)
 
 
 def _check_inference(trial):
@@ -189,7 +188,6 @@ def _check_as_described(trial, what, value, spec):
 
 
 def _sources(shown):
-    """Return the outputs that can have a gradient."""
     return [output for output in shown if _is_floating(output.value)]
 
 
@@ -205,13 +203,10 @@ def _check_gradients(trial, gradients, weights):
         value, what = trial.values[position], f"gradient of {trial.op.input_name(position)}"
         direction = np.random.default_rng(position).standard_normal(value.shape)
         numeric = _difference(trial, position, direction, weights)
-        if gradient is None:
-            ours = 0.0
-        else:
-            dense = gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient
-            if isinstance(dense, LoDTensor) != (value.num_levels > 0):
-                trial.refuse(what, f"the LoD of the input, {value.lod()}", getattr(dense, "lod", list)())
-            ours = float((np.asarray(dense) * direction).sum())
+        dense = gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient
+        if dense is not None and isinstance(dense, LoDTensor) != (value.num_levels > 0):
+            trial.refuse(what, f"the LoD of the input, {value.lod()}", getattr(dense, "lod", list)())
+        ours = 0.0 if dense is None else float((np.asarray(dense) * direction).sum())
         if not abs(numeric - ours) <= _TOLERANCE * max(1, abs(numeric)):
             trial.refuse(what, f"{numeric} in a random direction, by a central difference", ours)
 
@@ -264,7 +259,6 @@ def describe_trial(trial, weights, unknown_rows):
 
 
 def _parts(value):
-    """Return the arrays of a value."""
     if isinstance(value, LoDTensor):
         return [np.array(value.data), *value.structure.levels]
     if isinstance(value, SelectedRows):

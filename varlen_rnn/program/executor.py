@@ -128,7 +128,6 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:
-    """Return the fed values by name, after checking each against its declaration."""
     if not isinstance(feed, dict):
         raise DTypeError("feed", expected="a dict of name to value", got=type(feed).__name__)
     if feed.keys() != declared.keys():

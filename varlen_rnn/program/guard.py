@@ -87,15 +87,13 @@ def feed_data(
     """
     into = recorder()
     if into is None:
-        raise ProgramError(
-            "feed_data", expected="a program that is being recorded", hint="with vr.program_guard(): ..."
-        )
-    sizes = tuple(
-        check_int(size, "feed_data, shape", -1) for size in check_list(shape, "feed_data, shape", "a list of sizes")
-    )
+        hint = "with vr.program_guard(): ..."
+        raise ProgramError("feed_data", expected="a program that is being recorded", hint=hint)
+    what = "feed_data, shape"
+    sizes = tuple(check_int(size, what, -1) for size in check_list(shape, what, "a list of sizes"))
     if check_int(lod_level, "feed_data, lod_level", 0) and (not sizes or sizes[0] != -1):
         hint = "rows with a LoD are as many as the feed has"
-        raise ShapeError("feed_data, shape", expected="-1 first", got=list(sizes), hint=hint)
+        raise ShapeError(what, expected="-1 first", got=list(sizes), hint=hint)
     try:
         known = np.dtype(dtype)
     except TypeError as error:

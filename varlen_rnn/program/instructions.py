@@ -115,14 +115,8 @@ class Nested:
     """A nested block of a description.
 
     It reads only its own variables.  A variable that none of its operators computes is an argument.  A block of
-    gradients also reads the variables of the block that it differentiates.
-
-    Parameters
-    ----------
-    desc : ProgramDesc
-    index : int
-    tables : dict, optional
-        For each block, the specs of its variables by name; shared by all nested blocks of the description.
+    gradients also reads the variables of the block that it differentiates.  `tables` has the specs of each block's
+    variables by name; all nested blocks of the description share it.
     """
 
     def __init__(self, desc, index, tables=None):

@@ -4,25 +4,13 @@ WIDTH = 100  # characters of a line; a single word may be longer
 
 
 def columns(rows):
-    """Return lines of cells, each column as wide as its widest cell.
-
-    Examples
-    --------
-    >>> columns([("x", "float32", ""), ("weight", "int64", "persistable")])
-    ['x       float32', 'weight  int64    persistable']
-    """
+    """Return lines of cells, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def aligned(numbers, unit):
-    """Return a column of numbers, right-aligned, each with a unit.
-
-    Examples
-    --------
-    >>> aligned([7, 1234], "bytes")
-    ['    7 bytes', '1,234 bytes']
-    """
+    """Return a column of numbers, right-aligned, each with a unit."""
     texts = [f"{number:,}" for number in numbers]
     return [f"{text:>{max(map(len, texts))}} {unit}" for text in texts]
 

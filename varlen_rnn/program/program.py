@@ -70,16 +70,17 @@ class Program:
         if not isinstance(desc, (ProgramDesc, type(None))):
             raise DTypeError("Program, desc", expected="a ProgramDesc", got=type(desc).__name__)
         if not isinstance(persistables, (Mapping, type(None))):
-            raise DTypeError(
-                "Program, persistables", expected="a dict of str to array", got=type(persistables).__name__
-            )
+            got = type(persistables).__name__
+            raise DTypeError("Program, persistables", expected="a dict of str to array", got=got)
         self._desc = ProgramDesc() if desc is None else desc
         values = {} if persistables is None else dict(persistables)
         self._variables = {k: v if isinstance(v, Variable) else Variable(v) for k, v in values.items()}
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
         if desc is not None:
             self._check()
-        self._held = _named_objects(self._desc)
+        # The objects that constants name, such as cells; a name that was read holds no object.
+        ops = [op for block in self._desc.blocks for op in block.ops]
+        self._held = [found(op.attr(name)) for op in ops for name, found in find(op.type).finds.items()]
 
     def __reduce__(self) -> tuple[Callable[[bytes], Program], tuple[bytes]]:
         return type(self).from_bytes, (self.to_bytes(),)  # a copy has its own persistables
@@ -149,11 +150,8 @@ class Program:
             The `feed_names` of each are the feeds of this program that it reads, then variables from earlier programs.
             Its `fetch_names` are the variables that later programs read.  Persistables are shared, not copied.
         """
-        at = _list_of(at, "split, at")
-        cuts = [
-            names_of(self.desc, cut if isinstance(cut, (list, tuple)) else [cut], "split, at", self.recorder)
-            for cut in at
-        ]
+        groups = [cut if isinstance(cut, (list, tuple)) else [cut] for cut in _list_of(at, "split, at")]
+        cuts = [names_of(self.desc, group, "split, at", self.recorder) for group in groups]
         return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
     def part(self, desc: ProgramDesc) -> Program:
@@ -270,12 +268,8 @@ def over(desc: ProgramDesc, values: Mapping[str, Variable]) -> Program:
 
 def edge_names(desc: ProgramDesc, kind: str) -> list[str]:
     """Return the variables of the `feed` or `fetch` operators, in the order of their columns."""
-    found = [
-        (op.attr("col"), (op.output_names() if kind == "feed" else op.input_names())[0])
-        for op in desc.blocks[0].ops
-        if op.type == kind
-    ]
-    return [name for _, name in sorted(found)]
+    ops = sorted((op for op in desc.blocks[0].ops if op.type == kind), key=lambda op: op.attr("col"))
+    return [(op.output_names() if kind == "feed" else op.input_names())[0] for op in ops]
 
 
 def _list_of(variables: Any, what: str) -> list[Any]:
@@ -309,9 +303,3 @@ def names_of(
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)
         names.append(name)
     return names
-
-
-def _named_objects(desc: ProgramDesc) -> list[Any]:
-    """Return the objects that constants of operators name, such as cells; a name that was read holds no object."""
-    ops = [op for block in desc.blocks for op in block.ops]
-    return [find_named(op.attr(name)) for op in ops for name, find_named in find(op.type).finds.items()]

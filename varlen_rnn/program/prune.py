@@ -26,12 +26,10 @@ def prune(desc, fetches):
 
 
 def _reads(op):
-    """Return the names that an operator reads; its inputs include the names that its nested block reads."""
-    return {name for name in op.input_names() if name}
+    return {name for name in op.input_names() if name}  # these include the names that its nested block reads
 
 
 def _step_for_inference(nested, block):
-    """Return a nested block for inference, without the variables that inference does not compute."""
     ops = tuple(_for_inference(nested, nested(block.idx).specs, op) for op in block.ops)
     lost = {name for op in block.ops for name in op.output_names()} - {n for op in ops for n in op.output_names()}
     return dataclasses.replace(block, ops=ops, vars=tuple(var for var in block.vars if var.name not in lost))
@@ -61,9 +59,8 @@ def _check_bound(desc, ops, fetches):
             raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
     for name in fetches:
         if name in made_before - made - persistable:
-            raise ProgramError(
-                f"prune, {name!r}", expected="an output of inference", got="a variable that only a gradient needs"
-            )
+            got = "a variable that only a gradient needs"
+            raise ProgramError(f"prune, {name!r}", expected="an output of inference", got=got)
 
 
 def _declared_feeds(desc, ops, fetches):
@@ -91,7 +88,7 @@ def split(desc, groups):
 def _part(desc, parts, number, final):
     block = desc.blocks[0]
     persistable = {var.name for var in block.vars if var.persistable}
-    made = [_made(part) for part in parts]
+    made = [list(dict.fromkeys(name for op in part for name in op.output_names() if name)) for part in parts]
     read = {name for op in parts[number] for name in _reads(op)}
     earlier = [name for part in made[:number] for name in part if name not in persistable]
     handed_in = [name for name in earlier if name in read]
@@ -101,10 +98,6 @@ def _part(desc, parts, number, final):
         handed_out = final
         handed_in += [name for name in earlier if name in final and name not in handed_in]
     return assemble(desc, parts[number], _declared_feeds(desc, parts[number], handed_out) + handed_in, handed_out)
-
-
-def _made(ops):
-    return list(dict.fromkeys(name for op in ops for name in op.output_names() if name))
 
 
 def assemble(desc, ops, feeds, fetches):
@@ -130,22 +123,15 @@ def _unused(name, used):
 
 def edge(kind, source, target, column):
     """Return a `feed` or `fetch` operator."""
-    kind = find(kind)
-    return OpDesc(
-        kind.type,
-        (Var(kind.inputs[0], (source,)),),
-        (Var(kind.outputs[0], (target,)),),
-        (Attr("col", column),),
-    )
+    op = find(kind)
+    places = (Var(op.inputs[0], (source,)),), (Var(op.outputs[0], (target,)),)
+    return OpDesc(kind, *places, (Attr("col", column),))
 
 
 def _renumber(desc, op, blocks, places):
-    """Return an operator with new indices of its nested blocks; append these, and blocks inside them, to `blocks`."""
-    attrs = tuple(
-        dataclasses.replace(attr, value=_move(desc, attr.value, blocks, places)) if attr.is_block else attr
-        for attr in op.attrs
-    )
-    return dataclasses.replace(op, attrs=attrs)
+    """Return an operator with new indices of nested blocks; append these to `blocks`, with all blocks inside them."""
+    moved = lambda attr: Attr(attr.name, _move(desc, attr.value, blocks, places), is_block=True)
+    return dataclasses.replace(op, attrs=tuple(moved(attr) if attr.is_block else attr for attr in op.attrs))
 
 
 def _move(desc, index, blocks, places):
@@ -154,12 +140,6 @@ def _move(desc, index, blocks, places):
         blocks.append(None)
         block = desc.blocks[index]
         ops = tuple(_renumber(desc, op, blocks, places) for op in block.ops)
-        forward = block.forward_block_idx
-        blocks[places[index] - 1] = dataclasses.replace(
-            block,
-            idx=places[index],
-            parent_idx=places.get(block.parent_idx, 0),
-            ops=ops,
-            forward_block_idx=places.get(forward, -1),
-        )
+        parent, forward = places.get(block.parent_idx, 0), places.get(block.forward_block_idx, -1)
+        blocks[places[index] - 1] = BlockDesc(places[index], parent, block.vars, ops, forward)
     return places[index]

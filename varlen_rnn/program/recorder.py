@@ -52,7 +52,7 @@ class Block:
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
             self.recorder.claim(next(name for name in names if name in named), None)  # raises the error
-        # `declare` checks data types.  Here they come from checked inputs or from the operator itself.
+        # No check as in `declare`: data types come from checked inputs or from the operator itself.
         symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
@@ -61,8 +61,10 @@ class Block:
     def capture(self, variable):
         """Return this block's stand-in for an outer Variable, which becomes an input of the block's operator."""
         if id(variable) not in self.captures:
-            stem, spec = self.recorder.fresh("captured"), describe(variable.value)
-            self.captures[id(variable)] = variable, self._given(stem, spec, variable.requires_grad)
+            self.captures[id(variable)] = (
+                variable,
+                self.take("captured", describe(variable.value), variable.requires_grad),
+            )
         return self.captures[id(variable)][1]
 
     def argument(self, stem, variable, requires_grad, lod_level=0):
@@ -72,10 +74,7 @@ class Block:
 
     def take(self, stem, spec, requires_grad=False):
         """Return a new argument of this block, a Variable described by `spec`."""
-        return self._given(self.recorder.fresh(stem), spec, requires_grad)
-
-    def _given(self, name, spec, requires_grad):
-        variable = Variable(self.declare(name, spec), requires_grad=requires_grad)
+        variable = Variable(self.declare(self.recorder.fresh(stem), spec), requires_grad=requires_grad)
         if requires_grad and self._has_gradient:
             self._reached[id(variable.value)] = None
         return variable
@@ -122,10 +121,8 @@ class Block:
         """Return the description of this block."""
         variables = tuple(to_var(s.name, s.spec, s.name in persistables) for s in self.symbols)
         ops = tuple(_describe_op(*op) for op in self.ops)
-        parent = -1 if self.parent is None else self.parent.idx
-        return BlockDesc(
-            self.idx, parent, variables, ops, -1 if self.differentiates is None else self.differentiates.idx
-        )
+        parent, forward = (-1 if block is None else block.idx for block in (self.parent, self.differentiates))
+        return BlockDesc(self.idx, parent, variables, ops, forward)
 
 
 class _Described:
@@ -217,9 +214,8 @@ class Recorder:
         if block.parent is not None and not _is_number(variable):
             return block.capture(variable)
         if isinstance(value, Symbol):
-            raise ProgramError(
-                f"variable {value.name!r}", expected="one of this program", got="a variable of another program"
-            )
+            got = "a variable of another program"
+            raise ProgramError(f"variable {value.name!r}", expected="one of this program", got=got)
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         own = self._adopt(variable)
@@ -285,15 +281,12 @@ class Recorder:
         if op.in_place:
             outputs = [symbols[position] for position in op.in_place]
         else:
-            outputs = self.current.declare_outputs(self._names(op, symbols, specs, attrs), specs)
+            stem = self.fresh(op.type)
+            places = op.output_places(len(symbols), len(specs), attrs) if len(specs) > 1 else ()
+            names = [f"{stem}.{place}" for place in places] or [stem] * len(specs)
+            outputs = self.current.declare_outputs(names, specs)
         self._add(op, symbols, outputs, attrs)
         return outputs
-
-    def _names(self, op, symbols, specs, attrs):
-        stem = self.fresh(op.type)
-        if len(specs) == 1:
-            return [stem]
-        return [f"{stem}.{place}" for place in op.output_places(len(symbols), len(specs), attrs)]
 
     def _add(self, op, symbols, outputs, attrs):
         self.current.ops.append((op, symbols, outputs, attrs))

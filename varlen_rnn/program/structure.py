@@ -34,13 +34,7 @@ def check_fields(desc):
 
 
 def is_name(name):
-    """Return whether a text can be the name of a variable: printable, not too long, without spaces around it.
-
-    Examples
-    --------
-    >>> is_name("lstm.weight_hh_l0@GRAD"), is_name(" x"), is_name("")
-    (True, False, False)
-    """
+    """Return whether a text can be the name of a variable: printable, not too long, without spaces around it."""
     return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.strip() == name and name.isprintable()
 
 
@@ -82,9 +76,8 @@ def _check_edges(block, kind, op_type):
     lists = {var.name for var in block.vars if var.type.type == kind}
     columns = [op.attr("col") for op in block.ops if op.type == op_type]
     if len(lists) > 1 or any(type(column) is not int for column in columns):
-        raise ProgramError(
-            op_type, expected=f"one {kind.name}, and a column each", got=f"{sorted(lists)}, {columns}"[:80]
-        )
+        got = f"{sorted(lists)}, {columns}"[:80]
+        raise ProgramError(op_type, expected=f"one {kind.name}, and a column each", got=got)
     if sorted(columns) != list(range(len(columns))):
         raise ProgramError(op_type, expected="columns 0, 1, 2 ..., each once", got=str(columns)[:80])
     for op in block.ops:

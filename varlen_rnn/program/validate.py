@@ -17,12 +17,7 @@ _MOST_DEPTH = 32  # the most blocks inside each other, because each takes frames
 
 
 def check_program(desc):
-    """Raise unless names, operators, constants and inferred specs of a description fit together.
-
-    Raises
-    ------
-    ProgramError
-    """
+    """Raise a ProgramError unless names, operators, constants and inferred specs of a description fit together."""
     check_fields(desc)
     if not 0 < desc.version <= VERSION:
         hint = "a newer varlen_rnn wrote it" if desc.version > VERSION else None
@@ -34,9 +29,7 @@ def check_program(desc):
             got = f"idx {block.idx}, parent_idx {block.parent_idx}"
             raise ProgramError(f"block {number}", expected="its own idx, and an earlier parent", got=got)
         if not -1 <= block.forward_block_idx < len(desc.blocks):
-            raise ProgramError(
-                f"block {number}", expected="a forward block of the program", got=block.forward_block_idx
-            )
+            raise ProgramError(f"block {number}", expected="a known forward block", got=block.forward_block_idx)
     check_structure(desc)
     known: dict[str, int] = {}
     for block in desc.blocks:
@@ -52,22 +45,16 @@ def check_program(desc):
 def _check_block(nested, blocks, around, checked):
     """Check the operators of a block in time proportional to its own text, without copying tables of other blocks.
 
-    Parameters
-    ----------
-    nested : Nested
-    blocks : callable
-        Returns the `Nested` with an index.
-    around : tuple of int
-        The blocks around it; it cannot be inside itself.
-    checked : set of int
-        The blocks that passed the check.
+    `blocks` returns the `Nested` of an index.  `around` has the blocks around it, because a block cannot be inside
+    itself, and `checked` the blocks that passed the check.
     """
     block, specs = nested.block, nested.specs
     for var in block.vars:
         if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or specs[var.name].lod_level):
             raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
     persistable = {var.name for var in block.vars if var.persistable}
-    begin = nested.arguments if block.idx else {*persistable, *_lists_of_feeds(block)}
+    lists_of_feeds = [var.name for var in block.vars if var.type.type == Type.FEED_MINIBATCH]
+    begin = nested.arguments if block.idx else {*persistable, *lists_of_feeds}
     # A block of gradients may also read variables of the block that it differentiates, which runs before it.
     bound = ChainMap(dict.fromkeys(begin), nested.of_forward)
     around = (*around, block.idx)
@@ -86,10 +73,6 @@ def _check_block(nested, blocks, around, checked):
     for var in block.vars:
         if var.name not in bound:
             raise ProgramError(f"variable {var.name!r}", expected="an operator that computes it", got="none")
-
-
-def _lists_of_feeds(block):
-    return [var.name for var in block.vars if var.type.type == Type.FEED_MINIBATCH]
 
 
 def _check_op(op, specs, bound, persistable, blocks, around, checked):
@@ -161,9 +144,8 @@ def check_persistables(desc, values):
     described = {var.name: of_var(var) for var in desc.blocks[0].vars if var.persistable}
     if described.keys() != values.keys():
         missing, unexpected = sorted(described.keys() - values.keys()), sorted(values.keys() - described.keys())
-        raise ProgramError(
-            "persistables", expected=f"also {missing}" if missing else "no more", got=unexpected or "fewer"
-        )
+        expected = f"also {missing}" if missing else "no more"
+        raise ProgramError("persistables", expected=expected, got=unexpected or "fewer")
     for name, value in values.items():
         if describe(value) != described[name]:
             raise ProgramError(f"persistable {name!r}", expected=described[name], got=describe(value))

@@ -46,16 +46,7 @@ class Elsewhere:
 
 
 def answering(methods: Mapping[str, str]) -> Callable[[C], C]:
-    """Return a decorator of a class: its instances answer the names of `methods` with the code to write instead.
-
-    Examples
-    --------
-    >>> @answering({"view": "x.reshape(shape)"})
-    ... class Rows: ...
-    >>> Rows().view
-    Traceback (most recent call last):
-    AttributeError: 'Rows' object has no attribute 'view' (write x.reshape(shape))
-    """
+    """Return a decorator of a class: its instances answer the names of `methods` with the code to write instead."""
 
     def decorate(owner: C) -> C:
         for name, here in methods.items():
@@ -68,15 +59,7 @@ def answering(methods: Mapping[str, str]) -> Callable[[C], C]:
 
 
 def own_names(owner: type, names: Iterable[str]) -> list[str]:
-    """Return the names of attributes that are there, without those that only answer with a hint.
-
-    Examples
-    --------
-    >>> class Rows:
-    ...     shape, view = (2, 3), Elsewhere("x.reshape(shape)")
-    >>> own_names(Rows, ["shape", "view"])
-    ['shape']
-    """
+    """Return the names of attributes that are there, without those that only answer with a hint."""
     found: dict[str, Any] = {}
     for base in reversed(owner.__mro__):
         found |= vars(base)

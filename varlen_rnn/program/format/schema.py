@@ -10,14 +10,10 @@ import re
 
 from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.program.attrs import is_text
-from varlen_rnn.program.desc import ATTR_TYPES, KINDS, MESSAGES, VERSION, Attr, ProgramDesc
+from varlen_rnn.program.desc import ATTR_TYPES, KINDS, MESSAGES, VERSION, Attr
 from varlen_rnn.tape.kinds import Type
 
 MOST_CHARACTERS = 2**26  # the longest description that is read
-ENUMS = {
-    "VarType.Type": dict(Type.__members__),
-    "AttrType": {name: number for name, (number, _) in ATTR_TYPES.items()},
-}
 _CLASSES = {name: cls for cls, name in KINDS.items()}
 _DECIMAL = re.compile("-?[0-9]{1,19}")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -42,6 +38,10 @@ def _double(plain):
     return number if math.isfinite(number) else None  # 1e999 reads as infinity, too
 
 
+def _one_of(values):
+    return f"one of {', '.join(values)}", lambda plain: values.get(plain) if type(plain) is str else None
+
+
 # For each kind that is no message: valid JSON as an error describes it, and a function from JSON to the value, which
 # returns None for other JSON.
 SCALARS = {
@@ -50,14 +50,8 @@ SCALARS = {
     "int32": ("an integer of 32 bits", lambda plain: _integer(plain, 32)),
     "int64": ("an integer of 64 bits", _long),
     "double": ('a finite number, "NaN", "Infinity" or "-Infinity"', _double),
-    "VarType.Type": (
-        f"one of {', '.join(Type.__members__)}",
-        lambda plain: Type.__members__.get(plain) if type(plain) is str else None,
-    ),
-    "AttrType": (
-        f"one of {', '.join(ATTR_TYPES)}",
-        lambda plain: plain if type(plain) is str and plain in ATTR_TYPES else None,
-    ),
+    "VarType.Type": _one_of(Type.__members__),
+    "AttrType": _one_of({name: name for name in ATTR_TYPES}),
 }
 
 
@@ -65,22 +59,20 @@ SCALARS = {
 
 
 def to_json(desc):
-    """Return a description as JSON text.
-
-    Examples
-    --------
-    >>> from varlen_rnn.program.desc import ProgramDesc
-    >>> to_json(ProgramDesc())
-    '{"blocks":[{"idx":0,"parent_idx":-1}],"version":{"version":1}}'
-    """
+    """Return a description as JSON text."""
     return json.dumps(_to_plain("ProgramDesc", desc), separators=(",", ":"), allow_nan=False)
 
 
 def _to_plain(kind, value):
     if kind in MESSAGES:
-        given = _FIELDS_OF.get(kind, _own_fields)(value)
-        fields = [(field, given[field.name]) for field in MESSAGES[kind] if field.name in given]
-        return {field.name: _field_to_plain(field, value) for field, value in fields if not _is_left_out(field, value)}
+        fields, plain = _FIELDS_OF.get(kind, lambda value: None)(value), {}
+        for label, kind_of_field, name, _, default in MESSAGES[kind]:
+            content = getattr(value, name) if fields is None else fields.get(name)
+            if label == "repeated" and content:
+                plain[name] = [_to_plain(kind_of_field, item) for item in content]
+            elif label != "repeated" and content is not None and content != default:
+                plain[name] = _to_plain(kind_of_field, content)
+        return plain
     if kind == "VarType.Type":
         return Type(value).name
     if kind == "double" and not math.isfinite(value):
@@ -89,33 +81,17 @@ def _to_plain(kind, value):
     return str(value) if kind == "int64" and abs(value) > 2**53 else value
 
 
-def _own_fields(message):
-    return {name: getattr(message, name) for name in message.__slots__}
-
-
-def _field_to_plain(field, value):
-    if field.label == "repeated":
-        return [_to_plain(field.kind, item) for item in value]
-    return _to_plain(field.kind, value)
-
-
-def _is_left_out(field, value):
-    return not value if field.label == "repeated" else value is None or value == field.default
-
-
 def _attr_fields(attr):
-    kind = _attr_type(attr)
-    return {"name": attr.name, "type": kind, ATTR_TYPES[kind][1].name: attr.value}
-
-
-def _attr_type(attr):
+    value = attr.value
     if attr.is_block:
-        return "BLOCK"
-    if attr.value and isinstance(attr.value, tuple) and isinstance(attr.value[0], str):
-        return "STRINGS"
-    if isinstance(attr.value, str):  # also the name of a cell, which holds the cell
-        return "STRING"
-    return {bool: "BOOLEAN", int: "LONG", float: "FLOAT", tuple: "LONGS"}[type(attr.value)]
+        kind = "BLOCK"
+    elif isinstance(value, str):  # also the name of a cell, which holds the cell
+        kind = "STRING"
+    elif value and isinstance(value, tuple) and isinstance(value[0], str):
+        kind = "STRINGS"
+    else:
+        kind = {bool: "BOOLEAN", int: "LONG", float: "FLOAT", tuple: "LONGS"}[type(value)]
+    return {"name": attr.name, "type": kind, ATTR_TYPES[kind][1].name: value}
 
 
 _FIELDS_OF = {"Version": lambda version: {"version": version}, "OpDesc.Attr": _attr_fields}
@@ -212,7 +188,7 @@ def _field(field, plain, path):
             raise ProgramError(path, expected="a list", got=shown(given))
         return tuple(_value(field.kind, item, f"{path}[{number}]") for number, item in enumerate(given))
     if field.name not in plain:
-        if field.label == "required":
+        if field.label == "required" or field.kind == "Version":
             raise ProgramError(path, expected=f"a {field.kind}", got="nothing")
         return field.default
     return _value(field.kind, plain[field.name], path)
@@ -233,20 +209,12 @@ def _make_attr(values, path):
     given = {field for field, value in values.items() if value not in (None, ())}
     wanted = ATTR_TYPES[kind][1].name
     if given - {wanted} or values[wanted] is None:
-        raise ProgramError(
-            path, expected=f"{wanted!r} alone, because its type is {kind}", got=sorted(given) or "nothing"
-        )
+        expected = f"{wanted!r} alone, because its type is {kind}"
+        raise ProgramError(path, expected=expected, got=sorted(given) or "nothing")
     return Attr(name, values[wanted], kind == "BLOCK")
-
-
-def _make_program(values, path):
-    if values["version"] is None:
-        raise ProgramError("version", expected="a Version", got="nothing")
-    return ProgramDesc(**values)
 
 
 _MAKE = {
     "Version": lambda values, path: values["version"],
     "OpDesc.Attr": _make_attr,
-    "ProgramDesc": _make_program,
 }

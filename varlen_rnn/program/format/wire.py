@@ -70,10 +70,9 @@ def _parts(name: str, value: object) -> tuple[str, list[Any]]:
         check_unmasked(value, f"value {name!r}")
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
-    hint = "the saved steps of a DynamicRNN cannot leave their process: cut after its gradient" * isinstance(
-        value, Scopes
-    )
-    raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint or None)
+    steps = "the saved steps of a DynamicRNN cannot leave their process: cut after its gradient"
+    hint = steps if isinstance(value, Scopes) else None
+    raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint)
 
 
 _MAKE: dict[str, Callable[..., Any]] = {
