@@ -18,7 +18,7 @@ _HINT = "onnx.checker.check_model(model, full_check=True) finds more such damage
 
 
 class Unread(Exception):
-    """Raised for a node with attributes or inputs for which there is no operator; the message names them."""
+    """Raised for a node whose attributes or inputs no operator has; the message names them."""
 
 
 class Damaged(ProgramError):

@@ -125,10 +125,8 @@ class _Writer:
         op = find(described.type)
         attrs = decode(op, described.attrs, lambda index: None)
         inputs = [self.values[name] if name else None for name in described.input_names()]
-        arrays = [None if value is None else value.data for value in inputs]
-        if all(
-            value is None or value.data is not None for value in inputs
-        ):  # a value that depends on no feed is computed now
+        if all(value is None or value.data is not None for value in inputs):  # it depends on no feed: computed now
+            arrays = [None if value is None else value.data for value in inputs]
             found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
             for name, value in zip(described.output_names(), found, strict=True):
                 if isinstance(value, LoDTensor):
@@ -147,7 +145,6 @@ class _Writer:
                 self.values[name] = value
 
     def _said(self, op: Op, attrs: dict[str, Any], inputs: list[Value | None], described: Any) -> Any:
-        """Convert one operator; return the ONNX values of its outputs."""
         places = sum(not place.startswith("*") for place in op.inputs)
         inputs = inputs + [None] * (places - len(inputs))
         if op.type in SAID:
@@ -214,11 +211,8 @@ class _Writer:
         helper = self.onnx.helper
         nodes = needed(self.graph.nodes, [item.name for item in self.outputs])
         read = {name for node in nodes for name in node.input}
-        constants = [
-            self.onnx.numpy_helper.from_array(array, name)
-            for name, array in self.graph.constants.items()
-            if name in read
-        ]
+        arrays = {name: array for name, array in self.graph.constants.items() if name in read}
+        constants = [self.onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
         graph = helper.make_graph(nodes, "varlen_rnn", self.inputs, self.outputs, constants)
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="varlen_rnn")

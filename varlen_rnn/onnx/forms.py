@@ -1,15 +1,7 @@
 """Forms of attributes and constants of ONNX nodes, in addition to ONNX's own schema of a node.
 
 A form is called with a value and the rank of the node's first input.  It returns the value that the converter gets, or
-raises Wrong.
-
-Examples
---------
->>> axis(-1, 3), axes([0, -1], 3)
-(2, [0, 2])
->>> axis(7, 3)
-Traceback (most recent call last):
-varlen_rnn.onnx.forms.Wrong: an axis from -3 to 2
+raises Wrong: `axis(-1, 3)` is 2, and `axis(7, 3)` raises "an axis from -3 to 2".
 """
 
 from __future__ import annotations
@@ -27,37 +19,33 @@ class Wrong(Exception):
     """Raised for a value that breaks the rules of ONNX; the message describes valid values."""
 
 
-def integers(value: Any, rank: int) -> list[int]:
-    """Return a vector of integers."""
+def _integers(value: Any, rank: int) -> list[int]:
     if np.ndim(value) != 1:
         raise Wrong("a vector of integers")
     return [int(number) for number in value]
 
 
-def axis(value: Any, rank: int) -> int:
-    """Return an axis, counted from 0."""
+def _axis(value: Any, rank: int) -> int:
     if not -rank <= value < rank:
         raise Wrong(f"an axis from {-rank} to {rank - 1}")
     return int(value) % rank
 
 
-def axes(value: Any, rank: int) -> list[int]:
-    """Return one or more axes, counted from 0."""
+def _axes(value: Any, rank: int) -> list[int]:
     if np.ndim(value) > 1:
         raise Wrong("a vector of integers")
-    found = [axis(number, rank) for number in np.ravel(value)]
+    found = [_axis(number, rank) for number in np.ravel(value)]
     if len(set(found)) < len(found):
         raise Wrong("each axis once")
     return found
 
 
-def new_axes(value: Any, rank: int) -> list[int]:
+def _new_axes(value: Any, rank: int) -> list[int]:
     """Return axes that the result has in addition to the axes of the input."""
-    return axes(value, rank + np.size(value))
+    return _axes(value, rank + np.size(value))
 
 
-def permutation(value: Any, rank: int) -> list[int]:
-    """Return all axes in another order."""
+def _permutation(value: Any, rank: int) -> list[int]:
     if sorted(value) != list(range(rank)):
         raise Wrong(f"each of the axes 0 to {rank - 1} once")
     return list(value)
@@ -74,15 +62,13 @@ def sizes(value: Any, rank: int) -> list[Any]:
     return found
 
 
-def flag(value: Any, rank: int) -> bool:
-    """Return whether an integer is 1."""
+def _flag(value: Any, rank: int) -> bool:
     if value not in (0, 1):
         raise Wrong("0 or 1")
     return bool(value)
 
 
-def number(value: Any, rank: int) -> float:
-    """Return a finite number."""
+def _number(value: Any, rank: int) -> float:
     if not math.isfinite(value):
         raise Wrong("a finite number")
     return float(value)
@@ -91,18 +77,18 @@ def number(value: Any, rank: int) -> float:
 # By the name of an attribute or input in lower case; a name with the kind of a node before it is for this kind alone.
 FORMS: dict[str, Form] = {
     "Flatten.axis": lambda value, rank: int(value),
-    "Unsqueeze.axes": new_axes,
-    "alpha": number,
-    "axes": axes,
-    "axis": axis,
-    "ends": integers,
-    "epsilon": number,
-    "input_forget": flag,
-    "keepdims": flag,
-    "layout": flag,
-    "linear_before_reset": flag,
-    "perm": permutation,
+    "Unsqueeze.axes": _new_axes,
+    "alpha": _number,
+    "axes": _axes,
+    "axis": _axis,
+    "ends": _integers,
+    "epsilon": _number,
+    "input_forget": _flag,
+    "keepdims": _flag,
+    "layout": _flag,
+    "linear_before_reset": _flag,
+    "perm": _permutation,
     "shape": sizes,
-    "starts": integers,
-    "steps": integers,
+    "starts": _integers,
+    "steps": _integers,
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Unsaid(Exception):
-    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
+    """Raised for an operator whose constants or inputs ONNX cannot express; the message names them."""
 
 
 class Value(NamedTuple):
@@ -31,11 +31,7 @@ class Value(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """The sequences of a padded value.
-
-    `lengths` is the name of the value with their lengths, `inside` the name of a mask that is True outside of the
-    padding.
-    """
+    """The names of the lengths of sequences, and of a mask that is True outside of the padding."""
 
     lengths: str
     inside: str

@@ -19,27 +19,25 @@ _WAYS = {"forward": ["forward"], "reverse": ["backward"], "bidirectional": ["for
 
 
 @reads(*LAYERS)
-def _recurrent(
-    kind: str, x: Any, w: Any, r: Any, b: Any, sequence_lens: Any, initial_h: Any, initial_c: Any = None, p: Any = None,
-    *, direction: str, layout: bool = False, hidden_size: int | None = None, **attributes: Any,
-) -> list[Any]:  # fmt: skip
+def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **named: Any) -> list[Any]:
+    weights: list[Any] = [named.get(name) for name in "wrbp"]
     axes = (SEQUENCES, STEPS, 0) if layout else (STEPS, SEQUENCES, 0)
-    if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in (w, r)):
+    if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in weights[:2]):
         raise Unread("of inputs that are no sequences of rows, or whose weights are computed")
-    _check_lengths(sequence_lens)
-    _check_weights(kind, direction, x.variable.shape[1], hidden_size, w, r, b, p)
-    specs = activations_of(kind, attributes, len(_WAYS[direction]))
-    states = [_state(state, layout) for state in ([initial_h, initial_c] if kind == "LSTM" else [initial_h])]
+    _check_lengths(named["sequence_lens"])
+    _check_weights(kind, direction, x.variable.shape[1], named.get("hidden_size"), weights)
+    specs = activations_of(kind, named, len(_WAYS[direction]))
+    states = [_state(named[f"initial_{name}"], layout) for name in ("hc" if kind == "LSTM" else "h")]
     outputs, ends = [], []
     for number, way in enumerate(_WAYS[direction]):
-        weights = [None if value is None else value[number] for value in (w, r, b, p)]
-        layer = layer_of(kind, attributes, way, specs[number], weights)
+        own = [None if value is None else value[number] for value in weights]
+        layer = layer_of(kind, named, way, specs[number], own)
         given = [None if state is None else state[number : number + 1] for state in states]
         start = None if given == [None] * len(given) else tuple(given) if len(given) > 1 else given[0]
         y, last = layer(x.variable, start)
         outputs.append(y)
         ends.append(last if isinstance(last, tuple) else (last,))
-    rows = F.concat(outputs, axis=1).reshape(-1, len(outputs), r.shape[2])
+    rows = F.concat(outputs, axis=1).reshape(-1, len(outputs), weights[1].shape[2])
     axes = (SEQUENCES, STEPS, 0, 1) if layout else (STEPS, 0, SEQUENCES, 1)
     last = [F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)]
     return [x._replace(variable=rows, axes=axes), *(state.transpose(0, 1) if layout else state for state in last)]
@@ -47,19 +45,19 @@ def _recurrent(
 
 def _check_lengths(lengths: Any) -> None:
     if isinstance(lengths, np.ndarray):
-        raise Unread("with lengths that are constants: these of sequences come with their LoD")
+        raise Unread("with lengths that are constants: the LoD has the lengths of sequences")
     if isinstance(lengths, (Rows, Variable)) or (isinstance(lengths, Unknown) and lengths.lengths == "computed"):
-        raise Unread("with lengths that are computed: these of sequences come with their LoD")
+        raise Unread("with lengths that are computed: the LoD has the lengths of sequences")
 
 
-def _check_weights(kind: str, direction: str, size: int, hidden: int | None, w: Any, r: Any, b: Any, p: Any) -> None:
+def _check_weights(kind: str, direction: str, size: int, hidden: int | None, weights: list[Any]) -> None:
     if direction not in _WAYS:
         raise Unread(f"with the direction {direction!r}")
-    count, gates = len(_WAYS[direction]), len(ORDERS[kind])
+    count, gates, (w, r, *_) = len(_WAYS[direction]), len(ORDERS[kind]), weights
     hidden = hidden or (r.shape[-1] if r.ndim else 0)
     size = w.shape[-1] if size == -1 and w.ndim else size
     shapes = (gates * hidden, size), (gates * hidden, hidden), (2 * gates * hidden,), (3 * hidden,)
-    for name, value, shape in zip("WRBP", (w, r, b, p), shapes, strict=True):
+    for name, value, shape in zip("WRBP", weights, shapes, strict=True):
         if value is None:
             continue
         if not isinstance(value, np.ndarray):
@@ -121,9 +119,6 @@ def layer_of(kind: str, attributes: dict[str, Any], way: str, specs: list[Any], 
 
 
 def _ours(array: np.ndarray, kind: str, coupled: bool) -> np.ndarray:
-    """Reorder blocks of gates from ONNX's order to ours; if `coupled`, leave out the forget gate."""
+    """Reorder blocks of gates from ONNX's order to ours; a coupled LSTM has no block of the forget gate."""
     parts = np.split(array, len(ORDERS[kind]))
-    ours = [parts[place] for place in ORDERS[kind]]
-    if coupled:  # a coupled LSTM has no weights for f
-        del ours[1]
-    return np.concatenate(ours)
+    return np.concatenate([parts[place] for gate, place in enumerate(ORDERS[kind]) if not (coupled and gate == 1)])

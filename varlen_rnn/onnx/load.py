@@ -17,7 +17,7 @@ from varlen_rnn.onnx.nodes import converted
 from varlen_rnn.onnx.recurrent import LAYERS
 from varlen_rnn.onnx.shapes import ALIKE
 from varlen_rnn.onnx.table import operator_of
-from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown
+from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown, variable_of
 from varlen_rnn.ops.constants import assign
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
@@ -146,28 +146,24 @@ class _Reader:
         try:
             dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         except KeyError as error:
-            expected, got = "a data type of ONNX", kind.elem_type
-            raise ProgramError(f"onnx.load, input {item.name!r}", expected=expected, got=got) from error
+            what = f"onnx.load, input {item.name!r}"
+            raise ProgramError(what, expected="a data type of ONNX", got=kind.elem_type) from error
         if axes is None or max(axes) >= len(sizes):  # too few axes for sequences
             return feed_data(item.name, sizes, str(dtype))
-        own = [size for place, size in enumerate(sizes) if place not in axes]
-        named: list[Any] = [None] * len(sizes)
-        named[axes[0]], named[axes[1]] = STEPS, SEQUENCES
-        numbers = iter(range(len(own)))
-        named = [next(numbers) if name is None else name for name in named]
+        own = [place for place in range(len(sizes)) if place not in axes]
+        named = {axes[0]: STEPS, axes[1]: SEQUENCES} | {place: number for number, place in enumerate(own)}
         declared = {STEPS: sizes[axes[0]], SEQUENCES: sizes[axes[1]]}
-        return Rows(feed_data(item.name, [-1, *own], str(dtype), lod_level=1), tuple(named), declared)
+        rows = feed_data(item.name, [-1, *(sizes[place] for place in own)], str(dtype), lod_level=1)
+        return Rows(rows, tuple(named[place] for place in range(len(sizes))), declared)
 
     def _node(self, node: Any) -> None:
         try:
             found = self._value(node, [self.values[name] for name in node.input])
-        except Unread as unread:
-            self.refused.append(f"{label(node)} {unread}".strip())
-            found = _REFUSED
         except Damaged:
             raise
-        except InputError as error:  # of the operator
-            self.refused.append(f"{label(node)} ({error})")
+        except (Unread, InputError) as error:  # the latter of the operator
+            text = f"{error}" if isinstance(error, Unread) else f"({error})"
+            self.refused.append(f"{label(node)} {text}".strip())
             found = _REFUSED
         several = found if isinstance(found, list) else [found]
         several += [_REFUSED] * (len(node.output) - len(several))
@@ -193,7 +189,7 @@ class _Reader:
 
     def _fetch(self, name: str) -> Variable:
         value = self.values[name]
-        variable = value.variable if isinstance(value, Rows) else value
+        variable = variable_of(value)
         if variable is _REFUSED:
             raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
         if not isinstance(variable, Variable):

@@ -187,8 +187,7 @@ def _getitem(graph: Graph, op: str, x: Value, index: Any) -> Value:
             step = 1 if item.step is None else item.step
             first = (0 if step > 0 else far) if item.start is None else item.start
             end = (far if step > 0 else -far) if item.stop is None else item.stop
-            bounds = graph.numbers(first), graph.numbers(end), graph.numbers(place), graph.numbers(step)
-            name = graph.node("Slice", name, *bounds)
+            name = graph.node("Slice", name, *map(graph.numbers, (first, end, place, step)))
         else:
             name = graph.node("Gather", name, graph.numbers(item), axis=place)
             dropped.append(place)

@@ -68,7 +68,6 @@ def computed(kind: str, values: list[Any], named: dict[str, Any]) -> Any:
 
 
 def _product(x: Any, y: Any) -> Any:
-    """Return the product of two sizes, of which some may not be known."""
     if isinstance(x, (int, np.integer)) and isinstance(y, (int, np.integer)):
         return int(x) * int(y)
     return y if x == 1 else x if y == 1 else None

@@ -1,7 +1,4 @@
-"""What stands for a value of an ONNX model while it is loaded: rows of sequences, or a shape that only a run tells.
-
-Other values are Variables, and NumPy arrays if they are constant.
-"""
+"""Values of an ONNX model that is loaded: rows of sequences, shapes, Variables, and NumPy arrays of constants."""
 
 from __future__ import annotations
 
