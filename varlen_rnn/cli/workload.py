@@ -8,15 +8,14 @@ from varlen_rnn import data, nn, no_grad, optim
 from varlen_rnn.baselines import Padded
 from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
+from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.init_memories import init_memories
 from varlen_rnn.ops.sequence.pool import sequence_pool
-from varlen_rnn.ops.sequence.reverse import sequence_reverse
 from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
 from varlen_rnn.ops.sequence.slice import sequence_slice
-from varlen_rnn.ops.sequence.softmax import sequence_softmax
 from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len

@@ -43,10 +43,9 @@ from varlen_rnn.nn.losses import (
 from varlen_rnn.ops.activations import elu, gelu, relu, sigmoid, silu, softplus, tanh
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
-from varlen_rnn.ops.layer_norm import layer_norm
+from varlen_rnn.ops.last_axis import layer_norm, log_softmax
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
-from varlen_rnn.ops.softmax import log_softmax
 from varlen_rnn.runtime.device import host_numbers
 from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import FLOATS

@@ -85,3 +85,8 @@ def per_output_element(inputs, outputs, **attrs):
 def per_input_element(inputs, outputs, **attrs):
     """1 operation per element of the first input."""
     return size(inputs[0])
+
+
+def per_taken_element(inputs, outputs, **attrs):
+    """1 operation per element of the rows that were taken."""
+    return size(inputs[2])

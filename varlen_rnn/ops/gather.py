@@ -1,19 +1,25 @@
-"""Rows at positions that a Variable of integers holds.  The result has the LoD of this Variable."""
+"""Rows at positions that a Variable of integers holds; the result has the LoD of this Variable."""
 
 import math
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError
-from varlen_rnn.kernels.rows import scatter_add_rows
-from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.rows import mark, scatter_add_rows
+from varlen_rnn.ops.cost import nothing, per_taken_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
-from varlen_rnn.runtime.device import as_operand, zeros
-from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_tensor
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import as_operand, empty, zeros
+from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
+from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
+
+_INT64 = np.dtype(np.int64)
+_MOST_CLASSES = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
 @operator(cost=nothing, rows=beside("each", 0))
@@ -27,7 +33,7 @@ def _places(x, index):
 
 
 @gather.infer
-def _infer(x, index):
+def _infer_gather(x, index):
     check_tensor("gather", "x", x)
     if not x.shape:
         raise ShapeError("gather, x", expected="rows", got="a single number")
@@ -39,12 +45,7 @@ def _infer(x, index):
     return TensorSpec((*index.shape, *x.shape[1:]), x.dtype, index.lod_level)
 
 
-def _additions(inputs, outputs):
-    """1 operation per element of the rows that were taken."""
-    return size(inputs[2])
-
-
-@gather.backward("x", cost=_additions)
+@gather.backward("x", cost=per_taken_element)
 def _gather_grad(x, index, d_out):
     flat, width = _places(x, index), math.prod(x.shape[1:])
     data = zeros(x.shape, x.data)
@@ -53,14 +54,86 @@ def _gather_grad(x, index, d_out):
 
 
 @_gather_grad.infer
-def _infer_grad(x, index, d_out):
+def _infer_gather_grad(x, index, d_out):
     check_float("gather_grad", x=x)
-    check_like("gather_grad", "d_out", d_out, _infer(x, index))
+    check_like("gather_grad", "d_out", d_out, _infer_gather(x, index))
     return x
 
 
 @gather.examples
-def _examples(rng):
+def _gather_examples(rng):
     yield [rows(rng, 3), np.array([[1, -1], [5, 1]])], {}
     yield [rng.standard_normal(4), rows(rng).like(rng.integers(-4, 4, 6).astype(np.int32))], {}
     yield [rng.integers(0, 9, (4, 2)), np.array(2)], {}
+
+
+@operator(cost=nothing, rows=beside("each", 1))
+def embedding(ids, table, padding_idx: int | None, sparse: bool):
+    """Return the row of a table for each id; the row `padding_idx` gets no gradient."""
+    flat = _checked_ids(ids, len(table.data))
+    return ids.like(rows_at(table.data, flat).reshape(*ids.shape, table.shape[1]))
+
+
+def _checked_ids(ids, height):
+    return indices("embedding, ids", ids, height, "id", ", the rows of the table")
+
+
+@embedding.infer
+def _infer_embedding(ids, table, padding_idx, sparse):
+    check_integer("embedding", ids=ids)
+    check_tensor("embedding", "table", table)
+    check_rank("embedding", "table", table, 2)
+    return TensorSpec((*ids.shape, table.shape[1]), table.dtype, ids.lod_level)
+
+
+@embedding.backward("table", cost=per_taken_element)
+def _embedding_grad(ids, table, d_out, padding_idx, sparse):
+    """Return the gradient of the table, as SelectedRows if `sparse`, otherwise dense."""
+    flat = _checked_ids(ids, len(table.data))  # checked again, because the caller may have changed the ids since
+    values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
+    if padding_idx is not None:  # the padding row gets no gradient, neither sparse nor dense
+        kept = flat != padding_idx
+        flat, values = flat[kept], rows_at(values, np.flatnonzero(kept))
+    if sparse:
+        return SelectedRows.wrap(flat, values, len(table.data))
+    dense = zeros(table.shape, table.data)
+    scatter_add_rows(values, flat, dense)
+    return LoDTensor.wrap(dense)
+
+
+@_embedding_grad.infer
+def _infer_embedding_grad(ids, table, d_out, padding_idx, sparse):
+    check_float("embedding_grad", table=table)
+    check_like("embedding_grad", "d_out", d_out, _infer_embedding(ids, table, padding_idx, sparse))
+    return table._replace(kind=SELECTED_ROWS) if sparse else table
+
+
+@embedding.examples
+def _embedding_examples(rng):
+    ids, table = np.array([1, 1, 4]), rng.standard_normal((5, 2))
+    for sparse in (False, True):
+        yield [ids, table], {"padding_idx": None, "sparse": sparse}
+    yield [ids, np.arange(10).reshape(5, 2)], {"padding_idx": None, "sparse": False}
+
+
+@operator(cost=nothing, rows="each", gradient=False)
+def one_hot(ids, num_classes: int):
+    """Return, for each id, `num_classes` integers: 1 at the id, and 0 elsewhere."""
+    flat = indices("one_hot, ids", ids, num_classes, "id", ", the number of classes")
+    out = empty((len(flat), num_classes), ids.data, _INT64)
+    mark(flat, out)
+    return ids.like(out.reshape(*ids.shape, num_classes))
+
+
+@one_hot.infer
+def _infer_one_hot(ids, num_classes):
+    check_integer("one_hot", ids=ids)
+    if not 0 <= num_classes <= _MOST_CLASSES:
+        raise OutOfRangeError("one_hot, num_classes", expected=f"0 to {_MOST_CLASSES}", got=num_classes)
+    return TensorSpec((*ids.shape, num_classes), _INT64, ids.lod_level)
+
+
+@one_hot.examples
+def _one_hot_examples(rng):
+    yield [rows(rng).like(rng.integers(0, 4, 6))], {"num_classes": 4}
+    yield [rng.integers(0, 4, (2, 3))], {"num_classes": 5}

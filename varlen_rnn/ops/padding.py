@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.ops.cost import nothing, per_taken_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
 from varlen_rnn.rows.lod import LoD, LoDTensor
@@ -49,12 +49,7 @@ def _stay(places, height):
     return len(places) == height and np.array_equal(places, np.arange(height))
 
 
-def _additions(inputs, outputs):
-    """1 operation per element of the rows that were taken."""
-    return size(inputs[2])
-
-
-@take_rows.backward("x", cost=_additions)
+@take_rows.backward("x", cost=per_taken_element)
 def _take_rows_grad(x, index, d_out):
     places = _places(index, len(x.data))
     return x.like(d_out.data if _stay(places, len(x.data)) else rows_taken_grad(d_out.data, places, len(x.data)))

@@ -1,27 +1,33 @@
-"""Sums, means and extremes of all elements, or over an axis.  The LoD is kept unless the axis is the rows."""
+"""Sums, means, extremes, running sums and the largest elements, of all or along an axis.
+
+The LoD is kept unless the axis is the rows.
+"""
 
 import numpy as np
 
-from varlen_rnn.errors import ShapeError
+from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.kernels.arithmetic import divide, maximum, multiply
 from varlen_rnn.kernels.copies import full, spread
-from varlen_rnn.kernels.reductions import max_over, min_over, share_among_equal, sum_over
+from varlen_rnn.kernels.largest import put_along, top
+from varlen_rnn.kernels.reductions import argmax_over, max_over, min_over, running_sums, share_among_equal, sum_over
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
+from varlen_rnn.runtime.device import zeros
 from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_COUNTS = np.dtype(np.int64)  # of bools and integers, which `Variable.sum` converts before
+_INT64 = np.dtype(np.int64)
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 @operator(cost=per_input_element, rows="each")
 def reduce_sum(x, axis: int | None, keepdims: bool):
     """Return the sum of all elements, or over an axis; the LoD is kept unless the axis is the rows."""
-    return LoDTensor.wrap(_sum(x, axis, keepdims), _lod_after(x, axis))
+    return LoDTensor.wrap(_reshaped(sum_over, x, axis, keepdims), _lod_after(x, axis))
 
 
 @operator(cost=per_input_element, rows="each")
@@ -29,9 +35,9 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     """Return the mean of all elements, or over an axis; if there are none, return `of_nothing`, by default NaN."""
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
-        data = divide(_sum(x, axis, keepdims), x.dtype.type(count))
+        data = divide(_reshaped(sum_over, x, axis, keepdims), x.dtype.type(count))
     else:
-        data = full(shape_after(x, axis, keepdims), of_nothing, x.data)
+        data = full(_shape_after(x, axis, keepdims), of_nothing, x.data)
     return LoDTensor.wrap(data, _lod_after(x, axis))
 
 
@@ -40,16 +46,12 @@ reduce_sum.op.divisor = lambda x, axis, keepdims: None
 reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
 
 
-def _sum(x, axis, keepdims):
-    return _reshaped(sum_over, x, axis, keepdims)
-
-
 def _reshaped(reduce, x, axis, keepdims):
     """Return `reduce(array, axis)`, with an axis of size 1 for each axis that is reduced if `keepdims`."""
-    return reduce(x.data, axis if axis is None else axis % x.data.ndim).reshape(shape_after(x, axis, keepdims))
+    return reduce(x.data, axis if axis is None else axis % x.data.ndim).reshape(_shape_after(x, axis, keepdims))
 
 
-def shape_after(x, axis, keepdims):
+def _shape_after(x, axis, keepdims):
     """Return the shape after a reduction."""
     kept = (1,) if keepdims else ()
     if axis is None:
@@ -64,7 +66,7 @@ def _lod_after(x, axis):
 
 @reduce_sum.infer
 def _infer_sum(x, axis, keepdims):
-    if x.dtype != _COUNTS:
+    if x.dtype != _INT64:  # as `Variable.sum` converts bools and integers
         return _infer(x, axis, keepdims)
     check_tensor("reduce", "x", x)
     return _reduced(x, axis, keepdims)
@@ -127,7 +129,7 @@ def _min_grad(x, out, d_out, axis, keepdims):
 
 def _shared(x, out, d_out, axis, keepdims):
     axis = axis if axis is None else axis % x.data.ndim
-    shape = () if axis is None else shape_after(x, axis, keepdims=True)
+    shape = () if axis is None else _shape_after(x, axis, keepdims=True)
     return x.like(share_among_equal(x.data, out.data.reshape(shape), d_out.data.reshape(shape), axis))
 
 
@@ -165,15 +167,14 @@ def _examples_of_sum(rng):
 
 
 def _rows_of_grad(specs, axes, axis, keepdims, scale):
-    return (
-        "each" if (axes[0] is None) == (axes[1] is None) else None
-    )  # otherwise rows were added, and a mean depends on their number
+    # Otherwise rows were added, and a mean depends on their number.
+    return "each" if (axes[0] is None) == (axes[1] is None) else None
 
 
 @operator(cost=nothing, rows=_rows_of_grad)
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
     """Return the gradient of a sum or mean: the result's gradient at every element, divided by the count for a mean."""
-    data = d_y.data if axis is None else d_y.data.reshape(shape_after(x, axis, keepdims=True))
+    data = d_y.data if axis is None else d_y.data.reshape(_shape_after(x, axis, keepdims=True))
     factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
     return x.like(spread(data if factor is None else multiply(data, factor), x.shape))
 
@@ -187,9 +188,6 @@ def _infer_grad(x, d_y, axis, keepdims, scale):
 @reduce_grad.examples
 def _examples_of_grad(rng):
     yield [rows(rng, 3), rng.standard_normal(3)], {"axis": 0, "keepdims": False, "scale": True}
-
-
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 @operator(cost=per_input_element)
@@ -221,3 +219,106 @@ def _grad_of_weighted(inputs, outputs, d_outputs):
 
 
 weighted_mean.op.divisor = lambda x, weight: weight.data.item()
+
+
+def _check_axis(op, x, axis):
+    check_tensor(op, "x", x)
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ShapeError(f"{op}, axis", expected=f"an axis of shape {x.shape}", got=axis)
+
+
+@operator(cost=per_input_element, rows="each")
+def argmax(x, axis: int | None, keepdims: bool):
+    """Return the index of the largest element, of all or along an axis; of equal elements, the first index."""
+    found = argmax_over(x.data, axis if axis is None else axis % x.data.ndim)
+    return LoDTensor.wrap(found.reshape(_shape_after(x, axis, keepdims)), _lod_after(x, axis))
+
+
+@argmax.infer
+def _infer_argmax(x, axis, keepdims):
+    check_tensor("argmax", "x", x)
+    if axis is not None:
+        _check_axis("argmax", x, axis)
+    if 0 in (x.shape if axis is None else (x.shape[axis],)):
+        raise ShapeError("argmax, x", expected="at least one element", got=f"shape {x.shape}")
+    return _reduced(x, axis, keepdims)._replace(dtype=_INT64)
+
+
+@argmax.examples
+def _examples_of_argmax(rng):
+    for axis in (None, 0, -1):
+        for keepdims in (False, True):
+            yield [rows(rng, 3)], {"axis": axis, "keepdims": keepdims}
+
+
+@operator(outputs=("values", "indices"), cost=per_input_element, rows="each")
+def topk(x, k: int, axis: int):
+    """Return the `k` largest elements along an axis, the largest first, and their indices."""
+    lod = _lod_after(x, axis)
+    return tuple(LoDTensor.wrap(out, lod) for out in top(x.data, k, axis % x.data.ndim))
+
+
+@topk.infer
+def _infer_topk(x, k, axis):
+    _check_axis("topk", x, axis)
+    if k < 1 or k > x.shape[axis] != -1:
+        raise ShapeError("topk, k", expected=f"1 to {x.shape[axis]}, the size of the axis", got=k)
+    axis %= len(x.shape)
+    values = TensorSpec((*x.shape[:axis], k, *x.shape[axis + 1 :]), x.dtype, x.lod_level if axis else 0)
+    return values, values._replace(dtype=_INT64)
+
+
+@topk.backward("x", aliases={"d_y": "d_values"})
+def _topk_grad(x, indices, d_y, k, axis):
+    data = zeros(x.shape, x.data)
+    if d_y is not None:
+        put_along(d_y.data, indices.data, axis % x.data.ndim, data)
+    return x.like(data)
+
+
+@_topk_grad.infer
+def _infer_topk_grad(x, indices, d_y, k, axis):
+    values, places = _infer_topk(x, k, axis)
+    check_float("topk_grad", x=x)
+    check_like("topk_grad", "indices", indices, places)
+    if d_y is not None:
+        check_like("topk_grad", "d_y", d_y, values)
+    return x
+
+
+@topk.examples
+def _examples_of_topk(rng):
+    yield [rows(rng, 5)], {"k": 2, "axis": -1}
+    yield [rows(rng, 3)], {"k": 4, "axis": 0}
+    yield [rng.standard_normal((2, 3, 2))], {"k": 3, "axis": 1}
+
+
+def _rows_of_cumsum(specs, axes, axis):
+    return "each" if axes[0] != axis % len(specs[0].shape) else None
+
+
+@operator(rows=_rows_of_cumsum)
+def cumsum(x, axis: int):
+    """Return cumulative sums along an axis other than the rows of sequences."""
+    return x.like(running_sums(x.data, axis))
+
+
+@cumsum.infer
+def _infer_cumsum(x, axis):
+    check_float("cumsum", x=x)
+    _check_axis("cumsum", x, axis)
+    if x.lod_level and axis % len(x.shape) == 0:
+        hint = "of all rows, whatever their sequences: cumsum of rows without a LoD"
+        raise LoDError("cumsum, axis", expected="features of rows with a LoD", got="the rows", hint=hint)
+    return x
+
+
+@cumsum.backward("x", aliases={"d_y": "d_out"})
+def _cumsum_grad(x, d_y, axis):
+    return x.like(running_sums(d_y.data, axis, backwards=True))
+
+
+@cumsum.examples
+def _cumsum_examples(rng):
+    yield [rows(rng, 3)], {"axis": -1}
+    yield [rng.standard_normal((4, 2))], {"axis": 0}

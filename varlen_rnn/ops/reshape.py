@@ -1,10 +1,11 @@
-"""Reshape.  The LoD is kept if the first axis still holds the rows."""
+"""Elements in another shape, and the exchange of two axes; both keep the LoD if they keep the rows."""
 
 import math
 
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
+from varlen_rnn.kernels.copies import exchanged
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -33,10 +34,12 @@ def reshape(x, shape: tuple[int, ...]):
         data = x.data.reshape(shape)
     except (ValueError, TypeError) as error:
         raise ShapeError("reshape", expected=f"a shape of {x.data.size} elements", got=shape) from error
-    return LoDTensor.wrap(data, x.structure if x.structure is not NO_LOD and _keeps_rows(x.shape, shape) else NO_LOD)
+    return LoDTensor.wrap(
+        data, x.structure if x.structure is not NO_LOD and _keeps_rows_of_reshape(x.shape, shape) else NO_LOD
+    )
 
 
-def _keeps_rows(old, new):
+def _keeps_rows_of_reshape(old, new):
     """Return whether a new shape keeps the number of rows and the number of elements of a row."""
     same_size = len(new) > 0 and -1 not in (*old[1:], *new[1:]) and math.prod(old[1:]) == math.prod(new[1:])
     return same_size and new[0] in (-1, old[0])
@@ -47,12 +50,18 @@ def _infer_reshape(x, shape):
     check_tensor("reshape", "x", x)
     if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
         raise ShapeError("reshape", expected="sizes, one of them -1 at most", got=shape)
-    if list(shape).count(-1) > 1 and _keeps_rows(x.shape, shape) is False:
+    if list(shape).count(-1) > 1 and _keeps_rows_of_reshape(x.shape, shape) is False:
         raise ShapeError("reshape", expected="one -1 at most", got=shape)
-    if x.lod_level and x.shape[0] == -1 and shape and shape[0] != -1 and _keeps_rows(x.shape, (-1, *shape[1:])):
+    if (
+        x.lod_level
+        and x.shape[0] == -1
+        and shape
+        and shape[0] != -1
+        and _keeps_rows_of_reshape(x.shape, (-1, *shape[1:]))
+    ):
         hint = "give -1 for the rows: a run tells how many there are"
         raise ShapeError("reshape", expected="-1 first, for rows with a LoD", got=tuple(shape), hint=hint)
-    keeps = len(x.shape) > 0 and _keeps_rows(x.shape, shape)
+    keeps = len(x.shape) > 0 and _keeps_rows_of_reshape(x.shape, shape)
     shape = list(map(int, shape))
     if -1 in shape and (keeps or -1 not in x.shape):
         shape[shape.index(-1)] = x.shape[0] if keeps else math.prod(x.shape) // max(1, -math.prod(shape))
@@ -67,6 +76,47 @@ def _reshape_grad(x, d_y, shape):
 
 
 @reshape.examples
-def _examples(rng):
+def _reshape_examples(rng):
     yield [rows(rng, 3)], {"shape": (3, 6)}
     yield [rows(rng, 4)], {"shape": (-1, 2, 2)}
+
+
+@operator(cost=nothing, rows="each")
+def transpose(x, axis0: int, axis1: int):
+    """Return `x` with two axes exchanged."""
+    return LoDTensor.wrap(exchanged(x.data, axis0, axis1), _lod_after(x, axis0, axis1))
+
+
+def _lod_after(x, axis0, axis1):
+    lod, moved = x.structure, {axis0 % len(x.shape), axis1 % len(x.shape)}
+    if len(moved) == 1 or lod.axis not in moved:
+        return lod
+    return lod.along(1 - lod.axis) if not lod.num_levels and moved == {0, 1} else NO_LOD
+
+
+def _keeps_first(x, axis0, axis1):
+    rank = len(x.shape)
+    return axis0 % rank == axis1 % rank or (axis0 % rank > 0 and axis1 % rank > 0)
+
+
+@transpose.infer
+def _infer(x, axis0, axis1):
+    check_tensor("transpose", "x", x)
+    for name, axis in (("axis0", axis0), ("axis1", axis1)):
+        if not -len(x.shape) <= axis < len(x.shape):
+            raise ShapeError(f"transpose, {name}", expected=f"an axis of shape {x.shape}", got=axis)
+    shape = list(x.shape)
+    shape[axis0], shape[axis1] = shape[axis1], shape[axis0]
+    return TensorSpec(tuple(shape), x.dtype, x.lod_level if _keeps_first(x, axis0, axis1) else 0)
+
+
+@transpose.backward("x", aliases={"d_y": "d_out"}, cost=nothing)
+def _transpose_grad(x, d_y, axis0, axis1):
+    return x.like(exchanged(d_y.data, axis0, axis1))
+
+
+@transpose.examples
+def _transpose_examples(rng):
+    yield [rows(rng, 2, 3)], {"axis0": 1, "axis1": -1}
+    yield [rows(rng, 3)], {"axis0": 0, "axis1": 1}
+    yield [rng.standard_normal((2, 3, 4))], {"axis0": -1, "axis1": 0}

@@ -7,7 +7,7 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.copies import full
-from varlen_rnn.ops.draws import mask_of_rows, mask_of_sequences
+from varlen_rnn.ops.dropout import mask_of_rows, mask_of_sequences
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.lod import levels_of

@@ -1,4 +1,4 @@
-"""Convolution along each sequence of the last level: every row becomes the product of a window of rows with a weight.
+"""Convolution and lookahead along each sequence of the last level: a row becomes a function of a window of rows.
 
 The rows of a window are neighbours in memory, so products read most windows in place.  Windows that reach beyond their
 sequence are copied, a block of them at a time, with padding where there is no row.  A row of the result depends only on
@@ -10,7 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
+from varlen_rnn.kernels import windows
+from varlen_rnn.kernels.arithmetic import multiply
 from varlen_rnn.kernels.copies import assign
+from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
@@ -72,7 +75,7 @@ def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, p
     """
     weight, bias, padding = (None if given is None else as_operand(given.data) for given in (weight, bias, padding))
     window, offsets = Window.of(filter_size, padding_start), levels_of(x.structure)[-1]
-    return x.like(_products(as_operand(x.data), offsets, window, weight, bias, padding))
+    return x.like(_products_of_conv(as_operand(x.data), offsets, window, weight, bias, padding))
 
 
 class Window(NamedTuple):
@@ -97,7 +100,7 @@ class Window(NamedTuple):
         return self.up + max(0, self.start + self.taps - 1)
 
 
-def _products(x, offsets, window, weight, bias=None, padding=None):
+def _products_of_conv(x, offsets, window, weight, bias=None, padding=None):
     """Return the products of all windows of rows with a weight."""
     out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
     if 2 * len(edges) >= len(x) or on_device(x):
@@ -141,7 +144,7 @@ def _places(offsets, window, rows, taps):
 
 
 @sequence_conv.infer
-def _infer(x, weight, bias, padding, filter_size, padding_start):
+def _infer_conv(x, weight, bias, padding, filter_size, padding_start):
     given = {"bias": bias, "padding": padding}
     check_float("sequence_conv", x=x, weight=weight, **{name: spec for name, spec in given.items() if spec})
     window = _check_window("sequence_conv", x, weight, filter_size, padding_start)
@@ -195,7 +198,7 @@ def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None
     start, taps = Window.of(filter_size, padding_start)
     turned = as_operand(_turned(as_operand(weight.data), taps)[::-1]).reshape(-1, len(weight.data) // taps)
     offsets = levels_of(d.structure)[-1]
-    return d.like(_products(as_operand(d.data), offsets, Window(1 - start - taps, taps), turned))
+    return d.like(_products_of_conv(as_operand(d.data), offsets, Window(1 - start - taps, taps), turned))
 
 
 def _turned(weight, taps):
@@ -278,7 +281,7 @@ def _infer_padding_grad(d, weight, padding, filter_size, padding_start):
 
 
 @sequence_conv.examples
-def _examples(rng):
+def _conv_examples(rng):
     for filter_size, padding_start in ((3, None), (1, 0), (2, 1), (4, -5), (3, -1), (7, -3)):
         window = Window.of(filter_size, padding_start)
         weight, bias = rng.standard_normal((2 * filter_size, 3)), rng.standard_normal(3)
@@ -288,3 +291,73 @@ def _examples(rng):
     for lod in TROUBLES:
         yield [rows(rng, 2, lod=lod), weight, None, padding], constants
         yield [rows(rng, 2, lod=lod), weight, None, None], constants
+
+
+def _products_of_row_conv(inputs, outputs):
+    """2 operations per element of each window."""
+    return 2 * size(inputs[0]) * known(inputs[1].shape[0])
+
+
+@operator(cost=_products_of_row_conv, rows=beside("sequence", 1))
+def row_conv(x, weight):
+    """Return, for each row t, the sum over k of `weight[k] * x[t + k]`, as far as its sequence has rows.
+
+    Parameters
+    ----------
+    x : Variable or LoDTensor, shape `(rows, features)`
+        float32 or float64, with at least one level; the sequences are taken from the last level.
+    weight : Variable or array, shape `(future_context_size + 1, features)`
+
+    Returns
+    -------
+    Variable like `x`, with its LoD
+
+    Examples
+    --------
+    >>> x = LoDTensor(np.array([[1.0], [2.0], [3.0]]), [[0, 2, 3]])
+    >>> np.asarray(row_conv(x, np.array([[1.0], [10.0]]))).ravel()
+    array([21.,  2.,  3.])
+
+    Source: the operator `row_conv` of PaddlePaddle Fluid, the row convolution of Deep Speech 2 (Amodei et al., 2016);
+    a padded batch goes through `sequence_unpad` first.
+    """
+    return x.like(_convolved(x, x.structure, weight, 1))
+
+
+def _convolved(x, lod, weight, direction):
+    data, offsets = as_operand(x.data), levels_of(lod)[-1]
+    out = empty(data.shape, data)
+    windows.row_conv(data, offsets, as_operand(weight.data), direction, out)
+    return out
+
+
+@row_conv.infer
+def _infer_row_conv(x, weight):
+    check_float("row_conv", x=x, weight=weight)
+    check_lod_level("row_conv", "x", x)
+    check_rank("row_conv", "x", x, 2)
+    check_shape("row_conv", "weight", weight, (-1, x.shape[1]))
+    if weight.shape[0] == 0:
+        raise ShapeError("row_conv, weight", expected="at least one row", got=f"shape {weight.shape}")
+    return x
+
+
+@row_conv.backward("x", "weight", cost=_products_of_row_conv)
+def _row_conv_grad(x, weight, d_out):
+    offsets = levels_of(x.structure)[-1]
+    d_rows, rows = as_operand(d_out.data), as_operand(x.data)
+    # The number of rows from each row to the end of its sequence.
+    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))
+    d_weight = empty(weight.shape, weight.data)
+    for k in range(len(d_weight)):
+        at = np.flatnonzero(left > k)
+        assign(sum_over(multiply(rows_at(d_rows, at), rows_at(rows, at + k)), 0), d_weight[k])
+    return x.like(_convolved(d_out, x.structure, weight, -1)), LoDTensor.wrap(d_weight)
+
+
+@row_conv.examples
+def _row_conv_examples(rng):
+    for context in (1, 2, 5):
+        yield [rows(rng, 3), rng.standard_normal((context, 3))], {}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), rng.standard_normal((2, 2))], {}

@@ -1,9 +1,12 @@
-"""Layer normalisation over the last axis.  The result keeps the LoD."""
+"""Functions along the last axis: the logarithm of the softmax, and layer normalisation.  The result keeps the LoD.
+
+The softmax and losses over classes are computed from the logarithm.
+"""
 
 import math
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.kernels import norms
+from varlen_rnn.errors import OutOfRangeError, ShapeError, over_last_axis
+from varlen_rnn.kernels import norms, softmax
 from varlen_rnn.kernels.arithmetic import multiply
 from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.reductions import sum_over
@@ -14,6 +17,32 @@ from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.checks import check_float, check_like, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import apply
+
+
+@operator(rows=of_vectors, onnx="LogSoftmax")
+def log_softmax(x):
+    """Return the logarithm of the softmax over the last axis."""
+    return x.like(softmax.log_softmax(x.data))
+
+
+log_softmax.examples(lambda rng: [([rows(rng, 3)], {})])
+
+
+@log_softmax.infer
+def _infer_log_softmax(x):
+    check_float("log_softmax", x=x)
+    if not x.shape or x.shape[-1] == 0:
+        raise ShapeError("log_softmax, x", expected="at least one class", got=f"shape {x.shape}")
+    return x
+
+
+@log_softmax.backward("x", aliases={"y": "out", "d_y": "d_out"})
+def _log_softmax_grad(x, y, d_y):
+    total = sum_over(d_y.data, d_y.data.ndim - 1).reshape(*x.shape[:-1], 1)
+    return x.like(softmax.log_softmax_grad(y.data, d_y.data, total))
+
+
+log_softmax = over_last_axis(log_softmax)
 
 
 @operator(rows=of_vectors)
