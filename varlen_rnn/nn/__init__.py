@@ -64,7 +64,7 @@ __all__ = [
     "weight_norm",
 ]
 
-if not TYPE_CHECKING:  # Hidden, because type checkers would accept any name.
+if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
 
     def __getattr__(name):
         raise elsewhere.missing_name(__name__, name)

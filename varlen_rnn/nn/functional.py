@@ -599,7 +599,7 @@ def check_padding_idx(padding_idx: int, height: int) -> int:
     """Return the index of a table's row from 0, given one that may be negative; raise if there is no such row."""
     padding_idx = check_int(padding_idx, "padding_idx")
     if not -height <= padding_idx < height:
-        raise OutOfRangeError("padding_idx", expected=f"less than {height}", got=padding_idx)
+        raise OutOfRangeError("padding_idx", expected=f"{-height} to {height - 1}", got=padding_idx)
     return padding_idx % height
 
 

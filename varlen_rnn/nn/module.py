@@ -209,7 +209,7 @@ class Module:
     add_module, apply = Elsewhere("self.name = module"), Elsewhere("for module in model.modules(): ...")
     normalised: tuple[str, ...] = ()  # names of parameters that `weight_norm` computes from `{name}_v` and `{name}_g`
 
-    if not TYPE_CHECKING:  # Hidden, because type checkers would accept any attribute name, and refuse another `stream`.
+    if not TYPE_CHECKING:  # Hidden from type checkers, which would accept any attribute, and refuse another `stream`.
         stream = Elsewhere("model.lstm.stream() for the recurrent layer inside, and model.head(stream(row)) after it")
 
         def __getattr__(self, name):

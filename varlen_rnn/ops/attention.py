@@ -91,14 +91,15 @@ def check_window(op, left, right):
     """Raise unless the limits of a window are rows, or None."""
     for name, limit in (("left", left), ("right", right)):
         if limit is not None and not -attention.UNLIMITED <= limit <= attention.UNLIMITED:
-            raise OutOfRangeError(f"{op}, {name}", expected="rows", got=limit)
+            raise OutOfRangeError(f"{op}, {name}", expected=f"at most {attention.UNLIMITED} rows", got=limit)
 
 
 @attend.backward("query", "key", "value", cost=_cost_of_grad)
 def _backward(query, key, value, out, sums, d_out, scale, left, right):
     q, k, v, offsets = _operands(query, key, value, _NAME)
-    if sums.shape != (2, _constants(query, scale, left, right)[0], len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_NAME}_grad, sums", expected="the result of the operator", got=sums.shape)
+    expected = 2, _constants(query, scale, left, right)[0], len(q)
+    if sums.shape != expected or out.shape != d_out.shape:
+        raise ShapeError(f"{_NAME}_grad, sums", expected=f"the operator's, of shape {expected}", got=sums.shape)
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     found = attention.backward(q, k, v, *given, *offsets, *_constants(query, scale, left, right))
     return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
@@ -166,7 +167,9 @@ def _infer_additive(query, key, value, weight, left, right):
 def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
     q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
     if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
-        raise ShapeError(f"{_ADDITIVE}_grad, sums", expected="the result of the operator", got=sums.shape)
+        raise ShapeError(
+            f"{_ADDITIVE}_grad, sums", expected=f"the operator's, of shape {(2, 1, len(q))}", got=sums.shape
+        )
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     left, right = _window(left, right)
     found = attention.backward(q, k, v, *given, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))

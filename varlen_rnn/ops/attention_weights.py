@@ -114,7 +114,7 @@ def _cost_of_grad(inputs, outputs, **attrs):
 def _backward(query, key, out, d_out, left, right):
     of_pairs, parts = _parts(query, key)
     if len(out.data) != of_pairs[-1] or d_out.shape != out.shape:
-        raise ShapeError(f"{_NAME}_grad, out", expected="the result of the operator", got=out.shape)
+        raise ShapeError(f"{_NAME}_grad, out", expected=f"the operator's, {of_pairs[-1]} pairs", got=out.shape)
     weights, d_weights = as_operand(flat(out.data)), as_operand(flat(d_out.data))
     scale = query.dtype.type(query.shape[2] ** -0.5)
     if on_device(weights):

@@ -24,7 +24,7 @@ _NONE = read_only(np.empty(0, np.int64))
 
 
 def mask_of_rows(x, units, p, below, others):
-    """Return `below` with probability `p`, otherwise `others`, for each of `units` columns of each row of `x`.
+    """Draw a mask of `(rows, units)`: `below` with probability `p`, otherwise `others`.
 
     Parameters
     ----------

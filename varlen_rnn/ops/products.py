@@ -177,12 +177,12 @@ def _infer(x, y):
             got = f"shape {desc.shape}"
             raise ShapeError(f"batched_matmul, {name}", expected="matrices", got=got, hint="reshape a vector to one")
     if x.shape[-1] != y.shape[-2] and -1 not in (x.shape[-1], y.shape[-2]):
-        raise ShapeError("batched_matmul", expected="the columns of x as the rows of y", got=f"{x.shape} and {y.shape}")
+        expected = f"{x.shape[-1]} rows of y, as x has columns"
+        raise ShapeError("batched_matmul", expected=expected, got=f"{x.shape} and {y.shape}")
     before = broadcast_shape("batched_matmul", x.shape[:-2], y.shape[:-2])
     if not before:
-        raise ShapeError(
-            "batched_matmul", expected="a batch of matrices", got=f"{x.shape} and {y.shape}", hint="matmul"
-        )
+        got = f"{x.shape} and {y.shape}"
+        raise ShapeError("batched_matmul", expected="a batch of matrices", got=got, hint="matmul")
     level = max(desc.lod_level for desc in (x, y) if len(desc.shape) == len(before) + 2)
     return TensorSpec((*before, x.shape[-2], y.shape[-1]), x.dtype, level)
 

@@ -347,7 +347,7 @@ class SequentialLR(LRScheduler):
         self._milestones = [check_int(step, "milestones", 1) for step in check_list(milestones, "milestones")]
         rising = all(a < b for a, b in zip(self._milestones, self._milestones[1:], strict=False))
         if len(self._schedulers) != len(self._milestones) + 1 or not rising:
-            expected = "rising steps, one less than the schedules"
+            expected = f"{len(self._schedulers) - 1} rising steps, one less than the schedules"
             raise ShapeError("milestones", expected=expected, got=shown(milestones))
         super().__init__(optimizer)
 

@@ -167,7 +167,7 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
         got = f"{cond_vars}, {body_vars}, {next_vars}"
         raise ProgramError(_NAME, expected="as many variables before a turn as after it", got=got)
     if len(x) != middle + len(body_captured):
-        raise ProgramError(_NAME, expected="an input for each value that the blocks read", got=f"{len(x)} inputs")
+        raise ProgramError(_NAME, expected=f"{middle + len(body_captured)} inputs, as the blocks read", got=len(x))
     _check_taken(cond.nested, (*cond_vars, *cond_captured), (*likes, *x[len(likes) : middle]))
     _check_taken(body.nested, (*body_vars, *body_captured), (*likes, *x[middle:]))
     asked = cond.nested.spec(test)

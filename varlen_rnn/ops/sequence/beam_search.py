@@ -290,7 +290,7 @@ def _infer_decode(*steps, beam_size, end_id):
     name = "beam_search_decode"
     _check_end(name, end_id)
     if not steps or len(steps) % 2:
-        raise ShapeError(name, expected="as many steps of ids as of scores", got=f"{len(steps)} inputs")
+        raise ShapeError(name, expected="an even number of inputs, ids and scores of steps", got=len(steps))
     ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     for number, (of_step, its_scores) in enumerate(zip(ids, scores, strict=True)):
         check_integer(name, **{f"ids[{number}]": of_step})

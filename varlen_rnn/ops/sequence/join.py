@@ -77,7 +77,8 @@ def _split(joined, *like):
     """Split the result of `sequence_concat`, or its gradient, into the rows of each input."""
     offsets, *runs = _joined(like)
     if offsets[-1] != len(joined.data):
-        raise ShapeError("sequence_split, joined", expected="the rows of all sequences", got=f"shape {joined.shape}")
+        expected = f"{offsets[-1]} rows, those of all sequences"
+        raise ShapeError("sequence_split, joined", expected=expected, got=len(joined.data))
     return tuple(x.like(runs_taken(joined.data, *its)) for x, *its in zip(like, *runs, strict=True))
 
 
@@ -86,9 +87,8 @@ def _infer_split(joined, *like):
     whole = _infer(*like)
     check_moved("sequence_split", "joined", joined)
     if joined.dtype != whole.dtype or joined.shape[1:] != whole.shape[1:]:
-        raise ShapeError(
-            "sequence_split, joined", expected=f"rows of {whole.shape[1:]} {whole.dtype}", got=joined.shape
-        )
+        expected = f"rows of {whole.shape[1:]} {whole.dtype}"
+        raise ShapeError("sequence_split, joined", expected=expected, got=joined.shape)
     return list(like)
 
 
