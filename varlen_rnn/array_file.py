@@ -18,7 +18,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,40 +34,15 @@ _DTYPES = {short: np.dtype(name).newbyteorder("<") for name, short in _NAMES.ite
 _METADATA = "__metadata__"
 _ALIGNMENT = 8  # bytes, of the first array
 _PIECE = 2**20  # elements
-
-
-class _Place(NamedTuple):
-    """Where an array is in a file.
-
-    Attributes
-    ----------
-    dtype : data type
-    shape : tuple of int
-    begin, end : int
-        Bytes from the end of the header.
-    """
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+# The data type and the shape of an array, and the bytes from the end of the header at which it begins and ends.
+_Place = tuple[np.dtype, tuple[int, ...], int, int]
 
 
 def pieces(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
     """Return the content of a file as buffers of a few megabytes; each is valid until the next is taken.
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-        Of bools, integers, or floats of 16 to 64 bits; of any strides.  They are read when their pieces are taken.
-    metadata : dict of str to str
-
-    Raises
-    ------
-    TypeError
-        If an array has another data type; at once.
-    ValueError
-        If UTF-8 cannot encode a name; at once.
+    Arrays have bools, integers, or floats of 16 to 64 bits, and any strides; they are read when their pieces are taken.
+    At once, raise a TypeError if an array has another data type, and a ValueError if UTF-8 cannot encode a name.
     """
     unknown = [name for name, array in arrays.items() if array.dtype.name not in _NAMES]
     if unknown:
@@ -99,19 +74,9 @@ def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
 def read_arrays(source: StrPath | bytes, mmap: bool = False) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Return the metadata and the arrays of a file; an array that is mapped is read-only, and not in memory yet.
 
-    Parameters
-    ----------
-    source : path, or bytes
-        The file, or its content, which is copied.
-    mmap : bool
-        Whether to map the arrays of a file.
+    `source` is the file, or its content, which is copied.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError, TypeError, RecursionError
-        If it is not a whole safetensors file.
+    Raise a ValueError, TypeError or RecursionError if it is not a whole safetensors file.
 
     Examples
     --------
@@ -133,15 +98,17 @@ def read_arrays(source: StrPath | bytes, mmap: bool = False) -> tuple[dict[str, 
 
 
 def _read(file: BinaryIO, place: _Place, start: int) -> np.ndarray:
-    array = np.empty(place.shape, place.dtype)
-    file.seek(start + place.begin)
+    dtype, shape, begin, _ = place
+    array = np.empty(shape, dtype)
+    file.seek(start + begin)
     if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:  # type: ignore[attr-defined]
         raise ValueError("the file ends early")
     return array
 
 
 def _view(content: np.ndarray, place: _Place, start: int) -> np.ndarray:
-    array = content[start + place.begin : start + place.end].view(place.dtype).reshape(place.shape)
+    dtype, shape, begin, end = place
+    array = content[start + begin : start + end].view(dtype).reshape(shape)
     return array if array.flags.aligned else array.copy()  # the file of another writer
 
 
@@ -161,9 +128,9 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int
     places = {name: _place(name, entry) for name, entry in header.items()}
     end = 0
     for name, place in sorted(places.items(), key=lambda item: item[1][2:]):
-        if place.begin != end:
-            raise ValueError(f"{name!r} begins at byte {place.begin}, not behind the array before it, at {end}")
-        end = place.end
+        if place[2] != end:
+            raise ValueError(f"{name!r} begins at byte {place[2]}, not at {end}, behind the array before it")
+        end = place[3]
     if end != size - start:
         raise ValueError(f"{size - start} bytes of arrays, not the {end} of the header")
     return metadata, places, start
@@ -189,7 +156,7 @@ def _place(name: str, entry: object) -> _Place:
     begin, end = offsets
     if end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name!r} has {end - begin} bytes, which its shape has not")
-    return _Place(dtype, tuple(shape), begin, end)
+    return dtype, tuple(shape), begin, end
 
 
 def _are_counts(value: object) -> bool:

@@ -58,7 +58,6 @@ class InputError(ValueError):
 
 
 def _text(part: object) -> str:
-    """Return one part of a message as text of at most `_LONGEST` characters."""
     try:
         text = str(part)
     except Exception:  # an integer with too many digits to print, or an error in the object's own `__str__`
@@ -232,7 +231,7 @@ class CheckpointError(InputError):
 
 
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float, or raise an error with `name` unless it is a number for which `holds` is true."""
+    """Return `value` as a float; raise an error with `name` unless it is a number for which `holds` is true."""
     # A Variable is refused, because converting it to a float would lose its gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
@@ -312,10 +311,7 @@ def check_path(value: Any, name: str) -> str:
 
 
 def check_none(what: str, **given: object) -> None:
-    """Raise unless all `given` arguments are None.
-
-    NumPy passes such arguments, for example `out`, when `np.sum(variable)` calls a method of the Variable.
-    """
+    """Raise unless all `given` arguments, such as the `out` that `np.sum(variable)` passes to a method, are None."""
     for name, value in given.items():
         if value is not None:
             raise DTypeError(f"{what}, {name}", expected="None", got=value, hint="np.asarray(x) has the values")

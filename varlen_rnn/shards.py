@@ -45,21 +45,16 @@ def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
 def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
     """Return where a state has the rows of an array, from the whole array or from shards; None if it lacks some.
 
+    Raise if an array has another shape or data type; the error has `prefix` before the name.
+
     Parameters
     ----------
     arrays : dict of str to array
-    name : str
+    name, prefix : str
     shard : object with `rank`, `size` and `height`, or None
         Which rows of the whole array are asked for; None asks for the array.
     like : object with `shape` and `dtype`
         The rows that are asked for.
-    prefix : str
-        The text before the name in an error.
-
-    Raises
-    ------
-    CheckpointError
-        If an array has another shape or data type.
 
     Examples
     --------

@@ -23,16 +23,12 @@ def write_file(path, payload, durable=True):
     Parameters
     ----------
     path : path
-        If it is not a regular file but, for example, a pipe, the payload is written directly to it.
+        If it is not a regular file but, for example, a pipe, the payload is written directly to it.  An OSError names
+        the path, not the temporary file.
     payload : bytes, or iterator of buffers
         Buffers are written one after another, and may be used again for the next.
     durable : bool
         Whether to wait until the disk has stored the file and its name.
-
-    Raises
-    ------
-    OSError
-        If the path cannot be written; the error names `path`, not the temporary file.
 
     Examples
     --------
@@ -44,7 +40,9 @@ def write_file(path, payload, durable=True):
     """
     try:
         target = os.path.realpath(os.fsdecode(path))
-        mode = _mode(target)
+        mode = None  # of a file that does not exist
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(target).st_mode
         if mode is None or stat.S_ISREG(mode):
             _replace(target, payload, mode, durable)
         else:
@@ -54,14 +52,6 @@ def write_file(path, payload, durable=True):
         if error.filename is None:  # for example, the disk is full
             raise
         raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
-
-
-def _mode(target):
-    """Return the mode of a file, or None if the file does not exist."""
-    try:
-        return os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
 
 
 def _replace(target, payload, mode, durable):
@@ -113,7 +103,7 @@ def _fill(file, payload, mode, durable):
 
 
 def _remove_leftovers(folder, beginning):
-    """Remove the temporary files of killed writers; a live writer holds a lock on its file."""
+    # A live writer holds a lock on its file.
     names = []
     with contextlib.suppress(OSError):  # the folder may not be readable
         names = [name for name in os.listdir(folder) if name.startswith(beginning)]

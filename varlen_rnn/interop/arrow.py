@@ -53,7 +53,6 @@ def from_arrow(column: Any) -> LoDTensor:
 
 
 def _one_array(pa: Any, column: Any) -> Any:
-    """Return a column as one pyarrow array."""
     if isinstance(column, (pa.Table, pa.RecordBatch)):
         column = _only_column(column)
     elif hasattr(column, "__arrow_c_stream__"):
@@ -64,11 +63,7 @@ def _one_array(pa: Any, column: Any) -> Any:
         expected = "an object with __arrow_c_array__ or __arrow_c_stream__"
         raise DTypeError("from_arrow, column", expected=expected, got=type(column).__name__)
     if isinstance(column, pa.ChunkedArray):
-        column = (
-            column.chunk(0)
-            if column.num_chunks == 1
-            else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-        )
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_struct(column.type):  # a table that was passed as a stream
         table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(column)])
         return _one_array(pa, _only_column(table))

@@ -57,11 +57,6 @@ def converted(node: Any, inputs: dict[str, Any], attributes: dict[str, Any]) -> 
     return read_operator(op, inputs.keys(), named)
 
 
-@reads("Identity")
-def _identity(kind: str, x: Any) -> Any:
-    return x
-
-
 @reads("Dropout")
 def _dropout(kind: str, x: Any, ratio: Any = None, training_mode: Any = None, seed: int = 0) -> Any:
     if training_mode is not None and not (isinstance(training_mode, np.ndarray) and not training_mode.any()):
@@ -69,9 +64,10 @@ def _dropout(kind: str, x: Any, ratio: Any = None, training_mode: Any = None, se
     return x
 
 
-@reads("Softplus")
-def _softplus(kind: str, x: Any) -> Any:
-    return like(x, F.softplus(variable_of(x), threshold=math.inf))
+READS |= {
+    "Identity": lambda kind, x: x,
+    "Softplus": lambda kind, x: like(x, F.softplus(variable_of(x), threshold=math.inf)),
+}
 
 
 def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:

@@ -57,12 +57,6 @@ def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
     return _like(like, graph.node(kind, first, second), dtype=np.dtype(dtype), rank=max(x.rank, y.rank))
 
 
-@says("not_equal")
-def _not_equal(graph: Graph, op: str, x: Value, y: Value) -> Value:
-    found = _pair(graph, "Equal", x, y, bool)
-    return found._replace(name=graph.node("Not", found.name))
-
-
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
     """Return the names of two operands prepared for broadcasting, and the operand with the layout of the result."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
@@ -75,19 +69,6 @@ def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
             raise Unsaid("rows with a LoD beside rows without one")
         other = other._replace(name=graph.constant(other.data[0]), rank=other.rank - 1)
     return (rows.name, other.name, rows) if rows is x else (other.name, rows.name, rows)
-
-
-@says("sum")
-def _sum(graph: Graph, op: str, *x: Value) -> Value:
-    total = x[0]
-    for value in x[1:]:
-        total = _pair(graph, "Add", total, value, total.dtype)
-    return total
-
-
-@says("silu")
-def _silu(graph: Graph, op: str, x: Value) -> Value:
-    return _like(x, graph.node("Mul", x.name, graph.node("Sigmoid", x.name)))
 
 
 @says("softplus")
@@ -121,11 +102,6 @@ def _gelu(graph: Graph, op: str, x: Value, approximate: str) -> Value:
     return _like(x, graph.node("Mul", half, graph.node("Add", curve, number(1))))
 
 
-@says("pow")
-def _pow(graph: Graph, op: str, x: Value, exponent: float) -> Value:
-    return _like(x, graph.node("Pow", x.name, graph.constant(exponent, x.dtype)))
-
-
 @says("dropout")
 def _dropout(graph: Graph, op: str, x: Value, p: float, training: bool) -> list[Value | None]:
     if training and p:
@@ -142,9 +118,17 @@ def _matmul(graph: Graph, op: str, x: Value, weight: Value, bias: Value | None, 
     return _like(x, product if bias is None else graph.node("Add", product, bias.name))
 
 
-@says("embedding")
-def _embedding(graph: Graph, op: str, ids: Value, table: Value, padding_idx: int | None, sparse: bool) -> Value:
-    return _like(ids, graph.node("Gather", table.name, ids.name, axis=0), rank=ids.rank + 1, dtype=table.dtype)
+SAID |= {
+    "embedding": lambda graph, op, ids, table, padding_idx, sparse: _like(
+        ids, graph.node("Gather", table.name, ids.name, axis=0), rank=ids.rank + 1, dtype=table.dtype
+    ),
+    "not_equal": lambda graph, op, x, y: _like(
+        found := _pair(graph, "Equal", x, y, bool), graph.node("Not", found.name)
+    ),
+    "pow": lambda graph, op, x, exponent: _like(x, graph.node("Pow", x.name, graph.constant(exponent, x.dtype))),
+    "silu": lambda graph, op, x: _like(x, graph.node("Mul", x.name, graph.node("Sigmoid", x.name))),
+    "sum": lambda graph, op, *x: functools.reduce(lambda one, other: _pair(graph, "Add", one, other, one.dtype), x),
+}
 
 
 @says("concat")

@@ -167,7 +167,7 @@ class VarDesc:
 
 @message
 class Var:
-    """The variables of one named input or output of an operator; an empty name is a missing variable."""
+    """The variables of one named input or output of an operator; "" is the name of a missing variable."""
 
     parameter: str = field(1)
     arguments: tuple[str, ...] = field(2)
@@ -213,7 +213,7 @@ class OpDesc:
     attrs: tuple[Attr, ...] = field(4, default=())
 
     def input_names(self) -> list[str]:
-        """Return the names of all inputs, in order; an empty one is missing."""
+        """Return the names of all inputs, in order; "" is the name of a missing input."""
         return [name for var in self.inputs for name in var.arguments]
 
     def output_names(self) -> list[str]:
@@ -262,7 +262,7 @@ class BlockDesc:
     forward_block_idx: int = field(5, default=-1)
 
     def var(self, name: str) -> VarDesc | None:
-        """Return the description of a variable of this block, or None."""
+        """Return the description of a variable, or None if this block does not have it."""
         return next((var for var in self.vars if var.name == name), None)
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 The names are in `varlen_rnn/foreign.py`.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -60,10 +61,7 @@ def answering(methods: Mapping[str, str]) -> Callable[[C], C]:
 
 def own_names(owner: type, names: Iterable[str]) -> list[str]:
     """Return the names of attributes that are there, without those that only answer with a hint."""
-    found: dict[str, Any] = {}
-    for base in reversed(owner.__mro__):
-        found |= vars(base)
-    return [name for name in names if not isinstance(found.get(name), Elsewhere)]
+    return [name for name in names if not isinstance(inspect.getattr_static(owner, name, None), Elsewhere)]
 
 
 def missing_name(module: str, name: str) -> AttributeError:

@@ -101,13 +101,9 @@ _FIELDS_OF = {"Version": lambda version: {"version": version}, "OpDesc.Attr": _a
 
 
 def from_json(text):
-    """Return the description that a JSON text holds.
+    """Return the description that a JSON text holds; `Program` checks whether its operators fit together.
 
-    Raises
-    ------
-    ProgramError
-        If the text is not JSON, or not exactly such a description; the message names the place.  Whether operators fit
-        together is checked by `Program`.
+    Raise a ProgramError that names the place if the text is not JSON, or not exactly such a description.
 
     Examples
     --------
@@ -120,26 +116,20 @@ def from_json(text):
     """
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(_WHOLE, expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
-    plain = parse_json(text, _WHOLE)
+    plain = _parse(text)
     _check_version(plain)
     return _message("ProgramDesc", plain, "")
 
 
-def parse_json(text, what):
-    """Parse a JSON text.  An object that has a key twice becomes a `Doubled`, so that the reader can name its place.
-
-    Raises
-    ------
-    ProgramError
-    """
+def _parse(text):
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise ProgramError(what, expected="JSON text", got=str(error)[:80]) from error
+        raise ProgramError(_WHOLE, expected="JSON text", got=str(error)[:80]) from error
 
 
 class Doubled(str):
-    """The key that occurs twice in an object; it replaces the object in the parsed JSON."""
+    """The key that an object has twice; it replaces the object, so that the reader can name the place."""
 
 
 def _object(pairs):
