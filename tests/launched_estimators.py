@@ -14,7 +14,7 @@ from tests.test_estimator_inputs import series, with_gaps
 from tests.waiting import HANGS
 from varlen_rnn.cli import main as command_line
 from varlen_rnn.distributed import connect
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, choosing
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, choice
 
 FEW = {"hidden_size": 8, "max_epochs": 3, "random_state": 0}
 X, Y = series(41)
@@ -28,7 +28,7 @@ TAGS = [list(text) for text in TEXTS]
 
 def fits(comm, *names):
     """Return estimators by name that were fitted on ranks: of each kind, with weights, and with sequences left out."""
-    choosing._LEAST_SEQUENCES = 20
+    choice._LEAST_SEQUENCES = 20
     kinds = {
         "chosen": lambda: SequenceClassifier(**FEW, verbose=1, cell="gru", class_weight={0: 2.0}).fit(
             with_gaps(X, [0]), NOISE, comm=comm

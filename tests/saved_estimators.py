@@ -1,4 +1,4 @@
-"""Files of estimators in `tests/files_of_estimators` that an earlier version wrote, and what their estimators predicted.
+"""Files of estimators that an earlier version wrote, in `tests/files_of_estimators`, with their predictions.
 
 `python -m tests.saved_estimators` writes them anew.  That is right only after an incompatible change of files, because
 `test_saved_estimators.py` holds that files once written are loaded and predict the same.
@@ -12,7 +12,7 @@ import numpy as np
 import varlen_rnn as vr
 from tests.test_damaged_estimators import KINDS, SMALL, TEXTS, X, Y, fitted, forecasted, given_to
 from varlen_rnn import sklearn as estimators
-from varlen_rnn.sklearn import choosing, convolutions
+from varlen_rnn.sklearn import choice, convolutions
 
 FOLDER = Path(__file__).parent / "files_of_estimators"
 METHODS = "predict", "predict_proba", "predict_quantiles"
@@ -48,7 +48,7 @@ def main():
     FOLDER.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
     convolutions._MOST_FEATURES = 84  # a small file
-    choosing._LEAST_SEQUENCES = 10
+    choice._LEAST_SEQUENCES = 10
     predictions = {}
     for kind in ALL:
         model = fitted(kind) if kind in KINDS else OTHERS[kind][0]()

@@ -12,10 +12,11 @@ pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, base, choosing, described, load
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, choice, described, load, recurrent
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.sklearn.ngrams import Text
+from varlen_rnn.sklearn.recurrent import Recurrent
 
 FEW = {"hidden_size": 4, "max_epochs": 3, "random_state": 0}
 
@@ -74,9 +75,9 @@ def test_small_data_is_learned_without_a_network_and_saved(tmp_path, case):
 @pytest.mark.parametrize("case", ["numbers", "texts", "several classes", "regression"])
 def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_path, case, most):
     """With `most` = 30, a fifth of the sequences is held out; otherwise each is left out."""
-    monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
-    monkeypatch.setattr(choosing, "_LEAST_GAIN", -1.0)
-    for module in (choosing, described):
+    monkeypatch.setattr(choice, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choice, "_LEAST_GAIN", -1.0)
+    for module in (choice, described):
         monkeypatch.setattr(module, "MOST_LEFT_OUT", most)
     kind, X, y = CASES[case]()
     rng = np.random.default_rng(0)
@@ -92,16 +93,17 @@ def test_a_network_joins_if_predictions_left_out_are_better(monkeypatch, tmp_pat
     assert [candidate["candidate"] for candidate in model.candidates_ if candidate["chosen"]] == [best["candidate"]]
     assert list(model._shares) == best["candidate"].split(" and ")
     assert (model.module_ is not None) == ("recurrent" in model._shares)
-    if model._described is None:  # the network alone was chosen
-        model._described = kind(**FEW, model=names[0]).fit(X, y)._described
+    if names[0] not in model._candidates:  # the network alone was chosen
+        model._candidates |= kind(**FEW, model=names[0]).fit(X, y)._candidates
     for shares in ({"recurrent": 0.5}, {names[0]: 2.0}, {names[0]: 2.0, "recurrent": 0.5}):
         if "recurrent" in shares and model.module_ is None:
-            model._begin(model._rows(X))
+            model._candidates["recurrent"] = model._new_network()
+            model._candidates["recurrent"].begin(model._rows(X))
         model._shares = shares
         model.save(tmp_path / "model")
         np.testing.assert_array_equal(load(tmp_path / "model").predict(X), model.predict(X))
     both = model._outputs(X, None)[1]
-    parts = [model._described.outputs(model._rows(X)), base.SequenceEstimator._outputs_of(model, model._rows(X), None)]
+    parts = [model._candidates[name].outputs(model._rows(X)) for name in (names[0], "recurrent")]
     np.testing.assert_allclose(both, 2 * parts[0] + 0.5 * parts[1], rtol=1e-5, atol=1e-5)
 
 
@@ -113,17 +115,18 @@ def test_folds_end_when_the_choice_is_clear(monkeypatch, answers, folds):
     told = {x.tobytes(): 20.0 * label - 10 for x, label in zip(X, y, strict=True)}
     trained = []
 
-    def train(self, sequences, labels, weights, callbacks, others=None):
-        trained.append(len(sequences))
-        if others is None:
-            self._begin(sequences)
-            return None
-        assert not {x.tobytes() for x in others} & {x.tobytes() for x in sequences}
-        found = np.array([told[x.tobytes()] for x in others])
+    def train(self, data, *arguments, **options):
+        trained.append(len(data))
+        self.seen = {x.tobytes() for x in data.sequences}
+
+    def outputs(self, sequences):
+        assert not {x.tobytes() for x in sequences} & self.seen
+        found = np.array([told[x.tobytes()] for x in sequences])
         found *= {"right": 1, "nothing": 0, "mostly right": np.where(rng.uniform(size=30) < 0.7, 1, -1)}[answers]
         return np.column_stack([-found, found])
 
-    monkeypatch.setattr(choosing.ChoosingEstimator, "_train_network", train)
+    monkeypatch.setattr(Recurrent, "fit", train)
+    monkeypatch.setattr(Recurrent, "outputs", outputs)
     model = SequenceClassifier(random_state=0).fit(X, y)
     assert trained[:folds] == [120] * folds
     assert trained[folds:] == ([150] if "recurrent" in model._shares else [])
@@ -240,19 +243,19 @@ def test_what_a_network_alone_can_do_says_so(tmp_path):
 @pytest.mark.parametrize("training", [1, 4])
 def test_an_interrupt_keeps_the_best_model_so_far(monkeypatch, training):
     """In the first fold, or a later one."""
-    monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
-    monkeypatch.setattr(choosing._Choice, "network_is_worth_it", lambda self, comm: None)
+    monkeypatch.setattr(choice, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choice.Choice, "network_is_worth_it", lambda self, comm: None)
     X, y = waves(30)
     y[:4] = 1 - y[:4]
-    trained, train = [], base.SequenceEstimator._train
+    trained, train = [], Recurrent.fit
 
-    def interrupted(self, *arguments):
+    def interrupted(self, *arguments, **options):
         trained.append(1)
         if len(trained) == training:
             raise KeyboardInterrupt
-        train(self, *arguments)
+        train(self, *arguments, **options)
 
-    monkeypatch.setattr(base.SequenceEstimator, "_train", interrupted)
+    monkeypatch.setattr(Recurrent, "fit", interrupted)
     model = SequenceClassifier(**FEW)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
@@ -275,14 +278,14 @@ def test_an_interrupt_leaves_no_network_that_is_half_trained(monkeypatch, case):
     }[case]()
     model, other = make, clone(make).fit(X[:20], y[:20])  # one has not been fitted before, the other has
     wanted = other.predict(X)
-    step = base.Trainer._take_step
+    step = recurrent.Trainer._take_step
 
     def interrupted(self):
         if self.step == 3:
             raise KeyboardInterrupt
         step(self)
 
-    monkeypatch.setattr(base.Trainer, "_take_step", interrupted)
+    monkeypatch.setattr(recurrent.Trainer, "_take_step", interrupted)
     for each in (model, other):
         with pytest.raises(KeyboardInterrupt):
             each.fit(X, y)
@@ -299,7 +302,7 @@ def test_an_interrupt_of_another_fit_keeps_the_model_of_the_first(monkeypatch):
     def interrupted(self, *arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SequenceClassifier, "_describe", interrupted)
+    monkeypatch.setattr(described.Described, "fit_on_first", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:20], 1 - y[:20])
     np.testing.assert_array_equal(model.predict_proba(X), wanted)
@@ -341,5 +344,5 @@ def test_words_of_texts_left_out_are_unknown_when_they_are_measured():
         sequences = [Text.of(ids, text) for ids, text in zip(inputs.rows_of(X), X, strict=True)]
         candidate = described.Described(inputs)
         found.append(candidate.fit(sequences, targets, held, np.random.default_rng(0)))
-        assert more.strip() in ("", *candidate.features.vectorizers["words"].vocabulary_)
+        assert more.strip() in ("", *candidate.maker.vectorizers["words"].vocabulary_)
     np.testing.assert_allclose(*found, rtol=1e-6)

@@ -151,12 +151,12 @@ def test_missing_numbers_may_be_left_to_the_model(tmp_path, capsys):
 
 
 def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):
-    from varlen_rnn.sklearn.base import SequenceEstimator
+    from varlen_rnn.sklearn.recurrent import Recurrent
 
-    def interrupted(*_):
+    def interrupted(*_, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SequenceEstimator, "_train", interrupted)
+    monkeypatch.setattr(Recurrent, "fit", interrupted)
     path = str(texts_file(tmp_path))
     command = ["train", path, "--sequence", "name", "--label", "kind", "--out", str(tmp_path / "m"), "--quiet"]
     assert main(command) == 130
@@ -471,7 +471,7 @@ def test_the_history_has_the_loss_of_what_is_held_back(tmp_path, capsys, case):
     if case == "series":  # the last is the squared error of standardised targets, of the model that was saved
         given = dict(zip([name.removeprefix("--") for name in options[::2]], options[1::2], strict=True))
         _, test = vr.data.read(path, **given).split(0.1, seed=0)
-        error = np.mean((estimator.predict(test) - test.labels) ** 2) / estimator._scale[0] ** 2
+        error = np.mean((estimator.predict(test) - test.labels) ** 2) / estimator._labels.scale[0] ** 2
         np.testing.assert_allclose(found[-1], error, rtol=1e-4)
 
 

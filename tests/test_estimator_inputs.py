@@ -13,6 +13,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load
 from varlen_rnn.sklearn.inputs import Inputs
+from varlen_rnn.sklearn.recurrent import Recurrent
+from varlen_rnn.sklearn.samples import Samples
 
 SMALL = {"hidden_size": 8, "random_state": 0}
 FEW = SMALL | {"max_epochs": 2}
@@ -234,14 +236,15 @@ def test_the_set_to_evaluate_on_chooses_and_calibrates(monkeypatch):
     others = series(40, seed=1)
     alone = SequenceClassifier(**FEW, model="convolutions").fit(X, y)
     model = SequenceClassifier(**FEW, model="convolutions").fit(X, y, eval_set=others)
-    np.testing.assert_array_equal(model._described.linear.weight, alone._described.linear.weight)
+    weights = [each._candidates["convolutions"].linear.weight for each in (model, alone)]
+    np.testing.assert_array_equal(*weights)
     assert model.candidates_[0]["error"] == pytest.approx(1 - model.score(*others))
     assert model._shares != alone._shares
-    monkeypatch.setattr("varlen_rnn.sklearn.choosing._LEAST_SEQUENCES", 20)
+    monkeypatch.setattr("varlen_rnn.sklearn.choice._LEAST_SEQUENCES", 20)
     rng = np.random.default_rng(0)
     noise, calls = rng.integers(0, 2, 60), []
-    train = SequenceClassifier._train
-    monkeypatch.setattr(SequenceClassifier, "_train", lambda *args, **more: (calls.append(1), train(*args, **more)))
+    train = Recurrent.fit
+    monkeypatch.setattr(Recurrent, "fit", lambda *args, **more: (calls.append(1), train(*args, **more)))
     model = SequenceClassifier(**FEW, cell="gru").fit(X, noise, eval_set=(others[0], rng.integers(0, 2, 40)))
     assert len(calls) == 1
     assert len(model.candidates_) == 3
@@ -274,7 +277,7 @@ def test_taggers_have_calibrated_logarithms_of_probabilities(tmp_path):
     parts = (X[:50], y[:50]), (X[50:], y[50:])
     plain = SequenceTagger(**SMALL, max_epochs=60).fit(*parts[0])
     model = SequenceTagger(**SMALL, max_epochs=60).fit(*parts[0], eval_set=parts[1])
-    assert plain._factor == 1.0 != model._factor
+    assert plain._shares["recurrent"] == 1.0 != model._shares["recurrent"]
     right = np.concatenate(parts[1][1]).astype(int)
     losses = [-np.concatenate(m.predict_log_proba(parts[1][0]))[np.arange(len(right)), right].mean()
               for m in (plain, model)]  # fmt: skip
@@ -284,7 +287,7 @@ def test_taggers_have_calibrated_logarithms_of_probabilities(tmp_path):
         np.testing.assert_allclose(np.exp(one), other, rtol=1e-5)
     model.save(tmp_path / "model")
     np.testing.assert_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
-    assert model.partial_fit(*parts[0])._factor == 1.0
+    assert model.partial_fit(*parts[0])._shares["recurrent"] == 1.0
     field = SequenceTagger(**FEW, crf=True).fit(*parts[0], eval_set=parts[1])
     for one, other in zip(field.predict_log_proba(X), field.predict_proba(X), strict=True):
         np.testing.assert_allclose(np.exp(one), other, rtol=1e-5)
@@ -298,21 +301,14 @@ def test_weights_count_when_a_tagger_is_calibrated():
     model = SequenceTagger(**SMALL, max_epochs=60).fit(X[:40], y[:40])
     weights = np.tile([0, 1, 2, 2], 20).astype("f")
     weights[:40] = 0
-    model._calibrate(model._rows(X), y, weights, np.arange(80))
-    weighted = model._factor
+    sequences = model._rows(X)
+    model._calibrate(Samples(sequences, y, weights), None)
+    weighted = model._shares["recurrent"]
     more = np.repeat(np.arange(80), weights.astype(int))
-    model._calibrate(model._rows([X[k] for k in more]), [y[k] for k in more], None, np.arange(len(more)))
-    np.testing.assert_allclose(weighted, model._factor, rtol=0.01)  # more of them leave less doubt
-    model._calibrate(model._rows(X), y, None, np.arange(80))
-    assert abs(weighted / model._factor - 1) > 0.05
-
-
-def test_a_candidate_that_is_missing_is_an_error_and_not_zeros():
-    X, y = series()
-    model = SequenceClassifier(random_state=0).fit(X, y)
-    model._described = None
-    with pytest.raises(RuntimeError, match="predicts by 'convolutions', which it has not"):
-        model.predict(X)
+    model._calibrate(Samples(model._rows([X[k] for k in more]), [y[k] for k in more], None), None)
+    np.testing.assert_allclose(weighted, model._shares["recurrent"], rtol=0.01)  # more of them leave less doubt
+    model._calibrate(Samples(sequences, y, None), None)
+    assert abs(weighted / model._shares["recurrent"] - 1) > 0.05
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ PLACES = ["beach", "forest", "beach", "forest", "beach", "forest"] * 4
 
 
 def test_an_embedding_has_what_the_linear_layer_takes(monkeypatch):
-    monkeypatch.setattr("varlen_rnn.sklearn.base.ROWS", 20)
+    monkeypatch.setattr("varlen_rnn.sklearn.recurrent.ROWS", 20)
     X, y = series(60)
     model = SequenceClassifier(**RECURRENT).fit(X, y)
     embedding = model.transform(X)
@@ -40,7 +40,7 @@ def test_an_embedding_has_what_the_linear_layer_takes(monkeypatch):
 def test_an_embedding_of_a_ridge_has_its_features(monkeypatch, X, y):
     monkeypatch.setattr("varlen_rnn.sklearn.described._AT_ONCE", 10)
     model = SequenceClassifier(**SMALL).fit(X, y)
-    embedding, linear = model.transform(X), model._described.linear
+    embedding, linear = model.transform(X), next(iter(model._candidates.values())).linear
     assert sparse.issparse(embedding) == isinstance(X[0], str)
     assert embedding.dtype == np.float32
     (share,) = model._shares.values()
@@ -49,7 +49,8 @@ def test_an_embedding_of_a_ridge_has_its_features(monkeypatch, X, y):
     np.testing.assert_allclose(found, model._outputs(X, None)[1], rtol=1e-3, atol=1e-3)
     assert embedding.shape == (len(X), len(model.get_feature_names_out()))
     both = SequenceClassifier(**RECURRENT).fit(X, y)
-    both._described, both._shares = model._described, model._shares | {"recurrent": 1.0}
+    both._candidates |= model._candidates
+    both._shares = model._shares | {"recurrent": 1.0}
     parts = [embedding, SequenceClassifier(**RECURRENT).fit(X, y).transform(X)]
     joined = both.transform(X)
     whole = [part.toarray() if sparse.issparse(part) else part for part in (joined, *parts)]

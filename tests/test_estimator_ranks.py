@@ -14,12 +14,12 @@ from tests.launched_estimators import FEW, LENGTHS, TEXTS, X, Y
 from tests.rank_threads import run_ranks
 from tests.test_distributed import GLOO, MPI, run
 from varlen_rnn.distributed import Communicator
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, choosing, load, ranks
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, choice, load, ranks
 
 
 @pytest.fixture(autouse=True)
 def few_sequences(monkeypatch):
-    monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choice, "_LEAST_SEQUENCES", 20)
 
 
 def same(first, second):
@@ -63,7 +63,7 @@ def test_ranks_train_as_one_process_does(tmp_path):
     chosen, evaluated = several[1]["chosen"], several[1]["evaluated"]
     assert len(chosen.candidates_) == len(evaluated.candidates_) == 3
     assert "valid_loss" in several[1]["stopping"].history_[0]
-    assert several[1]["tagger"]._factor != 1.0
+    assert several[1]["tagger"]._shares["recurrent"] != 1.0
     several[1]["texts"].partial_fit(TEXTS, LENGTHS)  # asks no other rank
 
 

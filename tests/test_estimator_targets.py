@@ -17,10 +17,10 @@ from varlen_rnn.sklearn import (
     SequenceForecaster,
     SequenceRegressor,
     SequenceTagger,
-    choosing,
+    choice,
     load,
 )
-from varlen_rnn.sklearn.choosing import _Choice
+from varlen_rnn.sklearn.choice import Choice
 from varlen_rnn.sklearn.gaps import as_array, of_one_kind
 from varlen_rnn.sklearn.linear import Targets
 
@@ -60,7 +60,7 @@ def test_rows_have_static_features_and_missing_numbers(tmp_path):
 @pytest.mark.parametrize(("make", "model"), [(noisy, "auto"), (noisy, "recurrent"), (of_rows, "auto")])
 def test_a_set_to_evaluate_on_calibrates_quantiles(monkeypatch, make, model):
     """It trains nothing: its numbers are larger by 5, and only the calibration says so."""
-    monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choice, "_LEAST_SEQUENCES", 20)
     (X, y), (others, wanted) = make(60), make(300, 1, plus=5.0)
     regressor = SequenceRegressor(loss="quantile", **SMALL, model=model).fit(X, y, eval_set=(others, wanted))
     found, wanted = regressor.predict_quantiles(others), wanted
@@ -72,19 +72,19 @@ def test_a_set_to_evaluate_on_calibrates_quantiles(monkeypatch, make, model):
     assert (regressor.module_ is None) == ("recurrent" not in regressor._shares)
     if regressor.module_ is not None:
         assert "valid_loss" in regressor.history_[0]
-        outputs = regressor._computed(others, 3, choosing.network.outputs_of, None)
-        assert (outputs * regressor._scale + regressor._mean).mean() < 2
+        outputs = regressor._candidates["recurrent"].outputs(regressor._rows(others))
+        assert (outputs * regressor._labels.scale + regressor._labels.mean).mean() < 2
 
 
 def test_more_sequences_calibrate_quantiles_than_choose(monkeypatch):
-    monkeypatch.setattr(choosing, "_LEAST_GAIN", -1e6)  # no fold shows that a network is not worth its cost
+    monkeypatch.setattr(choice, "_LEAST_GAIN", -1e6)  # no fold shows that a network is not worth its cost
     for name, number in (
         ("_LEAST_SEQUENCES", 20),
         ("_LEAST_HELD", 10),
         ("_ENOUGH_HELD", 10),
         ("_LEAST_FOR_QUANTILES", 30),
     ):
-        monkeypatch.setattr(choosing, name, number)
+        monkeypatch.setattr(choice, name, number)
     held = []
     for loss in ("squared", "quantile"):
         model = SequenceRegressor("rnn", loss=loss, **SMALL | {"max_epochs": 1}).fit(*noisy(60))
@@ -95,7 +95,7 @@ def test_more_sequences_calibrate_quantiles_than_choose(monkeypatch):
 def choice_of(outputs):
     """Return a choice between candidates of quantiles, given their outputs by name."""
     values = np.repeat(np.random.default_rng(0).standard_normal((40, 1)), 2, axis=1)
-    choice = _Choice(Targets(values, "numbers", np.ones(40), np.array([0.2, 0.7])), 0)
+    choice = Choice(Targets(values, "numbers", np.ones(40), np.array([0.2, 0.7])), 0)
     for name, own in outputs.items():
         choice.add(name, own, 0.0)
     return choice
@@ -124,7 +124,7 @@ def test_ranks_agree_on_the_shift_of_the_first():
 
 
 def test_quantiles_and_numbers_of_rows_on_ranks(tmp_path, monkeypatch):
-    monkeypatch.setattr(choosing, "_LEAST_SEQUENCES", 20)
+    monkeypatch.setattr(choice, "_LEAST_SEQUENCES", 20)
     quantiles = SMALL | {"loss": "quantile", "max_epochs": 2}
 
     def fits(comm):
@@ -169,7 +169,7 @@ def test_attributions_of_quantiles_are_those_of_the_median():
     model = SequenceRegressor(**SMALL, loss="quantile", quantiles=(0.1, 0.9), model="recurrent")
     model.fit(X, np.column_stack([y, -3 * y]))
     means = [np.tile(np.float32(model._inputs.filling.means), (len(x), 1)) for x in X]
-    medians = [model._outputs(some, None)[1].reshape(40, 2, 3)[:, :, 1] * model._scale for some in (X, means)]
+    medians = [model._outputs(some, None)[1].reshape(40, 2, 3)[:, :, 1] * model._labels.scale for some in (X, means)]
     for target in (0, 1):
         found = [own.sum() for own in model.integrated_gradients(X, target, steps=40)]
         np.testing.assert_allclose(found, (medians[0] - medians[1])[:, target], atol=0.02)

@@ -183,7 +183,7 @@ def test_changes_after_the_ends_of_series_change_nothing(monkeypatch):
 
     def spy(self, rows, lengths):
         train(self, rows, lengths)
-        seen.append([value.value.data.copy() for value in self._network.module_.parameters()])
+        seen.append([value.value.data.copy() for value in self._network.module.parameters()])
 
     monkeypatch.setattr(SequenceForecaster, "_train", spy)
     monkeypatch.setattr(SequenceForecaster, "_choose_form", lambda self, series, covariates, ends: FIXED(self, series))

@@ -127,7 +127,7 @@ def test_rows_without_a_number_do_not_count(loss, gap):
     y = [[gap, *own[1:]] for own in whole[:-1]] + [[gap] * len(whole[-1])]
     model = SequenceRegressor(**short).fit(X, y)
     there = [np.array([number for own in y for number in own if number is not gap])]
-    np.testing.assert_allclose(model._mean, there[0].mean())
+    np.testing.assert_allclose(model._labels.mean, there[0].mean())
     found = model.predict(X)
     assert np.isfinite(np.concatenate(found)).all()
     assert np.isfinite(model.history_[-1]["loss"])
@@ -135,7 +135,7 @@ def test_rows_without_a_number_do_not_count(loss, gap):
     wanted = r2_score(there[0], np.concatenate([own[rows] for own, rows in zip(found, kept, strict=True)]))
     assert model.score(X, y) == pytest.approx(wanted)
     other = [[1e6 if number is gap else number for number in own] for own in y]  # a gap has no gradient
-    assert model._weights_of_losses(model._encode_labels(y, list(map(len, X))), None).sum() == len(there[0])
+    assert model._labels.weights_of_losses(model._labels.encode(y, list(map(len, X))), None).sum() == len(there[0])
     assert model.score(X, other) != pytest.approx(wanted)
     with pytest.raises(
         vr.InputError, match="y, sequence 0: expected finite numbers, or None for a row without one, got"

@@ -13,6 +13,7 @@ from sklearn.metrics import mean_pinball_loss, r2_score
 
 from varlen_rnn.cli import main
 from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load
+from varlen_rnn.sklearn.labels_of_numbers import Numbers
 from varlen_rnn.sklearn.quantiles import check_quantiles, pinball, quantiles_of
 
 SMALL = {"hidden_size": 8, "random_state": 0}
@@ -148,10 +149,12 @@ def test_weights_of_sequences_weigh_their_rows():
     regressor = SequenceRegressor("gru", **SMALL, max_epochs=30)
     weighted = regressor.fit(X, wrong, sample_weight=weights).score(X[:20], y[:20])
     assert weighted > regressor.fit(X, wrong).score(X[:20], y[:20])
-    losses = regressor._losses(vr.Variable(np.zeros((5, 1), np.float32)), [np.ones((3, 1), "f"), np.ones((2, 1), "f")])
+    losses = regressor._labels.losses(
+        vr.Variable(np.zeros((5, 1), np.float32)), [np.ones((3, 1), "f"), np.ones((2, 1), "f")], None
+    )
     assert losses.shape == (5,)
     np.testing.assert_array_equal(
-        regressor._weights_of_losses([np.ones((3, 1)), np.ones((2, 1))], np.array([1.0, 2.0])), [1, 1, 1, 2, 2]
+        regressor._labels.weights_of_losses([np.ones((3, 1)), np.ones((2, 1))], np.array([1.0, 2.0])), [1, 1, 1, 2, 2]
     )
 
 
@@ -243,3 +246,49 @@ def test_the_command_line_learns_a_number_for_each_row(tmp_path, capsys):
     record = json.loads(capsys.readouterr().out.splitlines()[0])
     assert list(record) == ["id", "prediction", "quantiles"]
     assert len(record["prediction"]) == len(record["quantiles"]["0.1"]) == len(record["quantiles"]["0.9"])
+
+
+def two_sums(number, gaps=False):
+    """Return series, and in each row the sum and minus twice the sum of the rows before; of some rows, one is NaN."""
+    X, y = sums(number)
+    y = [np.column_stack([own, -2 * np.asarray(own)]) for own in y]
+    for k, own in enumerate(y if gaps else ()):
+        own[k % 3 :: 3, k % 2] = np.nan
+    return X, y
+
+
+@UNINFORMED
+@pytest.mark.parametrize("loss", ["squared", "quantile"])
+def test_rows_may_have_several_numbers(loss, tmp_path):
+    X, y = two_sums(60, gaps=True)
+    X[0], y[0] = X[0][:0], y[0][:0]
+    model = SequenceRegressor("gru", **SMALL, loss=loss, max_epochs=60).fit(X, y)
+    new, wanted = two_sums(20)
+    found = model.predict(new)
+    assert [own.shape for own in found] == [own.shape for own in wanted]
+    assert model.score(new, wanted) > 0.7
+    columns = [np.concatenate([own[:, k] for own in part]) for part in (wanted, found) for k in (0, 1)]
+    expected = np.mean([r2_score(columns[k], columns[k + 2]) for k in (0, 1)])
+    assert model.score(new, wanted) == pytest.approx(expected)
+    assert np.isfinite(model.score(X, y))
+    model.save(tmp_path / "model")
+    np.testing.assert_equal(load(tmp_path / "model").predict(new), found)
+    if loss == "quantile":
+        assert [own.shape for own in model.predict_quantiles(new)] == [(len(x), 2, 3) for x in new]
+    with pytest.raises(vr.ShapeError, match=r"y, sequence 0: expected shape \(\d+, 2\), got shape"):
+        model.score(new, [own[:, 0] for own in wanted])
+
+
+def test_a_gap_among_several_numbers_of_a_row_counts_as_their_share():
+    """The loss of a row is the mean of the numbers that it has, and its weight is their share."""
+    labels = Numbers(np.zeros(2), np.ones(2), [], by_row=True)
+    encoded = labels.encode([[[1.0, np.nan], [3.0, 5.0], [None, None]]], np.array([3]))
+    losses = labels.losses(vr.Variable(np.zeros((3, 2), np.float32)), encoded, None)
+    np.testing.assert_allclose(np.asarray(losses), [1, 17, 0])
+    assert labels.weights_of_losses(encoded, np.array([2.0], "f")).tolist() == [1, 2, 0]
+
+
+def test_a_three_dimensional_y_has_several_numbers_per_row():
+    X = np.random.default_rng(0).standard_normal((8, 5, 2))
+    model = SequenceRegressor("gru", **SMALL, max_epochs=2).fit(X, X.cumsum(axis=1))
+    assert np.shape(model.predict(X)) == (8, 5, 2)

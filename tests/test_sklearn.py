@@ -1,10 +1,12 @@
 """Estimators: scikit-learn's own checks, sequences of every kind, equal bits, files, and labels that fit nothing."""
 
+import inspect
 import io
 import itertools
 import json
 import multiprocessing
 import pickle
+import re
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from unittest import SkipTest
@@ -24,7 +26,14 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, base, load, network
+from varlen_rnn.sklearn import (
+    SequenceClassifier,
+    SequenceForecaster,
+    SequenceRegressor,
+    SequenceTagger,
+    load,
+    recurrent,
+)
 from varlen_rnn.sklearn.inputs import as_sequences
 from varlen_rnn.training import Callback
 
@@ -407,7 +416,6 @@ def test_the_loss_of_a_field_is_the_mean_over_steps():
     half = [SequenceTagger(**SMALL, crf=True, max_epochs=2, batch_size=99) for _ in range(2)]
     half[0].fit(X, y, sample_weight=weights)
     other = [labels if weight else labels[::-1] for labels, weight in zip(y, weights, strict=True)]
-    half[1]._learn_labels(y, np.array(list(map(len, y))))
     half[1].fit(X, other, sample_weight=weights)
     np.testing.assert_equal(half[0].predict_proba(X), half[1].predict_proba(X))
 
@@ -457,16 +465,30 @@ def test_a_data_set_gives_the_bits_of_its_lists():
     np.testing.assert_equal(of_data.predict_proba(X), of_lists.predict_proba(X))
 
 
+@pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor, SequenceTagger, SequenceForecaster])
+def test_docstrings_say_each_option_of_the_signature_with_its_default(kind):
+    parameters = inspect.signature(kind).parameters
+    section = inspect.getdoc(kind).partition("Parameters\n---")[2].partition("\n\n")[0]
+    said = re.findall(r"^(\w+) : .*, default (.*)\n    \S", section, re.MULTILINE)
+    assert said == [(name, repr(parameter.default)) for name, parameter in parameters.items()]
+    assert list(kind().get_params()) == sorted(parameters)
+    given = dict.fromkeys(parameters, "given")
+    assert kind(**given).get_params() == given
+    assert [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == (
+        ["horizon"] if kind is SequenceForecaster else ["cell", "hidden_size"]
+    )
+
+
 @pytest.mark.parametrize("kind", [SequenceClassifier, SequenceTagger])
 def test_losses_that_are_held_back_weigh_as_those_that_are_trained_on(monkeypatch, kind):
     X, y = series(60)
     y = y if kind is SequenceClassifier else [x[:, 0] > 0 for x in X]
     weights, held = np.linspace(0, 2, 60), np.arange(50, 60)
-    monkeypatch.setattr(kind, "_parts", lambda *_: (np.arange(50), held))
+    monkeypatch.setattr(recurrent.Recurrent, "_parts", lambda *_: (np.arange(50), held))
     params = RECURRENT if kind is SequenceClassifier else SMALL
     model = kind(**params, max_epochs=1, early_stopping=True, class_weight={False: 3.0}).fit(X, y, weights)
     # Probabilities without calibration, from which the network's loss was computed.
-    model._shares, model._factor = {"recurrent": 1.0}, 1.0
+    model._shares = {"recurrent": 1.0}
     losses, own = [], []
     for k, probabilities in zip(held, model.predict_proba([X[k] for k in held]), strict=True):
         labels, rows = np.atleast_1d(y[k]).astype(int), np.atleast_2d(probabilities)
@@ -590,7 +612,7 @@ def executors():
 
 @pytest.mark.slow
 def test_executors_predict_the_same(monkeypatch):
-    monkeypatch.setattr(base, "ROWS", 40)
+    monkeypatch.setattr(recurrent, "ROWS", 40)
     X = [*series()[0], np.zeros((0, series()[0][0].shape[1]))]
     models = {name: FITTED[name]() for name in ("regressor", "tagger")}
     several = SequenceClassifier(**RECURRENT, max_epochs=1).fit(series()[0], np.eye(3)[np.arange(60) % 3])
@@ -615,8 +637,8 @@ def test_an_error_of_an_executor_comes_out_and_ends_the_work(monkeypatch):
         time.sleep(0.01)
         raise MemoryError("in a worker")
 
-    monkeypatch.setattr(base, "ROWS", 1)
-    monkeypatch.setattr(network, "outputs_of", fail)
+    monkeypatch.setattr(recurrent, "ROWS", 1)
+    monkeypatch.setattr(recurrent, "outputs_of", fail)
     X = series(500)[0]
     with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError, match="in a worker"):
         model.predict(X, executor=pool)

@@ -17,7 +17,7 @@ KIND_OF = {
 def label_kind_of(model):
     """Return the kind of labels that a model was trained on, or None for one without labels."""
     kinds = [kind for kind, estimator in KIND_OF.items() if estimator == type(model).__name__]
-    return next((kind for kind in kinds if kind.endswith("of rows") == (not model._pool)), None)
+    return next((kind for kind in kinds if kind.endswith("of rows") == model._labels.by_row), None)
 
 
 def estimators():
@@ -30,7 +30,7 @@ def estimators():
 
 def metrics_of(model, data):
     """Return the scores of a model on a data set with labels, by name; {} if the data set is empty."""
-    from varlen_rnn.sklearn.base import labels_of_data
+    from varlen_rnn.sklearn.labels import labels_of_data
 
     if not len(data):
         return {}
@@ -80,7 +80,7 @@ def baseline_of(model, train, test):
 
     The constant is the most frequent class, or the mean of numbers.
     """
-    from varlen_rnn.sklearn.base import labels_of_data
+    from varlen_rnn.sklearn.labels import labels_of_data
 
     known, y = (labels_of_data(data, None) for data in (train, test))
     if isinstance(y, list):

@@ -87,7 +87,7 @@ def _records(model, data):
             yield {"prediction": np.asarray(number).tolist()}
         return
     for probabilities in model.predict_proba(data):
-        if getattr(model, "_several", False):
+        if hasattr(model, "_labels") and model._labels.several:
             by_class = zip(model.classes_.tolist(), probabilities.tolist(), strict=True)
             shown = {str(name): round(probability, 6) for name, probability in by_class}
             yield {"prediction": model.classes_[probabilities > 0.5].tolist(), "probabilities": shown}

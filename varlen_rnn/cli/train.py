@@ -207,10 +207,10 @@ class _HeldBack(Callback):
         self.model, self.test = model, test
 
     def on_fit_begin(self, trainer):
-        from varlen_rnn.sklearn.base import labels_of_data
+        from varlen_rnn.sklearn.labels import labels_of_data
 
         try:
-            self.model._encode_labels(labels_of_data(self.test, None), self.test.lengths)
+            self.model._labels.encode(labels_of_data(self.test, None), self.test.lengths)
         except InputError:  # a label that only the held-back sequences have: they have no loss
             self.test = self.test.take([])
 

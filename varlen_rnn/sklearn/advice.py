@@ -16,13 +16,8 @@ _MANY = 100  # distinct ids
 
 def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     """Warn if ids of tokens may be measurements.
-
-    Parameters
-    ----------
-    sequences : list of array of int
-    to_numbers : bool
-        Whether numbers are predicted from the sequences, more often from measurements than from tokens.  For classes,
-        the warning comes if there are many distinct ids, most of which occur once or twice.
+    For numbers, which are predicted more often from measurements than from tokens, the warning always comes.  For
+    classes, it comes if there are many distinct ids, most of which occur once or twice.
 
     Examples
     --------

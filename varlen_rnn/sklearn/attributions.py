@@ -32,16 +32,9 @@ def integrated(
     function: Callable[[Variable], Variable], rows: LoDTensor, baseline: np.ndarray, steps: int
 ) -> np.ndarray:
     """Return the attribution of each number of rows, float64, of their shape.
-
-    Parameters
-    ----------
-    function : function
-        It maps rows to one number for each sequence, which depends on the rows of this sequence only.
-    rows : LoDTensor
-    baseline : array
-        The rows at the beginning of the line; broadcast to the shape of `rows`.
-    steps : int
-        The number of gradients, at the nodes of Gauss and Legendre.
+    The function maps rows to one number for each sequence, which depends on the rows of this sequence only.  The
+    baseline has the rows at the beginning of the line.  `steps` gradients are computed, at the nodes of Gauss and
+    Legendre.
 
     Examples
     --------
@@ -79,21 +72,10 @@ def attributions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the attributions of the rows of a batch, and each sequence's score less the score of its baseline.
 
-    Attributions are float32, `(rows, features)`, or `(rows,)` for tokens.
-
-    Parameters
-    ----------
-    network : Network
-        The result of `constant`.
-    batch : tuple
-        Sequences, static features if there are any, and the number that `score` takes for each sequence.
-    score : function
-        It maps the network's outputs, and these numbers, to one number for each sequence.
-    filling : Filling or None
-        The baseline of rows of numbers: each feature has its mean of the training.  The attribution of a feature's
-        indicator is added to its own.  The baseline of tokens is an embedding of zeros.
-    steps : int
-        As in `integrated`.
+    Attributions are float32, `(rows, features)`, or `(rows,)` for tokens.  The network is the result of `constant`.  A
+    batch has sequences, static features if there are any, and the number that `score` takes for each sequence, beside
+    the network's outputs.  In the baseline of rows of numbers, each feature has its mean of the training (`filling`);
+    the attribution of a feature's indicator is added to its own.  The baseline of tokens is an embedding of zeros.
     """
     x, *static, numbers = batch
     function = lambda rows: score(network.output(network.features(rows, *static)), numbers)
@@ -117,12 +99,6 @@ def attributions(
 
 def warn_if_incomplete(found: list[np.ndarray], differences: np.ndarray) -> None:
     """Warn if attributions do not add up to the differences of predictions.
-
-    Parameters
-    ----------
-    found : list of array
-        The attributions of each sequence.
-    differences : array, shape `(sequences,)`
 
     Examples
     --------

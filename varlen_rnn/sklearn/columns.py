@@ -44,14 +44,7 @@ class Columns:
 
 def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[Any, Columns | None]:
     """Return X with its features in the order of the training, and the names of its columns, or None.
-
-    Parameters
-    ----------
-    X : sequences
-    columns : Columns, optional
-        Of the training; without them, the first frame of a list decides the order.
-    name : str
-        The name of X in errors.
+    Without the columns of the training, the first frame of a list decides the order.
 
     Raises
     ------

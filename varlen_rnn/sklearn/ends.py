@@ -124,13 +124,8 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
     """Return numbers that calibrate quantiles if they are added to them, `(horizon, quantiles)`; 0 for the median.
 
     Errors grow with the steps ahead as a power of them.  Over this power, they are quantiles of all steps together.
-    Errors after one end belong together, so as many of them are independent as there are ends.
-
-    Parameters
-    ----------
-    found : array, shape `(ends, horizon, quantiles or 1)`
-    wanted : array, shape `(ends, horizon)`
-    levels : list of float
+    Errors after one end belong together, so as many of them are independent as there are ends.  `found` has the shape
+    `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
     """
     middle = levels.index(0.5)
     median = found[:, :, middle] if found.shape[2] > 1 else found[:, :, 0]

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,30 @@ from sklearn.utils.validation import check_is_fitted
 from varlen_rnn import random
 from varlen_rnn.checkpoint import save
 from varlen_rnn.errors import InputError, ShapeError, check_choice, check_int, count, listed, shown, warn
-from varlen_rnn.nn import functional
-from varlen_rnn.sklearn.base import SequenceEstimator, kept_after
+from varlen_rnn.sklearn.base import kept_after
 from varlen_rnn.sklearn.columns import Columns
 from varlen_rnn.sklearn.ends import Choice, Ends, ordered
 from varlen_rnn.sklearn.inputs import Inputs
+from varlen_rnn.sklearn.labels_of_numbers import QUANTILES, Changes
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
+from varlen_rnn.sklearn.options import Options, listed_in_docstring, option
 from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
+from varlen_rnn.sklearn.recurrent import Recurrent
 from varlen_rnn.sklearn.restored import finite_of, numbers_of, scales_of, texts_of
+from varlen_rnn.sklearn.samples import Samples
 from varlen_rnn.sklearn.series import scale_of_columns, series_of
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.sklearn.static import Sequences
 
 # The last steps of all series together that are used, and the lags of a row.
 _MOST_STEPS, _MOST_LAGS = 20_000, 100
-_NETWORK_STEPS = 500  # of an optimizer
 _ROUNDING = 1e-12  # of numbers of a series, over the largest
 # The fitted attributes that JSON holds.
 _FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
 _NO_ORDERS: tuple[Columns | None, Columns | None] = (None, None)
 
 
+@listed_in_docstring
+@dataclasses.dataclass(eq=False, repr=False, match_args=False)
 class SequenceForecaster(BaseEstimator):
     """Forecast series of unequal length: the median of each of the next values, and other quantiles.
 
@@ -59,23 +64,7 @@ class SequenceForecaster(BaseEstimator):
 
     Parameters
     ----------
-    horizon : int
-        The number of steps to forecast.
-    quantiles : list of float
-        Rising numbers between 0 and 1; the default is an interval of 80 % and the median.
-    season_length : int or "auto"
-        The steps of a season, 12 for months with a yearly pattern; 1 means none.  "auto" takes the lag at which the
-        differences of the series are alike.
-    model : {"auto", "ridge", "recurrent"}
-        "auto" chooses.
-    cell, hidden_size, lr
-        Of the recurrent network, as in `SequenceClassifier`.
-    max_epochs : int or "auto"
-        "auto" trains the network for about 500 steps.
-    random_state : int, RandomState or None
-        With an int, every fit gives the same result, bit for bit.
-    verbose : int
-        1 or more prints the candidates.
+    {options}
 
     Attributes
     ----------
@@ -96,35 +85,28 @@ class SequenceForecaster(BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        horizon: int = 1,
-        *,
-        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
-        season_length: int | str = "auto",
-        model: str = "auto",
-        cell: str = "gru",
-        hidden_size: int = 32,
-        max_epochs: int | str = "auto",
-        lr: float = 4e-3,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.horizon = horizon
-        self.quantiles = quantiles
-        self.season_length = season_length
-        self.model = model
-        self.cell = cell
-        self.hidden_size = hidden_size
-        self.max_epochs = max_epochs
-        self.lr = lr
-        self.random_state = random_state
-        self.verbose = verbose
-
-    candidates_: list[dict[str, Any]]
-    season_length_: int
-    _network: Any  # a RowQuantiles, or None
-    _orders: tuple[Columns | None, Columns | None]  # of steps of X, and of future covariates
+    horizon: int = option(1, "int", "The number of steps to forecast.")
+    _: dataclasses.KW_ONLY
+    quantiles: Sequence[float] = option(
+        QUANTILES,
+        "list of float",
+        "Rising numbers between 0 and 1; the default is an interval of 80 % and the median.",
+    )
+    season_length: int | str = option(
+        "auto",
+        'int or "auto"',
+        'The steps of a season, 12 for months with a yearly pattern; 1 means none.  "auto" takes the lag at which the '
+        "differences of the series are alike.",
+    )
+    model: str = option("auto", '{"auto", "ridge", "recurrent"}', '"auto" chooses.')
+    cell: str = option("gru", "str", "The cell of the network, as in `SequenceClassifier`.")
+    hidden_size: int = option(32, "int", "The units of the network.")
+    max_epochs: int | str = option("auto", 'int or "auto"', '"auto" trains the network for about 500 steps.')
+    lr: float = option(4e-3, "float", "The learning rate of AdamW.")
+    random_state: Any = option(  # noqa: RUF009
+        None, "int, RandomState or None", "With an int, every fit gives the same result, bit for bit."
+    )
+    verbose: int = option(0, "int", "1 or more prints the candidates.")
 
     # Fitting.
 
@@ -218,15 +200,13 @@ class SequenceForecaster(BaseEstimator):
     def _fit_chosen(self, rows: Rows, ends: Ends, penalty: float) -> None:
         """Fit on all values; networks get the features of the ridge in its units."""
         self._form = rows.form
+        self._network: Any = None
         if not len(ends.complete):
-            self._network = None
             return
         found = self._ridge.fit(rows.features[ends.complete], rows.changes()[ends.complete], np.array([penalty]))
         self._ridge.weight, self._ridge.bias = found[0]
         if "recurrent" in self._chosen:
             self._train(rows, ends.lengths)
-        else:
-            self._network = None
 
     def _choose_form(
         self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends
@@ -263,24 +243,27 @@ class SequenceForecaster(BaseEstimator):
 
     def _train(self, rows: Rows, lengths: np.ndarray) -> None:
         """Train the network on the first rows of each series, as many as `lengths` says, and changes within them."""
-        self._network = self._new_network(int(random.generator().integers(2**31)))
+        seed = check_random_state(int(random.generator().integers(2**31))).randint(2**31 - 1)
         X, y = self._features(rows), rows.by_series(rows.changes())
         inside = [np.arange(k)[:, None] + np.arange(1, self.horizon + 1) < k for k in lengths]
         y = [np.where(there, own[:k], np.nan) for own, there, k in zip(y, inside, lengths, strict=True)]
-        self._network.fit([x[:k] for x, k in zip(X, lengths, strict=True)], y)
+        sequences = Sequences(x[:k] for x, k in zip(X, lengths, strict=True))
+        self._network = self._new_network(rows.features.shape[1])
+        with random.seeded(int(seed)):
+            self._network.begin(sequences)
+            self._network.fit(Samples(sequences, [changes.astype(np.float32) for changes in y], None), alone=False)
 
-    def _new_network(self, seed: int) -> RowQuantiles:
-        options: dict[str, Any] = {"max_epochs": self.max_epochs, "lr": self.lr, "random_state": seed}
-        network = RowQuantiles(self.cell, self.hidden_size, bidirectional=False, **options)
-        network.levels = self._levels
-        return network
+    def _new_network(self, num_features: int) -> Recurrent:
+        own = {name: getattr(self, name) for name in ("cell", "hidden_size", "max_epochs", "lr")}
+        options = SimpleNamespace(**vars(Options(**own, bidirectional=False)))
+        return Recurrent(options, Inputs("numbers", num_features), Changes(self.horizon, self._levels))
 
     def _features(self, rows: Rows) -> list[np.ndarray]:
         return rows.by_series(self._ridge.scaled(rows.features).astype(np.float32))
 
     def _network_outputs(self, rows: Rows) -> np.ndarray:
         """Return the quantiles of the changes after each row, `(rows, horizon, quantiles)`."""
-        outputs = self._network._outputs_of(self._features(rows), None)
+        outputs = self._network.outputs(self._features(rows))
         return outputs.astype(np.float64).reshape(len(rows.last), rows.form.horizon, -1)
 
     # Forecasts.
@@ -447,7 +430,7 @@ class SequenceForecaster(BaseEstimator):
         fitted["_orders"] = [None if order is None else dataclasses.asdict(order) for order in self._orders]
         groups: dict[str, Any] = {"shift": {"shift": self._shift}, "ridge": self._ridge.state()}
         if self._network is not None:
-            groups["module"] = self._network.module_.state_dict(copy=False)
+            groups["module"] = self._network.state()
         notes = getattr(self, "notes_", None) if notes is None else notes
         named = {"estimator": type(self).__name__, "form": dataclasses.asdict(self._form), "notes": notes}
         save(path, params=params, fitted=fitted, **named, **groups)
@@ -471,8 +454,8 @@ class SequenceForecaster(BaseEstimator):
         self._ridge, self._network = Ridge(), None
         self._ridge.restore(saved.get("ridge", {}), num_features, self._form.horizon)
         if "module" in saved and self._ridge.state():
-            self._network = self._new_network(0)
-            self._network.restore(num_features, self._form.horizon, saved["module"])
+            self._network = self._new_network(num_features)
+            self._network.restore(saved["module"])
         self._restore_choice(fitted)
         self.notes_ = saved["notes"]
 
@@ -491,52 +474,6 @@ class SequenceForecaster(BaseEstimator):
         tags.target_tags.required = False
         tags.non_deterministic = self.random_state is None
         return tags
-
-
-class RowQuantiles(SequenceEstimator):
-    """A recurrent network from each row of series to quantiles of the changes that follow it.
-
-    Attributes
-    ----------
-    levels : list of float
-        The quantiles, set before the fit.
-
-    Source: Wen, Torkkola, Narayanaswamy and Madeka (2017), "A multi-horizon quantile recurrent forecaster", arXiv
-    1711.11053.
-    """
-
-    _pool = ()
-    levels: list[float]
-
-    def _learn_labels(self, y: Any, lengths: np.ndarray, classes: Any = None) -> int:
-        return y[0].shape[1] * len(self.levels)
-
-    def _encode_labels(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        return [changes.astype(np.float32) for changes in y]
-
-    def _losses(self, outputs: Variable, labels: list[np.ndarray]) -> Variable:
-        changes = np.concatenate(labels)
-        there = np.isfinite(changes)
-        columns, values = outputs.reshape(-1, len(self.levels)), np.where(there, changes, np.float32(0)).reshape(-1)
-        losses = functional.quantile_loss(columns, values, self.levels, "none").mean(axis=1)
-        share = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
-        return (losses.reshape(*changes.shape) * share.astype(np.float32)).sum(axis=1)
-
-    def _weights_of_losses(self, labels: list[np.ndarray], weights: np.ndarray | None) -> np.ndarray | None:
-        return np.isfinite(np.concatenate(labels)).mean(axis=1, dtype=np.float32)
-
-    def _loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
-        return 0.0  # a constant may be the best forecast: no warning
-
-    def _epochs(self, count: int, steps_per_epoch: int) -> int:
-        if self.max_epochs == "auto":
-            return max(1, round(_NETWORK_STEPS / steps_per_epoch))
-        return super()._epochs(count, steps_per_epoch)
-
-    def restore(self, num_features: int, horizon: int, arrays: dict[str, np.ndarray]) -> None:
-        """Restore a trained network from its arrays."""
-        self._inputs, self._num_outputs = Inputs("numbers", num_features), horizon * len(self.levels)
-        self._restore_model({"module": arrays})
 
 
 def _errors(found: np.ndarray, units: np.ndarray, after: np.ndarray) -> dict[str, float]:

@@ -204,14 +204,7 @@ class Ridge:
     bound: np.ndarray
 
     def fit(self, features: np.ndarray, changes: np.ndarray, penalties: np.ndarray = PENALTIES) -> list[tuple]:
-        """Learn all but weight and bias; return both for each penalty, which is in units of the rows.
-
-        Parameters
-        ----------
-        features : array, shape `(rows, features)`
-        changes : array, shape `(rows, horizon)`
-        penalties : array
-        """
+        """Learn all but weight and bias; return both for each penalty, which is in units of the rows."""
         self.mean, deviation = features.mean(axis=0), features.std(axis=0)
         self.scale = np.where(deviation <= 1e-9 * np.maximum(np.abs(self.mean), 1.0), np.inf, deviation)
         farthest = _FARTHEST * np.sqrt((changes**2).mean(axis=0))

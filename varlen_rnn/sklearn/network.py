@@ -148,11 +148,7 @@ def of_batches(
 ) -> Iterator[np.ndarray]:
     """Yield the results of a function of a network and a batch for each batch, in order.
 
-    Parameters
-    ----------
-    function : `outputs_of` or `features_of`
-    executor : Executor, optional
-        It computes the batches at the same time, in processes or threads; they get copies or the network itself.
+    An executor computes the batches at the same time, in processes or threads, which get copies or the network itself.
     """
     if executor is None:
         yield from (function(network, batch) for batch in batches)

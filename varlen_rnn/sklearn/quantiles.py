@@ -54,12 +54,7 @@ def places_of(quantiles: Any, levels: list[float]) -> list[int]:
 
 def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Return the loss of each output; the mean loss is least if an output is the quantile of its level.
-
-    Parameters
-    ----------
-    outputs, values : arrays that broadcast to one shape
-    levels : array
-        The level of each output; it broadcasts as well.
+    The arrays broadcast to one shape.
 
     Examples
     --------
@@ -77,14 +72,8 @@ def quantiles_of(
 
     Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  If fewer are independent, levels are as far from
     the middle as in a sample of so few.  A level beyond the first or last has its number.
-
-    Parameters
-    ----------
-    values : array, shape `(numbers, columns)`
-    levels : array, shape `(columns,)`
-    weights : array, shape `(numbers,)`, optional
-    independent : int, optional
-        How many of the numbers are independent, such as the ends of series, each of which has several errors.
+    Each column of `values` has its level.  `independent` says how many of the numbers are independent, such as the ends
+    of series, each of which has several errors.
 
     Examples
     --------

@@ -18,13 +18,7 @@ def array_of(
 ) -> np.ndarray:
     """Return an array of a file, or raise unless it is there, in this shape and data type, and without NaN.
 
-    Parameters
-    ----------
-    arrays : dict of str to array
-    name : str
-    shape : tuple of int or None
-        None stands for any size.
-    dtype : data type
+    None in a shape stands for any size.
 
     Examples
     --------

@@ -22,13 +22,8 @@ def series_of(
     X: Any, known: Any, orders: tuple[Columns | None, Columns | None]
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None, tuple[Columns | None, Columns | None]]:
     """Return series, columns known ahead that begin with the series or None, and the names of both's columns.
-
-    Parameters
-    ----------
-    X, known
-        As the X and `future_covariates` of a forecaster.
-    orders : pair of Columns
-        Of the training: steps of X, and columns of `known`.
+    `known` are the `future_covariates` of a forecaster, and `orders` the steps of X and the columns of `known` in the
+    training.
 
     Examples
     --------

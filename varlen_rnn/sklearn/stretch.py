@@ -20,12 +20,6 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A part of
     a batch, whose sequences have positions, is stretched as the whole batch is.
 
-    Parameters
-    ----------
-    x : LoDTensor
-        Rows of shape `(rows, features)`, float32, of one level.
-    generator : numpy.random.Generator
-
     Examples
     --------
     >>> x = LoDTensor.from_sequences([np.zeros((20, 1), np.float32), np.ones((1, 1), np.float32)])
@@ -50,12 +44,6 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
 
 def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
     """Return the mean of each `stride` neighbours; the parts of a sequence are about equal and none is longer.
-
-    Parameters
-    ----------
-    x : Variable or LoDTensor
-        Rows of shape `(rows, features)`, of one level.
-    stride : int
 
     Examples
     --------

@@ -1,0 +1,54 @@
+"""`Samples`: sequences with encoded labels and weights, from which candidates learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from varlen_rnn.sklearn.static import Sequences, joined, take
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Sequences, their labels as `Labels.encode` returns them, and their weights.
+
+    Attributes
+    ----------
+    weights : array, float32, or None
+    num_held : int
+        The last so many sequences are not trained on.
+    """
+
+    sequences: Sequences
+    labels: Any
+    weights: np.ndarray | None
+    num_held: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.sequences)
+
+    @property
+    def num_trained(self) -> int:
+        """The number of sequences that may train."""
+        return len(self) - self.num_held
+
+    def take(self, indices: np.ndarray) -> Samples:
+        """Return the samples at rising indices."""
+        weights = None if self.weights is None else self.weights[indices]
+        held = int((indices >= self.num_trained).sum())
+        return Samples(take(self.sequences, indices), labels_at(self.labels, indices), weights, held)
+
+    def holding(self, others: Sequences, labels: Any) -> Samples:
+        """Return these samples and others, which are not trained on and have the weight 1."""
+        every = self.labels + labels if isinstance(labels, list) else np.concatenate([self.labels, labels])
+        weights = self.weights
+        weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
+        return Samples(joined(self.sequences, others), every, weights, len(others))
+
+
+def labels_at(labels: Any, indices: np.ndarray) -> Any:
+    """Return some of the encoded labels."""
+    return [labels[k] for k in indices] if isinstance(labels, list) else labels[indices]
