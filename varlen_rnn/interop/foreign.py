@@ -12,12 +12,12 @@ from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.variable import Variable
 
 
-def library(name: str) -> Any:
-    """Import and return a library, or raise an error that says how to install it."""
+def library(name: str, package: str | None = None) -> Any:
+    """Import and return a library, or raise an error that says how to install it, under the name of its package."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        hint = f"pip install {name}"
+        hint = f"pip install {package or name}"
         raise ProgramError(name, expected="a package that is installed", got="none", hint=hint) from error
 
 
