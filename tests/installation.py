@@ -62,6 +62,7 @@ nn.LinearChainCRF(16, dtype=dtype)(vr.Variable(x), tags).sum().backward()
 for layer in (nn.SequenceConv(16, 4, 3, dtype=dtype), nn.RowConv(16, 2, dtype=dtype)):
     layer(x).sum().backward()
 """,
+    "functions": "for name in ('exp', 'log', 'tanh', 'sigmoid', 'softplus', 'elu'): getattr(nn.functional, name)(x)",
     "many rows": "nn.Linear(4, 3, dtype=dtype)(np.ones((9000, 4), dtype)).sum().backward()",
     "prepare": "nn.LSTM(16, 32, dtype=dtype).prepare()(x)",
     "stream": "nn.GRU(16, 32, dtype=dtype).stream(3)(np.asarray(x)[:3])",

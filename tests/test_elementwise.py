@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from varlen_rnn.kernels import arithmetic, copies, curves, elementwise, moments, reductions
+from varlen_rnn.kernels import arithmetic, copies, elementwise, moments, reductions
 from varlen_rnn.kernels.softmax import log_softmax, log_softmax_grad
+from varlen_rnn.ops import activations, losses
+from varlen_rnn.ops import elementwise as elementwise_operators
 
 pytestmark = pytest.mark.twins
 NUMBERS = [np.float32, np.float64]
@@ -41,22 +43,27 @@ UNARY = {
     "absolute": (lambda x: np.where(x < 0, -x, x), ANY),
     "sqrt": (lambda x: x**0.5, ANY[ANY != -np.inf]),
     "exp": (lambda x: np.e**x, ANY),
+    "expm1": (lambda x: 2 * np.sinh(x / 2) * np.exp(x / 2), ANY[ANY != -np.inf]),
     "log": (lambda x: np.log2(x) / np.log2(np.e), ANY),
+    "log1p": (lambda x: np.log2(1 + x) / np.log2(np.e), ANY),
     "tanh": (lambda x: 1 - 2 / (1 + np.exp(2 * x)), ANY),
     "sigmoid": (sigmoid, ANY),
     "relu": (lambda x: np.where(x < 0, 0, x), ANY),
     "silu": (lambda x: x * sigmoid(x), ANY),
-    "gelu": (lambda x: x * normal(x), ANY),
+    "exact_gelu": (lambda x: x * normal(x), ANY),
     "tanh_gelu": (lambda x: x * nearly_normal(x), ANY),
     "logical_not": (lambda x: x == 0, np.array([True, False])),
 }
 GRADS = {
-    "absolute_grad": (lambda x, d: d * np.sign(x), ANY),
-    "sqrt_grad": (lambda y, d: d / 2 / y, POSITIVE),
-    "tanh_grad": (lambda y, d: d * (1 - y) * (1 + y), IN_ONE),
-    "sigmoid_grad": (lambda y, d: d * (y - y**2), IN_ONE),
-    "relu_grad": (lambda x, d: np.where(x > 0, d, 0), FINITE),
-    "gelu_grad": (lambda x, d: d * slope_of(lambda x: x * normal(x), x), FINITE),
+    "neg_grad": (lambda x, y, d: 0 - d, ANY),
+    "exp_grad": (lambda x, y, d: y * d, ANY),
+    "log_grad": (lambda x, y, d: d / x, ANY),
+    "absolute_grad": (lambda x, y, d: d * np.sign(x), ANY),
+    "sqrt_grad": (lambda x, y, d: d / 2 / y, POSITIVE),
+    "tanh_grad": (lambda x, y, d: d * (1 - y) * (1 + y), IN_ONE),
+    "sigmoid_grad": (lambda x, y, d: d * (y - y**2), IN_ONE),
+    "relu_grad": (lambda x, y, d: np.where(x > 0, d, 0), FINITE),
+    "exact_gelu_grad": (lambda x, d: d * slope_of(lambda x: x * normal(x), x), FINITE),
     "tanh_gelu_grad": (lambda x, d: d * slope_of(lambda x: x * nearly_normal(x), x), FINITE),
 }
 BINARY = {
@@ -72,7 +79,7 @@ BINARY = {
     "not_equal": lambda x, y: ~((x <= y) & (x >= y)),
     "maximum": lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x > y, x, y)),
     "minimum": lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x < y, x, y)),
-    "squared_error": lambda x, y: np.where(np.isinf(x) & (x == y), np.nan, (x - y) ** 2),
+    "squared_difference": lambda x, y: np.where(np.isinf(x) & (x == y), np.nan, (x - y) ** 2),
 }
 NUMBERED = {
     "power": ((lambda x, n: np.exp(n * np.log(x)), POSITIVE, (3.0,)), (lambda x, n: x * x, FINITE, (2.0,))),
@@ -81,16 +88,18 @@ NUMBERED = {
         (lambda x, d, n: 0 * x, FINITE, (0.0,)),
     ),
     "leaky_relu": ((lambda x, a: np.where(x > 0, x, a * x), FINITE, (0.3,)),),
-    "leaky_relu_grad": ((lambda x, d, a: d * np.where(x > 0, 1, a), FINITE, (0.3,)),),
+    "leaky_relu_grad": ((lambda x, y, d, a: d * np.where(x > 0, 1, a), FINITE, (0.3,)),),
     "elu": ((lambda x, a: np.where(x > 0, x, a * (np.exp(x) - 1)), FINITE, (0.7,)),),
-    "elu_grad": ((lambda x, d, a: d * np.where(x > 0, 1, a * np.exp(x)), FINITE, (0.7,)),),
+    "elu_grad": ((lambda x, y, d, a: d * np.where(x > 0, 1, a * np.exp(x)), FINITE, (0.7,)),),
     "softplus": (
         (lambda x, b, t: np.where(b * x > t, x, np.log(1 + np.exp(b * x)) / b), FINITE, (2.5, 1.0)),
         (lambda x, b, t: np.where(b * x > 700, x, np.log(1 + np.exp(b * x)) / b), FINITE, (1.0, np.inf)),
     ),
-    "focal": ((lambda x, g: (1 - np.exp(-x)) ** g * x, POSITIVE, (2.0,)), (lambda x, g: x, POSITIVE, (0.0,))),
-    "focal_grad": ((lambda x, d, g: d * slope_of(lambda x: (1 - np.exp(-x)) ** g * x, x), POSITIVE[1:], (2.0,)),),
-    "huber": ((lambda x, y, t: np.where(abs(x - y) < t, (x - y) ** 2 / 2, t * (abs(x - y) - t / 2)), FINITE, (0.5,)),),
+    "focal_loss": ((lambda x, g: (1 - np.exp(-x)) ** g * x, POSITIVE, (2.0,)), (lambda x, g: x, POSITIVE, (0.0,))),
+    "focal_loss_grad": ((lambda x, d, g: d * slope_of(lambda x: (1 - np.exp(-x)) ** g * x, x), POSITIVE[1:], (2.0,)),),
+    "huber_loss": (
+        (lambda x, y, t: np.where(abs(x - y) < t, (x - y) ** 2 / 2, t * (abs(x - y) - t / 2)), FINITE, (0.5,)),
+    ),
     "inverse_deviation": ((lambda x, e: 1 / np.sqrt(x + e), np.append(POSITIVE, 0), (1e-5,)),),
     "moved_towards": ((lambda x, y, share: x + share * (y - x), FINITE, (0.25,)),),
     "decayed": ((lambda x, y, t: x + t * y, FINITE, (0.25,)),),
@@ -98,7 +107,12 @@ NUMBERED = {
 
 
 def function(name):
-    return next(getattr(module, name) for module in (arithmetic, curves, moments) if hasattr(module, name))
+    """Return a function of arrays, or that of an operator, or of its gradient."""
+    operators = vars(activations) | vars(elementwise_operators)
+    operator = operators.get(name.removesuffix("_grad"))
+    if hasattr(operator, "compute"):
+        return operator.gradient if name.endswith("_grad") else operator.compute
+    return next(getattr(m, name) for m in (arithmetic, moments, activations, losses) if hasattr(m, name))
 
 
 def check(device, name, oracle, arrays, numbers=(), tolerance=None):
@@ -132,14 +146,16 @@ def test_functions_of_one_operand(device, name, dtype):
 @pytest.mark.parametrize("name", GRADS)
 def test_gradients_of_one_operand(device, name, dtype):
     oracle, values = GRADS[name]
-    check(device, name, oracle, gradients(values, dtype), tolerance=1e-9 if dtype == np.float64 else 2e-6)
+    x, d = gradients(values, dtype)
+    arrays = [x, x, d] if len(function(name).names) == 3 else [x, d]  # the operand is given as the result, too
+    check(device, name, oracle, arrays, tolerance=1e-9 if dtype == np.float64 else 2e-6)
 
 
 @by_number
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two_operands(device, name, dtype):
     x, y = ANY.astype(dtype)[:, None], np.append(ANY, 3.0).astype(dtype)
-    if name == "squared_error":
+    if name == "squared_difference":
         x, y = x[:10], y[:10]
     check(device, name, BINARY[name], [x, y])
 
@@ -149,8 +165,8 @@ def test_functions_of_two_operands(device, name, dtype):
 def test_functions_with_numbers(device, name, dtype):
     for oracle, values, numbers in NUMBERED[name]:
         arrays = [values.astype(dtype)]
-        if function(name).__wrapped__.__code__.co_argcount > 1 + len(numbers):
-            arrays.append(gradients(values, dtype)[1])
+        others = len(function(name).names) - 1 - len(numbers)
+        arrays += [values.astype(dtype)] * (others - 1) + [gradients(values, dtype)[1]] * min(others, 1)
         check(device, name, oracle, arrays, numbers, tolerance=1e-9 if dtype == np.float64 else 4e-6)
 
 
@@ -168,7 +184,7 @@ def test_functions_of_three_operands(device, dtype):
         check(device, "softplus_grad", oracle, [x, y, d], (beta, threshold), 1e-12 if dtype == np.float64 else 4e-6)
     targets = np.linspace(0, 1, len(x)).astype(dtype)
     oracle = lambda x, t: np.where(x > 0, x, 0) - x * t + np.log(1 + np.exp(-abs(x)))
-    check(device, "binary_cross_entropy", oracle, [x, targets])
+    check(device, "logistic_loss", oracle, [x, targets])
 
 
 @by_number

@@ -125,7 +125,7 @@ def check_imports(path):
                     or "kernels." in name
                     or name.startswith(("varlen_rnn.runtime.jit.", "varlen_rnn.runtime.numba_internals."))
                 ), name
-                assert "kernels." not in name or name.split(".")[2] in ("activations", "symbol"), name
+                assert "kernels." not in name or name.split(".")[2] in ("activations", "functions", "symbol"), name
         top = name.split(".")[0]
         if top == "numba":
             assert part in NUMBA_ALLOWED, f"{part} imports {name}"

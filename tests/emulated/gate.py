@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 
 from tests.emulated.device import digest_of, float_types
-from varlen_rnn import attention, kernels, products, recurrence, runtime
+from varlen_rnn import attention, kernels, ops, products, recurrence, runtime
 from varlen_rnn.cells import CELLS, LN_LSTM, gru_cell, lstm_cell
 from varlen_rnn.products.gemm import product_kernel
 from varlen_rnn.products.row_sums import row_product_kernel
@@ -20,10 +20,10 @@ def declared():
     """Return the names by digest of the kernels in modules, of every tile, and of every built-in cell's kernels."""
     found = {
         id(value): (f"{value.py_func.__module__}.{value.py_func.__name__}", value)
-        for room in (attention, kernels, products, recurrence, runtime)
+        for room in (attention, kernels, ops, products, recurrence, runtime)
         for _, name, _ in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
         for made in vars(importlib.import_module(name)).values()
-        for value in (made, getattr(made, "cuda", None), twin_of(made))  # fronts have their kernel as an attribute
+        for value in (made, getattr(made, "cuda", None), *map(twin_of, (made, *equations_of(made))))
         if isinstance(value, Kernel)
     }
     for cell in (*CELLS.values(), LN_LSTM, gru_cell(reset_after=False), lstm_cell(peepholes=True)):
@@ -36,6 +36,11 @@ def declared():
     for kernel in (*map(product_kernel, (LARGE, SMALL)), row_product_kernel()):
         found[id(kernel)] = (f"{kernel.py_func.__module__}.{kernel.py_func.__name__}", kernel)
     return {digest_of(kernel.py_func): name for name, kernel in found.values()}
+
+
+def equations_of(made):
+    """Return the functions of arrays of an elementwise operator; none of anything else."""
+    return [getattr(made, name) for name in ("compute", "gradient") if hasattr(made, name)]
 
 
 def twin_of(front):

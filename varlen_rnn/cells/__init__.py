@@ -30,6 +30,7 @@ from varlen_rnn.kernels.activations import (
     tanh,
     where,
 )
+from varlen_rnn.kernels.functions import expm1, log1p
 
 __all__ = [
     "CELLS",
@@ -55,9 +56,11 @@ __all__ = [
     "clip",
     "constant",
     "exp",
+    "expm1",
     "find_cell",
     "gru_cell",
     "log",
+    "log1p",
     "lstm_cell",
     "maximum",
     "minimum",

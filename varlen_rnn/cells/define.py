@@ -15,7 +15,7 @@ from varlen_rnn.cells.derivation.derive import OF_PRODUCTS, Derived, Step, deriv
 from varlen_rnn.cells.derivation.trace import FUNCTIONS, EquationError, Gate, Row, Trace
 from varlen_rnn.cells.options import check_bound
 from varlen_rnn.errors import DTypeError, InputError
-from varlen_rnn.kernels import activations
+from varlen_rnn.kernels import activations, functions
 from varlen_rnn.runtime.jit import body
 
 _CALLED = ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
@@ -190,6 +190,7 @@ def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
     file = _file_of(name)
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}
+    space |= {"expm1": functions.expm1, "log1p": functions.log1p}
     exec(compile(derived.source, file, "exec"), space)
     phases, begin, several, vector = [], 0, len(derived.columns) > 1, 0
     for number, columns in enumerate(derived.columns):

@@ -41,6 +41,7 @@ def works():
         "convolutions": _convolve,
         "many rows": _sum_many_rows,
         "dropout": _drop,
+        "functions": _curve,
         "random convolutions": _describe,
     }
     return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move}
@@ -126,6 +127,12 @@ def _drop(dtype):
     for per in ("row", "sequence"):
         F.dropout(_embedded(dtype), 0.5, per=per).sum().backward()
     nn.BatchNorm1d(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _curve(dtype):
+    """Compute the functions whose float32 is a compiled loop."""
+    for function in (F.exp, F.log, F.tanh, F.sigmoid, F.softplus, F.elu):
+        function(np.ones(2, dtype))
 
 
 def _describe(dtype):

@@ -1,84 +1,43 @@
-"""Arithmetic, comparisons and choices, element by element; operands broadcast as in NumPy."""
+"""Functions of arrays, element by element; operands broadcast as in NumPy.  `functions` says how accurate they are."""
 
 import math
 
 import numpy as np
 
-from varlen_rnn.kernels import activations
+from varlen_rnn.kernels import activations, functions
 from varlen_rnn.kernels.elementwise import elementwise, quiet
 from varlen_rnn.runtime.jit import body
 
-
-@elementwise(np.add)
-def add(x, y):
-    """Return `x + y`."""
-    return x + y
-
-
-@elementwise(np.subtract)
-def subtract(x, y):
-    """Return `x - y`."""
-    return x - y
-
-
-@elementwise(np.multiply)
-def multiply(x, y):
-    """Return `x * y`."""
-    return x * y
+add = elementwise(np.add)(lambda x, y: x + y)
+subtract = elementwise(np.subtract)(lambda x, y: x - y)
+multiply = elementwise(np.multiply)(lambda x, y: x * y)
+divide = elementwise(quiet(np.divide))(lambda x, y: x / y)  # a division by 0 gives infinity or NaN
+negative = elementwise(np.negative)(lambda x: -x)
+absolute = elementwise(np.absolute)(lambda x: abs(x))
+sqrt = elementwise(quiet(np.sqrt))(lambda x: math.sqrt(x))
+exp = elementwise(np.exp, loop=True)(lambda x: functions.exp(x))
+log = elementwise(quiet(np.log), loop=True)(lambda x: activations.log(x))
+tanh = elementwise(np.tanh, loop=True)(lambda x: functions.tanh(x))
+expm1 = elementwise(np.expm1, loop=True)(lambda x: functions.expm1(x))
+log1p = elementwise(np.log1p, loop=True)(lambda x: functions.log1p(x))
 
 
-def _divide(x, y):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return x / y
+def _expit(x):
+    from scipy import special  # imported here because it takes as long to import as this whole package
+
+    return special.expit(x)
 
 
-@elementwise(_divide)
-def divide(x, y):
-    """Return `x / y`; a division by 0 gives infinity or NaN, without a warning."""
-    return x / y
+@elementwise(_expit, loop=True)
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x))."""
+    return functions.sigmoid(x)
 
 
-@elementwise(np.negative)
-def negative(x):
-    """Return `-x`."""
-    return -x
-
-
-@elementwise(np.abs)
-def absolute(x):
-    """Return the absolute value of `x`."""
-    return abs(x)
-
-
-@elementwise(lambda x, d_y: d_y * np.sign(x))
-def absolute_grad(x, d_y):
-    """Return the gradient of `absolute`, 0 where `x` is 0."""
-    zero = type(x)(0)
-    return d_y if x > zero else -d_y if x < zero else d_y * x
-
-
-@elementwise(quiet(np.sqrt))
-def sqrt(x):
-    """Return the square root of `x`, or NaN if it is negative."""
-    return math.sqrt(x)
-
-
-@elementwise(quiet(lambda y, d_y: d_y / (y + y)))
-def sqrt_grad(y, d_y):
-    """Return the gradient of `sqrt` from its result."""
-    return d_y / (y + y)
-
-
-@elementwise(np.exp)
-def exp(x):
-    """Return e to the power of `x`."""
-    return activations.exp(x)
-
-
-@elementwise(quiet(np.log))
-def log(x):
-    """Return the natural logarithm of `x`: minus infinity of 0, NaN of a negative number."""
-    return activations.log(x)
+@elementwise(lambda x: np.maximum(x, 0))
+def relu(x):
+    """Return `x` if it is positive, otherwise 0; NaN stays NaN."""
+    return activations.relu(x)
 
 
 @body
@@ -107,85 +66,19 @@ def power_grad(x, d_y, exponent):
     return zero if exponent == zero else d_y * exponent * _power(x, exponent - one)
 
 
-# Comparisons.
-
-
-@elementwise(np.less, dtype=np.bool_)
-def less(x, y):
-    """Return whether `x < y`."""
-    return x < y
-
-
-@elementwise(np.less_equal, dtype=np.bool_)
-def less_equal(x, y):
-    """Return whether `x <= y`."""
-    return x <= y
-
-
-@elementwise(np.greater, dtype=np.bool_)
-def greater(x, y):
-    """Return whether `x > y`."""
-    return x > y
-
-
-@elementwise(np.greater_equal, dtype=np.bool_)
-def greater_equal(x, y):
-    """Return whether `x >= y`."""
-    return x >= y
-
-
-@elementwise(np.equal, dtype=np.bool_)
-def equal(x, y):
-    """Return whether `x == y`."""
-    return x == y
-
-
-@elementwise(np.not_equal, dtype=np.bool_)
-def not_equal(x, y):
-    """Return whether `x != y`."""
-    return x != y
-
-
-@elementwise(np.logical_and)
-def logical_and(x, y):
-    """Return whether two bools are both true."""
-    return x and y
-
-
-@elementwise(np.logical_or)
-def logical_or(x, y):
-    """Return whether one of two bools is true, or both."""
-    return x or y
-
-
-@elementwise(np.logical_not)
-def logical_not(x):
-    """Return whether a bool is false."""
-    return not x
-
-
-# Choices.
-
-
-@elementwise(np.where)
-def where(condition, x, y):
-    """Return `x` where the condition is true, otherwise `y`."""
-    return x if condition else y
-
-
-@elementwise(np.maximum)
-def maximum(x, y):
-    """Return the larger of two elements, or NaN if one is NaN."""
-    return x if x > y or x != x else y
-
-
-@elementwise(np.minimum)
-def minimum(x, y):
-    """Return the smaller of two elements, or NaN if one is NaN."""
-    return x if x < y or x != x else y
-
-
-# Gradients that several operators share.
+less = elementwise(np.less, dtype=np.bool_)(lambda x, y: x < y)
+less_equal = elementwise(np.less_equal, dtype=np.bool_)(lambda x, y: x <= y)
+greater = elementwise(np.greater, dtype=np.bool_)(lambda x, y: x > y)
+greater_equal = elementwise(np.greater_equal, dtype=np.bool_)(lambda x, y: x >= y)
+equal = elementwise(np.equal, dtype=np.bool_)(lambda x, y: x == y)
+not_equal = elementwise(np.not_equal, dtype=np.bool_)(lambda x, y: x != y)
+logical_and = elementwise(np.logical_and)(lambda x, y: x and y)
+logical_or = elementwise(np.logical_or)(lambda x, y: x or y)
+logical_not = elementwise(np.logical_not)(lambda x: not x)
+where = elementwise(np.where)(lambda condition, x, y: x if condition else y)
+# NaN if one of two elements is NaN.
+maximum = elementwise(np.maximum)(lambda x, y: x if x > y or x != x else y)
+minimum = elementwise(np.minimum)(lambda x, y: x if x < y or x != x else y)
 
 
 @elementwise(lambda x, y, share: (x == y) * share)

@@ -1,13 +1,11 @@
 """A factory of functions that compute each element of a result from the elements of operands, which broadcast.
 
-    @elementwise(np.subtract)
-    def subtract(x, y):
-        '''Return `x - y`.'''
-        return x - y
+    subtract = elementwise(np.subtract)(lambda x, y: x - y)
 
-The equation is written once, for scalars.  On a CUDA device, a kernel made from it computes the result; on the host, a
-function of NumPy does, whose loops are as fast.  Numbers of an equation, such as the slope of an activation, follow
-the operands, and take their data type: float32 stays float32.
+The equation is written once, for scalars.  On a CUDA device, a kernel made from it computes the result.  On the host, a
+function of NumPy does where IEEE fixes the result, and in float64.  In float32, the exponential and its like are loops
+made from the equation, since NumPy's are less accurate, and their bits depend on the processor.  Numbers of an
+equation, such as the slope of an activation, follow the operands, and take their data type: float32 stays float32.
 """
 
 import functools
@@ -15,10 +13,11 @@ import inspect
 
 import numpy as np
 
+from varlen_rnn.kernels.symbol import Symbol
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
-from varlen_rnn.runtime.jit import body, cuda_kernel
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 _AXES = 3  # of the arrays that a kernel takes; more axes would take more divisions for each element
 _KERNEL = '''
@@ -29,6 +28,11 @@ def {name}_cuda({operands}, out):
         a, b, c = unravel(i, out.shape[1], out.shape[2])
         out[a, b, c] = equation({elements})
 '''
+_LOOP = """
+def {name}_cpu(x, out):
+    for i in range(x.shape[0]):
+        out[i] = equation(x[i])
+"""
 _ELEMENT = "{x}[along(a, {x}.shape[0]), along(b, {x}.shape[1]), along(c, {x}.shape[2])]"
 
 
@@ -47,6 +51,7 @@ def along(place, size):
 def quiet(function):
     """Return a function of NumPy whose infinities and NaN arise without a warning."""
 
+    @functools.wraps(function)
     def call(x, *others):
         with np.errstate(divide="ignore", invalid="ignore"):
             return function(x, *others)
@@ -54,49 +59,67 @@ def quiet(function):
     return call
 
 
-def elementwise(host, numbers=0, dtype=None):
+def elementwise(host, numbers=0, dtype=None, loop=False):
     """Return a decorator that makes a function of arrays from an equation of scalars.
 
     Parameters
     ----------
     host : callable or None
-        `host(*operands)` computes the result of NumPy arrays; None if all callers are on a device.
+        Computes the result of NumPy arrays, `host(*operands)`; None if all callers are on a device.
     numbers : int, optional
         How many of the equation's last parameters are Python numbers; the others are arrays that broadcast.
     dtype : data type, optional
         The data type of the result, by default of the last array.
+    loop : bool, optional
+        Whether the host computes float32 by a loop made from the equation, which has one operand.
 
     Returns
     -------
     callable
         The decorator, for an equation.  A constant in an equation takes the type of its operand, `type(x)(1)`.  The
-        function that it makes returns a new array where the operands are.
+        function that it makes returns a new array where the operands are; applied to symbols, it records its name.
+        That is the name of the equation, or of `host` if the equation is a lambda.
     """
 
     def declare(equation):
-        names = list(inspect.signature(equation).parameters)
-        count = len(names) - numbers
-
-        def anywhere(*operands):
-            for operand in operands[:count]:
-                if on_device(operand):
-                    return on_cuda(operand, operands)
-            return np.asarray(host(*operands))
-
-        def on_cuda(like, operands):
-            arrays = [array if on_device(array) else beside(np.asarray(array), like) for array in operands[:count]]
-            of_numbers = like.dtype.type
-            shape = np.broadcast_shapes(*[array.shape for array in arrays])
-            out = empty(shape, arrays[-1], None if dtype is None else np.dtype(dtype))
-            launch_on(front.twin(), arrays, [of_numbers(number) for number in operands[count:]], out)
-            return out
-
-        front = functools.wraps(equation)(_sooner(host, anywhere, len(names)) if not numbers else anywhere)
-        # Made at the first launch, because to make all takes longer than to import the rest of the package.
-        front.twin = functools.cache(functools.partial(_kernel_of, equation, names, numbers))
-        return front
+        name = host.__name__ if equation.__name__ == "<lambda>" else equation.__name__
+        names = tuple(inspect.signature(equation).parameters)
+        chosen = _with_loop(host, name, equation) if loop else host
+        made = function_of_arrays(name, names, chosen, lambda: equation, numbers, dtype)
+        made.__doc__ = equation.__doc__
+        return made
 
     return declare
+
+
+def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
+    """Return a function of arrays or symbols, with operands of the given names; `equation()` is for its kernel.
+
+    `elementwise` describes the other parameters.
+    """
+    count = len(names) - numbers
+
+    def anywhere(*operands):
+        for operand in operands[:count]:
+            if on_device(operand):
+                return on_cuda(operand, operands)
+            if isinstance(operand, Symbol):
+                return operand.apply(name, *operands)
+        return np.asarray(host(*operands))
+
+    def on_cuda(like, operands):
+        arrays = [array if on_device(array) else beside(np.asarray(array), like) for array in operands[:count]]
+        of_numbers = like.dtype.type
+        shape = np.broadcast_shapes(*[array.shape for array in arrays])
+        out = empty(shape, arrays[-1], None if dtype is None else np.dtype(dtype))
+        launch_on(front.twin(), arrays, [of_numbers(number) for number in operands[count:]], out)
+        return out
+
+    front = anywhere if numbers else _sooner(host, anywhere, count)
+    front.__name__, front.names, front.numbers = name, names, numbers
+    # Made at the first launch, because to make all takes longer than to import the rest of the package.
+    front.twin = functools.cache(lambda: _kernel_of(name, equation(), names, numbers))
+    return front
 
 
 def _sooner(host, anywhere, count):
@@ -118,18 +141,34 @@ def _sooner(host, anywhere, count):
     return {1: of_one, 2: of_two}.get(count, anywhere)
 
 
-def _kernel_of(equation, names, numbers):
+def _with_loop(host, name, equation):
+    """Return a function of an array that computes float32 by a loop, and other types by `host`."""
+
+    @functools.cache
+    def loop():
+        space = {"equation": body(equation), "__name__": equation.__module__}
+        exec(compile(_LOOP.format(name=name), f"<elementwise {name}>", "exec"), space)
+        return cpu_kernel(space[f"{name}_cpu"])
+
+    def call(x):
+        if getattr(x, "dtype", None) != np.float32:
+            return host(x)
+        out = np.empty(x.shape, x.dtype)
+        loop()(np.ascontiguousarray(x).reshape(-1), out.reshape(-1))
+        return out
+
+    return call
+
+
+def _kernel_of(name, equation, names, numbers):
     """Return the kernel of an equation, made from source text, because parameters differ."""
     arrays = names[: len(names) - numbers]
-    text = _KERNEL.format(
-        name=equation.__name__,
-        operands=", ".join(names),
-        elements=", ".join(_ELEMENT.format(x=name) if name in arrays else name for name in names),
-    )
+    elements = ", ".join(_ELEMENT.format(x=name) if name in arrays else name for name in names)
+    text = _KERNEL.format(name=name, operands=", ".join(names), elements=elements)
     space = {"cuda": cuda, "unravel": unravel, "along": along, "equation": body(equation)}
     space["__name__"] = equation.__module__
-    exec(compile(text, f"<elementwise {equation.__name__}>", "exec"), space)
-    return cuda_kernel(space[f"{equation.__name__}_cuda"])
+    exec(compile(text, f"<elementwise {name}>", "exec"), space)
+    return cuda_kernel(space[f"{name}_cuda"])
 
 
 def launch_on(kernel, arrays, numbers, out):

@@ -1,100 +1,59 @@
-"""Activations (`kernels.curves`).  They are row-wise, so the result keeps the LoD."""
+"""Activations by their equations.  They are row-wise, so the result keeps the LoD."""
 
 import math
 
 import numpy as np
 
 from varlen_rnn.errors import IN_PLACE, OutOfRangeError, check_choice, hinting
-from varlen_rnn.kernels import activations as kernels
-from varlen_rnn.kernels import curves
+from varlen_rnn.kernels import arithmetic, functions
+from varlen_rnn.kernels.arithmetic import exp, expm1, log1p, maximum, minimum, where
+from varlen_rnn.kernels.elementwise import elementwise, quiet
 from varlen_rnn.ops.elementwise import unary, unary_backward
+from varlen_rnn.ops.equations import forward
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.tape.checks import check_float
 from varlen_rnn.tape.declare import operator
 
 
-@unary(scalar=np.tanh, ufunc=np.tanh, onnx="Tanh")
+@unary(arithmetic.tanh, ufunc=np.tanh, onnx="Tanh")
 def tanh(x):
     """Return the hyperbolic tangent of every element."""
-    return x.like(curves.tanh(x.data))
 
 
-@unary_backward(tanh)
-def _tanh_grad(x, y, d_y):
-    return x.like(curves.tanh_grad(y.data, d_y.data))
-
-
-@unary(scalar=kernels.sigmoid, onnx="Sigmoid")
+@unary(arithmetic.sigmoid, onnx="Sigmoid")
 def sigmoid(x):
     """Return 1 / (1 + exp(-x)) of every element."""
-    return x.like(curves.sigmoid(x.data))
 
 
-@unary_backward(sigmoid)
-def _sigmoid_grad(x, y, d_y):
-    return x.like(curves.sigmoid_grad(y.data, d_y.data))
-
-
-@unary(scalar=kernels.relu, onnx="Relu")
+@unary(arithmetic.relu, derive=False, onnx="Relu")
 def relu(x):
     """Return every element if it is positive, otherwise 0."""
-    return x.like(curves.relu(x.data))
 
 
 @unary_backward(relu)
 def _relu_grad(x, y, d_y):
-    return x.like(curves.relu_grad(x.data, d_y.data))
+    return where(x > 0, d_y, d_y * 0)
 
 
-@unary(scalar=lambda x: x * kernels.sigmoid(x))
+@unary(derive=False)
 def silu(x):
     """Return `x * sigmoid(x)` of every element; this function is also called swish."""
-    return x.like(curves.silu(x.data))
+    return x * arithmetic.sigmoid(x)
 
 
 @unary_backward(silu)
 def _silu_grad(x, y, d_y):
-    return x.like(curves.silu_grad(x.data, y.data, d_y.data))
+    gate = arithmetic.sigmoid(x)
+    return d_y * (gate + y * (1 - gate))
 
 
-# Operators with constants.  They are declared by `operator`, because `unary` tries one example without constants.
-
-
-@operator(rows="each", scalar=lambda x, alpha: kernels.where(x > 0, x, alpha * x), onnx="LeakyRelu")
+@unary(onnx="LeakyRelu")
 def leaky_relu(x, alpha: float):
     """Return every element if it is positive, otherwise `alpha` times the element."""
-    return x.like(curves.leaky_relu(x.data, alpha))
+    return where(x > 0, x, alpha * x)
 
 
-@leaky_relu.backward("x", aliases={"d_y": "d_out"})
-def _leaky_relu_grad(x, d_y, alpha):
-    return x.like(curves.leaky_relu_grad(x.data, d_y.data, alpha))
-
-
-_NEAR = 1 / 64  # of smaller numbers, e**x - 1 and log(1 + x) would lose digits: series of ten terms have them all
-
-
-def _exp_less_one(x):
-    """Return `e**x - 1` of a scalar of at most 0."""
-    series = 1.0
-    for k in range(10, 1, -1):
-        series = series * x / k + 1.0
-    return kernels.where(x > -_NEAR, x * series, kernels.exp(x) - 1)
-
-
-def _log_one_more(x):
-    """Return `log(1 + x)` of a scalar of at least 0."""
-    series = 0.1
-    for k in range(9, 0, -1):
-        series = 1 / k - series * x
-    return kernels.where(x < _NEAR, x * series, kernels.log(1 + x))
-
-
-def _elu(x, alpha):
-    return kernels.where(x > 0, x, alpha * _exp_less_one(kernels.minimum(x, 0)))
-
-
-@operator(rows="each", scalar=_elu, onnx="Elu")
+@unary(derive=False, onnx="Elu")
 def elu(x, alpha: float = 1.0):
     """Return every element if it is positive, otherwise `alpha (e**x - 1)`.
 
@@ -105,21 +64,20 @@ def elu(x, alpha: float = 1.0):
     >>> elu([-1.0, 2.0]).numpy().round(4)
     array([-0.6321,  2.    ])
     """
-    return x.like(curves.elu(x.data, alpha))
+    return where(x > 0, x, expm1(minimum(0, x)) * alpha)
 
 
-@elu.backward("x", aliases={"d_y": "d_out"})
-def _elu_grad(x, d_y, alpha):
-    return x.like(curves.elu_grad(x.data, d_y.data, alpha))
+@unary_backward(elu)
+def _elu_grad(x, y, d_y, alpha: float):
+    return where(x > 0, d_y, d_y * (exp(minimum(0, x)) * alpha))
 
 
 def _softplus(x, beta, threshold):
-    z = beta * x
-    curve = kernels.maximum(z, 0) + _log_one_more(kernels.exp(-abs(z)))
-    return curve / beta if threshold == math.inf else kernels.where(z > threshold, x, curve / beta)
+    z = x * beta
+    return np.where(z > threshold, x, np.logaddexp(z, 0) / beta)
 
 
-@operator(rows="each", scalar=_softplus)
+@unary(derive=False, float64=_softplus)
 def softplus(x, beta: float = 1.0, threshold: float = 20.0):
     """Return `log(1 + exp(beta x)) / beta` of every element, or the element where `beta x` exceeds `threshold`.
 
@@ -138,19 +96,15 @@ def softplus(x, beta: float = 1.0, threshold: float = 20.0):
 
     Source: the function and the defaults of `torch.nn.functional.softplus`.
     """
-    return x.like(curves.softplus(x.data, beta, threshold))
+    z = x * beta
+    curve = (maximum(z, 0) + log1p(exp(-abs(z)))) / beta
+    return curve if isinstance(threshold, float) and threshold == math.inf else where(z > threshold, x, curve)
 
 
-@softplus.backward("x", aliases={"y": "out", "d_y": "d_out"})
-def _softplus_grad(x, y, d_y, beta, threshold):
-    return x.like(curves.softplus_grad(x.data, y.data, d_y.data, beta, threshold))
-
-
-@leaky_relu.infer
-@elu.infer
-def _infer_with_alpha(x, alpha):
-    check_float("an activation", x=x)
-    return x
+@unary_backward(softplus)
+def _softplus_grad(x, y, d_y, beta: float, threshold: float):
+    slope = d_y * -expm1(-y * beta)
+    return slope if isinstance(threshold, float) and threshold == math.inf else where(x * beta > threshold, d_y, slope)
 
 
 @softplus.infer
@@ -176,13 +130,75 @@ def _examples_of_softplus(rng):
     yield [rows(rng, 3)], {"beta": 1.0, "threshold": math.inf}
 
 
+_ROOT_HALF = math.sqrt(0.5)
+_DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0
+_STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
+# `gelu` clips numbers to -40 and 40: beyond, the normal distribution function is exactly 0 or 1, and `x**3` in the
+# tanh approximation might overflow.
+_FAR = 40.0
+
+
+def _near(x):
+    return maximum(-_FAR, minimum(_FAR, x))
+
+
+def _normal(x):
+    from scipy import special  # imported here because it takes as long to import as this whole package
+
+    return special.ndtr(x)
+
+
+def _gelu_on_host(x):
+    return x * _normal(_near(x))
+
+
+def _gelu_grad_on_host(x, d_y):
+    near = _near(x)
+    return d_y * (_normal(near) + near * (exp(-0.5 * (near * near)) * _DENSITY))
+
+
+@elementwise(quiet(_gelu_on_host))  # minus infinity times 0 is NaN
+def exact_gelu(x):
+    """Return `x` times the probability that a standard normal number is less than `x`."""
+    return x * (type(x)(0.5) * math.erfc(-x * type(x)(_ROOT_HALF)))
+
+
+@elementwise(_gelu_grad_on_host)
+def exact_gelu_grad(x, d_y):
+    """Return the gradient of `exact_gelu`."""
+    half, far = type(x)(0.5), type(x)(_FAR)
+    near = far if x > far else -far if x < -far else x
+    probability = half * math.erfc(-near * type(x)(_ROOT_HALF))
+    return d_y * (probability + near * (functions.exp(-half * (near * near)) * type(x)(_DENSITY)))
+
+
+def _nearly_normal(x):
+    # It equals (1 + tanh u) / 2, but loses no digits if tanh u is almost -1.
+    return arithmetic.sigmoid(2 * _STEEPNESS * (x + _CUBIC * (x * x * x)))
+
+
+@forward
+def tanh_gelu(x):
+    """Return `gelu` of `x` by its approximation with tanh."""
+    return x * _nearly_normal(_near(x))
+
+
+@forward
+def tanh_gelu_grad(x, d_y):
+    """Return the gradient of `tanh_gelu`."""
+    near = _near(x)
+    probability, square = _nearly_normal(near), near * near
+    slope = 2 * probability * (1 - probability) * (_STEEPNESS * (1 + 3 * _CUBIC * square))
+    return d_y * (probability + near * slope)
+
+
 @operator(rows="each")
 def gelu(x, approximate: str = "none"):
     """Return x times the probability that a standard normal number is less than x, exactly or by a tanh formula.
 
     Source: Hendrycks and Gimpel (2016).  `approximate` takes the same values as in `torch.nn.functional.gelu`.
     """
-    return x.like((curves.tanh_gelu if approximate == "tanh" else curves.gelu)(x.data))
+    return x.like((tanh_gelu if approximate == "tanh" else exact_gelu)(x.data))
 
 
 @gelu.infer
@@ -194,7 +210,7 @@ def _infer_gelu(x, approximate):
 
 @gelu.backward("x", aliases={"d_y": "d_out"})
 def _gelu_grad(x, d_y, approximate):
-    return x.like((curves.tanh_gelu_grad if approximate == "tanh" else curves.gelu_grad)(x.data, d_y.data))
+    return x.like((tanh_gelu_grad if approximate == "tanh" else exact_gelu_grad)(x.data, d_y.data))
 
 
 @gelu.examples

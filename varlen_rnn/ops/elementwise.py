@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
-from typing import ParamSpec, Unpack
+from typing import Any, ParamSpec, Unpack
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from varlen_rnn.kernels import arithmetic
 from varlen_rnn.kernels.activations import where
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.equations import derived, forward, operands_of
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -166,22 +169,67 @@ def _examples_of_sum_to(rng):
 # Operators on one operand.
 
 
-def unary(**options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
-    """Declare an operator on one operand; the result has the shape, data type and LoD of the operand."""
-    options["rows"] = "each"
+def unary(
+    of: Callable | None = None, derive: bool = True, float64: Callable | None = None, **options: Unpack[Options]
+) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
+    """Declare an operator by its equation: the decorated function of one element.
+
+    The result has the shape, data type and LoD of the operand.  Annotated parameters of the equation are constants.
+
+    Parameters
+    ----------
+    of : callable, optional
+        A function of arrays and symbols, which replaces the equation: the decorated function has only documentation.
+    derive : bool
+        Whether the gradient is derived from the equation; otherwise `unary_backward` declares its equation.
+    float64 : callable, optional
+        Computes float64 on the host.
+    **options
+        Of `operator`.  The trait `scalar` is by default the equation.
+    """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        made = operator(**options)(function)
+        equation = of or function
+        compute = of or forward(function, float64=float64)
+        names, _ = operands_of(equation)
+
+        @functools.wraps(function)
+        def of_values(x, **constants):
+            return x.like(compute(x.data, *[constants[name] for name in names[1:]]))
+
+        made: Any = operator(**{"scalar": equation, "rows": "each"} | options)(of_values)
 
         @made.infer
-        def infer(x, **attrs):
+        def infer(x, **constants):
             check_float(made.op.type, x=x)
             return x
 
         made.examples(_example_of_one)
+        made.compute = compute
+        if derive:
+            _backward(made, derived(equation, f"{made.op.type}_grad"), equation)
         return made
 
     return declare
+
+
+def unary_backward(made: Any) -> Callable[[Callable], Operator]:
+    """Declare a gradient by its equation: a function of the operand, the result, `d_y` and the constants."""
+    return lambda equation: _backward(made, forward(equation, f"{made.op.type}_grad"), equation)
+
+
+def _backward(made, compute, equation):
+    """Declare the gradient that a function of arrays computes; an equation has the constants."""
+    signature = inspect.signature(equation, eval_str=True)
+    constants = [p for p in signature.parameters.values() if p.annotation is not p.empty]
+
+    def gradient(x, y, d_y, **given):
+        return x.like(compute(x.data, y.data, d_y.data, *[given[constant.name] for constant in constants]))
+
+    operands = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y", "d_y")]
+    gradient.__signature__ = signature.replace(parameters=[*operands, *constants])
+    made.gradient = compute
+    return made.backward("x", aliases={"y": "out", "d_y": "d_out"})(gradient)
 
 
 def _example_of_one(rng):
@@ -192,74 +240,42 @@ def _positive(rng):
     yield [rows(rng, 3, positive=True)], {}
 
 
-def unary_backward(made):
-    """Declare the gradient of a unary operator as a function of its operand `x`, its result `y` and `d_y`."""
-    return made.backward("x", aliases={"y": "out", "d_y": "d_out"})
-
-
-@unary(scalar=np.negative, ufunc=np.negative, onnx="Neg", linear=("x",))
-def neg(x):
-    """Return `-x`."""
-    return x.like(arithmetic.negative(x.data))
-
-
-@unary_backward(neg)
-def _neg_grad(x, y, d_y):
-    return x.like(arithmetic.negative(d_y.data))
-
-
 def _absolute(x):
     return where(x < 0, -x, where(x > 0, x, 0 * x))  # not the `abs` of cells, which has another gradient at 0
 
 
-@unary(scalar=_absolute, ufunc=np.absolute, onnx="Abs")
+@unary(arithmetic.negative, ufunc=np.negative, onnx="Neg", linear=("x",))
+def neg(x):
+    """Return `-x`."""
+
+
+@unary(arithmetic.absolute, derive=False, scalar=_absolute, ufunc=np.absolute, onnx="Abs")
 def absolute(x):
     """Return the absolute value of every element; the gradient at 0 is 0."""
-    return x.like(arithmetic.absolute(x.data))
+
+
+@unary(arithmetic.sqrt, ufunc=np.sqrt, onnx="Sqrt")
+def sqrt(x):
+    """Return the square root of every element, or NaN if the element is negative, as in NumPy."""
+
+
+@unary(arithmetic.exp, ufunc=np.exp, onnx="Exp")
+def exp(x):
+    """Return e to the power of every element."""
+
+
+@unary(arithmetic.log, ufunc=np.log, onnx="Log")
+def log(x):
+    """Return the natural logarithm of every element; as in NumPy, 0 gives minus infinity, a negative number NaN."""
+
+
+sqrt.examples(_positive)
+log.examples(_positive)
 
 
 @unary_backward(absolute)
 def _absolute_grad(x, y, d_y):
-    return x.like(arithmetic.absolute_grad(x.data, d_y.data))
-
-
-@unary(scalar=np.sqrt, ufunc=np.sqrt, onnx="Sqrt")
-def sqrt(x):
-    """Return the square root of every element, or NaN if the element is negative, as in NumPy."""
-    return x.like(arithmetic.sqrt(x.data))
-
-
-@unary_backward(sqrt)
-def _sqrt_grad(x, y, d_y):
-    return x.like(arithmetic.sqrt_grad(y.data, d_y.data))
-
-
-sqrt.examples(_positive)
-
-
-@unary(scalar=np.exp, ufunc=np.exp, onnx="Exp")
-def exp(x):
-    """Return e to the power of every element."""
-    return x.like(arithmetic.exp(x.data))
-
-
-@unary_backward(exp)
-def _exp_grad(x, y, d_y):
-    return x.like(arithmetic.multiply(d_y.data, y.data))
-
-
-@unary(scalar=np.log, ufunc=np.log, onnx="Log")
-def log(x):
-    """Return the natural logarithm of every element; as in NumPy, 0 gives minus infinity, a negative number NaN."""
-    return x.like(arithmetic.log(x.data))
-
-
-@unary_backward(log)
-def _log_grad(x, y, d_y):
-    return x.like(arithmetic.divide(d_y.data, x.data))
-
-
-log.examples(_positive)
+    return arithmetic.where(x > 0, d_y, arithmetic.where(x < 0, -d_y, d_y * x))
 
 
 @operator(name="pow", rows="each", scalar=lambda x, exponent: x**exponent)
@@ -274,8 +290,8 @@ def _infer_power(x, exponent):
     return x
 
 
-@unary_backward(power)
-def _power_grad(x, y, d_y, exponent):
+@power.backward("x", aliases={"d_y": "d_out"})
+def _power_grad(x, d_y, exponent):
     return x.like(arithmetic.power_grad(x.data, d_y.data, exponent))
 
 

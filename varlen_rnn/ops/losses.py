@@ -1,12 +1,17 @@
 """Losses: softmax and binary cross entropy, focal loss, squared error and Huber loss; also weights of labels."""
 
+import math
+
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.kernels import curves
+from varlen_rnn.kernels import functions
+from varlen_rnn.kernels.arithmetic import exp, expm1, log1p, maximum, minimum
+from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.losses import cross_entropy_grad, negative_log_likelihood, sum_by_class
 from varlen_rnn.kernels.softmax import log_softmax
 from varlen_rnn.ops.elementwise import grad_like
+from varlen_rnn.ops.equations import forward
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
@@ -113,10 +118,32 @@ def _examples_of_label_weights(rng):
     yield [np.array([0, 2, 1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
 
 
+@elementwise(lambda loss, gamma: (-expm1(-loss)) ** loss.dtype.type(gamma) * loss, numbers=1)
+def focal_loss(loss, gamma):
+    """Return a cross entropy times `(1 - p) ** gamma`, where `p = exp(-loss)`."""
+    return math.pow(-functions.expm1(-loss), gamma) * loss
+
+
+def _focal_grad_on_host(x, d_y, gamma):
+    power = x.dtype.type(gamma)
+    wrong = -expm1(-x)  # 1 - p, the probability of a wrong class
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = np.where(wrong > 0, wrong ** (power - 1), 0) if gamma else np.zeros_like(x)
+    return d_y * (wrong**power + power * inner * exp(-x) * x)
+
+
+@elementwise(_focal_grad_on_host, numbers=1)
+def focal_loss_grad(x, d_y, gamma):
+    """Return the gradient of `focal_loss`."""
+    zero, one, wrong = type(x)(0), type(x)(1), -functions.expm1(-x)
+    inner = math.pow(wrong, gamma - one) if wrong > zero and gamma != zero else zero
+    return d_y * (math.pow(wrong, gamma) + gamma * inner * functions.exp(-x) * x)
+
+
 @operator(rows="each")
 def focal(loss, gamma: float):
     """Return a cross entropy times `(1 - p) ** gamma`, where `p = exp(-loss)` is the probability of the label."""
-    return loss.like(curves.focal(loss.data, gamma))
+    return loss.like(focal_loss(loss.data, gamma))
 
 
 @focal.infer
@@ -130,7 +157,7 @@ def _infer_focal(loss, gamma):
 @focal.backward("loss")
 def _focal_grad(loss, d_out, gamma: float):
     """Return the gradient of the cross entropy that `focal` takes."""
-    return loss.like(curves.focal_grad(loss.data, d_out.data, gamma))
+    return loss.like(focal_loss_grad(loss.data, d_out.data, gamma))
 
 
 @_focal_grad.infer
@@ -145,11 +172,17 @@ def _examples_of_focal(rng):
         yield [rows(rng, positive=True)], {"gamma": gamma}
 
 
+@forward
+def logistic_loss(x, y):
+    """Return the binary cross entropy of the logit `x` and the target `y`; no exponential is of a large number."""
+    return log1p(exp(-abs(x))) + maximum(x, 0) - x * y
+
+
 @operator(rows="each")
 def binary_cross_entropy(logits, targets):
     """Return the binary cross entropy of each element against a target between 0 and 1."""
     shared_lod("binary_cross_entropy", logits, targets, names=("logits", "targets"))
-    return logits.like(curves.binary_cross_entropy(logits.data, targets.data))
+    return logits.like(logistic_loss(logits.data, targets.data))
 
 
 @binary_cross_entropy.infer
@@ -170,11 +203,18 @@ def _grad_of_binary(inputs, outputs, d_outputs):
     return [d_logits, d_targets]
 
 
+@forward
+def squared_difference(x, target):
+    """Return the squared difference."""
+    difference = x - target
+    return difference * difference
+
+
 @operator(rows="each")
 def squared_error(x, target):
     """Return the squared difference of `x` and `target`, element by element."""
     lod = shared_lod("mse_loss", x, target, names=("x", "target"))
-    return LoDTensor.wrap(curves.squared_error(x.data, target.data), lod)
+    return LoDTensor.wrap(squared_difference(x.data, target.data), lod)
 
 
 @squared_error.infer
@@ -192,11 +232,19 @@ def _grad_of_squared(inputs, outputs, d_outputs):
     return [grad_like(d, x) if x.requires_grad else None, grad_like(-d, target) if target.requires_grad else None]
 
 
+@forward
+def huber_loss(x, target, delta: float):
+    """Return half the squared difference, which continues as a straight line beyond `delta`."""
+    distance = abs(x - target)
+    near = minimum(distance, delta)
+    return near * (distance - 0.5 * near)
+
+
 @operator(rows="each")
 def huber(x, target, delta: float):
     """Return half the squared difference of each element, which continues as a straight line beyond `delta`."""
     lod = shared_lod("huber_loss", x, target, names=("x", "target"))
-    return LoDTensor.wrap(curves.huber(x.data, target.data, delta), lod)
+    return LoDTensor.wrap(huber_loss(x.data, target.data, delta), lod)
 
 
 @huber.infer

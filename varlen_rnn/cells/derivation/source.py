@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from varlen_rnn.cells.derivation.operations import CALL, CHOICE, COMPARISON, COMPARISONS, OPERATIONS
+from varlen_rnn.cells.derivation.operations import CALL, CHOICE, COMPARISON, COMPARISONS, OPERATIONS, SIGN
 from varlen_rnn.cells.derivation.trace import Trace
 
 _NAMES = {0.0: "zero", 1.0: "one", 2.0: "two", 0.5: "half"}
 
 
 def write(
-    trace: Trace, given: Mapping[int, str], roots: Collection[int], probe: str
+    trace: Trace, given: Mapping[int, str], roots: Collection[int], probe: str | None
 ) -> tuple[list[str], dict[int, str]]:
     """Return the lines that compute `roots` from `given` {number: text}, and the text of each root.
 
-    Constants take the type of `probe`.
+    Constants take the type of `probe`.  Without a probe, the source is for arrays: choices are calls.
     """
     needed = trace.reach(roots, given)
     mine = [k for k in needed if k not in given]
@@ -32,12 +32,18 @@ def write(
         op, operands, what = trace.nodes[k]
         if k in given:
             texts[k] = given[k], CALL
+        elif op == "number" and probe is None:
+            texts[k] = repr(int(what) if what == int(what) else what), CALL if what >= 0 else SIGN
         elif op == "number":
             name = _NAMES.get(what) or f"k{len(constants)}"
             constants.append(f"{name} = type({probe})({int(what) if what == int(what) else what!r})")
             texts[k] = name, CALL
         else:
-            texts[k] = _expression(op, [texts[a] for a in operands]), OPERATIONS[op].binds
+            parts = [texts[a] for a in operands]
+            if probe is None and op in _CHOICES:
+                texts[k] = f"{op}({', '.join(text for text, _ in parts)})", CALL
+            else:
+                texts[k] = _expression(op, parts), OPERATIONS[op].binds
             if uses[k] > 1 or (k in chosen and op not in COMPARISONS):
                 name = next(names)
                 lines.append(f"{name} = {texts[k][0]}")

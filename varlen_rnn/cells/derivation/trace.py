@@ -22,8 +22,8 @@ from varlen_rnn.kernels.symbol import Symbol
 _POWERS = range(1, 9)
 # The functions of `varlen_rnn.cells` for equations.
 FUNCTIONS = (
-    "sigmoid", "tanh", "relu", "exp", "log", "sqrt", "where", "maximum", "minimum", "clip", "norm", "multiply_add",
-    "constant",
+    "sigmoid", "tanh", "relu", "exp", "expm1", "log", "log1p", "sqrt", "where", "maximum", "minimum", "clip", "norm",
+    "multiply_add", "constant",
 )  # fmt: skip
 _LARGEST = float(np.finfo(np.float32).max)
 

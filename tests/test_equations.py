@@ -1,0 +1,150 @@
+"""Elementwise operators are equations: derived gradients, written gradients, and how accurate float32 is."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from tests.test_activations import float32_numbers, units
+from varlen_rnn.kernels import arithmetic
+from varlen_rnn.ops import activations, elementwise
+from varlen_rnn.ops.equations import derived
+from varlen_rnn.tape.operator import OPERATORS
+
+both_types = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+NUMBERS = {"leaky_relu": (0.3,), "elu": (0.7,), "softplus": (2.5, 20.0)}
+# The gradients that are derived, as they would be written.
+DERIVED = {
+    "neg": lambda x, y, d: -d,
+    "sqrt": lambda x, y, d: d / (y + y),
+    "exp": lambda x, y, d: d * y,
+    "log": lambda x, y, d: d / x,
+    "tanh": lambda x, y, d: d * (1 - y * y),
+    "sigmoid": lambda x, y, d: d * y * (1 - y),
+    "leaky_relu": lambda x, y, d, alpha: np.where(x > 0, d, d * alpha),
+}
+# The gradients that are written, and why: where the derived ones differ.
+WRITTEN = {
+    "absolute": "the derived gradient of NaN is a number",
+    "relu": "the derived gradient is 0 where a gradient of infinity or NaN meets a negative operand",
+    "silu": "the derived gradient rounds d_y s + d_y x s (1 - s) term by term",
+    "elu": "the derived gradient alpha (y + 1) loses the digits of y that are less than 1",
+    "softplus": "the derived gradient of a large negative number divides two numbers that are 0",
+}
+OTHERS = {"pow": "its exponent is no part of a trace", "gelu": "a trace has no normal distribution", "focal": "a power"}
+
+
+def declared():
+    """Return the operators that are declared by an equation of one operand, by name."""
+    found = [made for module in (elementwise, activations) for made in vars(module).values()]
+    return {made.op.type: made for made in found if hasattr(made, "compute")}
+
+
+def edges(dtype):
+    """Return operands and gradients: each of a list of edges with each other."""
+    about = np.finfo(dtype)
+    positive = [0.0, about.smallest_subnormal, about.tiny, 1e-3, 0.5, 1.0, 2.0, 20.0, 90.0, 800.0, about.max, np.inf]
+    one = np.array([*positive, *[-x for x in positive], np.nan], dtype)
+    return (each.ravel() for each in np.meshgrid(one, one))
+
+
+def gradients(made, dtype):
+    """Return operands, results, gradients of results, and the derived gradient of an operator's edges."""
+    x, d = edges(dtype)
+    numbers = NUMBERS.get(made.op.type, ())
+    y = made.compute(x, *numbers)
+    return x, y, d, derived(made.op.scalar, f"{made.op.type}_grad")(x, y, d, *numbers)
+
+
+def same(one, other):
+    return np.array_equal(one, other, equal_nan=True) and one.dtype == other.dtype
+
+
+def test_every_operator_of_an_equation_is_listed():
+    assert set(declared()) == {*DERIVED, *WRITTEN}
+    others = {name for name in OPERATORS if f"{name}_grad" in OPERATORS and OPERATORS[name].rows == "each"}
+    assert {name for name in others if len(OPERATORS[name].inputs) == 1} >= {*DERIVED, *WRITTEN, *OTHERS}
+
+
+@both_types
+@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_derived_gradients_equal_written_ones(name, dtype):
+    made = declared()[name]
+    x, y, d, found = gradients(made, dtype)
+    with np.errstate(all="ignore"):
+        expected = DERIVED[name](x, y, d, *map(dtype, NUMBERS.get(name, ())))
+    assert same(found, expected)
+    assert same(made.gradient(x, y, d, *NUMBERS.get(name, ())), expected)
+
+
+@both_types
+@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_gradients_are_written_where_the_derived_one_differs(name, dtype):
+    made = declared()[name]
+    x, y, d, found = gradients(made, dtype)
+    assert not same(found, made.gradient(x, y, d, *NUMBERS.get(name, ())))
+
+
+@pytest.mark.parametrize("name", [*DERIVED, *WRITTEN])
+def test_gradients_equal_those_of_torch(name):
+    torch = pytest.importorskip("torch")
+    F = torch.nn.functional
+    theirs = {
+        "neg": torch.neg, "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid, "relu": torch.relu, "silu": F.silu, "elu": F.elu, "softplus": F.softplus,
+        "leaky_relu": F.leaky_relu, "absolute": torch.abs,
+    }[name]  # fmt: skip
+    numbers, made = NUMBERS.get(name, ()), declared()[name]
+    x = np.random.default_rng(0).standard_normal(500) * 8
+    x = np.abs(x) if name in ("sqrt", "log") else x
+    theirs_of_x = torch.tensor(x, requires_grad=True)
+    result = theirs(theirs_of_x, *numbers)
+    result.sum().backward()
+    mine = vr.Variable(x, requires_grad=True)
+    made(mine, *numbers).sum().backward()
+    np.testing.assert_allclose(made(mine, *numbers).numpy(), result.detach().numpy(), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(mine.grad, theirs_of_x.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "most"),
+    [
+        ("exp", np.exp, 1.0), ("expm1", np.expm1, 1.41), ("log", np.log, 0.77), ("log1p", np.log1p, 1.31),
+        ("tanh", np.tanh, 1.27), ("sigmoid", lambda x: 1 / (1 + np.exp(-x)), 2.25),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:divide", "ignore:invalid")
+def test_errors_of_float32(name, exact, most):
+    x = float32_numbers()
+    x = x[x >= {"log": 0, "log1p": -1}.get(name, -np.inf)]
+    got, wanted = getattr(arithmetic, name)(x), exact(x.astype(np.float64))
+    shown = np.isfinite(wanted) & (np.abs(wanted) < np.finfo(np.float32).max)
+    assert units(got[shown], wanted[shown]).max() < most
+    np.testing.assert_array_equal(got[~shown], wanted[~shown].astype(np.float32))
+    for special in (np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0):
+        got = getattr(arithmetic, name)(np.full(20, special, np.float32))
+        wanted = exact(np.float64(special)).astype(np.float32)
+        np.testing.assert_array_equal(got, np.full(20, wanted))
+        assert np.isnan(wanted) or (np.signbit(got) == np.signbit(wanted)).all()
+
+
+def test_a_loop_takes_any_shape_and_order():
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    for view in (x, x.T, x[::2, 1:], x[:0], np.float32(0.5), x[0, 0]):
+        got = arithmetic.exp(np.asarray(view))
+        assert (got.shape, got.dtype) == (np.shape(view), np.float32)
+        np.testing.assert_allclose(got, np.exp(view), rtol=3e-7)
+
+
+def test_a_new_operator_needs_its_equation_alone():
+    @elementwise.unary()
+    def bump(x, height: float):
+        """Return a bump of a height."""
+        return arithmetic.where(abs(x) < 1, height * (1 - x * x), 0)
+
+    bump.examples(lambda rng: iter([([rng.standard_normal(9)], {"height": 2.0})]))
+    vr.check_operator(bump)
+    x = vr.Variable([0.5, 2.0], requires_grad=True)
+    bump(x, height=3.0).sum().backward()
+    np.testing.assert_array_equal(x.grad, [-3.0, 0.0])

@@ -1,0 +1,91 @@
+"""Functions of arrays from scalar equations: `forward` computes the equation, `derived` its derived gradient.
+
+The gradient of `y = tanh(x)` is derived when it is first needed.  Its source for arrays of the host is
+
+    def tanh_grad(y, d_y):
+        return d_y * (1 - y * y)
+
+and in the source for kernels, constants take the type of an operand: `one = type(y)(1)`.
+"""
+
+import functools
+import inspect
+
+import numpy as np
+
+from varlen_rnn.cells.derivation.gradient import differentiate
+from varlen_rnn.cells.derivation.source import function, write
+from varlen_rnn.cells.derivation.trace import Trace
+from varlen_rnn.kernels import activations, arithmetic, functions
+from varlen_rnn.kernels.elementwise import function_of_arrays, quiet
+
+
+def forward(equation, name=None, float64=None):
+    """Return a function of arrays that computes an equation, whose annotated parameters are numbers.
+
+    On the host, the equation itself takes the arrays, or `float64` does if they are of this type.  The kernel is
+    compiled from the equation's trace.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> forward(lambda x: x * arithmetic.sigmoid(x), "silu")(np.array([0.0, -np.inf]))
+    array([ 0., nan])
+    """
+    name, (names, numbers) = name or equation.__name__, operands_of(equation)
+
+    def on_host(x, *others):
+        return (equation if float64 is None or x.dtype != np.float64 else float64)(x, *others)
+
+    def for_kernel():
+        trace = Trace()
+        leaves = {operand: trace.node("row", what=operand) for operand in names}
+        given = {leaf.number: operand for operand, leaf in leaves.items()}
+        return _written(name, names, trace, given, equation(**leaves).number, names[0])
+
+    return function_of_arrays(name, names, quiet(on_host), for_kernel, numbers)
+
+
+def derived(equation, name):
+    """Return the gradient of an equation of one operand, derived: a function of its operand, result, `d_y`, numbers."""
+    (operand, *constants), numbers = operands_of(equation)
+    names = (operand, "y", "d_y", *constants)
+
+    @functools.cache
+    def derive():
+        trace = Trace()
+        leaves = {of: trace.node("row", what=of) for of in (operand, *constants)}
+        result, d_y = equation(**leaves), trace.node("d_state", what=0)
+        gradient = differentiate(trace, [(result.number, d_y)])["row", operand].number
+        given = {result.number: "y", d_y.number: "d_y"} | {leaf.number: of for of, leaf in leaves.items()}
+        reached = {given.get(k) for k in trace.reach([gradient], given)}
+        used = tuple(of for of in names if of in reached)
+        on_arrays = _written(name, used, trace, given, gradient, None)
+        for_kernel = functools.partial(_written, name, used, trace, given, gradient, used[0])
+        count = len(set(used) & set(constants))
+        return function_of_arrays(name, used, quiet(on_arrays), for_kernel, count), [of in used for of in names]
+
+    def gradient(*operands):
+        front, is_used = derive()
+        return front(*[x for x, used in zip(operands, is_used, strict=True) if used])
+
+    gradient.__name__, gradient.names, gradient.numbers = name, names, numbers
+    gradient.twin = lambda: derive()[0].twin()
+    return gradient
+
+
+def operands_of(equation):
+    """Return the names of an equation's operands, and how many of them, the last ones, are annotated: numbers."""
+    parameters = inspect.signature(equation).parameters.values()
+    return tuple(p.name for p in parameters), sum(p.annotation is not p.empty for p in parameters)
+
+
+def _written(name, names, trace, given, result, probe):
+    """Return the function that computes a node of a trace: for a kernel, or for arrays of the host if no `probe`."""
+    lines, texts = write(trace, given, [result], probe)
+    modules = (arithmetic,) if probe is None else (activations, functions)
+    space = {key: value for module in modules for key, value in vars(module).items()}
+    space["__name__"] = __name__
+    source = function(name, ", ".join(names), "", lines, [texts[result]])
+    exec(compile(source, f"<equation {name}>", "exec"), space)
+    return space[name]
