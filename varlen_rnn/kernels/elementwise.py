@@ -116,7 +116,7 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
         return out
 
     front = anywhere if numbers else _sooner(host, anywhere, count)
-    front.__name__, front.names, front.numbers = name, names, numbers
+    front.__name__, front.names = name, names
     # Made at the first launch, because to make all takes longer than to import the rest of the package.
     front.twin = functools.cache(lambda: _kernel_of(name, equation(), names, numbers))
     return front

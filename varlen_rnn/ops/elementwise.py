@@ -223,10 +223,11 @@ def _backward(made, compute, equation):
     signature = inspect.signature(equation, eval_str=True)
     constants = [p for p in signature.parameters.values() if p.annotation is not p.empty]
 
-    def gradient(x, y, d_y, **given):
+    def of_values(x, y, d_y, **given):
         return x.like(compute(x.data, y.data, d_y.data, *[given[constant.name] for constant in constants]))
 
     operands = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "y", "d_y")]
+    gradient: Any = of_values
     gradient.__signature__ = signature.replace(parameters=[*operands, *constants])
     made.gradient = compute
     return made.backward("x", aliases={"y": "out", "d_y": "d_out"})(gradient)

@@ -10,6 +10,7 @@ and in the source for kernels, constants take the type of an operand: `one = typ
 
 import functools
 import inspect
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def forward(equation, name=None, float64=None):
 
 def derived(equation, name):
     """Return the gradient of an equation of one operand, derived: a function of its operand, result, `d_y`, numbers."""
-    (operand, *constants), numbers = operands_of(equation)
+    operand, *constants = operands_of(equation)[0]
     names = (operand, "y", "d_y", *constants)
 
     @functools.cache
@@ -65,12 +66,12 @@ def derived(equation, name):
         count = len(set(used) & set(constants))
         return function_of_arrays(name, used, quiet(on_arrays), for_kernel, count), [of in used for of in names]
 
-    def gradient(*operands):
+    def call(*operands):
         front, is_used = derive()
         return front(*[x for x, used in zip(operands, is_used, strict=True) if used])
 
-    gradient.__name__, gradient.names, gradient.numbers = name, names, numbers
-    gradient.twin = lambda: derive()[0].twin()
+    gradient: Any = call
+    gradient.names, gradient.twin = names, lambda: derive()[0].twin()
     return gradient
 
 
