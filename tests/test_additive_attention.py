@@ -153,9 +153,10 @@ def test_on_every_device(device, window, dtype, tolerance):
     arrays = [device.put(np.asarray(x)) for x in given]
     ends = [np.asarray(x.lod()[0]) for x in given[:2]]
     limits = [attention.UNLIMITED if limit is None else limit for limit in window]
-    out, sums = attention.forward(*arrays[:3], *ends, 1, 1.0, *limits, weight=arrays[3])
+    call = attention.Call(*ends, 1, 1.0, *limits, weight=arrays[3])
+    out, sums = attention.forward(*arrays[:3], call)
     d = np.random.default_rng(1).standard_normal((sum(lengths[0]), 3)).astype(dtype)
-    found = attention.backward(*arrays[:3], out, sums, device.put(d), *ends, 1, 1.0, *limits, weight=arrays[3])
+    found = attention.backward(*arrays[:3], out, sums, device.put(d), call)
     np.testing.assert_allclose(device.get(out), wanted(*given, window), rtol=tolerance, atol=tolerance)
     exact = [np.asarray(x, np.float64) for x in given]
     for number, mine in enumerate(found):
@@ -175,6 +176,8 @@ def test_the_scale_multiplies_scores_on_every_device(device):
     *arrays, weight = [device.put(np.asarray(x)) for x in given]
     ends = [np.asarray(x.lod()[0]) for x in given[:2]]
     double = device.put(2 * np.asarray(given[3]))
-    found = attention.forward(*arrays, *ends, 1, 2.0, weight=weight)
-    for mine, wanted_one in zip(found, attention.forward(*arrays, *ends, 1, 1.0, weight=double), strict=True):
+    found = attention.forward(*arrays, attention.Call(*ends, 1, 2.0, weight=weight))
+    for mine, wanted_one in zip(
+        found, attention.forward(*arrays, attention.Call(*ends, 1, 1.0, weight=double)), strict=True
+    ):
         np.testing.assert_array_equal(device.get(mine), device.get(wanted_one))

@@ -293,8 +293,8 @@ def test_on_every_device(device, window, dtype, tolerance):
     flat = [device.put(x.reshape(len(x), -1).astype(dtype)) for x in (q, k, v, d_out)]
     limits = [attention.UNLIMITED if limit is None else limit for limit in window]
     constants = *ends, heads, 0.5, *limits
-    out, sums = attention.forward(*flat[:3], *constants)
-    found = out, *attention.backward(*flat[:3], out, sums, flat[3], *constants)
+    out, sums = attention.forward(*flat[:3], attention.Call(*constants))
+    found = out, *attention.backward(*flat[:3], out, sums, flat[3], attention.Call(*constants))
     wanted = attend(q, k, v, *ends, 0.5, *window), *attend_grad(q, k, v, d_out, *ends, 0.5, *window)
     for mine, right in zip(found, wanted, strict=True):
         np.testing.assert_allclose(device.get(mine), right.reshape(len(right), -1), rtol=tolerance, atol=tolerance)
@@ -350,7 +350,7 @@ def test_weights_of_large_scores_sum_to_one(device, size, additive):
     )
     weight = weight if weight is None else device.put(weight)
     given = np.array([0, queries]), np.array([0, keys]), 1, 1.0 if additive else 0.3
-    out, sums = attention.forward(q, k, v, *given, weight=weight)
-    d_v = attention.backward(q, k, v, out, sums, d_out, *given, weight=weight)[2]
+    out, sums = attention.forward(q, k, v, attention.Call(*given, weight=weight))
+    d_v = attention.backward(q, k, v, out, sums, d_out, attention.Call(*given, weight=weight))[2]
     np.testing.assert_allclose(device.get(out), 1, rtol=1e-5)
     np.testing.assert_allclose(device.get(d_v).sum(dtype=np.float64), queries, rtol=1e-5)

@@ -5,6 +5,7 @@ Scores exist for a block of rows at a time: memory is in proportion to the rows,
 Source: Dao et al. (2022), "FlashAttention"; the softmax whose maximum grows, Milakov and Gimelshein (2018).
 """
 
-from varlen_rnn.attention.layer import UNLIMITED, backward, forward
+from varlen_rnn.attention.blocks import UNLIMITED, Call
+from varlen_rnn.attention.layer import backward, forward
 
-__all__ = ["UNLIMITED", "backward", "forward"]
+__all__ = ["UNLIMITED", "Call", "backward", "forward"]

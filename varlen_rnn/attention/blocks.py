@@ -5,10 +5,40 @@ from typing import Any, NamedTuple
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, Weight, no_weight, pack
 from varlen_rnn.products.tile import Panels, Prefetch, Sums, multiply
 from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import cpu_inlined
 
 QUERIES, KEYS = 96, 192  # rows of a block of queries, and of a block of keys, which are whole panels
+UNLIMITED = 2**40  # rows, more than any sequence has: a window without a limit
 CHUNK = 4 * QUERIES  # the most rows of queries in a task of the forward loop
+
+
+class Call(NamedTuple):
+    """Which keys each query sees, and how scores are computed.
+
+    Attributes
+    ----------
+    q_offsets, k_offsets : (sequences + 1,) int64, in rows
+    heads : int
+    scale : float
+        The factor of the scores.
+    left, right : int
+        Query i of a sequence sees the keys i - left to i + right of the same sequence.
+    weight : (depth,), optional
+        For additive scores, which have one head: `weight . tanh(query + key)` instead of a dot product.
+    """
+
+    q_offsets: Any
+    k_offsets: Any
+    heads: int
+    scale: float
+    left: int = UNLIMITED
+    right: int = UNLIMITED
+    weight: Any = None
+
+    def weight_like(self, array):
+        """Return the weight, or an empty array of the same type for dot products."""
+        return empty((0,), array) if self.weight is None else self.weight
 
 
 class Task(NamedTuple):

@@ -37,8 +37,8 @@ def slope(q, row, k, key, j, weight):
 
 
 @cuda_kernel
-def attend(q, k, v, first_keys, end_keys, weight, scale, out, sums):
-    """Write outputs, the largest score of each query, and 1 over its sum of weights."""
+def attend(q, k, v, ranges, weight, scale, out, sums):
+    """Write outputs, the largest score of each query, and 1 over its sum of weights; `ranges` are of its keys."""
     i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
@@ -46,13 +46,13 @@ def attend(q, k, v, first_keys, end_keys, weight, scale, out, sums):
     depth, depth_v = q.shape[1] // heads, v.shape[1] // heads
     column, first = head * depth, head * depth_v
     best, total = -number(np.inf), number(0)
-    for key in range(first_keys[row], end_keys[row]):
+    for key in range(ranges[0, row], ranges[1, row]):
         found = score(q, row, k, key, column, depth, weight, scale)
         best = found if found > best else best
     for j in range(first, first + depth_v):
         out[row, j] = 0
     less = number(0) if best == -number(np.inf) else best
-    for key in range(first_keys[row], end_keys[row]):
+    for key in range(ranges[0, row], ranges[1, row]):
         share = exp(score(q, row, k, key, column, depth, weight, scale) - less)
         total += share
         for j in range(first, first + depth_v):
@@ -64,8 +64,8 @@ def attend(q, k, v, first_keys, end_keys, weight, scale, out, sums):
 
 
 @cuda_kernel
-def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, sums, dots, d_q, d_weight):
-    """Write the gradient of each query, and its contribution to the gradient of the feature weights."""
+def attend_grad_of_queries(q, k, v, d_out, ranges, weight, scale, sums, d_q, d_weight):
+    """Write the gradient of each query, and its part of the gradient of the weight of additive scores."""
     i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
@@ -76,9 +76,9 @@ def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, 
         d_q[row, j] = 0
     for j in range(d_weight.shape[1]):
         d_weight[row, j] = 0
-    for key in range(first_keys[row], end_keys[row]):
+    for key in range(ranges[0, row], ranges[1, row]):
         share = exp(score(q, row, k, key, column, depth, weight, scale) - sums[0, head, row]) * sums[1, head, row]
-        d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        d = share * (dot(d_out, row, v, key, first, depth_v) - sums[2, head, row]) * scale
         for j in range(column, column + depth):
             if weight.shape[0] == 0:
                 d_q[row, j] += d * k[key, j]
@@ -88,8 +88,8 @@ def attend_grad_of_queries(q, k, v, d_out, first_keys, end_keys, weight, scale, 
 
 
 @cuda_kernel
-def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scale, sums, dots, d_k, d_v):
-    """Write the gradients of keys and values."""
+def attend_grad_of_keys(q, k, v, d_out, ranges, weight, scale, sums, d_k, d_v):
+    """Write the gradients of keys and values; `ranges` are of the queries that see them."""
     i, heads, keys = cuda.grid(1), sums.shape[1], k.shape[0]
     if i >= heads * keys:
         return
@@ -100,9 +100,9 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
         d_k[key, j] = 0
     for j in range(first, first + depth_v):
         d_v[key, j] = 0
-    for row in range(first_queries[key], end_queries[key]):
+    for row in range(ranges[0, key], ranges[1, key]):
         share = exp(score(q, row, k, key, column, depth, weight, scale) - sums[0, head, row]) * sums[1, head, row]
-        d = share * (dot(d_out, row, v, key, first, depth_v) - dots[head, row]) * scale
+        d = share * (dot(d_out, row, v, key, first, depth_v) - sums[2, head, row]) * scale
         for j in range(first, first + depth_v):
             d_v[key, j] += share * d_out[row, j]
         for j in range(column, column + depth):
@@ -113,52 +113,47 @@ def attend_grad_of_keys(q, k, v, d_out, first_queries, end_queries, weight, scal
 
 
 @cuda_kernel
-def dot_heads(a, b, dots):
-    """`dots[h, r]` = dot product of the columns of head `h` in row `r` of `a` and `b`; one thread per head and row."""
+def dot_heads(out, d_out, sums, found):
+    """Write the two numbers of `sums` for each head of a query, and the dot product of its output and gradient."""
     i = cuda.grid(1)
-    heads, rows = dots.shape
+    heads, rows = sums.shape[1], sums.shape[2]
     if i < heads * rows:
         head, row = i // rows, i % rows
-        depth, total = a.shape[1] // heads, dots.dtype.type(0)
-        for j in range(head * depth, (head + 1) * depth):
-            total += a[row, j] * b[row, j]
-        dots[head, row] = total
+        depth = out.shape[1] // heads
+        found[0, head, row], found[1, head, row] = sums[0, head, row], sums[1, head, row]
+        found[2, head, row] = dot(out, row, d_out, row, head * depth, depth)
 
 
-def rows_seen(offsets, others, left, right, like):
-    """Return, for each row, the range of rows of the other side that it sees."""
+def ranges_seen(offsets, others, left, right, like):
+    """Return the first row of the other side that each row sees, and the end of the rows that it sees: (2, rows)."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]
     first = np.clip(at - left, 0, count)
-    return beside(begin + first, like), beside(begin + np.clip(at + right + 1, first, count), like)
+    return beside(begin + np.stack([first, np.clip(at + right + 1, first, count)]), like)
 
 
-def _weight_of(weight, like):
-    """Return the weight of features, or an empty array for dot products."""
-    return empty((0,), like) if weight is None else weight
-
-
-def forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight):
+def forward(q, k, v, call):
     """Twin of `layer.forward`."""
-    out, sums = empty((q.shape[0], v.shape[1]), q), empty((2, heads, q.shape[0]), q)
-    keys, number = rows_seen(q_offsets, k_offsets, left, right, q), q.dtype.type(scale)
-    launch(attend, heads * q.shape[0], q, k, v, *keys, _weight_of(weight, q), number, out, sums)
+    out, sums = empty((q.shape[0], v.shape[1]), q), empty((2, call.heads, q.shape[0]), q)
+    ranges, scale = ranges_seen(call.q_offsets, call.k_offsets, call.left, call.right, q), q.dtype.type(call.scale)
+    launch(attend, call.heads * q.shape[0], q, k, v, ranges, call.weight_like(q), scale, out, sums)
     return out, sums
 
 
-def backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left, right, weight):
+def backward(q, k, v, out, sums, d_out, call):
     """Twin of `layer.backward`."""
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
-    of_weight = _weight_of(weight, q)
-    d_weight = empty((q.shape[0], of_weight.shape[0]), q)
-    dots = empty((heads, q.shape[0]), q)
-    launch(dot_heads, dots.size, out, d_out, dots)
-    given = of_weight, q.dtype.type(scale), sums, dots
-    keys, queries = rows_seen(q_offsets, k_offsets, left, right, q), rows_seen(k_offsets, q_offsets, right, left, q)
-    launch(attend_grad_of_queries, heads * q.shape[0], q, k, v, d_out, *keys, *given, d_q, d_weight)
-    launch(attend_grad_of_keys, heads * k.shape[0], q, k, v, d_out, *queries, *given, d_k, d_v)
-    if weight is None:
+    weight, of_rows = call.weight_like(q), empty((3, call.heads, q.shape[0]), q)
+    d_weight = empty((q.shape[0], weight.shape[0]), q)
+    size = call.heads * q.shape[0]
+    launch(dot_heads, size, out, d_out, sums, of_rows)
+    given = weight, q.dtype.type(call.scale), of_rows
+    keys = ranges_seen(call.q_offsets, call.k_offsets, call.left, call.right, q)
+    queries = ranges_seen(call.k_offsets, call.q_offsets, call.right, call.left, q)
+    launch(attend_grad_of_queries, size, q, k, v, d_out, keys, *given, d_q, d_weight)
+    launch(attend_grad_of_keys, call.heads * k.shape[0], q, k, v, d_out, queries, *given, d_k, d_v)
+    if call.weight is None:
         return d_q, d_k, d_v
     total = empty((1, d_weight.shape[1]), q)
     pool_sum(d_weight, np.array([0, len(d_weight)]), np.ones(1, q.dtype), total)

@@ -4,24 +4,23 @@ import numpy as np
 
 from varlen_rnn.attention import backward_loop, cuda, forward_loop
 from varlen_rnn.attention.additive import score, score_grad
-from varlen_rnn.attention.blocks import CHUNK
+from varlen_rnn.attention.blocks import CHUNK, UNLIMITED
 from varlen_rnn.attention.softmax import differentiate, weigh
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.tasks import run_tasks, tasks_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.runtime.device import empty, on_device
 
-UNLIMITED = 2**40  # rows, more than any sequence has: a window without a limit
 
-
-def _tasks(q, v, q_offsets, k_offsets, heads, chunk):
+def _tasks(q, v, call, chunk):
     """Return the rows of Tasks, and their multiply-adds."""
-    keys = np.diff(k_offsets)
-    tasks = tasks_of(q_offsets, chunk, heads, keys, q_offsets[:-1], k_offsets[:-1], k_offsets[1:])
-    return tasks, int((np.diff(q_offsets) * keys).sum()) * (q.shape[1] + v.shape[1])
+    queries, keys = call.q_offsets, call.k_offsets
+    counts = np.diff(keys)
+    tasks = tasks_of(queries, chunk, call.heads, counts, queries[:-1], keys[:-1], keys[1:])
+    return tasks, int((np.diff(queries) * counts).sum()) * (q.shape[1] + v.shape[1])
 
 
-def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None):
+def forward(q, k, v, call):
     """Return the outputs of attention, and the numbers that its gradient needs.
 
     Parameters
@@ -29,14 +28,7 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
     q : (queries, heads * depth) C-contiguous, float32 or float64
     k : (keys, heads * depth)
     v : (keys, heads * depth of values)
-    q_offsets, k_offsets : (sequences + 1,) int64, in rows
-    heads : int
-    scale : float
-        The factor of the scores.
-    left, right : int
-        Query i of a sequence sees the keys i - left to i + right of the same sequence.
-    weight : (depth,), optional
-        For additive scores, which have one head: `weight . tanh(query + key)` instead of a dot product.
+    call : Call
 
     Returns
     -------
@@ -45,20 +37,17 @@ def forward(q, k, v, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=U
         if it sees no key.  One number, their logarithm, would round away the sum if scores are large.
     """
     if on_device(q):
-        return cuda.forward(q, k, v, q_offsets, k_offsets, heads, scale, left, right, weight)
-    out, sums = empty((len(q), v.shape[1]), q), empty((2 * heads, len(q)), q)
-    of_weight = np.empty(0, q.dtype) if weight is None else weight
-    it = q, k, v, out, sums, of_weight, q.dtype.type(scale), left, right
-    code = *code_of(q.dtype), weigh.address(q.dtype), 0 if weight is None else score.address(q.dtype)
-    scratch = forward_loop.scratch_of(q.shape[1] // heads, v.shape[1] // heads, panel_width(q.dtype))
-    tasks, work = _tasks(q, v, q_offsets, k_offsets, heads, CHUNK)
+        return cuda.forward(q, k, v, call)
+    out, sums = empty((len(q), v.shape[1]), q), empty((2 * call.heads, len(q)), q)
+    it = q, k, v, out, sums, call.weight_like(q), q.dtype.type(call.scale), call.left, call.right
+    code = *code_of(q.dtype), weigh.address(q.dtype), 0 if call.weight is None else score.address(q.dtype)
+    scratch = forward_loop.scratch_of(q.shape[1] // call.heads, v.shape[1] // call.heads, panel_width(q.dtype))
+    tasks, work = _tasks(q, v, call, CHUNK)
     run_tasks(forward_loop.forward, code, tasks, scratch, work, q, it)
-    return out, sums.reshape(2, heads, len(q))
+    return out, sums.reshape(2, call.heads, len(q))
 
 
-def backward(
-    q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left=UNLIMITED, right=UNLIMITED, weight=None
-):
+def backward(q, k, v, out, sums, d_out, call):
     """Return the gradients of queries, keys and values, and of the weight of additive scores, if there is one.
 
     Parameters
@@ -68,18 +57,17 @@ def backward(
     d_out : as `out`, C-contiguous
     """
     if on_device(q):
-        return cuda.backward(q, k, v, out, sums, d_out, q_offsets, k_offsets, heads, scale, left, right, weight)
+        return cuda.backward(q, k, v, out, sums, d_out, call)
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
-    dots = np.ascontiguousarray((out * d_out).reshape(len(q), heads, v.shape[1] // heads).sum(axis=2).T)
-    tasks, work = _tasks(q, v, q_offsets, k_offsets, heads, UNLIMITED)
-    of_weight = np.empty(0, q.dtype) if weight is None else weight
-    d_weight = np.empty((len(tasks), len(of_weight)), q.dtype)
-    sums = sums.reshape(2 * heads, len(q))
-    it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, of_weight, d_weight, q.dtype.type(scale), left, right
-    scores = (0, 0) if weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
+    dots = np.ascontiguousarray((out * d_out).reshape(len(q), call.heads, v.shape[1] // call.heads).sum(axis=2).T)
+    tasks, work = _tasks(q, v, call, UNLIMITED)
+    weight, sums = call.weight_like(q), sums.reshape(2 * call.heads, len(q))
+    d_weight = np.empty((len(tasks), len(weight)), q.dtype)
+    it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, weight, d_weight, q.dtype.type(call.scale), call.left, call.right
+    scores = (0, 0) if call.weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
     code = *code_of(q.dtype), differentiate.address(q.dtype), *scores
-    scratch = backward_loop.scratch_of(q.shape[1] // heads, v.shape[1] // heads, panel_width(q.dtype))
+    scratch = backward_loop.scratch_of(q.shape[1] // call.heads, v.shape[1] // call.heads, panel_width(q.dtype))
     run_tasks(backward_loop.backward, code, tasks, scratch, 3 * work, q, it)
-    if weight is None:
+    if call.weight is None:
         return d_q, d_k, d_v
     return d_q, d_k, d_v, d_weight.sum(axis=0, dtype=np.float64).astype(q.dtype)

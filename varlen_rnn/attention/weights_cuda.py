@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from varlen_rnn.attention.cuda import dot, rows_seen
+from varlen_rnn.attention.blocks import UNLIMITED
+from varlen_rnn.attention.cuda import dot, ranges_seen
 from varlen_rnn.kernels.activations import exp
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import beside, empty, launch
@@ -15,7 +16,7 @@ from varlen_rnn.runtime.jit import cuda_kernel
 
 
 @cuda_kernel
-def weigh_pairs(q, k, begins, first_pairs, first_keys, end_keys, scale, out):
+def weigh_pairs(q, k, begins, first_pairs, ranges, scale, out):
     """Write the weight of each pair: the softmax of the scores of a query, and 0 for keys that it does not see.
 
     `begins[row]` is the first key of the query's sequence, `first_pairs[row]` the first pair of the query.
@@ -29,7 +30,7 @@ def weigh_pairs(q, k, begins, first_pairs, first_keys, end_keys, scale, out):
     for pair in range(start, end):
         key = begins[row] + pair - start
         found = -number(np.inf)
-        if first_keys[row] <= key and key < end_keys[row]:
+        if ranges[0, row] <= key and key < ranges[1, row]:
             found = dot(q, row, k, key, head * depth, depth) * scale
         best = found if found > best else best
         out[pair, head] = found
@@ -64,8 +65,8 @@ def weigh_pairs_grad_of_queries(k, begins, first_pairs, weights, d_weights, scal
 
 
 @cuda_kernel
-def weigh_pairs_grad_of_keys(q, first_queries, end_queries, begins, first_pairs, weights, d_weights, scale, dots, d_k):
-    """Write the gradients of keys; queries of a key's sequence are `first_queries[key]` up to `end_queries[key]`."""
+def weigh_pairs_grad_of_keys(q, ranges, begins, first_pairs, weights, d_weights, scale, dots, d_k):
+    """Write the gradients of keys; `ranges` are of the queries of their sequences."""
     i, keys, heads = cuda.grid(1), d_k.shape[0], dots.shape[0]
     if i >= heads * keys:
         return
@@ -73,40 +74,40 @@ def weigh_pairs_grad_of_keys(q, first_queries, end_queries, begins, first_pairs,
     depth = d_k.shape[1] // heads
     for j in range(head * depth, (head + 1) * depth):
         d_k[key, j] = 0
-    for row in range(first_queries[key], end_queries[key]):
+    for row in range(ranges[0, key], ranges[1, key]):
         pair = first_pairs[row] + key - begins[row]
         d = weights[pair, head] * (d_weights[pair, head] - dots[head, row]) * scale
         for j in range(head * depth, (head + 1) * depth):
             d_k[key, j] += d * q[row, j]
 
 
-def _pairs_of(q_offsets, k_offsets, of_pairs, like):
+def _pairs_of(call, of_pairs, like):
     """Return the first key of each query's sequence, and the first pair of each query."""
-    return beside(np.repeat(k_offsets[:-1], np.diff(q_offsets)), like), beside(of_pairs, like)
+    return beside(np.repeat(call.k_offsets[:-1], np.diff(call.q_offsets)), like), beside(of_pairs, like)
 
 
-def forward(q, k, q_offsets, k_offsets, of_pairs, heads, scale, left, right):
+def forward(q, k, of_pairs, call):
     """Return the weights of attention, one row per pair of a query and a key of its sequence, one column per head.
 
     Parameters
     ----------
-    q, k, q_offsets, k_offsets, heads, scale, left, right
+    q, k, call
         As `attention.forward` takes them.
     of_pairs : (queries + 1,) int64
         The offsets of the pairs of each query.
     """
-    out = empty((int(of_pairs[-1]), heads), q)
-    given = *_pairs_of(q_offsets, k_offsets, of_pairs, q), *rows_seen(q_offsets, k_offsets, left, right, q)
-    launch(weigh_pairs, heads * q.shape[0], q, k, *given, q.dtype.type(scale), out)
+    out = empty((int(of_pairs[-1]), call.heads), q)
+    ranges = ranges_seen(call.q_offsets, call.k_offsets, call.left, call.right, q)
+    given = *_pairs_of(call, of_pairs, q), ranges, q.dtype.type(call.scale)
+    launch(weigh_pairs, call.heads * q.shape[0], q, k, *given, out)
     return out
 
 
-def backward(q, k, weights, d_weights, q_offsets, k_offsets, of_pairs, scale):
+def backward(q, k, weights, d_weights, of_pairs, call):
     """Return the gradients of queries and keys, given the weights and their gradients, (pairs, heads) each."""
-    heads, number, all_rows = weights.shape[1], q.dtype.type(scale), len(q) + len(k)
-    d_q, d_k, dots = empty(q.shape, q), empty(k.shape, q), empty((heads, len(q)), q)
-    pairs = _pairs_of(q_offsets, k_offsets, of_pairs, q)
-    queries = rows_seen(k_offsets, q_offsets, all_rows, all_rows, q)
-    launch(weigh_pairs_grad_of_queries, dots.size, k, *pairs, weights, d_weights, number, dots, d_q)
-    launch(weigh_pairs_grad_of_keys, heads * len(k), q, *queries, *pairs, weights, d_weights, number, dots, d_k)
+    d_q, d_k, dots = empty(q.shape, q), empty(k.shape, q), empty((call.heads, len(q)), q)
+    given = *_pairs_of(call, of_pairs, q), weights, d_weights, q.dtype.type(call.scale), dots
+    queries = ranges_seen(call.k_offsets, call.q_offsets, UNLIMITED, UNLIMITED, q)
+    launch(weigh_pairs_grad_of_queries, dots.size, k, *given, d_q)
+    launch(weigh_pairs_grad_of_keys, call.heads * len(k), q, queries, *given, d_k)
     return d_q, d_k

@@ -35,7 +35,7 @@ def _cost_of_grad(inputs, outputs, **attrs):
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, its sequence's values averaged by the softmax of the query's products with the keys."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
-    out, sums = attention.forward(q, k, v, *offsets, *_constants(query, scale, left, right))
+    out, sums = attention.forward(q, k, v, _call(query, offsets, scale, left, right))
     return LoDTensor.wrap(out.reshape(*query.shape[:-1], value.shape[-1]), query.structure), LoDTensor.wrap(sums)
 
 
@@ -57,10 +57,12 @@ def _operands(query, key, value, op):
     return flat(query.data), flat(key.data), flat(value.data), (offsets, of_keys)
 
 
-def _constants(query, scale, left, right):
+def _call(query, offsets, scale, left, right, weight=None):
     heads, depth = query.shape[1] if query.data.ndim == 3 else 1, query.shape[-1]
     scale = depth**-0.5 if scale is None else scale
-    return heads, scale, *(attention.UNLIMITED if rows is None else rows for rows in (left, right))
+    of_queries, of_keys = offsets
+    left, right = (attention.UNLIMITED if rows is None else rows for rows in (left, right))
+    return attention.Call(of_queries, of_keys, heads, scale, left, right, weight)
 
 
 @attend.infer
@@ -97,11 +99,12 @@ def check_window(op, left, right):
 @attend.backward("query", "key", "value", cost=_cost_of_grad)
 def _backward(query, key, value, out, sums, d_out, scale, left, right):
     q, k, v, offsets = _operands(query, key, value, _NAME)
-    expected = 2, _constants(query, scale, left, right)[0], len(q)
+    call = _call(query, offsets, scale, left, right)
+    expected = 2, call.heads, len(q)
     if sums.shape != expected or out.shape != d_out.shape:
         raise ShapeError(f"{_NAME}_grad, sums", expected=f"the operator's, of shape {expected}", got=sums.shape)
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
-    found = attention.backward(q, k, v, *given, *offsets, *_constants(query, scale, left, right))
+    found = attention.backward(q, k, v, *given, call)
     return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
 
 
@@ -136,14 +139,9 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
 )  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
     """Return, for each query, its sequence's values averaged by the softmax of `weight . tanh(query + key)`."""
-    q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
-    left, right = _window(left, right)
-    out, sums = attention.forward(q, k, v, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
+    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
+    out, sums = attention.forward(q, k, v, _call(query, offsets, 1.0, left, right, as_operand(weight.data)))
     return LoDTensor.wrap(out, query.structure), LoDTensor.wrap(sums)
-
-
-def _window(left, right):
-    return tuple(attention.UNLIMITED if rows is None else rows for rows in (left, right))
 
 
 @attend_additively.infer
@@ -165,14 +163,14 @@ def _infer_additive(query, key, value, weight, left, right):
 
 @attend_additively.backward("query", "key", "value", "weight", cost=_cost_of_additive_grad)
 def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
-    q, k, v, (of_q, of_k) = _operands(query, key, value, _ADDITIVE)
+    q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
     if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
         raise ShapeError(
             f"{_ADDITIVE}_grad, sums", expected=f"the operator's, of shape {(2, 1, len(q))}", got=sums.shape
         )
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
-    left, right = _window(left, right)
-    found = attention.backward(q, k, v, *given, of_q, of_k, 1, 1.0, left, right, as_operand(weight.data))
+    call = _call(query, offsets, 1.0, left, right, as_operand(weight.data))
+    found = attention.backward(q, k, v, *given, call)
     return tuple(x.like(d) for x, d in zip((query, key, value, weight), found, strict=True))
 
 

@@ -6,7 +6,7 @@ has 6 rows, and a new last level of the LoD divides them into 3 rows for each qu
 
 import numpy as np
 
-from varlen_rnn.attention import UNLIMITED, weights_cuda
+from varlen_rnn.attention import UNLIMITED, Call, weights_cuda
 from varlen_rnn.errors import LoDError, ShapeError
 from varlen_rnn.ops.attention import check_window
 from varlen_rnn.ops.cost import known
@@ -35,8 +35,9 @@ def attention_weights(query, key, left: int | None = None, right: int | None = N
     scale = query.dtype.type(query.shape[2] ** -0.5)
     if on_device(query.data):
         left, right = (UNLIMITED if rows is None else rows for rows in (left, right))
-        q, k, (of_queries, of_keys) = flat(query.data), flat(key.data), _offsets(query, key)
-        out = weights_cuda.forward(q, k, of_queries, of_keys, of_pairs, query.shape[1], scale, left, right)
+        of_queries, of_keys = _offsets(query, key)
+        call = Call(of_queries, of_keys, query.shape[1], scale, left, right)
+        out = weights_cuda.forward(flat(query.data), flat(key.data), of_pairs, call)
         return LoDTensor.wrap(out, LoD([*query.structure.levels, of_pairs]))
     out = np.empty((int(of_pairs[-1]), query.shape[1]), query.dtype)
     for queries, keys, pairs in parts:
@@ -118,8 +119,9 @@ def _backward(query, key, out, d_out, left, right):
     weights, d_weights = as_operand(flat(out.data)), as_operand(flat(d_out.data))
     scale = query.dtype.type(query.shape[2] ** -0.5)
     if on_device(weights):
-        q, k, (of_queries, of_keys) = flat(query.data), flat(key.data), _offsets(query, key)
-        found = weights_cuda.backward(q, k, weights, d_weights, of_queries, of_keys, of_pairs, scale)
+        of_queries, of_keys = _offsets(query, key)
+        call = Call(of_queries, of_keys, query.shape[1], scale)
+        found = weights_cuda.backward(flat(query.data), flat(key.data), weights, d_weights, of_pairs, call)
         return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key), found, strict=True))
     d_query, d_key = np.zeros(query.shape, query.dtype), np.zeros(key.shape, key.dtype)
     for queries, keys, pairs in parts:

@@ -65,7 +65,7 @@ def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
         if leaf.hooks is not None and leaf.hooks.watcher is not None:
             got, hint = f"{name!r}, which is replicated", "distributed.ReplicatedProgram runs a program on ranks"
             raise ProgramError("backward in a program", expected="leaves of one process", got=got, hint=hint)
-        if leaf.hooks is not None and any(leaf.hooks):
+        if leaf.hooks:
             got, hint = f"a hook of {name!r}", "remove it, or add an operator that changes the gradient"
             raise ProgramError("backward in a program", expected="leaves without hooks", got=got, hint=hint)
 

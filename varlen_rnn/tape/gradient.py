@@ -1,8 +1,8 @@
 """The backward pass: a loop over records, last record first, and the sinks in which the gradients of leaves end.
 
-Nobody owns a global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed
-with them, so a loop that forgets `no_grad` leaks nothing.  A pass releases each record that it is done with, because
-the recurrence reuses the buffers of its record for gradients.
+There is no global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed with
+them, so a loop that forgets `no_grad` leaks nothing.  A pass releases each record after its turn, because the
+recurrence reuses the buffers of its record for gradients.
 
 Several threads may run passes at the same time.  A pass takes all its records at once, so no other pass has them.  It
 adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
@@ -68,9 +68,9 @@ def _updated(record, which):
 
 
 class _Outputs(list):
-    """The outputs of a record as its gradient function gets them: reading one that was updated since raises.
+    """The outputs of a record, for its gradient function: reading one that was updated since raises.
 
-    Most gradients read no output, so only those that do are refused.
+    Most gradients read no output, and are computed.
     """
 
     def __init__(self, record, num_inputs, outputs):
@@ -90,10 +90,7 @@ class _Outputs(list):
 
 
 def was_updated(variable):
-    """Note that a variable was updated, so that a record which used the former value raises.
-
-    The memory of its value is noted, too, because views and `detach()` share it.
-    """
+    """Note that a variable, and the memory that views share, was updated: records that used the old value raise."""
     global _last_update
     memory = memory_of(variable.value)
     with _swapping:
@@ -105,7 +102,7 @@ def was_updated(variable):
 
 
 def _updated_at(variable):
-    """Return the number of the last update of a variable, or of memory that it shares; -1 is before all of them."""
+    """Return the number of the last update of a variable, or of memory that it shares; -1 if there was none."""
     if variable.updated_at is None:
         return -1
     return max(variable.updated_at, _memory_updated_at(variable.value))
@@ -144,13 +141,16 @@ _is_watched = False  # whether any leaf ever was: only then do passes look for w
 
 def _watcher_of(pairs, records):
     """Return the watcher of the leaves that a pass reaches, or None if nobody watches them."""
-    inputs = itertools.chain([v for v, _ in pairs], *(record.inputs or () for record in records))
-    hooks = [variable.hooks for variable in inputs if variable is not None and variable.hooks is not None]
-    found = list(dict.fromkeys(of.watcher for of in hooks if of.watcher is not None))
+    reached = itertools.chain([v for v, _ in pairs], *(record.inputs or () for record in records))
+    found = list(dict.fromkeys(filter(None, map(_watcher, reached))))
     if len(found) > 1:
         hint = "one module may hold both models; replicate it"
         raise ProgramError("backward", expected="leaves of one replica", got=f"{len(found)} replicas", hint=hint)
     return found[0] if found else None
+
+
+def _watcher(variable):
+    return None if variable is None or variable.hooks is None else variable.hooks.watcher
 
 
 class Leaves:
@@ -194,7 +194,7 @@ class Leaves:
 
     def after_hooks(self, variable, gradient):
         """Run the hooks of a Variable on its gradient, and return the result; keep it after `retain_grad`."""
-        for hook in variable.hooks:
+        for hook in list(variable.hooks.values()):  # a hook may remove hooks
             shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared, because the hook may keep it
             given = hook(shown)
             if given is not None and given is not shown:
@@ -246,8 +246,7 @@ class Watched(Leaves):
     def begin(self, pairs, taken):
         """Count the gradients that each watched leaf will get."""
         super().begin(pairs, taken)
-        listed = itertools.chain([v for v, _ in pairs], *(inputs for _, inputs, _ in taken))
-        self._coming = Counter(v for v in listed if v is not None and v.hooks is not None and v.hooks.watcher)
+        self._coming = Counter(filter(_watcher, itertools.chain([v for v, _ in pairs], *(i for _, i, _ in taken))))
 
     def passed(self, variables):
         """Hand over the gradients of watched leaves of which no more will come."""
@@ -255,8 +254,8 @@ class Watched(Leaves):
             if leaf in self._coming:
                 self._coming[leaf] -= 1
                 if not self._coming[leaf]:
-                    gradients = self._late.pop(leaf, None)
-                    self._on_ready(leaf, None if gradients is None else self._whole(leaf, gradients).value)
+                    gradients = self._late.pop(leaf, ())
+                    self._on_ready(leaf, self._whole(leaf, gradients).value if gradients else None)
 
 
 class Pass:
@@ -355,11 +354,10 @@ class Pass:
     def _gradients(self, record, inputs, outputs, summed):
         """Return the gradients of a record's inputs: one Variable or None per input."""
         if record.op.grad is None:
-            hint = f"declare one with .backward or .grad, or detach() what {record.op.type} takes"
+            other = "declare one with .backward or .grad,"
             if "block" in record.op.attrs.values():
-                hint = (
-                    f"nn.DynamicRNN and nn.LSTM have one, and loops of Python; or detach() what {record.op.type} takes"
-                )
+                other = "nn.DynamicRNN and nn.LSTM have one, and loops of Python;"
+            hint = f"{other} or detach() what {record.op.type} takes"
             raise ProgramError(f"backward through {record.op.type!r}", expected="a gradient", got="none", hint=hint)
         if isinstance(outputs[0].value, Symbol):
             for output, gradient in zip(outputs, summed, strict=True):

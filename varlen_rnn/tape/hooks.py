@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -13,8 +11,8 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 Hook = Callable[[Any], Any]
 
 
-class Hooks:
-    """The hooks of a Variable in the order of registration.
+class Hooks(dict["HookHandle", Hook]):
+    """The hooks of a Variable, by their handles, in the order of registration.
 
     Attributes
     ----------
@@ -24,33 +22,29 @@ class Hooks:
         Runs the passes that reach a leaf; see `gradient.watch`.
     """
 
-    __slots__ = ("_functions", "retains", "watcher")
+    __slots__ = ("retains", "watcher")
 
     def __init__(self) -> None:
-        self._functions: dict[HookHandle, Hook] = {}
         self.retains, self.watcher = False, None
 
     def add(self, function: Hook) -> HookHandle:
         """Register a function; if it is registered twice, it runs twice."""
-        handle = HookHandle(self._functions)
-        self._functions[handle] = function
+        handle = HookHandle(self)
+        self[handle] = function
         return handle
-
-    def __iter__(self) -> Iterator[Hook]:
-        return iter(list(self._functions.values()))  # a copy: hooks may be removed meanwhile
 
 
 class HookHandle:
     """The handle that `register_hook` returns, to remove the hook again."""
 
-    __slots__ = ("_functions",)
+    __slots__ = ("_hooks",)
 
-    def __init__(self, functions: dict[HookHandle, Hook]) -> None:
-        self._functions = functions
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""
-        self._functions.pop(self, None)
+        self._hooks.pop(self, None)
 
 
 def shown_to_hooks(value: Any) -> Any:
@@ -58,13 +52,8 @@ def shown_to_hooks(value: Any) -> Any:
 
     It is read-only because several Variables may share its memory, as the operands of a sum do.
     """
+    array = (value.value if isinstance(value, SelectedRows) else value.data).view()
+    array.flags.writeable = False
     if isinstance(value, SelectedRows):
-        return SelectedRows.wrap(value.rows, _read_only(value.value), value.height)
-    array = _read_only(value.data)
+        return SelectedRows.wrap(value.rows, array, value.height)
     return LoDTensor.wrap(array, value.structure) if value.num_levels else array
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -142,17 +142,12 @@ def inspect_gradients(
     if recorder() is not None:
         hint = "a program's gradients are its variables `name@GRAD`, which a run can fetch"
         raise ProgramError("inspect_gradients", expected="eager mode", got="a program being recorded", hint=hint)
-    known = {id(variable): name for name, variable in _pairs(names)}
-    return propagate([loss], [first_gradient(loss, gradient, "inspect_gradients")], _Inspection).report(known)
-
-
-def _pairs(names: Any) -> list[tuple[str, Variable]]:
     try:
-        pairs = [(name, variable) for name, variable in names]
+        known = {id(variable): name for name, variable in names}
     except (TypeError, ValueError) as error:
         expected, hint = "pairs of a name and a Variable", "model.named_parameters()"
         raise DTypeError("inspect_gradients, names", expected=expected, got=shown(names), hint=hint) from error
-    return pairs
+    return propagate([loss], [first_gradient(loss, gradient, "inspect_gradients")], _Inspection).report(known)
 
 
 class _Noted(Leaves):
@@ -230,17 +225,13 @@ def _named(places: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
 
 
 def _has_nan(operator: OperatorGradients) -> bool:
-    return any(
-        norm is not None and math.isnan(norm) for norm in (*operator.arrived.values(), *operator.passed.values())
-    )
+    norms = *operator.arrived.values(), *operator.passed.values()
+    return any(norm is not None and math.isnan(norm) for norm in norms)
 
 
 def _norm(value: Value) -> float:
     """Return the Euclidean norm, computed in float64 and without overflow; NaN if any element is NaN."""
-    if isinstance(value, SelectedRows):
-        array = value.merge().value
-    else:
-        array = value.data if isinstance(value, LoDTensor) else np.zeros(0)
+    array = value.merge().value if isinstance(value, SelectedRows) else getattr(value, "data", np.zeros(0))
     largest = float(np.abs(array).max()) if array.size else 0.0
     if not 0 < largest < math.inf:
         return largest

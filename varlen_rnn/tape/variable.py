@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from varlen_rnn import foreign
-from varlen_rnn.errors import (
-    DTypeError,
-    ProgramError,
-    ShapeError,
-    check_flag,
-    hinting,
-    shown,
-)
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_flag, hinting, shown
 from varlen_rnn.rows.checks import check_no_gradient
 from varlen_rnn.rows.lod import LoD, LoDTensor, interface_of, lines_of_levels
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -39,8 +32,6 @@ from varlen_rnn.tape.ufuncs import call_function, operator_of
 from varlen_rnn.typing import Offsets, Rows
 
 _ONE_PASS = "leave it out: a pass frees its records, so compute the loss again, or add losses up before"
-
-
 _new = object.__new__  # looked up once, because every operator makes Variables
 
 
@@ -599,23 +590,15 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     else:
         record, mode = None, GRAD_ENABLED.get()
         if mode:
-            for variable in variables:
+            for position, variable in enumerate(variables):  # faster than `any`
                 if variable is not None and variable.requires_grad:
-                    if op.passed_to is None or _needs_gradient(op, variables):
+                    if op.passed_to is None or op.passes_to(position):
                         record = Record(op, variables, results, attrs)
-                    break
+                        break
         outputs = variables_of(results, record)
         if origins.kept and record is None and into is None and mode is not False and not EVALUATING.get():
             origins.note(op, variables, results, attrs, outputs)  # under `no_grad`, too, but not of a backward pass
     return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _needs_gradient(op: Op, variables: Sequence[Variable | None]) -> bool:
-    """Return whether an input that a gradient may pass to requires one."""
-    for position, variable in enumerate(variables):  # faster than `any`
-        if variable is not None and variable.requires_grad and op.passes_to(position):
-            return True
-    return False
 
 
 def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
