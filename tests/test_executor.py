@@ -40,7 +40,7 @@ def rows(*lengths, dtype=np.float32, width=3):
         ({"x": "rows"}, ["y"], "data"),
         ({"x": object()}, ["y"], "data"),
         ({"x": rows(2)}, ["z"], "fetch_list, entry 0: expected a variable of the program, or its name, got 'z'"),
-        ({"x": rows(2)}, ["weight@GRAF"], "did you mean 'weight@GRAD'"),
+        ({"x": rows(2)}, ["weight@GRAF"], "is it 'weight@GRAD'"),
         ({"x": rows(2)}, "y", "fetch_list: expected a list"),
         ({"x": rows(2)}, [3], "fetch_list, entry 0"),
     ],

@@ -100,7 +100,7 @@ def test_names():
         with pytest.raises(vr.ProgramError, match="name 'x': expected a new one"):
             y.name = "x"
         for name in ("", " a", "a\n", 3):
-            with pytest.raises(vr.ProgramError, match="expected a printable text"):
+            with pytest.raises(vr.ProgramError, match="expected a printable name"):
                 y.name = name
     names = {var.name for var in program.desc.blocks[0].vars}
     assert {"0.weight", "1.bias", "logits", "logits@GRAD", "0.weight@GRAD", "1.bias@GRAD"} <= names

@@ -125,12 +125,7 @@ def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
 def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
     """Return a decorator: a function raises an error with a hint if it gets arguments that another library has.
 
-    Parameters
-    ----------
-    otherwise : str, optional
-        The hint for a keyword that is like none of the function's.
-    **hints : str
-        The hint for each keyword.
+    `hints` has the hint for each keyword, and `otherwise` is the hint for one that is like none of the function's.
 
     Examples
     --------

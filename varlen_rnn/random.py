@@ -37,7 +37,6 @@ _source: contextvars.ContextVar[_Source | None] = contextvars.ContextVar("source
 
 
 def _current() -> _Source:
-    """Return this context's source; a new one is seeded from the system's entropy."""
     current = _source.get()
     if current is None:
         current = _Source()

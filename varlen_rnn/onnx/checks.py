@@ -92,10 +92,7 @@ class Schemas:
         return found
 
     def inputs(self, node: Any, inputs: Sequence[Any]) -> dict[str, Any]:
-        """Return the inputs of a node by ONNX's names in lower case, and a list for a variadic input.
-
-        Raise if an input is missing or has a data type that ONNX does not allow.
-        """
+        """Return inputs by ONNX's names in lower case, or a list for a variadic input; raise if one is wrong."""
         schema, options = self._schema(node), self.onnx.defs.OpSchema.FormalParameterOption
         if len(inputs) > schema.max_input:
             raise damaged(node, "inputs", f"at most {schema.max_input}", len(inputs))
@@ -141,7 +138,7 @@ class Schemas:
 
 
 def _variable(value: Any) -> Any:
-    """Return the Variable of a value; None if it is a constant, or known only in a run."""
+    """Return the Variable of a value, or None if it is a constant, or known only in a run."""
     value = getattr(value, "variable", value)
     return value if hasattr(value, "requires_grad") else None
 

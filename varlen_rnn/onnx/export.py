@@ -90,15 +90,13 @@ class _Writer:
     """Converts the operators of a program to ONNX nodes, one after another."""
 
     def __init__(self, onnx: Any, program: Program) -> None:
-        (block, *others) = program.desc.blocks
+        block, *others = program.desc.blocks
         if others:
-            raise ProgramError("onnx.export", expected="a program of one block", got=len(others) + 1)
+            raise ProgramError("onnx.export", expected="a program of 1 block", got=f"{len(others) + 1} blocks")
         self.ops, self.vars = block.ops, {var.name: var for var in block.vars}
         self.onnx, self.graph = onnx, Graph(onnx, self.vars)
         self.values: dict[str, Value] = {}
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.refused: list[str] = []
+        self.inputs, self.outputs, self.refused = [], [], []  # type: ignore[var-annotated]
         for name, tensor in program.persistables.items():
             if isinstance(tensor, LoDTensor):
                 self._constant(name, moved(tensor.data, HOST))
@@ -107,7 +105,7 @@ class _Writer:
         self.values[name] = Value(self.graph.constant(data), data.ndim, data.dtype, None, data)
 
     def write(self) -> None:
-        """Convert all operators, or raise an error that lists the operators that ONNX cannot express."""
+        """Convert all operators, or raise an error with the operators that ONNX cannot express."""
         for described in self.ops:
             if described.type == "feed":
                 self._feed(described.output_names()[0])

@@ -24,7 +24,11 @@ def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **nam
     axes = (SEQUENCES, STEPS, 0) if layout else (STEPS, SEQUENCES, 0)
     if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in weights[:2]):
         raise Unread("of inputs that are no sequences of rows, or whose weights are computed")
-    _check_lengths(named["sequence_lens"])
+    lengths = named["sequence_lens"]
+    if isinstance(lengths, np.ndarray):
+        raise Unread("with lengths that are constants: the LoD has the lengths of sequences")
+    if isinstance(lengths, (Rows, Variable)) or (isinstance(lengths, Unknown) and lengths.lengths == "computed"):
+        raise Unread("with lengths that are computed: the LoD has the lengths of sequences")
     _check_weights(kind, direction, x.variable.shape[1], named.get("hidden_size"), weights)
     specs = activations_of(kind, named, len(_WAYS[direction]))
     states = [_state(named[f"initial_{name}"], layout) for name in ("hc" if kind == "LSTM" else "h")]
@@ -41,13 +45,6 @@ def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **nam
     axes = (SEQUENCES, STEPS, 0, 1) if layout else (STEPS, 0, SEQUENCES, 1)
     last = [F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)]
     return [x._replace(variable=rows, axes=axes), *(state.transpose(0, 1) if layout else state for state in last)]
-
-
-def _check_lengths(lengths: Any) -> None:
-    if isinstance(lengths, np.ndarray):
-        raise Unread("with lengths that are constants: the LoD has the lengths of sequences")
-    if isinstance(lengths, (Rows, Variable)) or (isinstance(lengths, Unknown) and lengths.lengths == "computed"):
-        raise Unread("with lengths that are computed: the LoD has the lengths of sequences")
 
 
 def _check_weights(kind: str, direction: str, size: int, hidden: int | None, weights: list[Any]) -> None:

@@ -17,8 +17,8 @@ class Rows(NamedTuple):
     """Rows of sequences in place of a padded ONNX value.
 
     `axes` has the meaning of each axis of the ONNX value: STEPS, SEQUENCES, or the index of an axis of a row.
-    `declared` has the numbers of steps and of sequences that the model declares for its input, or -1.  A model that was
-    exported for one shape of batches has them in its reshapes.
+    `declared` has the numbers of steps and sequences that the model declares for its input, or -1; reshapes of a model
+    that was exported for one shape of batches contain these numbers.
     """
 
     variable: Variable
@@ -40,14 +40,10 @@ class Rows(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A value that is known only in a run.
+    """A value that is known only in a run."""
 
-    `is_zeros` is True for zeros of a shape that is not known.  `lengths` is "given" for the lengths of the sequences,
-    "computed" for numbers that are computed from them, and None for other values.
-    """
-
-    is_zeros: bool = False
-    lengths: str | None = None
+    is_zeros: bool = False  # of a shape that is not known
+    lengths: str | None = None  # "given" for lengths of sequences, "computed" for numbers computed from them
 
 
 class Sizes(NamedTuple):

@@ -5,6 +5,8 @@ description then leaves it out.  In a description, a constant is a bool, an int,
 tuple of strs, or the index of a block.
 """
 
+from collections.abc import Callable
+
 from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.program.desc import MOST_DIMS, Attr
 from varlen_rnn.tape.index import index_of_text, index_to_text, is_index
@@ -33,6 +35,14 @@ KINDS = {
 }
 
 
+_WRITTEN: dict[str, Callable] = {
+    "float": float,
+    "ints": lambda value: tuple(int(number) for number in value),
+    "strs": tuple,
+    "index": index_to_text,
+}
+
+
 def encode(op, attrs, index_of_block):
     """Return the constants of an operator as a description holds them; raise if it cannot hold one."""
     described = []
@@ -41,24 +51,13 @@ def encode(op, attrs, index_of_block):
         if value is None and kind.endswith("?"):
             continue
         kind = kind.rstrip("?")
-        value = _to_plain(kind, value, index_of_block)
+        convert = index_of_block if kind == "block" else _WRITTEN.get(kind)
+        value = value if convert is None else convert(value)
         if not KINDS[kind](value):
             expected = f"{kind} that a description can hold"
             raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(value))
         described.append(Attr(name, value, kind == "block"))
     return tuple(described)
-
-
-def _to_plain(kind, value, index_of_block):
-    if kind == "float":
-        return float(value)
-    if kind == "ints":
-        return tuple(int(number) for number in value)
-    if kind == "strs":
-        return tuple(value)
-    if kind == "index":
-        return index_to_text(value)
-    return index_of_block(value) if kind == "block" else value
 
 
 def decode(op, described, block_of_index):

@@ -153,7 +153,7 @@ def _check(trial):
 
 
 def _check_traits(trial, program, values):
-    """Raise if a trait of the operator does not hold, or of those that its gradient alone applies.
+    """Raise if a trait of the operator, or of an operator that only its gradient applies, does not hold.
 
     Return whether the operator's trait `rows` claims anything for this example.
     """

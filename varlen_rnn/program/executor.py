@@ -97,24 +97,13 @@ class Executor:
 
 
 class Ready(NamedTuple):
-    """A program prepared for a list of fetches.
+    """A program prepared for a list of fetches."""
 
-    Attributes
-    ----------
-    desc : ProgramDesc
-        The description that it was prepared from.
-    instructions : Instructions
-    feeds : dict of str to TensorSpec
-    fetches : tuple of str
-    updated : frozenset of str
-        The persistables that a run updates.
-    """
-
-    desc: ProgramDesc
+    desc: ProgramDesc  # from which it was prepared
     instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
-    updated: frozenset[str]
+    updated: frozenset[str]  # the persistables that a run updates
 
 
 def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None) -> Ready:

@@ -39,14 +39,7 @@ class Instruction(NamedTuple):
 class Instructions:
     """The operators of one block, ready to run: each name is a position in a list of values.
 
-    Parameters
-    ----------
-    desc : ProgramDesc
-    block : BlockDesc
-    kept : iterable of str
-        Names whose values outlive the run.
-    given : iterable of str
-        Names whose values belong to the caller.
+    Values of the names `kept` outlive the run, and values of the names `given` belong to the caller.
     """
 
     def __init__(self, desc, block, kept, given):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from varlen_rnn.errors import DTypeError, ProgramError, check_list, shown
+from varlen_rnn.errors import DTypeError, ProgramError, alike, check_list, shown
 from varlen_rnn.program import dot, prune, validate
 from varlen_rnn.program.desc import ProgramDesc
 from varlen_rnn.program.format import files
 from varlen_rnn.program.recorder import Recorder
-from varlen_rnn.program.structure import LONGEST_NAME
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.place import Place
 from varlen_rnn.runtime.place import device as as_place
@@ -296,9 +294,7 @@ def names_of(
             expected = "a variable of this program"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=f"{name!r} of another program")
         if not isinstance(name, str) or name not in known:
-            text = name if isinstance(name, str) else shown(name)
-            near = difflib.get_close_matches(text[:LONGEST_NAME], itertools.islice(known, _MOST_COMPARED), 1)
-            hint = f"did you mean {near[0]!r}?" if near else None
+            hint = alike(name, itertools.islice(known, _MOST_COMPARED))
             expected = "a variable of the program, or its name"
             raise ProgramError(f"{what}, entry {number}", expected=expected, got=shown(variable), hint=hint)
         names.append(name)

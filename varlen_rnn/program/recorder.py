@@ -14,7 +14,7 @@ from varlen_rnn.program import attrs as constants
 from varlen_rnn.program.desc import BlockDesc, OpDesc, ProgramDesc, Var, to_var
 from varlen_rnn.program.feed import FEED_LIST
 from varlen_rnn.program.instructions import Nested
-from varlen_rnn.program.structure import LONGEST_NAME, is_name
+from varlen_rnn.program.structure import A_NAME, is_name
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.kinds import TYPES
 from varlen_rnn.tape.modes import grad_enabled
@@ -159,8 +159,7 @@ class Recorder:
     def claim(self, name, symbol):
         """Give a symbol a name, and return the name; raise if another symbol has it."""
         if not is_name(name):
-            expected = f"a printable text of up to {LONGEST_NAME} characters, without spaces around it"
-            raise ProgramError("name", expected=expected, got=shown(name))
+            raise ProgramError("name", expected=A_NAME, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
             raise ProgramError(f"name {name!r}", expected="a new one", got="the name of another variable")
         old = symbol.name
@@ -195,13 +194,7 @@ class Recorder:
         return self._suggested.get(id(variable), (None,))[0]
 
     def admit(self, variable):
-        """Return the stand-in of a given Variable in this program.
-
-        Raises
-        ------
-        ProgramError
-            If the variable belongs to another program, or was computed outside of this one.
-        """
+        """Return the stand-in of a given Variable; raise if another program has it, or if none computed it."""
         value, block = variable.value, self.current
         found = self._stand_ins.get(id(variable))
         if found is not None and block.parent is None:
@@ -263,13 +256,7 @@ class Recorder:
         return Variable(symbol, requires_grad=variable.requires_grad)
 
     def append(self, op, variables, attrs):
-        """Describe an operator of Variables of this program; return the symbols of its outputs.
-
-        Raises
-        ------
-        InputError
-            If inputs do not fit; the error names the variables.
-        """
+        """Describe an operator of Variables of this program; return the symbols of its outputs."""
         symbols = self.current.stopped(op, variables)
         try:
             specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)

@@ -10,6 +10,7 @@ from varlen_rnn.tape.kinds import DTYPES, Type
 
 _MOST_SIZE = 2**63 - 1
 LONGEST_NAME = 1000  # characters
+A_NAME = f"a printable name of up to {LONGEST_NAME} characters, without spaces around it"
 _LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
 
 # The field of VarType that describes a kind of variable; kinds that are not listed have no such field.
@@ -43,8 +44,7 @@ def check_structure(desc):
     for block in desc.blocks:
         for number, var in enumerate(block.vars):
             if not is_name(var.name):
-                expected = f"a printable name of up to {LONGEST_NAME} characters, without spaces around it"
-                raise ProgramError(f"block {block.idx}, variable {number}", expected=expected, got=shown(var.name))
+                raise ProgramError(f"block {block.idx}, variable {number}", expected=A_NAME, got=shown(var.name))
             _check_type(var)
     for kind, op_type in _LISTS.items():
         _check_edges(desc.blocks[0], kind, op_type)

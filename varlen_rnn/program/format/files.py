@@ -40,13 +40,7 @@ def load(path):
 
 
 def from_bytes(content, what="program"):
-    """Return the description and the persistables that the content of a file holds.
-
-    Raises
-    ------
-    ProgramError
-        If the content is damaged, comes from a newer version, or is no program; the argument `what` names the file.
-    """
+    """Return the description and the persistables that the content of a file holds; errors begin with `what`."""
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ProgramError(what, expected="bytes", got=type(content).__name__)
     try:
