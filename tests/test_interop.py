@@ -121,7 +121,7 @@ def _library(name):
         (lambda: [[1.0]], DTypeError, "an object with __arrow_c_array__"),
         (lambda: pa.array([1.0]), LoDError, "expected lists of numbers, got double"),
         (lambda: pa.array(["a"]), LoDError, "got string"),
-        (lambda: pa.array([["a"]]), DTypeError, "lists of string .*Vocabulary"),
+        (lambda: pa.array([["a"]]), DTypeError, "lists of string .*from_texts"),
         (lambda: pa.array([[1], None]), LoDError, "level 0, sequence 1: expected a value, got null"),
         (lambda: pa.array([[1, None]]), LoDError, "number 1: expected a value, got null"),
         (lambda: pa.array([[[1, 2], None]], ROWS), LoDError, "row 1: expected a value, got null"),

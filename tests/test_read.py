@@ -364,7 +364,7 @@ def test_options_of_readers_agree_with_their_table():
     parser = argparse.ArgumentParser()
     reading.add_options(parser)
     actions = {action.dest: action for action in parser._actions if action.dest not in ("help", "format")}
-    assert list(actions) == [name for name, option in options.OPTIONS.items() if option.command is not None]
+    assert list(actions) == [name for name, option in options.OPTIONS.items() if option.command]
     for name, action in actions.items():
         assert action.help.lower().startswith(options.OPTIONS[name].text[:30].lower()), name
         assert action.default is None, name

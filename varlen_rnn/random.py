@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def _current() -> _Source:
 
 
 def generator() -> np.random.Generator:
-    """Return this context's random generator; a new one is seeded from the system's entropy."""
+    """Return this context's random generator, seeded from the system's entropy unless `manual_seed` was called."""
     return _current().generator
 
 
@@ -128,13 +127,11 @@ def set_state(state: str) -> None:
     try:
         found = json.loads(state)
         fresh.generator.bit_generator.state = found["generator"]
-        fresh.seed, fresh.step, fresh.call = (_number(found["draw"][name]) for name in ("seed", "step", "call"))
+        for name in ("seed", "step", "call"):
+            value = found["draw"][name]
+            if type(value) is not int or not 0 <= value < _MOST:
+                raise ValueError(value)
+            setattr(fresh, name, value)
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise CheckpointError("random state", expected="a text from random.get_state()", got=shown(state)) from error
     _source.set(fresh)
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < _MOST:
-        raise ValueError(value)
-    return value

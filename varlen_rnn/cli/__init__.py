@@ -12,17 +12,8 @@ from varlen_rnn.errors import InputError
 def main(argv=None):
     """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after an error, which is printed.
 
-    If the reader of the output ends early, as `head` does, the status is 0.
-
-    Parameters
-    ----------
-    argv : list of str, optional
-        The command and its arguments; by default the arguments of the process.
-
-    Examples
-    --------
-    >>> main(["compare", "/no/such/file"])
-    2
+    If the reader of the output ends early, as `head` does, the status is 0.  `argv` has the command and its arguments,
+    by default those of the process.
     """
     try:
         status = _run(argv)
@@ -40,11 +31,8 @@ def _run(argv):
         prog="varlen-rnn", description="Recurrent networks on variable-length sequences, without padding."
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    cache.add_to(commands)
-    compare.add_to(commands)
-    show.add_to(commands)
-    train.add_to(commands)
-    predict.add_to(commands)
+    for module in (cache, compare, show, train, predict):
+        module.add_to(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
         parser.print_help()

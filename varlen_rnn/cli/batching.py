@@ -16,11 +16,6 @@ class Cost(NamedTuple):
     rows: int
     padded_rows: int
 
-    @property
-    def ratio(self):
-        """The number of rows after padding, divided by the number of rows before."""
-        return self.padded_rows / self.rows
-
 
 def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
     """Return the lengths of each batch: a list of int64 arrays.
@@ -37,23 +32,11 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
 
 
 def divide(batch, number):
-    """Return a batch in groups of neighbouring lengths, of as many sequences each, about; none without rows.
-
-    Examples
-    --------
-    >>> divide(np.array([5, 1, 4, 0, 2]), 2)
-    [array([0, 1, 2]), array([4, 5])]
-    """
+    """Return a batch in groups of neighbouring lengths, of as many sequences each, about; none without rows."""
     return [group for group in np.array_split(np.sort(batch), number) if group.any()]
 
 
 def cost(batches):
-    """Return the cost of padding each of these batches to its longest sequence.
-
-    Examples
-    --------
-    >>> cost([np.array([1, 2]), np.array([4, 5])])
-    Cost(rows=12, padded_rows=14)
-    """
+    """Return the cost of padding each of these batches to its longest sequence."""
     padded = (len(batch) * int(batch.max()) for batch in batches)
     return Cost(sum(int(batch.sum()) for batch in batches), sum(padded))

@@ -1,13 +1,17 @@
 """The command `cache`: show, warm, clear, export and import the compiled kernels on disk."""
 
+import functools
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
+from tqdm import tqdm
+
 from varlen_rnn.cli.report import number
-from varlen_rnn.cli.warm import warm
+from varlen_rnn.cli.workload import works
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import cache_folder, installed_bundles, kernel_folders, remove, usable_bundles
 from varlen_rnn.runtime.cache.bundles import export_kernels, import_kernels, known_names, take_installed
@@ -29,13 +33,14 @@ def add_to(commands):
     clearing = actions.add_parser("clear", help="remove them")
     clearing.add_argument("--stale", action="store_true", help="only those of other sources, versions or machines")
     clearing.set_defaults(run=_clear)
-    for name, run, text in (
-        ("export", _export, "copy those of this version, compiled here or installed, to a folder"),
-        ("import", _import, "take those of a folder that `export` wrote; they are executed: trust who wrote it"),
+    from_folder = "take those of a folder that `export` wrote; they are executed: trust who wrote it"
+    for name, carry, done, text in (
+        ("export", export_kernels, "exported to", "copy kernels of this version, compiled or installed, to a folder"),
+        ("import", import_kernels, "imported from", from_folder),
     ):
         action = actions.add_parser(name, help=text, description=text)
         action.add_argument("folder", metavar="FOLDER", type=Path)
-        action.set_defaults(run=run)
+        action.set_defaults(run=functools.partial(_carry, carry, done))
 
 
 def _show(arguments):
@@ -66,6 +71,21 @@ def _warm(arguments):
     print(f"{cache_folder()}: {_count(ours)} for this environment, in {time.perf_counter() - began:.1f} s")
 
 
+def warm(dtypes):
+    """Run typical trainings and inferences on a small batch, so that all kernels of these data types are compiled."""
+    quiet = os.environ.get("VARLEN_RNN_QUIET")
+    os.environ["VARLEN_RNN_QUIET"] = "1"  # the progress bar replaces the message about compiling
+    try:
+        bar = tqdm([(name, work, dtype) for dtype in dtypes for name, work in works().items()], unit="part")
+        for name, work, dtype in bar:
+            bar.set_description(f"compiling {name}, {dtype}")
+            work(np.dtype(dtype))
+    finally:
+        del os.environ["VARLEN_RNN_QUIET"]
+        if quiet is not None:
+            os.environ["VARLEN_RNN_QUIET"] = quiet
+
+
 def _warm_level(level, float64):
     """Take a level's kernels of the installation, and compile those that it lacks.
 
@@ -91,23 +111,16 @@ def _clear(arguments):
         raise InputError(stayed[0], expected="a folder that can be removed", got="one that cannot, or is in use")
 
 
-def _export(arguments):
-    _report(arguments.folder, f"exported to {arguments.folder}", export_kernels(arguments.folder))
-
-
-def _import(arguments):
-    _report(arguments.folder, f"imported from {arguments.folder}", import_kernels(arguments.folder))
-
-
-def _report(folder, done, carried):
-    print(f"{number(carried.num_kernels, 'kernel')} {done}")
+def _carry(carry, done, arguments):
+    carried = carry(arguments.folder)
+    print(f"{number(carried.num_kernels, 'kernel')} {done} {arguments.folder}")
     if carried.num_damaged:
         print(f"{number(carried.num_damaged, 'damaged file')} left out")
     for description in carried.foreign:
         print(f"left out, for another version or machine: {description}")
     if not carried.num_kernels:
         hint = "`cache warm` compiles them, `cache show` says which there are"
-        raise InputError(folder, expected="kernels of this version", got="none", hint=hint)
+        raise InputError(arguments.folder, expected="kernels of this version", got="none", hint=hint)
 
 
 def _is_stale(folder):

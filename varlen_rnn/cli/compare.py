@@ -68,7 +68,6 @@ def _run(arguments):
 
 
 def _measure(cell, batches, options):
-    """Measure the batches in each way, and print the results."""
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)

@@ -64,14 +64,12 @@ def _calibration(model, log, y):
 
 
 def _coverage(model, data, y):
-    """Return the share of numbers between the first and the last of several quantiles."""
-    found, wanted = model.predict_quantiles(data), y
-    if isinstance(y, list):
-        found, wanted = np.concatenate(found), np.concatenate(y)
     if len(model.quantiles) < 2:
         return {}
-    low, high = model.quantiles[0], model.quantiles[-1]
-    inside = (found[..., 0] <= wanted) & (wanted <= found[..., -1])
+    found, low, high = model.predict_quantiles(data), model.quantiles[0], model.quantiles[-1]
+    if isinstance(y, list):
+        found, y = np.concatenate(found), np.concatenate(y)
+    inside = (found[..., 0] <= y) & (y <= found[..., -1])
     return {f"between the quantiles {low:g} and {high:g}": inside.mean()}
 
 
@@ -83,8 +81,8 @@ def baseline_of(model, train, test):
     from varlen_rnn.sklearn.labels import labels_of_data
 
     known, y = (labels_of_data(data, None) for data in (train, test))
-    if isinstance(y, list):
-        known, y = map(_labels_of_steps, (known, y))
+    if isinstance(y, list):  # of steps, of which some may have none
+        known, y = (np.array([label for row in rows for label in row if label is not None]) for rows in (known, y))
     of_classes = hasattr(model, "classes_")
     if of_classes and y.ndim == 1:
         names, counts = np.unique(known, return_counts=True)
@@ -99,13 +97,7 @@ def baseline_of(model, train, test):
     return _scores(y, np.broadcast_to(constant, y.shape), of_classes), text
 
 
-def _labels_of_steps(y):
-    """Return the labels of all steps that have one."""
-    return np.array([label for labels in y for label in labels if label is not None])
-
-
 def _scores(y, found, of_classes):
-    """Return scores by name of predictions that are classes, or numbers."""
     from sklearn import metrics
 
     if not of_classes:

@@ -10,13 +10,7 @@ _WITHOUT |= {"class_weight": None, "picture": None}
 
 
 def numbers(text):
-    """Convert the text of an option to a tuple of numbers.
-
-    Examples
-    --------
-    >>> numbers("0.1, 0.9")
-    (0.1, 0.9)
-    """
+    """Convert the text of an option to a tuple of numbers."""
     return tuple(map(float, text.split(",")))
 
 
@@ -40,9 +34,7 @@ def train(arguments):
     for candidate in model.candidates_:
         if arguments.quiet and candidate["chosen"]:
             print(f"chosen: {candidate['candidate']}")
-    if data.features and not arguments.wide:
-        options["features"] = list(data.features)
-    model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
+    model.save(arguments.out, notes=reading.notes_of(options, data))
     print(f"model: {arguments.out}")
 
 

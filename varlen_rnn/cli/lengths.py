@@ -14,18 +14,9 @@ LONGEST = 2**31 - 1  # rows of a sequence, so that the sum over a file fits 64 b
 def read_lengths(path, field="text", tokens="characters"):
     r"""Return the lengths of a file's sequences, int64, shape `(num_sequences,)`.
 
-    Parameters
-    ----------
-    path : path
-        A `.npy` file holds an array of integers.  A `.jsonl` or `.csv` file holds sequences, whose lengths are taken.
-        Any other file is a text of integers, separated by white space or commas.
-    field, tokens : str
-        For a `.jsonl` or `.csv` file: the field of the sequence, and the tokens of a text, as in `data.read_csv`.
-
-    Raises
-    ------
-    InputError
-        If an entry is invalid; the error names the file, the entry, the expected and the actual value.
+    A `.npy` file holds an array of integers.  A `.jsonl` or `.csv` file holds sequences, whose lengths are taken;
+    `field` and `tokens` are options of `data.read_csv`.  Any other file is a text of integers, separated by white space
+    or commas.
 
     Examples
     --------
@@ -39,15 +30,21 @@ def read_lengths(path, field="text", tokens="characters"):
     try:
         if path.suffix == ".npy":
             lengths = _of_array(path)
-        elif path.suffix == ".jsonl":
-            lengths = read_jsonl(path, field, None, tokens=tokens).lengths
-        elif path.suffix == ".csv":
-            lengths = read_csv(path, field, None, tokens=tokens).lengths
+        elif path.suffix in (".jsonl", ".csv"):
+            lengths = (read_csv if path.suffix == ".csv" else read_jsonl)(path, field, None, tokens=tokens).lengths
         else:
             lengths = _of_text(path)
     except OSError as error:
         raise InputError(path, expected="a file of lengths", got=error.strerror or error) from error
-    return _check(lengths, path)
+    if not lengths.size:
+        raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
+    wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))
+    if len(wrong):
+        entry, expected = int(wrong[0]), f"0 to {LONGEST:,} rows"
+        raise OutOfRangeError(f"{path}, entry {entry + 1}", expected=expected, got=int(lengths[entry]))
+    if not lengths.any():
+        raise InputError(path, expected="a length above 0", got=f"{len(lengths)} sequences without rows")
+    return lengths.astype(np.int64)
 
 
 def _of_array(path):
@@ -74,17 +71,3 @@ def _of_text(path):
         if len(word) > len(str(LONGEST)) + 1:  # too many digits, which `int` may refuse to convert
             raise OutOfRangeError(f"{path}, entry {number}", expected=f"at most {LONGEST:,} rows", got=word[:40])
     return np.array(list(map(int, words)), np.int64)
-
-
-def _check(lengths, path):
-    """Return lengths as int64, or raise if they are invalid."""
-    if not lengths.size:
-        raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
-    wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))
-    if len(wrong):
-        entry = int(wrong[0])
-        expected = f"0 to {LONGEST:,} rows"
-        raise OutOfRangeError(f"{path}, entry {entry + 1}", expected=expected, got=int(lengths[entry]))
-    if not lengths.any():
-        raise InputError(path, expected="a length above 0", got=f"{len(lengths)} sequences without rows")
-    return lengths.astype(np.int64)

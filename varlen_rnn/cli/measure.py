@@ -23,13 +23,7 @@ _TRIES = 3  # of each number of groups, before the fastest is measured
 
 
 def runs_of(num_batches):
-    """Return how often the step of each batch is measured; the result is the median of these runs.
-
-    Examples
-    --------
-    >>> runs_of(1), runs_of(4), runs_of(50)
-    (30, 8, 5)
-    """
+    """Return how often the step of each batch is measured; the result is the median of these runs."""
     return max(_LEAST_RUNS, -(-_LEAST_STEPS // num_batches))
 
 
@@ -88,44 +82,24 @@ def random_rows(batches, input_size):
 
 
 def fastest_number(seconds_of):
-    """Return the number of groups for which `seconds_of(number)` is least, in the best of some tries.
-
-    Examples
-    --------
-    >>> fastest_number({2: 3.0, 4: 1.5, 8: 1.0, 16: 1.1}.get)
-    8
-    """
+    """Return the number of groups for which `seconds_of(number)` is least, in the best of some tries."""
     tries = [[seconds_of(number) for number in NUMBERS_OF_GROUPS] for _ in range(_TRIES)]
     return NUMBERS_OF_GROUPS[int(np.argmin(np.min(tries, axis=0)))]
-
-
-def _in_groups(layer, batches, rows):
-    """Return the Subject of the padded layer in the fastest number of groups."""
-    padded = Padded(layer)
-    subjects = {number: Subject(padded, batches, rows, number) for number in NUMBERS_OF_GROUPS}
-    return subjects[fastest_number(lambda number: sum(map(subjects[number].seconds, batches)))]
 
 
 def measure(layer, batches, bucketed, packed=None):
     """Return a Measured for each way: unpadded, padded, bucketed, groups, and PyTorch's, packed and torch groups.
 
-    The ways take turns, so that other work on the machine slows all of them equally.
-
-    Parameters
-    ----------
-    layer : nn.RNN, nn.LSTM or nn.GRU, float32
-    batches, bucketed : lists of int64 arrays
-        The lengths of the sequences in each batch.  Both lists contain the same sequences, in the same number of
-        batches.
-    packed : Packed, optional
-        PyTorch's layer on the same batches.
+    The ways take turns, so that other work on the machine slows all of them equally.  `batches` and `bucketed` are the
+    lengths of the same sequences in as many batches, and `packed` is PyTorch's layer on them.
     """
     ways = {"unpadded": (layer, batches), "padded": (Padded(layer), batches), "bucketed": (Padded(layer), bucketed)}
     rows = random_rows([*batches, *bucketed], layer.input_size)
     subjects = {name: Subject(run, lengths, rows) for name, (run, lengths) in ways.items()}
     for subject in subjects.values():
         subject.step(subject.batches[0])  # a first step, which compiles or loads the kernels
-    subjects["groups"] = _in_groups(layer, batches, rows)
+    grouped = {number: Subject(Padded(layer), batches, rows, number) for number in NUMBERS_OF_GROUPS}
+    subjects["groups"] = grouped[fastest_number(lambda number: sum(map(grouped[number].seconds, batches)))]
     theirs = {"packed": 1, "torch groups": fastest_number(lambda number: sum(packed.seconds(number)))} if packed else {}
     peaks = {name: subject.peak() for name, subject in subjects.items()}
     runs = runs_of(len(batches))
@@ -143,15 +117,9 @@ def measure(layer, batches, bucketed, packed=None):
     padded = {"padded": cost(batches).padded_rows, "bucketed": cost(bucketed).padded_rows}
     for name in numbers.keys() & times.keys():
         padded[name] = cost([group for batch in batches for group in divide(batch, numbers[name])]).padded_rows
-    return {
-        name: Measured(
-            padded.get(name, cost(batches).rows) / len(batches),
-            np.median(of_way, axis=0).mean(),
-            peaks.get(name),
-            numbers.get(name),
-        )
-        for name, of_way in times.items()
-    }
+    of_way = {name: padded.get(name, cost(batches).rows) / len(batches) for name in times}
+    seconds = {name: np.median(found, axis=0).mean() for name, found in times.items()}
+    return {name: Measured(of_way[name], seconds[name], peaks.get(name), numbers.get(name)) for name in times}
 
 
 def largest_difference(layer, batch):

@@ -23,22 +23,8 @@ import time
 class Packed:
     """PyTorch's layer of one kind of cell in another process; a context manager that ends the process.
 
-    Parameters
-    ----------
-    cell : "rnn", "lstm" or "gru"
-    batches : list of int64 arrays
-        The lengths of the sequences in each batch, not all 0.  Empty sequences are left out, because PyTorch cannot
-        pack them.
-
-    Raises
-    ------
-    OSError
-        If PyTorch does not run; the message contains the last line that it printed.
-
-    Attributes
-    ----------
-    version : str
-        The version of PyTorch.
+    `batches` are the lengths of the sequences in each batch, not all 0.  Empty sequences are left out, because PyTorch
+    cannot pack them.  If PyTorch does not run, an OSError has the last line that it printed.
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):

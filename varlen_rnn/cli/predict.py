@@ -63,13 +63,12 @@ def _predict(arguments):
     model, data, id = _read(arguments, labelled=False)
     named = ({id: name} for name in data.ids) if data.ids else itertools.repeat({})
     records = (name | record for name, record in zip(named, _records(model, data), strict=False))
-    lines = (json.dumps(record, ensure_ascii=False) for record in records)
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     if arguments.out is None:
-        for line in lines:
-            sys.stdout.write(line + "\n")
+        sys.stdout.writelines(lines)
         return
     with open(arguments.out, "w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
+        file.writelines(lines)
 
 
 def _records(model, data):
@@ -77,14 +76,14 @@ def _records(model, data):
     if hasattr(model, "horizon"):
         yield from forecasts.records(model, data)
         return
-    if hasattr(model, "predict_quantiles"):
-        for number, found in zip(model.predict(data), model.predict_quantiles(data), strict=True):
-            by_level = zip(map(str, model.quantiles), np.moveaxis(found, -1, 0).tolist(), strict=True)
-            yield {"prediction": np.asarray(number).tolist(), "quantiles": dict(by_level)}
-        return
     if not hasattr(model, "classes_"):
-        for number in model.predict(data):
-            yield {"prediction": np.asarray(number).tolist()}
+        quantiles = model.predict_quantiles(data) if hasattr(model, "predict_quantiles") else itertools.repeat(None)
+        for number, found in zip(model.predict(data), quantiles, strict=False):
+            record = {"prediction": np.asarray(number).tolist()}
+            if found is not None:
+                by_level = zip(map(str, model.quantiles), np.moveaxis(found, -1, 0).tolist(), strict=True)
+                record["quantiles"] = dict(by_level)
+            yield record
         return
     for probabilities in model.predict_proba(data):
         if hasattr(model, "_labels") and model._labels.several:

@@ -8,7 +8,7 @@ from varlen_rnn.data.formats import FORMATS, SUFFIXES, fields_of
 from varlen_rnn.data.options import OPTIONS, Options
 from varlen_rnn.errors import InputError, listed
 
-_OPTIONS = {name: option for name, option in OPTIONS.items() if option.command is not None}
+_OPTIONS = {name: option for name, option in OPTIONS.items() if option.command}
 
 
 def add_options(parser):
@@ -48,6 +48,12 @@ def columns_hint(arguments):
     format = arguments.format or SUFFIXES.get(Path(path).suffix.lower())
     names = [] if format is None or path == "-" else fields_of(path, format, Options(delimiter=arguments.delimiter))
     return f"the columns are {listed(names)}" if names else None
+
+
+def notes_of(options, data):
+    """Return the options by which a model reads other files, which may have more columns, or steps, than the data."""
+    named = {"features": list(data.features)} if data.features and not options.get("wide") else {}
+    return {name: value for name, value in options.items() if name != "format"} | named
 
 
 def fitting(options, path):

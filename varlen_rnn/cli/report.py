@@ -8,13 +8,7 @@ SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same w
 
 
 def number(count, noun, plural=None):
-    """Return a count and its noun as text, with the noun in the plural unless the count is 1.
-
-    Examples
-    --------
-    >>> number(1, "row"), number(2000, "row")
-    ('1 row', '2,000 rows')
-    """
+    """Return a count and its noun as text, with the noun in the plural unless the count is 1."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -29,12 +23,12 @@ def print_rows(name, lengths, batch_size, padded, bucketed):
     for way, rows in (("unpadded", padded.rows), ("padded", padded.padded_rows), ("bucketed", bucketed.padded_rows)):
         print(f"{way:10}{rows:>16,}{rows / padded.rows:>8.2f}")
     less = number(padded.padded_rows - padded.rows, "row")
-    print(f"Padding ratio {padded.ratio:.2f}: without padding, {less} less.")
+    print(f"Padding ratio {padded.padded_rows / padded.rows:.2f}: without padding, {less} less.")
     print("Bucketed is padded too, in batches of like length.")
 
 
 def print_times(measured):
-    """Print rows, time and peak memory of a step for each way; the memory of PyTorch is not measured."""
+    """Print rows, time and peak memory of a step for each way; PyTorch's memory is not measured."""
     base = measured["unpadded"]
     print(f"{'':12}{'rows/step':>14}{'ms/step':>12}{'ratio':>8}{'peak MiB':>12}")
     for way, (rows, seconds, peak, _) in measured.items():
@@ -66,16 +60,9 @@ def verdict(measured):
         note = f"{SAME_WORK}\n"
         if not seconds:
             return f"{note}Use unpadded, which runs batches of any lengths."
-    return note + _fastest(seconds, unpadded)
-
-
-def _fastest(seconds, unpadded):
-    """Return a recommendation, given the seconds of the other ways by name, and the seconds unpadded."""
     best = min(seconds, key=seconds.get)
     if seconds[best] * ALIKE < unpadded:
-        return f"Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."
-    rivals = []
-    for way, taken in seconds.items():
-        ratio = taken / unpadded
-        rivals.append(f"{'' if ratio < ALIKE else f'{ratio:.2f} times '}as fast as {way}")
-    return f"Use unpadded: {', '.join(rivals)}."
+        return f"{note}Use {best}: {unpadded / seconds[best]:.2f} times as fast as unpadded."
+    ratios = {way: taken / unpadded for way, taken in seconds.items()}
+    rivals = (f"{'' if ratio < ALIKE else f'{ratio:.2f} times '}as fast as {way}" for way, ratio in ratios.items())
+    return f"{note}Use unpadded: {', '.join(rivals)}."

@@ -86,7 +86,11 @@ def _run(arguments):
         raise InputError("train, DATA", expected="a file, which all ranks read", got="standard input")
     if comm.size > 1 and arguments.horizon is not None:
         raise InputError("train, --horizon", expected="one process", got=f"{comm.size} ranks")
-    with _silence() if comm.rank else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if comm.rank:
+            file = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stdout(file))
+            stack.enter_context(contextlib.redirect_stderr(file))
         if arguments.horizon is None:
             _train(arguments, comm)
         else:
@@ -94,15 +98,7 @@ def _run(arguments):
     comm.close()
 
 
-@contextlib.contextmanager
-def _silence():
-    """Print nothing inside of a `with` block."""
-    with open(os.devnull, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        yield
-
-
 def _train(arguments, comm):
-    """Read the data, train, and on rank 0 report and save."""
     options = reading.options_of(arguments)
     if arguments.wide and arguments.features is not None:  # other files may have other steps
         expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
@@ -150,7 +146,6 @@ def _train(arguments, comm):
 
 
 def _finish(arguments, model, sets, options):
-    """Print the scores, save the model, and draw the picture."""
     data, train, test = sets
     found = metrics_of(model, test)
     print_metrics(found, f"{len(test)} sequences that were held back")
@@ -171,15 +166,12 @@ def _finish(arguments, model, sets, options):
 def _save(arguments, model, data, options):
     """Write the model, with the options by which other files are read."""
     model.set_params(callbacks=(), checkpoints=None)
-    options["label_kind"] = data.label_kind  # saved, because it might be guessed differently from another file
-    if data.features and not arguments.wide:  # saved, because other files may have more columns, or steps
-        options["features"] = list(data.features)
-    model.save(arguments.out, notes={name: value for name, value in options.items() if name != "format"})
+    # The kind of labels is saved, because it might be guessed differently from another file.
+    model.save(arguments.out, notes=reading.notes_of(options | {"label_kind": data.label_kind}, data))
     print(f"model: {arguments.out}")
 
 
 def _estimator(arguments, label_kind, folder):
-    """Return the estimator that the options describe."""
     params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
     params = {name: value for name, value in params.items() if value is not None or name not in _OWN_DEFAULT}
     params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
@@ -231,10 +223,7 @@ class _Stop(Callback):
         if trainer.step:
             print(f"going on after step {trainer.step}; --restart begins anew")
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._ask)
-
-    def _ask(self, *_):
-        self.asked = True
+            self.before = signal.signal(signal.SIGINT, lambda *_: setattr(self, "asked", True))
 
     def on_step_end(self, trainer):
         self.step = trainer.step

@@ -8,13 +8,9 @@ _IN_CODE = re.compile(r"`(\w+)(?:=([^`]*))?`")
 
 
 def as_typed(error, names):
-    """Return the message of an error with the options of the command in place of the arguments of a function.
+    """Return the message of an error with the options of the command, `names`, in place of arguments of a function.
 
-    Parameters
-    ----------
-    error : Exception
-    names : mapping of str to object
-        The arguments that are options of the command.  `compare` has `field` for the argument `sequence` of readers.
+    `compare` has `field` for the argument `sequence` of readers.
 
     Examples
     --------
@@ -33,8 +29,8 @@ def as_typed(error, names):
         if names.keys() >= set(parts)
         else _code_as_typed(str(error.what), names)
     )
-    expected = error.expected if error.expected is None else _code_as_typed(str(error.expected), names)
-    hint = error.hint if error.hint is None else _code_as_typed(str(error.hint), names)
+    said = error.expected, error.hint
+    expected, hint = (part if part is None else _code_as_typed(str(part), names) for part in said)
     return str(InputError(what, expected=expected, got=error.got, hint=hint))
 
 
@@ -47,12 +43,9 @@ def _code_as_typed(text, names):
             return match[0]
         if value == "None":
             return f"no --{names[name]}"
-        return f"--{names[name]}" + ("" if value is None else f" {_shell(value)}")
+        if value is None:
+            return f"--{names[name]}"
+        bare = value.strip("'\"")
+        return f"--{names[name]} {bare}" if re.fullmatch(r"[\w.,-]+", bare) else f"--{names[name]} '{bare}'"
 
     return _IN_CODE.sub(typed, text)
-
-
-def _shell(value):
-    """Return a value of Python, such as 'classes of rows', as an argument of a shell."""
-    bare = value.strip("'\"")
-    return bare if re.fullmatch(r"[\w.,-]+", bare) else f"'{bare}'"

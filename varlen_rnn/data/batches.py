@@ -6,6 +6,7 @@ Batches need no padding, but `bucket` still saves time, because sequences of sim
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -78,9 +79,7 @@ class Batches(Generic[Batch]):
         epoch: int,
         is_random: bool,
     ) -> None:
-        self._stores = stores
-        self._static = static
-        self._labels = labels
+        self._stores, self._static, self._labels = stores, static, labels
         self._cut, self._is_random, self._has_begun = cut, is_random, False
         # Both are set at once, because an interrupt may come between two lines.
         self._of_epoch = epoch, cut(epoch)
@@ -101,10 +100,8 @@ class Batches(Generic[Batch]):
         >>> first == second, first == again
         (False, True)
         """
-        made: Batches[Batch]
-        epoch = check_int(epoch, "epoch", 0)
-        made = Batches(self._stores, self._static, self._labels, self._cut, epoch, self._is_random)
-        made._part = self._part
+        epoch, made = check_int(epoch, "epoch", 0), copy.copy(self)
+        made._of_epoch, made._has_begun = (epoch, self._cut(epoch)), False
         return made
 
     def part(self, rank: int, size: int, cost: StepCost = STEP_COST) -> Batches[Batch]:
@@ -435,7 +432,6 @@ def _rank_of(part: Ranks) -> tuple[int, int]:
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:
-    """Return `values` as an array, or raise unless it has one entry per sequence."""
     array = as_rows(values, name)
     if array.ndim == 0 or len(array) != number:
         raise ShapeError(name, expected=f"{number} entries, one per sequence", got=f"shape {array.shape}")

@@ -12,6 +12,7 @@ No library of frames is imported: NumPy converts the columns of pandas, polars a
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -34,61 +35,31 @@ _OF_OPTIONS = {
 }
 
 
+@dataclasses.dataclass
 class Table:
-    """Columns of equal lengths by name.
+    """Columns of equal lengths by name: lists of entries, or columns of pandas, polars or pyarrow."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the file or frame in error messages.
-    columns : list of (name, column)
-        Lists of entries, or columns of pandas, polars or pyarrow.
-    place : callable
-        As `places` returns it.
-    head : str, optional
-        Where the names of the columns were read; by default `name`.
-    noun : str
-        What error messages call a column.
-    sequence : str
-        The column of sequences, unless an option names another.
-    texts : bool
-        Whether all entries are texts, which numbers are read from, as in CSV.
-    kept : bool
-        Whether arrays of numbers keep their type and are not looked at, because they may still be in a file.
-    levels : list
-        The names of the levels of a pandas index, which is no column.
+    name: str  # of the file or frame, in error messages
+    columns: dataclasses.InitVar[Iterable[tuple[Any, Any]]]  # pairs of a name and a column
+    place: Place  # as `places` returns it
+    _: dataclasses.KW_ONLY
+    head: str | None = None  # where the names of the columns were read; by default `name`
+    noun: str = "field"  # the word for a column in error messages
+    sequence: str = "text"  # the column of sequences, unless an option names another
+    texts: bool = False  # whether all entries are texts, which numbers are read from, as in CSV
+    kept: bool = False  # whether arrays keep their type and are not looked at, because they may still be in a file
+    levels: Sequence[Any] = ()  # the names of the levels of a pandas index, which is no column
 
-    Examples
-    --------
-    >>> table = Table("my.csv", [("a", ["1", "2"]), ("b", ["x", ""])], places("my.csv", "line", "field"), texts=True)
-    >>> table.fields, table.column("b"), table.numbers("a")
-    (['a', 'b'], ['x', ''], array([1., 2.]))
-    """
-
-    def __init__(
-        self,
-        name: str,
-        columns: Iterable[tuple[Any, Any]],
-        place: Place,
-        *,
-        head: str | None = None,
-        noun: str = "field",
-        sequence: str = "text",
-        texts: bool = False,
-        kept: bool = False,
-        levels: Sequence[Any] = (),
-    ) -> None:
-        columns = list(columns)
-        self.name, self.place, self.head, self.noun = name, place, head or name, noun
-        self.sequence, self.texts, self.kept, self._levels = sequence, texts, kept, levels
-        self.fields = [str(field) for field, _ in columns]
-        self._columns = dict(zip(self.fields, (column for _, column in columns), strict=True))
-        if len(self._columns) < len(self.fields):
-            hint = "the first line names the fields; a file without names needs such a line" if texts else None
-            raise InputError(self.head, expected=f"{noun}s of different names", got=listed(self.fields), hint=hint)
+    def __post_init__(self, columns: Iterable[tuple[Any, Any]]) -> None:
+        pairs = [(str(field), column) for field, column in columns]
+        self.fields, self._columns = [field for field, _ in pairs], dict(pairs)
+        if len(self._columns) < len(pairs):
+            hint = "the first line names the fields; a file without names needs such a line" if self.texts else None
+            expected, got = f"{self.noun}s of different names", listed(self.fields)
+            raise InputError(self.head or self.name, expected=expected, got=got, hint=hint)
         if not len(self):
-            hint = "is the file empty?" if noun == "field" else "is it empty?"
-            raise InputError(name, expected="at least one record", got="none", hint=hint)
+            hint = "is the file empty?" if self.noun == "field" else "is it empty?"
+            raise InputError(self.name, expected="at least one record", got="none", hint=hint)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
@@ -96,7 +67,7 @@ class Table:
     def foreign(self, field: str, option: str = "field") -> Any:
         """Return a column as its library has it, or raise an error that names the option."""
         if not isinstance(field, str) or field not in self._columns:
-            raise lacking(self.head, field, option, self.fields, self.noun, self._levels)
+            raise lacking(self.head or self.name, field, option, self.fields, self.noun, self.levels)
         return self._columns[field]
 
     def column(self, field: str, option: str = "field") -> Sequence[Any]:
@@ -210,14 +181,7 @@ def values_of(column: Any) -> Sequence[Any]:
 
 
 def holds_numbers(column: Any) -> bool:
-    """Return whether the entries of a column are numbers; some of them may be missing.
-
-    Examples
-    --------
-    >>> import pyarrow
-    >>> holds_numbers(pyarrow.array([1, None])), holds_numbers(pyarrow.array(["1"]))
-    (True, False)
-    """
+    """Return whether the entries of a column are numbers; some of them may be missing."""
     kind = np.asarray(column).dtype.kind
     return kind in "fiub" or (kind == "O" and all(x is None or isinstance(x, Number) for x in values_of(column)))
 
@@ -230,7 +194,6 @@ def plain(value: Any) -> Any:
 
 
 def _number(entry: Any, row: int, place: Callable[[int], str]) -> float:
-    """Return an entry as a number, NaN if it is missing, or raise an error with a hint."""
     try:
         return np.nan if entry is None or (isinstance(entry, str) and entry.strip().lower() in EMPTY) else float(entry)
     except (TypeError, ValueError, OverflowError) as error:
@@ -248,13 +211,7 @@ def other_delimiter(fields: Sequence[str]) -> str | None:
 
 
 def times_of(texts: Sequence[str], place: Callable[[int], str]) -> np.ndarray:
-    """Return times as numbers; dates become nanoseconds or microseconds since 1970.
-
-    Examples
-    --------
-    >>> times_of(["1970-01-01", "1970-01-01T00:00:01"], str)
-    array([         0, 1000000000])
-    """
+    """Return times as numbers; dates become nanoseconds or microseconds since 1970."""
     try:
         return np.array(list(map(int, texts)), np.int64)  # float64 would round nanoseconds since 1970
     except (ValueError, OverflowError):

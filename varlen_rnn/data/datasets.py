@@ -165,7 +165,6 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text's prose paragraphs."""
     for paragraph in re.split(r"\n\s*\n", text):
         prose = " ".join(_BULLET.sub("", paragraph).split())
         # Prose begins with a capital, a quote or a star and ends with a full stop or a like sign; code seldom does

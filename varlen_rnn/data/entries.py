@@ -68,11 +68,6 @@ def dataset_of(
 
     `place(k)` and `label_place(k)` describe sequence k and its label for error messages.  Arrays that are `kept` stay
     as they are.
-
-    Examples
-    --------
-    >>> dataset_of("two", [[1, 2.5], []], ["a", "b"], str, str, Options(tokens="list")).sequences
-    [array([[1. ], [2.5]], dtype=float32), array([], shape=(0, 1), dtype=float32)]
     """
     missing, tokens, vocabulary = options.missing, options.tokens or "auto", options.vocabulary
     there: Sequence[int] = range(len(entries))
@@ -113,37 +108,28 @@ def _common_kind(entries: Sequence[Any], where: Where, tokens: str) -> str:
 
     An empty list counts as tokens, as numbers or as an array.
     """
-    common = None
-    for number, entry in enumerate(entries):
-        kind = _kind(entry, where, number)
-        if kind == "empty":
-            continue
-        if common is not None and kind != common[0]:
-            expected = f"{common[0]}, as in {common[1]}"
-            raise DTypeError(where(number), expected=expected, got=f"{kind}: {shown(entry)}")
-        common = common or (kind, where(number))
-    lists = [number for number, entry in enumerate(entries) if isinstance(entry, (list, tuple))]
-    if common is None:
-        return "tokens" if lists or tokens == "list" else "text"
-    if common[0] == "text" and (lists or tokens == "list"):
-        place = where(lists[0]) if lists else common[1]
-        got = "an empty list" if lists else "a text"
-        raise DTypeError(place, expected="text" if lists else "a list", got=got)
-    return common[0]
+    kinds = [_kind(entry, where, number) for number, entry in enumerate(entries)]
+    first = next((number for number, kind in enumerate(kinds) if kind != "empty"), None)
+    if first is None:
+        return "tokens" if kinds or tokens == "list" else "text"
+    common = kinds[first]
+    for number, kind in enumerate(kinds):
+        if kind != common and (kind != "empty" or common == "text"):
+            expected = f"{common}, as in {where(first)}"
+            raise DTypeError(where(number), expected=expected, got=f"{kind}: {shown(entries[number])}")
+    if common == "text" and tokens == "list":
+        raise DTypeError(where(first), expected="a list", got="a text")
+    return common
 
 
 def _kind(entry: Any, where: Where, number: int) -> str:
-    if isinstance(entry, str):
-        return "text"
-    if isinstance(entry, np.ndarray):
-        return "arrays"
+    if isinstance(entry, (str, np.ndarray)):
+        return "text" if isinstance(entry, str) else "arrays"
     if not isinstance(entry, (list, tuple)):
         raise DTypeError(where(number), expected="a text or a list", got=shown(entry))
     types = set(map(type, entry))
-    if not types:
-        return "empty"
-    if types == {str}:
-        return "tokens"
+    if types <= {str}:
+        return "tokens" if types else "empty"
     # Types are compared exactly, because `isinstance` would accept bools as integers.
     if types <= _NUMBERS or types == {list}:
         return "numbers"
@@ -153,19 +139,17 @@ def _kind(entry: Any, where: Where, number: int) -> str:
 
 def _rows(entries: Sequence[Any], where: Where, dtype: str) -> list[np.ndarray]:
     """Return lists of numbers as rows of one width and the type `dtype`; null becomes NaN."""
-    width, found = None, []
-    for number, entry in enumerate(entries):
-        rows = [row if isinstance(row, list) else [row] for row in entry]
+    found = [[row if isinstance(row, list) else [row] for row in entry] for entry in entries]
+    first = next((number for number, rows in enumerate(found) if rows), None)
+    width = 1 if first is None else len(found[first][0])
+    for number, rows in enumerate(found):
         for index, row in enumerate(rows):
-            if width is None:
-                width = (len(row), where(number))
-            if len(row) != width[0]:
-                expected = f"{width[0]} numbers, as in {width[1]}"
+            if len(row) != width:
+                expected = f"{width} numbers, as in {where(first or 0)}"
                 raise ShapeError(f"{where(number)}, row {index}", expected=expected, got=len(row))
             if not set(map(type, row)) <= _NUMBERS:
                 raise DTypeError(f"{where(number)}, row {index}", expected="numbers", got=shown(row))
-        found.append(rows)
-    return [_floats(rows, width[0] if width else 1, where(number), dtype) for number, rows in enumerate(found)]
+    return [_floats(rows, width, where(number), dtype) for number, rows in enumerate(found)]
 
 
 def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.ndarray:

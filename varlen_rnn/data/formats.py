@@ -25,23 +25,12 @@ _HINT = "`sequence` names the column of texts or lists; `id` (and `time`) read a
 
 
 class Format(NamedTuple):
-    """How files of a format are read.
-
-    Attributes
-    ----------
-    suffixes : tuple of str
-    parse : callable
-        `parse(path, options)` returns the Table of a file.
-    forms : dict
-        The name of each form in error messages.
-    without : tuple of str
-        The names of options that apply to a form, but not to this format.
-    """
+    """How files of a format are read."""
 
     suffixes: tuple[str, ...]
-    parse: Callable[[Any, Options], Table]
-    forms: Mapping[str, str]
-    without: tuple[str, ...] = ("delimiter",)
+    parse: Callable[[Any, Options], Table]  # of a path and the options
+    forms: Mapping[str, str]  # the name of each form in error messages
+    without: tuple[str, ...] = ("delimiter",)  # the options that apply to a form, but not to this format
 
     def form_of(self, options: Options) -> str:
         """Return the form that the options choose; the only form if the format has one."""
@@ -71,7 +60,6 @@ class Format(NamedTuple):
 
 
 def _check_entries(table: Table, options: Options) -> None:
-    """Raise if options do not define a sequence, or if texts look like numbers."""
     field = options.sequence or table.sequence
     if options.sequence is None and field not in table.fields:
         hint = (other_delimiter(table.fields) if table.texts else None) or _HINT
@@ -92,13 +80,7 @@ def _looks_like_numbers(text: str) -> bool:
 
 
 def format_of(path: str) -> str:
-    """Return the name of the format with a path's suffix, or raise if there is none.
-
-    Examples
-    --------
-    >>> format_of("folder/sensors.TSV")
-    'csv'
-    """
+    """Return the name of the format with a path's suffix, or raise if there is none."""
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         expected = f"a suffix of {', '.join(sorted(SUFFIXES))}"

@@ -15,13 +15,6 @@ def frame_of(source: Any, name: str = "frame") -> Table | None:
     """Return the Table of an object that is a data frame or a table of Arrow; None if it is neither.
 
     No library of frames is imported: a frame is recognised by its methods.
-
-    Examples
-    --------
-    >>> import pyarrow
-    >>> frame = frame_of(pyarrow.table({"id": ["a", "b"], "x": [1, None]}))
-    >>> frame.fields, frame.column("id"), frame.numbers("x")
-    (['id', 'x'], ['a', 'b'], array([ 1., nan]))
     """
     if isinstance(source, type):
         return None

@@ -48,11 +48,6 @@ class ListStore:
 
     All rows must have the same shape and data type.  An array without rows gets the row shape and data type of the
     others.
-
-    Examples
-    --------
-    >>> ListStore([[1.0, 2.0], [], [3.0]]).gather(np.array([2, 1, 0])).to_sequences()
-    [array([3.]), array([], dtype=float64), array([1., 2.])]
     """
 
     def __init__(self, sequences: Iterable[Rows], name: str = "sequences") -> None:
@@ -86,11 +81,6 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     """Return a store of the sequences of a LoDTensor or Variable, or of a list of arrays of rows.
 
     In a list, entries that are lists of sequences of unequal length make a second level.
-
-    Examples
-    --------
-    >>> store_of([np.zeros((3, 2)), np.zeros((0, 2))]).lengths
-    array([3, 0])
     """
     check_no_gradient(sequences, name)
     if isinstance(sequences, Variable) and isinstance(sequences.value, LoDTensor):

@@ -91,7 +91,6 @@ def typed(texts: Sequence[str]) -> Sequence[Any]:
 
 
 def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
-    """Return the kind of the labels, guessed from their types and lengths."""
     lists = [isinstance(value, (list, tuple)) for value in values]
     if not any(lists):
         return "numbers" if set(map(type, values)) <= _NUMBERS and float in map(type, values) else "classes"

@@ -21,29 +21,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Option(NamedTuple):
-    """How an option is documented, and where it applies.
+    """How an option is documented, and where it applies."""
 
-    Attributes
-    ----------
-    kind : str
-        Its type in docstrings.
-    text : str
-        Its meaning in docstrings; the first sentence is the help of commands.
-    forms : str
-        The forms that it applies to, of "wide", "entries" and "long".
-    command : dict, optional
-        How commands take it, as `ArgumentParser.add_argument` does; None if no command takes it.
-    """
-
-    kind: str
-    text: str
-    forms: str = "wide entries long"
-    command: dict[str, Any] | None = None
+    kind: str  # its type in docstrings
+    text: str  # its meaning in docstrings; the first sentence is the help of commands
+    forms: str  # the forms that it applies to, of "wide", "entries" and "long"
+    command: dict[str, Any]  # how commands take it, as `ArgumentParser.add_argument` does; empty if no command takes it
 
 
 def _option(default: Any, kind: str, text: str, forms: str = "wide entries long", /, **command: Any) -> Any:
-    option = Option(kind, text, forms, command or None)
-    return dataclasses.field(default=default, metadata={"option": option})
+    return dataclasses.field(default=default, metadata={"option": Option(kind, text, forms, command)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

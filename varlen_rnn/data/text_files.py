@@ -63,22 +63,15 @@ def _completed(line: list[str], fields: list[str], where: str, options: Options)
 
 
 class _Records(Table):
-    """The objects of a JSON Lines file, which may differ in their fields."""
-
-    def __init__(self, path: str, records: list[dict[str, Any]], numbers: list[int]) -> None:
-        self._records = records
-        fields = [(field, ()) for field in records[0]] if records else []
-        super().__init__(path, fields, places(path, "line", "field", numbers))
-
-    def __len__(self) -> int:
-        return len(self._records)
+    """The objects of a JSON Lines file, which may differ in their fields; they are a column without a name."""
 
     def foreign(self, field: str, option: str = "field") -> list[Any]:
         """Return the entry of a field in each object, or raise an error that names the first line without it."""
-        for row, record in enumerate(self._records):
+        records = self._columns[""]
+        for row, record in enumerate(records):
             if not isinstance(field, str) or field not in record:
                 raise lacking(self.place(row), field, option, list(record))
-        return [record[field] for record in self._records]
+        return [record[field] for record in records]
 
 
 def parse_jsonl(path: str, options: Options) -> Table:
@@ -99,7 +92,8 @@ def parse_jsonl(path: str, options: Options) -> Table:
             record.setdefault(options.label)
         records.append(record)
         numbers.append(number)
-    return _Records(path, records, numbers)
+    columns = [("", records), *((field, records) for field in (records or [{}])[0] if field)]
+    return _Records(path, columns, places(path, "line", "field", numbers))
 
 
 def file_text(path: StrPath) -> str:
@@ -119,13 +113,7 @@ def file_text(path: StrPath) -> str:
 
 
 def _wide_encoding(raw: bytes) -> str | None:
-    """Return the name of UTF-16 or UTF-32 if the first bytes of a file say so.
-
-    Examples
-    --------
-    >>> _wide_encoding("id,x".encode("utf-16")), _wide_encoding("id,x".encode("utf-16-be")), _wide_encoding(b"id,x")
-    ('utf-16', 'utf-16-be', None)
-    """
+    """Return the name of UTF-16 or UTF-32 if the first bytes of a file say so."""
     if raw.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -27,7 +27,10 @@ _LABELS = {"classlabel": "class", "targetlabel": "target"}  # the field that eac
 def parse_ts(path: str, options: Options) -> Table:
     """Return the Table of a .ts file: the series, and the field "class", or "target" if it is a number."""
     lines = [line.strip() for line in file_text(path).splitlines()]
-    start = _start(lines, path)
+    start = next((index for index, line in enumerate(lines) if line.lower() == "@data"), None)
+    if start is None:
+        hint = "a .ts file describes its series first"
+        raise InputError(path, expected="a line '@data'", got="none", hint=hint)
     field = next((field for key, field in _LABELS.items() for line in lines[:start] if _is_true(line, key)), None)
     if options.label not in (None, field):
         hint = f"`label={field!r}`" if field else "the file has no labels"
@@ -44,14 +47,6 @@ def parse_ts(path: str, options: Options) -> Table:
             numbers.append(number)
     columns = [("", series), *([(field, labels)] if field else [])]
     return Table(path, columns, places(path, "line", "field", numbers), sequence="")
-
-
-def _start(lines: list[str], path: str) -> int:
-    """Return the index of the line `@data`, or raise."""
-    for index, line in enumerate(lines):
-        if line.lower() == "@data":
-            return index
-    raise InputError(path, expected="a line '@data'", got="none", hint="a .ts file describes its series first")
 
 
 def _is_true(line: str, key: str) -> bool:
@@ -76,7 +71,6 @@ def _series(line: str, field: str | None, where: str) -> tuple[list[Any], Any]:
 
 
 def _numbers(text: str, where: str) -> list[float]:
-    """Return the numbers between commas; a missing one is NaN."""
     try:
         parts = [part.strip().lower() for part in text.split(",")] if text.strip() else []
         return [math.nan if part in EMPTY else float(part) for part in parts]

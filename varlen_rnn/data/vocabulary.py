@@ -36,13 +36,7 @@ def split_text(text: str, tokens: str) -> Sequence[str]:
 
 
 def natural_tokens(texts: Sequence[str]) -> str:
-    """Return "words" if the median text has at least ten words, otherwise "characters".
-
-    Examples
-    --------
-    >>> natural_tokens(["GREEK SMALL LETTER ALPHA"]), natural_tokens(["a b " * 5])
-    ('characters', 'words')
-    """
+    """Return "words" if the median text has at least ten words, otherwise "characters"."""
     numbers = [len(text.split()) for text in texts]
     return "words" if numbers and np.median(numbers) >= _MANY_WORDS else "characters"
 
@@ -54,11 +48,6 @@ def build_vocabulary(
 
     Tokens of equal frequency are sorted alphabetically.  Tokens that occur fewer than `min_count` times are left out,
     and the vocabulary has at most `max_vocabulary` entries.
-
-    Examples
-    --------
-    >>> build_vocabulary(["abba", "b"])
-    ['<unk>', 'b', 'a']
     """
     min_count = check_int(min_count, "min_count", 1)
     counts = collections.Counter(itertools.chain.from_iterable(sequences))
@@ -84,13 +73,7 @@ def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
 
 
 def encode_all(sequences: Sequence[Sequence[str]], vocabulary: Iterable[str]) -> list[np.ndarray]:
-    """Return the int64 ids of each sequence of tokens, as views of one array.
-
-    Examples
-    --------
-    >>> encode_all(["ab", "", "bz"], ["<unk>", "a", "b"])
-    [array([1, 2]), array([], dtype=int64), array([2, 0])]
-    """
+    """Return the int64 ids of each sequence of tokens, as views of one array."""
     ids = {token: number for number, token in enumerate(vocabulary)}
     bounds = [0, *itertools.accumulate(map(len, sequences))]
     known = map(ids.get, itertools.chain.from_iterable(sequences), itertools.repeat(0))

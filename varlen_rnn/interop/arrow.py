@@ -119,7 +119,7 @@ def _numbers(pa: Any, array: Any) -> np.ndarray:
         _refuse_nulls(array, "row")
         return array.to_numpy(zero_copy_only=False).reshape(shape)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        hint = "make ids of texts with a varlen_rnn.data.Vocabulary" if "string" in str(kind) else "cast it"
+        hint = "varlen_rnn.data.from_texts makes ids of lists of texts" if "string" in str(kind) else "cast it"
         raise DTypeError("from_arrow, column", expected="lists of numbers", got=f"lists of {kind}", hint=hint)
     _refuse_nulls(array, "number")
     return array.to_numpy().reshape(shape)
