@@ -12,8 +12,8 @@ from varlen_rnn.errors import InputError
 def main(argv=None):
     """Run a command, and return its exit status: 0, 130 after Ctrl-C, or 2 after an error, which is printed.
 
-    If the reader of the output ends early, as `head` does, the status is 0.  `argv` has the command and its arguments,
-    by default those of the process.
+    If the reader of the output ends early, as `head` does, the status is 0.  `argv` is the command with its arguments,
+    by default `sys.argv[1:]`.
     """
     try:
         status = _run(argv)
