@@ -18,10 +18,6 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     """Warn if ids of tokens may be measurements.
     For numbers, which are predicted more often from measurements than from tokens, the warning always comes.  For
     classes, it comes if there are many distinct ids, most of which occur once or twice.
-
-    Examples
-    --------
-    >>> warn_of_ids([np.arange(5), np.arange(3)], to_numbers=False)
     """
     flat = np.concatenate(sequences)
     distinct = len(np.unique(flat))

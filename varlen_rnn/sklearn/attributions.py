@@ -98,12 +98,7 @@ def attributions(
 
 
 def warn_if_incomplete(found: list[np.ndarray], differences: np.ndarray) -> None:
-    """Warn if attributions do not add up to the differences of predictions.
-
-    Examples
-    --------
-    >>> warn_if_incomplete([np.array([0.5, 0.5])], np.array([1.0]))
-    """
+    """Warn if attributions do not add up to the differences of predictions."""
     sums = np.array([attribution.sum(dtype=np.float64) for attribution in found])
     wrong = int((np.abs(sums - differences) > _INCOMPLETE * np.abs(differences).max(initial=0)).sum())
     if wrong:

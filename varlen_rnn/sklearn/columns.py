@@ -86,7 +86,7 @@ def _of_data(data: Dataset) -> Columns | None:
 
 
 def _of_steps(X: Any) -> Columns | None:
-    """Return the columns of a frame of numbers alone, whose rows are sequences."""
+    """Return the columns of a frame in which each row is a sequence and each column a step."""
     frame = frame_of(X, "X")
     if frame is None or not all(holds_numbers(frame.foreign(field)) for field in frame.fields):
         return None

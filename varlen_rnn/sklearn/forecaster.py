@@ -150,9 +150,7 @@ class SequenceForecaster(BaseEstimator):
         season = season_of(series) if auto else _check_steps(self.season_length, "season_length")
         self.season_length_ = season
         self._keep = max(_MOST_STEPS // len(series), 4 * season, 10 * self.horizon)
-        self._columns: list[list[float]] | None = None
-        if known is not None:
-            self._columns = scale_of_columns(known)
+        self._columns = None if known is None else scale_of_columns(known)
         covariates = self._covariates(known, series, 0)
         series = [x[-self._keep :] for x in series]
         with random.seeded(int(check_random_state(self.random_state).randint(2**31 - 1))):
@@ -165,18 +163,15 @@ class SequenceForecaster(BaseEstimator):
         began = time.perf_counter()
         rows, penalty = self._choose_form(series, covariates, ends)
         choice = Choice(rows, ends, self._levels, self.verbose)
-        if len(ends.held):
-            if self.model == "auto":
-                choice.add("naive", rows.changes_to(rows.last[:, None]), 0.0)
-            if self.model == "auto" and self.season_length_ > 1:
-                choice.add("seasonal naive", rows.changes_to(rows.seasonal), 0.0)
-            if self.model != "recurrent":
-                choice.add("ridge", self._ridge.outputs(rows.features), time.perf_counter() - began)
+        names = ["naive"] + ["seasonal naive"] * (self.season_length_ > 1) if self.model == "auto" else []
+        names += [] if self.model == "recurrent" else ["ridge"]
+        for name in names if len(ends.held) else ():
+            choice.add(name, self._outputs(name, rows), time.perf_counter() - began if name == "ridge" else 0.0)
         try:
             if len(ends.held) and self.model != "ridge":
                 began = time.perf_counter()
                 self._train(rows, ends.first)
-                choice.add("recurrent", self._network_outputs(rows), time.perf_counter() - began)
+                choice.add("recurrent", self._outputs("recurrent", rows), time.perf_counter() - began)
                 choice.add_mean()
             self._close(choice, rows, ends, penalty)
         except KeyboardInterrupt as interrupt:
@@ -261,10 +256,14 @@ class SequenceForecaster(BaseEstimator):
     def _features(self, rows: Rows) -> list[np.ndarray]:
         return rows.by_series(self._ridge.scaled(rows.features).astype(np.float32))
 
-    def _network_outputs(self, rows: Rows) -> np.ndarray:
-        """Return the quantiles of the changes after each row, `(rows, horizon, quantiles)`."""
-        outputs = self._network.outputs(self._features(rows))
-        return outputs.astype(np.float64).reshape(len(rows.last), rows.form.horizon, -1)
+    def _outputs(self, name: str, rows: Rows) -> np.ndarray:
+        """Return the changes after each row that a candidate forecasts, `(rows, horizon, quantiles or 1)`."""
+        if name == "recurrent":
+            outputs = self._network.outputs(self._features(rows))
+            return outputs.astype(np.float64).reshape(len(rows.last), rows.form.horizon, -1)
+        if name == "ridge":
+            return self._ridge.outputs(rows.features)[:, :, None]
+        return rows.changes_to(rows.last[:, None] if name == "naive" else rows.seasonal)[:, :, None]
 
     # Forecasts.
 
@@ -298,19 +297,9 @@ class SequenceForecaster(BaseEstimator):
         covariates = self._covariates(known, series, self._form.horizon)
         rows = Rows(self._form, [x[-self._keep :] for x in series], covariates)
         last = np.cumsum(rows.lengths) - 1
-        return ordered(rows, self._changes(rows)[last] + self._shift, last, self._levels)
-
-    def _changes(self, rows: Rows) -> np.ndarray:
-        """Return the changes after all rows before calibration, `(rows, horizon, quantiles or 1)`."""
-        found = []
-        for name in self._chosen:
-            if name == "recurrent":
-                found.append(self._network_outputs(rows))
-            else:
-                values = {"naive": rows.last[:, None], "seasonal naive": rows.seasonal}
-                changes = self._ridge.outputs(rows.features) if name == "ridge" else rows.changes_to(values[name])
-                found.append(changes[:, :, None])
-        return sum(found[1:], found[0]) / len(found)
+        found = [self._outputs(name, rows) for name in self._chosen]
+        changes = sum(found[1:], found[0]) / len(found)
+        return ordered(rows, changes[last] + self._shift, last, self._levels)
 
     def _covariates(
         self, known: list[np.ndarray] | None, series: list[np.ndarray], ahead: int
@@ -324,9 +313,7 @@ class SequenceForecaster(BaseEstimator):
         kept, (mean, scale) = [], np.array(self._columns)
         for number, (rows, x) in enumerate(zip(known, series, strict=True)):
             if rows.shape[1] != len(mean) or len(rows) < len(x) + ahead:
-                expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step" + (
-                    " and step ahead" if ahead else ""
-                )
+                expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step" + " and step ahead" * bool(ahead)
                 raise ShapeError(f"future_covariates, series {number}", expected=expected, got=f"shape {rows.shape}")
             rows = rows[max(0, len(x) - self._keep) : len(x) + ahead]
             kept.append((rows - mean) / scale)
@@ -359,11 +346,8 @@ class SequenceForecaster(BaseEstimator):
         chosen = [number for number, x in enumerate(series) if len(x) > horizon]
         if len(chosen) < len(series):
             short = next(number for number, x in enumerate(series) if len(x) <= horizon)
-            where, expected, got = (
-                f"X, series {short}",
-                f"more values than the horizon of {horizon}",
-                len(series[short]),
-            )
+            where, got = f"X, series {short}", len(series[short])
+            expected = f"more values than the horizon of {horizon}"
             if not chosen:
                 raise ShapeError(where, expected=expected, got=got)
             left_out = f"{len(series) - len(chosen)} of {len(series)} series are too short, and left out"
@@ -448,7 +432,10 @@ class SequenceForecaster(BaseEstimator):
             raise InputError("_levels", expected="the quantiles and 0.5", got=shown(self._levels))
         orders = fitted["_orders"]
         self._orders, columns = (Columns.restored(orders[0]), Columns.restored(orders[1])), fitted["_columns"]
-        self._columns = None if columns is None else _columns_of(*columns)
+        if columns is not None:
+            mean = numbers_of(columns[0], "_columns, mean")
+            columns = [mean, scales_of(columns[1], "_columns, scale", len(mean))]
+        self._columns = columns
         num_features = self._form.num_features(0 if self._columns is None else len(self._columns[0]))
         self._shift = finite_of(saved["shift"], "shift", (self._form.horizon, len(self._levels)), np.float64)
         self._ridge, self._network = Ridge(), None
@@ -482,12 +469,6 @@ def _errors(found: np.ndarray, units: np.ndarray, after: np.ndarray) -> dict[str
     percent = 200 * np.divide(error, size, out=np.zeros_like(error), where=size > 0)
     scaled = error.mean(axis=1)[units > 0] / units[units > 0]
     return {"sMAPE": float(percent.mean()), "MASE": float(scaled.mean()) if len(scaled) else math.nan}
-
-
-def _columns_of(mean: Any, scale: Any) -> list[list[float]]:
-    """Return the mean and the scale of covariates that a file holds, or raise if they are none."""
-    found = numbers_of(mean, "_columns, mean")
-    return [found, scales_of(scale, "_columns, scale", len(found))]
 
 
 def _check_steps(value: Any, name: str) -> int:

@@ -20,13 +20,7 @@ _KINDS = (bool, np.bool_), (Real,), (str,), (bytes,)  # a flag is a Real, too
 
 
 def is_absent(label: Any) -> bool:
-    """Return whether a label is missing.
-
-    Examples
-    --------
-    >>> [is_absent(label) for label in (None, np.nan, np.datetime64("NaT"), "nan", 0)]
-    [True, True, True, False, False]
-    """
+    """Return whether a label is missing."""
     if label is None or hasattr(label, "__len__"):
         return label is None
     try:
@@ -36,12 +30,7 @@ def is_absent(label: Any) -> bool:
 
 
 def check_one_kind(labels: Iterable[Any]) -> None:
-    """Raise unless all labels that are there are texts, bytes, numbers or flags; NumPy would make one of 1 and "1".
-
-    Examples
-    --------
-    >>> check_one_kind(["a", None, np.nan])
-    """
+    """Raise unless all labels that are there are texts, bytes, numbers or flags; NumPy would make one of 1 and "1"."""
     firsts: dict[int, Any] = {}  # the first label of each kind
     for label in labels:
         for number, kind in enumerate(_KINDS):

@@ -43,7 +43,7 @@ class Filling:
 
     @classmethod
     def learn(cls, sequences: Iterable[np.ndarray], width: int) -> Filling:
-        """Return the Filling of the training sequences, whose rows have `width` features."""
+        """Learn the numbers that replace missing ones, one per feature."""
         sums, counts, missing = np.zeros(width), np.zeros(width), np.zeros(width, bool)
         for rows in sequences:
             total, number = rows.sum(axis=0, dtype=np.float64), len(rows)

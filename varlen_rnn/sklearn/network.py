@@ -9,9 +9,10 @@ import numpy as np
 
 from varlen_rnn import nn, random
 from varlen_rnn.cells import registry
-from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, check_list, shown
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.ops.sequence.expand import sequence_expand_as
+from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.stretch import shortened, stretched
 from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable
@@ -48,19 +49,14 @@ class Network(nn.Module):
 
     Parameters
     ----------
-    kind : {"ids", "numbers"}
-        Whether rows are ids or numbers.
-    size : int
-        The number of different ids, or the features of a row.
+    options : object
+        The attributes `cell`, `embedding_size`, `hidden_size`, `num_layers`, `bidirectional` and `dropout`.
+    inputs : Inputs
+        Static features are joined to each row before the recurrent layer, and to the results of pooling.
     num_outputs : int
-    cell : str
-        "rnn", "lstm", "gru", or the name of a cell.
     pool : list of str
         The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
         computed for each row instead.
-    num_static : int
-        The number of static features.  They are joined to each row before the recurrent layer, and to the results of
-        pooling.
     stride : int
         The mean of so many rows is a row of all layers.
 
@@ -73,35 +69,20 @@ class Network(nn.Module):
     arXiv 1709.05206.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        size: int,
-        num_outputs: int,
-        *,
-        cell: str,
-        embedding_size: int,
-        hidden_size: int,
-        num_layers: int,
-        bidirectional: bool,
-        dropout: float,
-        pool: Sequence[str],
-        num_static: int = 0,
-        stride: int = 1,
-    ) -> None:
-        self.standardize: Any = nn.Standardize(size) if kind == "numbers" else None
-        self.embedding = nn.Embedding(size, embedding_size, sparse=True) if kind == "ids" else None
-        options: dict[str, Any] = {"num_layers": num_layers, "bidirectional": bidirectional}
-        options["dropout"] = dropout if num_layers > 1 else 0.0
-        columns = (size if self.embedding is None else embedding_size) + num_static
-        self.recurrent = _layer(cell)(columns, hidden_size, **options)
-        self.pool = check_list(pool, "pool", "a list of kinds of pooling")
-        self.stride = stride
+    def __init__(self, options: Any, inputs: Inputs, num_outputs: int, pool: Sequence[str], stride: int = 1) -> None:
+        size, of_numbers, hidden_size = inputs.size, inputs.kind == "numbers", options.hidden_size
+        self.standardize: Any = nn.Standardize(size) if of_numbers else None
+        self.embedding = None if of_numbers else nn.Embedding(size, options.embedding_size, sparse=True)
+        given = {"num_layers": options.num_layers, "bidirectional": options.bidirectional}
+        given["dropout"] = options.dropout if options.num_layers > 1 else 0.0
+        columns = (size if of_numbers else options.embedding_size) + inputs.num_static
+        self.recurrent = _layer(options.cell)(columns, hidden_size, **given)
+        self.pool, self.stride = list(pool), stride
         self.stretches = False  # whether sequences are stretched at random in training
-        self.convolutions = Convolutions(size) if kind == "numbers" and self.pool else None
-        width = hidden_size * (2 if bidirectional else 1) * max(1, len(self.pool))
-        width += (0 if self.convolutions is None else 2 * _FILTERS[-1]) + (num_static if self.pool else 0)
-        self.dropout = nn.Dropout(dropout)
+        self.convolutions = Convolutions(size) if of_numbers and self.pool else None
+        width = hidden_size * (2 if options.bidirectional else 1) * max(1, len(self.pool))
+        width += (0 if self.convolutions is None else 2 * _FILTERS[-1]) + (inputs.num_static if self.pool else 0)
+        self.dropout = nn.Dropout(options.dropout)
         self.output = nn.Linear(width, num_outputs)
         self.crf: Any = None  # a tagger's conditional random field
 

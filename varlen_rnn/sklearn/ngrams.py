@@ -20,7 +20,7 @@ def _as_it_is(tokens: list[str]) -> list[str]:
 
 
 def _vectorizers(kind: str, **options: Any) -> dict[str, TfidfVectorizer]:
-    """Return a vectorizer for each kind of n-grams; words, and characters within words, for texts."""
+    """Return the vectorizers: for texts, one of words and one of characters inside words."""
     options |= {"sublinear_tf": True, "dtype": np.float32, "max_features": _MOST}
     if kind != "texts":
         return {

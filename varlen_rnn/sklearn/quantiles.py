@@ -18,13 +18,7 @@ from varlen_rnn.errors import InputError, check_list, check_number, listed, show
 
 
 def check_quantiles(quantiles: Any) -> list[float]:
-    """Return `quantiles` as a list of floats, or raise unless they rise between 0 and 1.
-
-    Examples
-    --------
-    >>> check_quantiles((0.1, 0.9))
-    [0.1, 0.9]
-    """
+    """Return `quantiles` as a list of floats, or raise unless they rise between 0 and 1."""
     between = "between 0 and 1", lambda level: 0 < level < 1
     levels = [check_number(level, "quantiles", *between) for level in check_list(quantiles, "quantiles")]
     if not levels or any(low >= high for low, high in itertools.pairwise(levels)):
@@ -55,11 +49,6 @@ def places_of(quantiles: Any, levels: list[float]) -> list[int]:
 def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Return the loss of each output; the mean loss is least if an output is the quantile of its level.
     The arrays broadcast to one shape.
-
-    Examples
-    --------
-    >>> pinball(np.array([1.0, 1.0]), np.array([2.0, 0.0]), np.array([0.9, 0.9])).round(2)
-    array([0.9, 0.1])
     """
     difference = values - outputs
     return np.maximum(levels * difference, (levels - 1) * difference)

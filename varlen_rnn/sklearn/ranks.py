@@ -29,13 +29,7 @@ def is_first(comm: Communicator | None) -> bool:
 
 
 def from_first(comm: Communicator | None, make: Callable[[], State]) -> State:
-    """Return the result of `make` on rank 0, on every rank; if it raises, every rank raises.
-
-    Examples
-    --------
-    >>> from_first(None, lambda: ({"x": np.ones(2)}, "a"))
-    ({'x': array([1., 1.])}, 'a')
-    """
+    """Return the result of `make` on rank 0, on every rank; if it raises, every rank raises."""
     if comm is None:
         return make()
     arrays: dict[str, np.ndarray] = {}
@@ -72,24 +66,12 @@ def _sent(comm: Communicator, value: Any) -> Any:
 
 
 def array_of_first(comm: Communicator | None, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Return an array that `make` returns on rank 0, on every rank.
-
-    Examples
-    --------
-    >>> array_of_first(None, lambda: np.ones(2))
-    array([1., 1.])
-    """
+    """Return an array that `make` returns on rank 0, on every rank."""
     return from_first(comm, lambda: ({"array": make()}, None))[0]["array"]
 
 
 def summed(comm: Communicator | None, *numbers: float) -> list[float]:
-    """Return the sums of numbers over all ranks.
-
-    Examples
-    --------
-    >>> summed(None, 1.0, 2.5)
-    [1.0, 2.5]
-    """
+    """Return the sums of numbers over all ranks."""
     if comm is None:
         return list(numbers)
     array = np.array(numbers, np.float64)

@@ -78,11 +78,6 @@ def loss_of_constant(labels: Any, weights: np.ndarray | None, several: bool) -> 
     """Return the least mean loss that outputs reach if they are equal for all sequences.
     Labels are indices of classes, int64, of each sequence or in a list of arrays.  Or they are float32, `(sequences,
     outputs)`: zeros and ones if `several`, otherwise standardised targets.  `weights` has the weight of each loss.
-
-    Examples
-    --------
-    >>> round(loss_of_constant(np.array([0, 1, 0, 1]), None, False), 4)
-    0.6931
     """
     flat = np.concatenate(labels) if isinstance(labels, list) else labels
     own = np.ones(len(flat)) if weights is None else np.asarray(weights, np.float64)
@@ -105,10 +100,6 @@ def _entropy(shares: np.ndarray) -> float:
 def warn_if_failed(history: list[dict[str, float]], constant: float) -> None:
     """Warn with advice if the mean losses of the epochs show that the training failed.
     `history` is the one of a `training.Trainer`, and `constant` the result of `loss_of_constant`.
-
-    Examples
-    --------
-    >>> warn_if_failed([{"step": 90, "loss": 0.7}, {"step": 180, "loss": 0.1}], 0.69)
     """
     if not history or history[-1]["step"] < _FEW or constant <= 1e-3:
         return

@@ -71,13 +71,8 @@ class Recurrent:
             self.module.standardize.fit(sequences)
 
     def _made(self) -> Network:
-        given, kind = self.options, "numbers" if self.inputs.kind == "numbers" else "ids"
-        network = Network(
-            kind, self.inputs.size, self.labels.num_outputs, cell=given.cell, embedding_size=given.embedding_size,
-            hidden_size=given.hidden_size, num_layers=given.num_layers, bidirectional=given.bidirectional,
-            dropout=given.dropout, pool=() if self.labels.by_row else _POOL,
-            num_static=self.inputs.num_static, stride=self.stride,
-        )  # fmt: skip
+        pool = () if self.labels.by_row else _POOL
+        network = Network(self.options, self.inputs, self.labels.num_outputs, pool, self.stride)
         if self.labels.has_field:
             network.crf = LinearChainCRF(self.labels.num_outputs)
         return network

@@ -19,11 +19,6 @@ def array_of(
     """Return an array of a file, or raise unless it is there, in this shape and data type, and without NaN.
 
     None in a shape stands for any size.
-
-    Examples
-    --------
-    >>> array_of({"bias": np.ones(2, np.float32)}, "bias", (2,))
-    array([1., 1.], dtype=float32)
     """
     array = arrays.get(name)
     if not isinstance(array, np.ndarray):
@@ -49,13 +44,7 @@ def check_that(array: np.ndarray, holds: np.ndarray | bool, name: str, expected:
 
 
 def numbers_of(value: Any, name: str, size: int | None = None) -> list[float]:
-    """Return a list of finite numbers, or raise unless it is one, and has this size.
-
-    Examples
-    --------
-    >>> numbers_of([1, 0.5], "means", 2)
-    [1.0, 0.5]
-    """
+    """Return a list of finite numbers, or raise unless it is one, and has this size."""
     found = [check_number(each, name, "a finite number", np.isfinite) for each in check_list(value, name)]
     return _of_size(found, name, size)
 

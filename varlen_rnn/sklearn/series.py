@@ -63,13 +63,7 @@ def series_of(
 
 
 def scale_of_columns(known: list[np.ndarray]) -> list[list[float]]:
-    """Return mean and deviation of each column of the training.
-
-    Examples
-    --------
-    >>> scale_of_columns([np.array([[1.0], [3.0]])])
-    [[2.0], [1.0]]
-    """
+    """Return mean and deviation of each column of the training."""
     if len({rows.shape[1] for rows in known}) != 1:
         got = f"widths {sorted({rows.shape[1] for rows in known})}"
         raise ShapeError("future_covariates", expected="columns of each series", got=got)
