@@ -37,7 +37,7 @@ MORE = {
     "varlen_rnn.ops.cost": ["Cost"],
     "varlen_rnn.rows.plan": ["sort_by_seq_len"],
     "varlen_rnn.random": ["get_state", "next_step", "set_state"],
-    "varlen_rnn.tape.declare": ["Declaration", "Operator"],
+    "varlen_rnn.tape.declare": ["Operator"],
 }
 # The modules of the index by subject; a module that is not listed comes under "Other modules".
 GROUPS = {

@@ -298,7 +298,7 @@ def test_an_update_in_place():
         yield [rng.random(3), rng.random(3)], {"rate": 0.1}
 
     vr.check_operator(descend)
-    with pytest.raises(vr.ProgramError, match="gradient: expected none, of an operator that updates"):
+    with pytest.raises(vr.ProgramError, match="gradient: expected none, because the operator updates"):
         descend.backward("weight")
 
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -186,17 +186,15 @@ def operator(
     >>> np.asarray(y), x.grad
     (array([2., 1.]), array([0.25, 0.25]))
     """
-    given = {"outputs": outputs, "intermediate": intermediate, "may_miss": may_miss, "linear": linear}
-    in_place, gradient = check_flag(in_place, "operator, in_place"), check_flag(gradient, "operator, gradient")
-    outputs, intermediate, may_miss, linear = (_names(f"operator, {what}", names) for what, names in given.items())
-    options = {
-        "outputs": outputs, "intermediate": frozenset(intermediate), "cost": cost, "inference": inference,
-        "overwrites": overwrites, "places": places, "scalar": scalar, "linear": linear, "onnx": onnx,
+    in_place, may_miss = check_flag(in_place, "operator, in_place"), _names("operator, may_miss", may_miss)
+    options: dict[str, Any] = {
+        "outputs": _names("operator, outputs", outputs), "linear": _names("operator, linear", linear),
+        "intermediate": frozenset(_names("operator, intermediate", intermediate)), "cost": cost, "scalar": scalar,
+        "inference": inference, "overwrites": overwrites, "places": places, "onnx": onnx,
         "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
-    if not gradient:
-        options |= {"grad": _pass_nothing, "passed_to": frozenset()}
-
+    if not check_flag(gradient, "operator, gradient"):
+        options |= {"grad": lambda inputs, *_, **constants: [None] * len(inputs), "passed_to": frozenset()}
     for what in ("cost", "overwrites", "places", "scalar"):
         if options[what] is not None:
             check_callable(options[what], f"operator, {what}")
@@ -210,10 +208,6 @@ def operator(
         return _declared(_op(op_type, function, may_miss, in_place, options), function)
 
     return declare if function is None else declare(function)
-
-
-def _pass_nothing(inputs: Sequence[Any], outputs: Any, d_outputs: Any, **constants: Any) -> list[None]:
-    return [None] * len(inputs)
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:
@@ -239,34 +233,16 @@ def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
     return tuple(found)
 
 
-class Returning(Protocol):
-    """A decorator that returns the function."""
-
-    def __call__(self, function: F, /) -> F:
-        """Take a function."""
-
-
-class Operator(Protocol[P, R]):
-    """What `operator` returns, as type checkers see it: a function, and the decorators of `Declaration`."""
-
-    op: Op
-    infer: Returning
-    grad: Returning
-    backward: Callable[..., Callable[[Callable], Operator]]
-    examples: Returning
-
-    def __call__(self, *inputs: P.args, **constants: P.kwargs) -> R:
-        """Apply it to Variables, or values."""
-
-
-class Declaration:
-    """The attributes of an operator's function: decorators for the other functions that belong to the operator.
+class Operator(Generic[P, R]):
+    """The function that `operator` returns, as type checkers see it, and the decorators that are its attributes.
 
     See `varlen_rnn.operator`.
     """
 
+    __call__: Callable[P, R]
+
     def __init__(self, op: Op) -> None:
-        self._op = op
+        self.op = op
 
     def infer(self, function: F) -> F:
         """Decorate the function that describes the outputs without computing them.
@@ -280,7 +256,7 @@ class Declaration:
             of `varlen_rnn` if inputs do not fit.  The spec of a missing input is None.  A size of -1 is unknown until
             the operator runs.
         """
-        self._op.infer = check_callable(function, f"operator {self._op.type!r}, infer")
+        self.op.infer = check_callable(function, f"operator {self.op.type!r}, infer")
         return function
 
     def grad(self, function: F) -> F:
@@ -294,7 +270,7 @@ class Declaration:
             arrived.
         """
         self._check_no_gradient()
-        self._op.grad = check_callable(function, f"operator {self._op.type!r}, grad")
+        self.op.grad = check_callable(function, f"operator {self.op.type!r}, grad")
         return function
 
     def backward(
@@ -330,25 +306,25 @@ class Declaration:
         """
         self._check_no_gradient()
         if cost is not None:
-            check_callable(cost, f"gradient of {self._op.type!r}, cost")
+            check_callable(cost, f"gradient of {self.op.type!r}, cost")
 
         def declare(function: Callable) -> Operator:
-            _check_function(f"{self._op.type}_grad", function)
-            _names(f"gradient of {self._op.type!r}", of)
-            op, rule = gradient_of(self._op, function, of, aliases, cost=cost, rows=_rows_trait(rows))
+            _check_function(f"{self.op.type}_grad", function)
+            _names(f"gradient of {self.op.type!r}", of)
+            op, rule = gradient_of(self.op, function, of, aliases, cost=cost, rows=_rows_trait(rows))
             made = _declared(op, function)
-            self._op.grad, self._op.grad_operator = rule, op.type
-            if len(of) < len(self._op.inputs):
-                self._op.passed_to = frozenset(position_of_input(self._op, name) for name in of)
+            self.op.grad, self.op.grad_operator = rule, op.type
+            if len(of) < len(self.op.inputs):
+                self.op.passed_to = frozenset(position_of_input(self.op, name) for name in of)
             return made
 
         return declare
 
     def _check_no_gradient(self) -> None:
-        if self._op.grad is not None or self._op.in_place:
-            what = f"operator {self._op.type!r}, gradient"
-            if self._op.in_place:
-                raise ProgramError(what, expected="none, of an operator that updates", got="one")
+        what = f"operator {self.op.type!r}, gradient"
+        if self.op.in_place:
+            raise ProgramError(what, expected="none, because the operator updates its inputs", got="one")
+        if self.op.grad is not None:
             hint = "to change it, declare the operator again, and then its gradient"
             raise ProgramError(what, expected="one", got="a second one", hint=hint)
 
@@ -362,17 +338,16 @@ class Declaration:
             values, with None for a missing input, and a dict.  Use float64, small sizes, and no values near jumps of
             the gradient.
         """
-        self._op.examples = check_callable(function, f"operator {self._op.type!r}, examples")
+        self.op.examples = check_callable(function, f"operator {self.op.type!r}, examples")
         return function
 
 
 def _declared(op: Op, function: Callable) -> Operator:
     """Add an operator to the table, and return the function of Variables that applies it."""
     register(op)
-    applying, declaration = _applying(op, function), Declaration(op)
-    applying.op = op
-    applying.infer, applying.examples = declaration.infer, declaration.examples
-    applying.grad, applying.backward = declaration.grad, declaration.backward
+    applying, made = _applying(op, function), Operator[Any, Any](op)
+    applying.op, applying.infer, applying.examples = op, made.infer, made.examples
+    applying.grad, applying.backward = made.grad, made.backward
     return applying
 
 

@@ -3,14 +3,11 @@
 The names are in `varlen_rnn/foreign.py`.
 """
 
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from varlen_rnn import foreign
 
-C = TypeVar("C", bound=type)
 _PACKAGE = "varlen_rnn"
 # The modules in which a name that another module lacks is looked for, the most likely first.
 _PLACES = ("nn", "nn.functional", "", "optim", "optim.lr_scheduler", "data", "metrics", "training", "distributed")
@@ -42,26 +39,13 @@ class Elsewhere:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> NoReturn:
-        message = f"{owner.__name__!r} object has no attribute {self.name!r} (write {self.here})"
-        raise AttributeError(message, name=self.name, obj=owner if instance is None else instance)
+        raise missing_attribute(owner, self.name, self.here, owner if instance is None else instance)
 
 
-def answering(methods: Mapping[str, str]) -> Callable[[C], C]:
-    """Return a decorator of a class: its instances answer the names of `methods` with the code to write instead."""
-
-    def decorate(owner: C) -> C:
-        for name, here in methods.items():
-            hint = Elsewhere(here)
-            hint.__set_name__(owner, name)
-            setattr(owner, name, hint)
-        return owner
-
-    return decorate
-
-
-def own_names(owner: type, names: Iterable[str]) -> list[str]:
-    """Return the names of attributes that are there, without those that only answer with a hint."""
-    return [name for name in names if not isinstance(inspect.getattr_static(owner, name, None), Elsewhere)]
+def missing_attribute(owner: type, name: str, here: str, found: object) -> AttributeError:
+    """Return the error for a name that a class does not have, with the code to write instead."""
+    message = f"{owner.__name__!r} object has no attribute {name!r} (write {here})"
+    return AttributeError(message, name=name, obj=found)
 
 
 def missing_name(module: str, name: str) -> AttributeError:

@@ -33,7 +33,7 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
     op : Op
     function : callable
     of, aliases, cost, rows
-        As `Declaration.backward` takes them.
+        As `Operator.backward` takes them.
     """
     parameters = inspect.signature(function).parameters
     attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}

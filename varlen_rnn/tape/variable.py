@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,7 +19,7 @@ from varlen_rnn.runtime.place import HOST, Place
 from varlen_rnn.runtime.place import device as as_place
 from varlen_rnn.tape import origins
 from varlen_rnn.tape.array_methods import ArrayMethods, no_variables, operand
-from varlen_rnn.tape.elsewhere import answering, own_names
+from varlen_rnn.tape.elsewhere import missing_attribute
 from varlen_rnn.tape.gradient import Record, hooks_of, was_updated
 from varlen_rnn.tape.hooks import HookHandle, Hooks
 from varlen_rnn.tape.index import own_index
@@ -46,7 +46,6 @@ class _Ufuncs:
         return _apply_ufunc if variable is None else None
 
 
-@answering(foreign.METHODS)
 class Variable(ArrayMethods["Variable"]):
     """A value that remembers how it was computed; its length, items and iteration run over rows.
 
@@ -397,9 +396,13 @@ class Variable(ArrayMethods["Variable"]):
         hint = "functional.where(mask, value, x) replaces numbers, a Parameter's assign(array) overwrites all"
         raise DTypeError("x[...] = value", expected="a value that operators compute", got="an assignment", hint=hint)
 
-    def __dir__(self) -> list[str]:
-        """Return the names of attributes, without names that only raise an error with a hint."""
-        return own_names(type(self), object.__dir__(self))
+    if not TYPE_CHECKING:  # Hidden from type checkers: with it they accept any name.
+
+        def __getattr__(self, name):
+            """Raise the error about an attribute that is not there, with the code to write instead, if it is known."""
+            if name in foreign.METHODS:
+                raise missing_attribute(type(self), name, foreign.METHODS[name], self)
+            return object.__getattribute__(self, name)
 
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
         """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
