@@ -171,7 +171,7 @@ def test_what_cannot_go_there():
             to(vr.LoDTensor(np.zeros(3)))
         with pytest.raises(DTypeError, match="a LoDTensor or a Variable, got ndarray"):
             to(np.zeros(3))
-        with pytest.raises(ShapeError, match="rows of some numbers"):
+        with pytest.raises(ShapeError, match="at least 1 number per row"):
             to(vr.create_lod_tensor(np.zeros((3, 0)), [[3]]))
 
 

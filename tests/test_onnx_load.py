@@ -281,7 +281,7 @@ REFUSED = {
         "nodes": [NODE("Dropout", ["h", "ratio", "on"], ["z"])],
         "constants": {"ratio": np.float32(0.5), "on": np.array(True)},
     },
-    "an output that is read": {"nodes": [NODE("Dropout", ["h"], ["a", "m"]), NODE("Cast", ["m"], ["z"], to=1)]},
+    "an output that can be read": {"nodes": [NODE("Dropout", ["h"], ["a", "m"]), NODE("Cast", ["m"], ["z"], to=1)]},
     "other axes than the last": {
         "nodes": [NODE("LayerNormalization", ["h", "scale"], ["z"], axis=1)],
         "constants": {"scale": np.ones(5, np.float32)},

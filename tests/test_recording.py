@@ -97,7 +97,7 @@ def test_names():
         y = net(x)
         y.name = "logits"
         y.sum().backward()
-        with pytest.raises(vr.ProgramError, match="name 'x': expected a new one"):
+        with pytest.raises(vr.ProgramError, match="name 'x': expected a new name"):
             y.name = "x"
         for name in ("", " a", "a\n", 3):
             with pytest.raises(vr.ProgramError, match="expected a printable name"):
@@ -138,12 +138,12 @@ def test_constants():
         (lambda x: vr.Variable(np.ones((2, 2)).T, persistable=True) * 1.0, "expected an array that can be updated"),
         (lambda x: x + vr.create_lod_tensor(np.ones((2, 3), np.float32), [[2]]), "expected an array without LoD"),
         (lambda x: x + vr.Variable(np.ones(3, np.float32), True) * 2.0 @ 3, "matmul"),
-        (lambda x: vr.feed_data("x", [-1], "float32"), "name 'x': expected a new one"),
+        (lambda x: vr.feed_data("x", [-1], "float32"), "name 'x': expected a new name"),
         (lambda x: vr.feed_data("y", [3], "float32", lod_level=1), "data, shape: expected -1 first"),
         (lambda x: vr.feed_data("y", [-2], "float32"), "data, shape: expected at least -1"),
         (lambda x: vr.feed_data("y", [1], "complex64"), "expected one of"),
         (lambda x: vr.feed_data("y", [1], "nonsense"), "data, dtype: expected a data type"),
-        (lambda x: vr.program_guard().__enter__(), "program_guard: expected no other inside"),
+        (lambda x: vr.program_guard().__enter__(), "program_guard: expected no program_guard around it"),
         (lambda x: x.backward(), "backward: expected a variable computed from leaves"),
     ],
 )
@@ -164,7 +164,7 @@ def test_variables_stay_in_their_program():
             x + outside
     with pytest.raises(vr.ProgramError, match="variable 'x'"):
         x + 1.0
-    with vr.program_guard(), pytest.raises(vr.ProgramError, match="variable 'x': expected one of this program"):
+    with vr.program_guard(), pytest.raises(vr.ProgramError, match="variable 'x': expected a variable of this program"):
         x + 1.0
     with pytest.raises(vr.ProgramError, match="data: expected a program that is being recorded"):
         vr.feed_data("y", [1], "float32")

@@ -103,6 +103,8 @@ def _read(file: BinaryIO, place: _Place, start: int) -> np.ndarray:
     file.seek(start + begin)
     if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:  # type: ignore[attr-defined]
         raise ValueError("the file ends early")
+    if dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise ValueError("a bool that is neither 0 nor 1")
     return array
 
 

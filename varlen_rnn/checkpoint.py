@@ -121,7 +121,9 @@ def _remedy(value: Any) -> str | None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float))  # a longdouble stays one
+    return isinstance(value, np.generic) and isinstance(
+        value.item(), (bool, int, float)
+    )  # `item` of a longdouble returns a longdouble
 
 
 def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
             for group, entry in groups.items()
         }
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}", expected="the groups that it lists", got=shown(error)) from error
+        raise CheckpointError(f"{path}", expected="an array for each name that it lists", got=shown(error)) from error
 
 
 def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:

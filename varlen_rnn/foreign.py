@@ -16,7 +16,7 @@ _ENTROPY = "nn.functional.cross_entropy(logits, labels)"
 _BINARY = "nn.functional.binary_cross_entropy_with_logits(logits, targets)"
 _ASSIGN = "parameter.assign(array)"
 
-# The same name, as a function of PyTorch or NumPy or as a method of their arrays.
+# Names of functions of PyTorch or NumPy that are names of methods of their arrays, too.
 _EITHER = {
     "amax": "x.max(axis)",
     "bmm": "x @ weight",
@@ -96,7 +96,7 @@ FUNCTIONS = _EITHER | {
     "zeros_like": "Variable(np.zeros(x.shape, x.dtype))",
 }
 
-# Per module; the functions above answer in every module.
+# Names that one module answers; each module answers `FUNCTIONS`, too.
 MODULES = {
     "varlen_rnn": {},
     "varlen_rnn.nn": {

@@ -16,7 +16,7 @@ import numpy as np
 
 from varlen_rnn.errors import CheckpointError, check_int, shown
 
-_MOST = 2**63  # seeds, steps and calls are less
+_MOST = 2**63  # the bound of seeds, steps and calls
 
 
 class _Source:
@@ -27,7 +27,7 @@ class _Source:
     def __init__(self, seed: int | None = None) -> None:
         entropy = np.random.SeedSequence(seed)
         self.generator = np.random.default_rng(entropy)
-        # Another key than the generator's, so that the two have nothing in common.
+        # This key differs from the generator's, so that the two streams have nothing in common.
         self.seed = int(entropy.spawn(1)[0].generate_state(1, np.uint64)[0] >> np.uint64(1))
         self.step = self.call = 0
 

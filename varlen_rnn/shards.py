@@ -16,7 +16,7 @@ import numpy as np
 
 from varlen_rnn.errors import CheckpointError
 
-Parts: TypeAlias = list[tuple[slice, np.ndarray]]  # of an array: which rows, and their numbers
+Parts: TypeAlias = list[tuple[slice, np.ndarray]]  # which rows of an array, and their numbers
 _NAME = re.compile(r"(.*)\[(0|[1-9][0-9]{0,8})::([1-9][0-9]{0,8})\]", re.DOTALL)
 
 

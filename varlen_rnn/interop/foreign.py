@@ -1,4 +1,4 @@
-"""Helpers of the conversions from and to other libraries."""
+"""Functions that conversions from and to other libraries share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tensor_of(value: Any, what: str) -> LoDTensor:
     if not tensor.num_levels:
         raise LoDError(what, expected="at least one level", got="a tensor without LoD")
     if 0 in tensor.shape[1:]:
-        raise ShapeError(what, expected="rows of some numbers", got=f"shape {tensor.shape}")
+        raise ShapeError(what, expected="at least 1 number per row", got=f"shape {tensor.shape}")
     return tensor
 
 

@@ -114,7 +114,7 @@ class _Writer:
             elif all(name in self.values for name in described.input_names() if name):
                 self._operator(described)
             elif not self.refused:
-                raise ProgramError("onnx.export", expected="operators in their order", got=described.type)
+                raise ProgramError("onnx.export", expected="each operator after its inputs", got=described.type)
         if self.refused:
             hint = "docs/onnx.md lists what can be said"
             raise ProgramError("onnx.export", expected="operators of ONNX", got=", ".join(self.refused), hint=hint)

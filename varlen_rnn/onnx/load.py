@@ -161,15 +161,13 @@ class _Reader:
             found = self._value(node, [self.values[name] for name in node.input])
         except Damaged:
             raise
-        except (Unread, InputError) as error:  # the latter of the operator
+        except (Unread, InputError) as error:  # an InputError of the operator
             text = f"{error}" if isinstance(error, Unread) else f"({error})"
             self.refused.append(f"{label(node)} {text}".strip())
             found = _REFUSED
         several = found if isinstance(found, list) else [found]
         several += [_REFUSED] * (len(node.output) - len(several))
-        for name, value in zip(node.output, several, strict=False):
-            self.values[name] = value
-        self.values[""] = None
+        self.values |= dict(zip(node.output, several, strict=False)) | {"": None}
 
     def _value(self, node: Any, inputs: list[Any]) -> Any:
         if node.domain not in ("", "ai.onnx"):
@@ -191,7 +189,9 @@ class _Reader:
         value = self.values[name]
         variable = variable_of(value)
         if variable is _REFUSED:
-            raise ProgramError(f"onnx.load, output {name!r}", expected="an output that is read", got="one that is not")
+            raise ProgramError(
+                f"onnx.load, output {name!r}", expected="an output that can be read", got="one that cannot"
+            )
         if not isinstance(variable, Variable):
             expected = "a value that depends on an input"
             raise ProgramError(f"onnx.load, output {name!r}", expected=expected, got="a constant")

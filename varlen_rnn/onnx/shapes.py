@@ -15,10 +15,10 @@ from varlen_rnn.onnx.checks import Unread
 from varlen_rnn.onnx.values import Rows, Sizes, Unknown
 from varlen_rnn.tape.variable import Variable
 
-_MOST = 64  # numbers of a shape: a damaged model could double them with each node
-_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # of zeros, these make zeros
+_MOST = 64  # numbers of a shape, because each node of a damaged model could double them
+_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # nodes that make zeros of zeros
 _INTEGERS = (6, 7)  # ONNX's numbers of int32 and int64
-ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # of lengths, these make the same lengths
+ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # nodes that keep lengths as they are
 _OTHERS = ("Concat", "Mul", "Add", "Sub", "Div", "Equal", "Where")
 
 

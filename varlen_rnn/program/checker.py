@@ -58,7 +58,7 @@ def check_operator(operator: Operator) -> None:
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
-    # A copy of the context, so that its random generator does not move on.
+    # Run in a copy of the context, so that its random generator does not move on.
     said = [contextvars.copy_context().run(_check, trial) for trial in found]
     if op.rows is not None and op.inputs and not any(said):
         hint = "two rows or more, along an axis of which the trait says something"

@@ -43,7 +43,7 @@ def program_guard(program: Program | None = None) -> Iterator[Program]:
     Source: `program_guard` of PaddlePaddle Fluid.
     """
     if recorder() is not None:
-        raise ProgramError("program_guard", expected="no other inside of it", got="a program_guard inside another")
+        raise ProgramError("program_guard", expected="no program_guard around it", got="one around it")
     program = Program() if program is None else program
     if not isinstance(program, Program):
         raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)

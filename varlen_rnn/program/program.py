@@ -23,7 +23,7 @@ from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
 
-_MOST_COMPARED = 1000  # names that are searched for one like an unknown name, for the hint of an error
+_MOST_COMPARED = 1000  # names in which an error looks for one like the unknown name
 
 
 class Program:

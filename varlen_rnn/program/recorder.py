@@ -161,7 +161,7 @@ class Recorder:
         if not is_name(name):
             raise ProgramError("name", expected=A_NAME, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
-            raise ProgramError(f"name {name!r}", expected="a new one", got="the name of another variable")
+            raise ProgramError(f"name {name!r}", expected="a new name", got="the name of another variable")
         old = symbol.name
         self.named.pop(old, None)
         if old in self.persistables:
@@ -203,12 +203,12 @@ class Recorder:
             if value.block is block or value.block is block.differentiates:
                 return variable
             if value.block.recorder is self and block.parent is None:
-                raise ProgramError(f"variable {value.name!r}", expected="one of this block", got="one of a step")
+                raise ProgramError(f"variable {value.name!r}", expected="a variable of this block", got="one of a step")
         if block.parent is not None and not _is_number(variable):
             return block.capture(variable)
         if isinstance(value, Symbol):
             got = "a variable of another program"
-            raise ProgramError(f"variable {value.name!r}", expected="one of this program", got=got)
+            raise ProgramError(f"variable {value.name!r}", expected="a variable of this program", got=got)
         if _is_number(variable):
             return apply("fill_constant", shape=(), value=value.data.item(), dtype=str(value.dtype))
         own = self._adopt(variable)

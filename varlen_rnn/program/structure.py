@@ -61,7 +61,7 @@ def _check_type(var):
     content = getattr(var.type, wanted)
     tensor, levels = (content, 0) if wanted == "selected_rows" else (content.tensor, content.lod_level)
     if tensor.data_type not in DTYPES:
-        raise ProgramError(f"variable {var.name!r}", expected="a data type", got=tensor.data_type.name)
+        raise ProgramError(f"variable {var.name!r}", expected="a data type of numbers", got=tensor.data_type.name)
     if len(tensor.dims) > MOST_DIMS or any(not -1 <= size <= _MOST_SIZE for size in tensor.dims):
         expected = f"at most {MOST_DIMS} sizes, each at least -1"
         raise ProgramError(f"variable {var.name!r}, dims", expected=expected, got=str(tensor.dims)[:80])

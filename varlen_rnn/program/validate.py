@@ -27,9 +27,10 @@ def check_program(desc):
     for number, block in enumerate(desc.blocks):
         if block.idx != number or not (-1 <= block.parent_idx < number) or (block.parent_idx < 0) != (number == 0):
             got = f"idx {block.idx}, parent_idx {block.parent_idx}"
-            raise ProgramError(f"block {number}", expected="its own idx, and an earlier parent", got=got)
+            raise ProgramError(f"block {number}", expected=f"idx {number}, and an earlier block as parent", got=got)
         if not -1 <= block.forward_block_idx < len(desc.blocks):
-            raise ProgramError(f"block {number}", expected="a known forward block", got=block.forward_block_idx)
+            expected = f"a forward block from -1 to {len(desc.blocks) - 1}"
+            raise ProgramError(f"block {number}", expected=expected, got=block.forward_block_idx)
     check_structure(desc)
     known: dict[str, int] = {}
     for block in desc.blocks:
@@ -151,4 +152,5 @@ def check_persistables(desc, values):
             raise ProgramError(f"persistable {name!r}", expected=described[name], got=describe(value))
         if not (value.data.flags.c_contiguous and value.data.flags.writeable):
             hint = "np.array(..., order='C')"
-            raise ProgramError(f"persistable {name!r}", expected="one that can be updated in place", hint=hint)
+            expected, got = "an array that can be updated in place", "a strided or read-only array"
+            raise ProgramError(f"persistable {name!r}", expected=expected, got=got, hint=hint)

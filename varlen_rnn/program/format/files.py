@@ -5,8 +5,6 @@ Files are untrusted input.  Loading runs nothing, and takes time and memory in p
 
 from pathlib import Path
 
-import numpy as np
-
 from varlen_rnn.array_file import pieces, read_arrays
 from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.program.format import schema
@@ -47,8 +45,6 @@ def from_bytes(content, what="program"):
         metadata, arrays = read_arrays(bytes(content))
     except (ValueError, TypeError, RecursionError) as error:
         raise ProgramError(what, expected="a whole safetensors file", got=str(error)[:200]) from error
-    for name, array in arrays.items():
-        check_bools(f"persistable {name!r}", array)
     desc = schema.from_json(_description(metadata, what))
     return desc, {name: LoDTensor.wrap(array) for name, array in arrays.items()}
 
@@ -62,9 +58,3 @@ def _description(metadata, what):
     elif any(name.startswith(_NAME) and name != _FORMAT for name in metadata):
         hint = "a newer varlen_rnn wrote it"
     raise ProgramError(what, expected=f"a {_FORMAT}", got=f"metadata of {sorted(metadata)}"[:80], hint=hint)
-
-
-def check_bools(what, array):
-    """Raise if a byte of a bool array from a file is neither 0 nor 1."""
-    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
-        raise ProgramError(what, expected="0 or 1 for a bool", got=int(array.view(np.uint8).max()))

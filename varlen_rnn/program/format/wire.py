@@ -14,7 +14,6 @@ import numpy as np
 
 from varlen_rnn.array_file import pieces, read_arrays
 from varlen_rnn.errors import DTypeError, ProgramError, shown
-from varlen_rnn.program.format.files import check_bools
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs
@@ -99,7 +98,7 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     {'counts': array([0, 1, 2])}
     """
     try:
-        header, arrays = read_arrays(bytes(payload))
+        header, arrays = read_arrays(bytes(memoryview(payload)))
         kinds = json.loads(header["kinds"])
         known = header["format"] == _FORMAT and all(kind in _MAKE for kind in kinds.values())
     except Exception as error:
@@ -108,12 +107,10 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
         raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
     counts = collections.Counter(key.rpartition("/")[0] for key in arrays)
     values: dict[str, Any] = {}
-    for key, array in arrays.items():
-        check_bools(f"value {key!r}", array)
     for name, kind in kinds.items():
         count = counts[name]
         try:
             values[name] = _MAKE[kind](*(arrays[f"{name}/{number}"] for number in range(count)))
         except (KeyError, TypeError) as error:
-            raise ProgramError(f"value {name!r}", expected=f"the arrays of a {kind}", got=f"{count}") from error
+            raise ProgramError(f"value {name!r}", expected=f"the arrays of a {kind}", got=f"{count} arrays") from error
     return values
