@@ -77,7 +77,8 @@ def test_has_the_bits_of_the_same_cell_by_hand(derived, by_hand, dtype):
     for one in (derived, by_hand):
         arguments = one, x, [recurrence.Direction(*weights)], initial, plan
         y, last, kept = recurrence.forward(*arguments)
-        d_x, (d_weights,), d_initial = recurrence.backward(*arguments, y, kept, d_y, np.ones_like(initial))
+        saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, np.ones_like(initial))
+        d_x, (d_weights,), d_initial = recurrence.backward(*arguments, saved, arriving)
         results.append([y, last, d_x, *d_weights[:4], d_initial])
     for got, right in zip(*results, strict=True):
         np.testing.assert_array_equal(got, right)
@@ -131,7 +132,8 @@ def test_three_products_of_a_step():
     arguments = chained, x, [recurrence.Direction(*weights)], start, plan
     y, _, kept = recurrence.forward(*arguments)
     np.testing.assert_allclose(y, oracle(x, weights, start), rtol=0, atol=1e-12)
-    d_x, (d_weights,), d_start = recurrence.backward(*arguments, y, kept, d_y, np.zeros_like(start))
+    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, np.zeros_like(start))
+    d_x, (d_weights,), d_start = recurrence.backward(*arguments, saved, arriving)
     for place, gradient in enumerate([d_x, *d_weights[:4], d_start]):
         v, sums = rng.normal(size=gradient.shape), []
         for step in (1e-6, -1e-6):

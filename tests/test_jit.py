@@ -55,7 +55,8 @@ def test_the_loops_are_compiled_once_for_all_cells():
         weights = [np.ones(shape, np.float32) for shape in ((gates, 3), (gates, 4), (gates,), (gates,))]
         directions = [recurrence.Direction(*weights)]
         y, last, kept = recurrence.forward(cell, x, directions, None, plan)
-        recurrence.backward(cell, x, directions, None, plan, y, kept, y, last)
+        saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(y, last)
+        recurrence.backward(cell, x, directions, None, plan, saved, arriving)
         seen.append([len(loop.signatures) for loop in (forward_loop.forward, backward_loop.backward)])
     assert min(seen[0]) > 0
     assert seen == seen[:1] * len(CELLS)

@@ -17,6 +17,7 @@ from varlen_rnn import recurrence
 from varlen_rnn.cells import CELLS, LN_LSTM, lstm_cell
 from varlen_rnn.recurrence import persistent
 from varlen_rnn.recurrence.persistent import Layout, forward_kernel
+from varlen_rnn.recurrence.task import Call
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.cuda import Limits
 from varlen_rnn.runtime.device import to_device
@@ -73,7 +74,8 @@ class Layer:
             return [get(y), get(last), *(get(rows)[:, :width] for rows in kept)]
         rng = np.random.default_rng(5)
         d_y, d_last = (rng.normal(size=a.shape).astype(np.float32) for a in (y, last))
-        d_x, d_directions, d_initial = recurrence.backward(*arguments, y, kept, put(d_y), put(d_last), reverse=reverse)
+        saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(put(d_y), put(d_last))
+        d_x, d_directions, d_initial = recurrence.backward(*arguments, saved, arriving, reverse=reverse)
         return [get(a) for a in (d_x, d_initial, *(own for d in d_directions for own in d[:4]))]
 
 
@@ -182,8 +184,9 @@ def test_otherwise_the_plain_kernels_run(why, tf32, monkeypatch):
     if why == "no room":
         monkeypatch.setattr(cuda.driver, "limits", Limits((9, 0), 3, 64 * 1024))
     x = np.empty((1, 1), dtype)
-    shape = recurrence.layer.shape_of(layer.x, recurrence.Direction(*layer.directions[0]))
-    assert not persistent.fits(layer.cell, shape, layer.plan, 2, x)
+    directions = [recurrence.Direction(*own) for own in layer.directions]
+    shape = recurrence.layer.shape_of(layer.x, directions[0])
+    assert not persistent.fits(Call(layer.cell, x, directions, None, layer.plan, (False, True), shape))
     if why != "float64":
         for there, here in zip(layer.run("cuda"), layer.run("cpu"), strict=True):
             np.testing.assert_allclose(there, here, atol=1e-5)
@@ -202,9 +205,10 @@ def test_a_training_step_of_names_takes_one_launch_forward(tf32, monkeypatch):
 def kinds(directions):
     floats = lambda axes: types.Array(types.float32, axes, "C")
     several, whole = lambda kind: types.UniTuple(kind, directions), types.Array(types.int64, 1, "C")
-    weights = several(floats(1)), several(floats(1)), several(floats(2))
-    arguments = several(types.boolean), floats(4), floats(3), several(floats(2)), *weights, floats(3), floats(2)
-    return *[whole] * 4, *arguments, types.Array(types.int32, 1, "C")
+    tuples = types.Tuple
+    ranks = tuples((whole, whole, whole, several(types.boolean)))
+    layer = tuples((floats(4), floats(3), several(floats(2)), several(floats(2)), floats(3), floats(2)))
+    return ranks, whole, layer, several(floats(1)), several(floats(1)), types.Array(types.int32, 1, "C")
 
 
 SIZES = [("lstm", 256, 2), ("lstm", 512, 2), ("lstm", 1024, 1), ("gru", 256, 2), ("gru", 512, 2)]

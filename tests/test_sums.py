@@ -199,7 +199,8 @@ def test_gradients_of_vectors_do_not_drift_over_steps(device):
     plan = sort_by_seq_len(np.array([0, steps]))
     y, _, kept = recurrence.forward(scaled, x, [direction], None, plan)
     d_y, d_last = device.put(np.ones((steps, 1), np.float32)), device.put(np.zeros((1, 1, 1, 1), np.float32))
-    _, (gradient,), _ = recurrence.backward(scaled, x, [direction], None, plan, y, kept, d_y, d_last)
+    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_last)
+    _, (gradient,), _ = recurrence.backward(scaled, x, [direction], None, plan, saved, arriving)
     assert_known(device.get(gradient.vectors)[0, 0], device.get(x)[:, 0], BLOCK + 2)
 
 

@@ -4,4 +4,4 @@ Nothing is padded, packed to time-major order, or gathered.
 """
 
 from varlen_rnn.recurrence.layer import backward, forward
-from varlen_rnn.recurrence.task import Direction
+from varlen_rnn.recurrence.task import Arriving, Direction, Saved

@@ -15,7 +15,6 @@ from varlen_rnn.recurrence.equations import backward_equations, forward_equation
 from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
-from varlen_rnn.recurrence.task import Gradients, Task
 from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
 from varlen_rnn.runtime.memory import CACHE_LINE
 
@@ -58,11 +57,9 @@ def kept_of_rows(x, columns):
     return empty((len(x), odd), x)
 
 
-def _past_caches(kept, whole_panels):
+def _leaves_caches(kept):
     """Return whether to write saved columns past the caches, which would evict them before the gradient reads them."""
-    if kept.nbytes < _NON_TEMPORAL or not whole_panels:
-        return False
-    return kept.__array_interface__["data"][0] % CACHE_LINE == 0
+    return kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 
 @functools.cache
@@ -80,43 +77,35 @@ def plain_weights(loop, direction):
     return *weights, none if weight_hr is None else weight_hr, none if vectors is None else vectors
 
 
-def _plain(loop, task):
-    """Return a task as the plain tuple that kernels take."""
-    rows = none_of(task.y.dtype) if task.weights.rows is None else task.weights.rows
-    return task.x, plain_weights(loop, task.weights), *task[2:-2], rows, task.bound
+def _task(call, number, loop, initial, begins, y, kept):
+    """Return the Task of a direction as the plain tuple that kernels take."""
+    direction, outputs = call.directions[number], call.shape.outputs
+    rows = none_of(y.dtype) if direction.rows is None else direction.rows
+    weights, bound = plain_weights(loop, direction), call.cell.proj_clip
+    return call.x, weights, initial, begins, outputs, y, number * outputs, kept, rows, bound
 
 
-def forward(cell, x, directions, initial, plan, shape, columns, reverse, keep):
-    """Run a layer forward, one direction after another, as `layer.forward` says; `columns` of a row are saved."""
-    y, sizes = empty((len(x), len(directions) * shape.outputs), x), (len(cell.states), plan.num_sequences, shape.hidden)
-    last, kept = [], []
-    for number, (direction, backwards) in enumerate(zip(directions, reverse, strict=True)):
+def forward(call, columns, keep):
+    """Run a Call forward, one direction after another, as `layer.forward` says; `columns` of a row are saved."""
+    x, shape, loop = call.x, call.shape, loop_of(call.cell, call.x.dtype, call.shape)
+    y, last, kept = empty((len(x), len(call.directions) * shape.outputs), x), [], []
+    is_whole, begins = loop.unit_blocks * loop.width == shape.hidden, call.initial is not None
+    for number, (direction, backwards) in enumerate(zip(call.directions, call.reverse, strict=True)):
         # Without initial states, the array of last states begins as zeros and serves for both: each state is read there
         # before it is written.
-        end = zeros(sizes, x) if initial is None or shape.projects else empty(sizes, x)
-        start = end if initial is None else _of_direction(initial, number)
-        kept_rows = kept_of_rows(x, columns) if keep else y[:0]
-        task = Task(
-            x=x, weights=direction, initial=start, begins=initial is not None, outputs=shape.outputs, y=y,
-            column=number * shape.outputs, kept=kept_rows, given=direction.rows, bound=cell.proj_clip,
-        )  # fmt: skip
-        _run_forward(cell, task, shape, end, plan, backwards, keep)
+        end = empty(call.sizes, x) if begins and not shape.projects else zeros(call.sizes, x)
+        rows = kept_of_rows(x, columns) if keep else y[:0]
+        task = _task(call, number, loop, _of_direction(call.initial, number) if begins else end, begins, y, rows)
+        products = len(x) * (direction.weight_ih.size + direction.weight_hh.size)
+        past_caches = keep and is_whole and _leaves_caches(rows)
+        run(loop, call.plan, backwards, products, y, task, end, keep, past_caches)
         last.append(end)
-        if keep:
-            kept.append(kept_rows)
-    return y, _stack_directions(last), kept
+        kept.append(rows)
+    return y, _stack_directions(last), kept if keep else []
 
 
-def _run_forward(cell, task, shape, last, plan, reverse, keep):
-    """Run a task forward: write its outputs, last states and, if `keep`, the saved columns."""
-    loop, weights = loop_of(cell, task.y.dtype, shape, False), task.weights
-    products = len(task.x) * (weights.weight_ih.size + weights.weight_hh.size)
-    past_caches = keep and _past_caches(task.kept, loop.unit_blocks * loop.width == shape.hidden)
-    run(loop, plan, reverse, products, task.y, _plain(loop, task), last, keep, past_caches)
-
-
-def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_y, d_last, d_others, reverse):
-    """Run a layer backward: replace the slots in `kept` by the gradients of gates.
+def backward(call, saved, arriving, weight_rows):
+    """Run a Call backward: replace the slots in the saved columns by the gradients of gates.
 
     Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
 
@@ -126,34 +115,21 @@ def backward(cell, x, directions, initial, plan, shape, weight_rows, y, kept, d_
     d_vectors : list of (vectors of the cell, sequences, hidden), one per direction
         The gradients of the cell's vectors, for each sequence, in the order of phases.
     """
-    sizes = len(cell.states), plan.num_sequences, shape.hidden
+    (y, kept), x, sizes = saved, call.x, call.sizes
+    loop, none = loop_of(call.cell, y.dtype, call.shape, True), none_of(y.dtype)
     d_initial, d_vectors = [], []
-    for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
-        start = zeros(sizes, x) if initial is None else _of_direction(initial, number)
-        task = Task(
-            x=x, weights=direction, initial=start, begins=True, outputs=shape.outputs, y=y,
-            column=number * shape.outputs, kept=slots, given=direction.rows, bound=cell.proj_clip,
-        )  # fmt: skip
-        gradients = Gradients(
-            d_y=d_y, d_others=None if d_others is None else d_others[number], d_last=_of_direction(d_last, number),
-            d_initial=empty(sizes, x), d_vectors=empty((len(cell.vectors), *sizes[1:]), x),
-        )  # fmt: skip
-        _run_backward(cell, task, shape, weight_rows, gradients, plan, reverse[number])
-        d_initial.append(gradients.d_initial)
-        d_vectors.append(gradients.d_vectors)
+    for number, (direction, slots) in enumerate(zip(call.directions, kept, strict=True)):
+        start = zeros(sizes, x) if call.initial is None else _of_direction(call.initial, number)
+        d_others = none if arriving.d_others is None else arriving.d_others[number]
+        d_initial.append(empty(sizes, x))
+        d_vectors.append(empty((len(call.cell.vectors), *sizes[1:]), x))
+        gradients = arriving.d_y, d_others, _of_direction(arriving.d_last, number), d_initial[-1], d_vectors[-1]
+        task, products = _task(call, number, loop, start, True, y, slots), len(y) * direction.weight_hh.size
+        run(loop, call.plan, call.reverse[number], products, y, task, weight_rows, gradients)
     return _stack_directions(d_initial), d_vectors
 
 
-def _run_backward(cell, task, shape, weight_rows, gradients, plan, reverse):
-    """Run the backward loop of a task: replace its slots, and write the gradients of initial states and vectors."""
-    loop, products = loop_of(cell, task.y.dtype, shape, True), len(task.y) * task.weights.weight_hh.size
-    d_y, d_others, *others = gradients
-    d_others = none_of(task.y.dtype) if d_others is None else d_others
-    run(loop, plan, reverse, products, task.y, _plain(loop, task), weight_rows, (d_y, d_others, *others))
-
-
 def _of_direction(states, number):
-    """Return the states of one direction, (states, sequences, hidden), C-contiguous."""
     return contiguous(states[:, number])
 
 

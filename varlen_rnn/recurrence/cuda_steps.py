@@ -4,8 +4,9 @@ Each thread has one unit of one sequence in one direction.  It sums the products
 cell's equations.  It reads the states of the step before where that step wrote them: in the outputs `y`, in the saved
 columns `kept`, or in the initial states.  No thread reads numbers that another thread of the same launch writes.
 
-Sequences are in the order of ranks: `alive` of them have step `t`.  `starts`, `lengths` and `order` are the plan's.
-An argument that differs between directions is a tuple with an entry per direction.
+Sequences are in the order of ranks: `alive` of them have step `t`.  `ranks` has the plan's starts, lengths and order,
+then whether each direction runs backwards.  An argument that differs between directions is a tuple with an entry per
+direction.
 """
 
 import functools
@@ -22,9 +23,10 @@ from varlen_rnn.runtime.jit import body, cuda_kernel
 
 
 @body
-def row_of(starts, lengths, r, t, reverse):
-    """Return the row of rank `r` at step `t`."""
-    return starts[r] + (lengths[r] - 1 - t if reverse else t)
+def row_of(ranks, d, r, t):
+    """Return the row of rank `r` at step `t` in a direction."""
+    starts, lengths, _, reverse = ranks
+    return starts[r] + (lengths[r] - 1 - t if reverse[d] else t)
 
 
 @functools.cache
@@ -63,9 +65,10 @@ def products_of(gates):
 
 
 @body
-def product_grad_of(start, kept, row, column, depth, weight, rows, first_row, unit):
-    """Return `start + kept[row, column:] @ weight[first_row:][rows, unit]`; all rows in order if `rows` is empty."""
-    total = start
+def product_grad_of(start, kept, row, product, d, unit):
+    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; all rows in order if `rows` is empty."""
+    column, depth, weights, rows, first_row = product
+    total, weight = start, weights[d]
     for k in range(depth):
         weight_row = rows[first_row + k] if rows.shape[0] else k
         total += kept[row, column + k] * weight[first_row + weight_row, unit]
@@ -104,21 +107,19 @@ def forward_step_of(cell, number):
     put_slots, put_passes, put_others = put(end - first_slot), put(phase.passes), put((num_states - 1) * is_last)
 
     @cuda_kernel
-    def forward_step(
-        t, alive, starts, lengths, order, reverse, initial, projected, given, weight, bias, vectors, first_row, depth,
-        reads, passed, kept, keeps, y, outputs,
-    ):  # fmt: skip
+    def forward_step(t, alive, ranks, layer, product, passed, keeps):
         """A later phase's product reads column `reads`; `keeps` is the column of the first result, or -1 for `y`.
 
         `weight` is transposed, so that neighbouring threads read neighbouring numbers.
         """
         i = cuda.grid(1)
+        initial, projected, given, vectors, kept, y, outputs = layer
+        weight, bias, first_row, depth, reads = product
         hidden = initial.shape[3]
-        if i < len(reverse) * alive * hidden:
+        if i < len(kept) * alive * hidden:
             d, r, unit = unravel(i, alive, hidden)
-            sequence, saved, y_column = order[r], kept[d], d * outputs
-            row = row_of(starts, lengths, r, t, reverse[d])
-            row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+            sequence, saved, y_column = ranks[2][r], kept[d], d * outputs
+            row, row_before = row_of(ranks, d, r, t), row_of(ranks, d, r, t - 1)
             prev = states(initial, sequence, d, y, outputs, saved, row_before, t, unit)
             if not is_first:
                 operand, at, column = saved, row, reads * hidden
@@ -142,16 +143,16 @@ def forward_step_of(cell, number):
 
 
 @cuda_kernel
-def project(t, alive, starts, lengths, reverse, kept, reads, weight, bound, y):
+def project(t, alive, ranks, kept, reads, weight, bound, y):
     """Write the outputs of a projection of column `reads`; one thread per direction, rank and output.
 
     `weight` is transposed.
     """
     i = cuda.grid(1)
     hidden, outputs = weight[0].shape
-    if i < len(reverse) * alive * outputs:
+    if i < len(kept) * alive * outputs:
         d, r, j = unravel(i, alive, outputs)
-        row = row_of(starts, lengths, r, t, reverse[d])
+        row = row_of(ranks, d, r, t)
         total = y.dtype.type(0)
         for k in range(hidden):
             total += kept[d][row, reads * hidden + k] * weight[d][k, j]
@@ -159,16 +160,16 @@ def project(t, alive, starts, lengths, reverse, kept, reads, weight, bound, y):
 
 
 @cuda_kernel
-def normalise(t, alive, starts, lengths, reverse, passed, first_pass, norms, kept, column, scales):
+def normalise(t, alive, ranks, passed, first_pass, norms, kept, column, scales):
     """Normalise the values that a phase passes on; save them and the inverse divisors.
 
     One thread per direction, rank and value.
     """
     i = cuda.grid(1)
     number, hidden = passed.dtype.type, passed.shape[3]
-    if i < len(reverse) * alive * norms:
+    if i < len(kept) * alive * norms:
         d, r, n = unravel(i, alive, norms)
-        values, saved = passed[d, first_pass + n, r], kept[d][row_of(starts, lengths, r, t, reverse[d])]
+        values, saved = passed[d, first_pass + n, r], kept[d][row_of(ranks, d, r, t)]
         mean, variance = number(0), number(0)
         for j in range(hidden):
             mean += values[j] / number(hidden)
@@ -188,13 +189,14 @@ def last_states_of(cell):
     states, put_states = states_before(cell), put(len(cell.states))
 
     @cuda_kernel
-    def last_states(starts, lengths, order, reverse, initial, kept, y, outputs, last):
+    def last_states(ranks, initial, kept, y, outputs, last):
         """`last[:, d, order[r]]` = the states after the last step of rank r; the initial ones if it has no steps."""
         i = cuda.grid(1)
+        _, lengths, order, _ = ranks
         count, hidden = order.shape[0], initial.shape[3]
-        if i < len(reverse) * count * hidden:
+        if i < len(kept) * count * hidden:
             d, r, unit = unravel(i, count, hidden)
-            row = row_of(starts, lengths, r, lengths[r] - 1, reverse[d])
+            row = row_of(ranks, d, r, lengths[r] - 1)
             found = states(initial, order[r], d, y, outputs, kept[d], row, lengths[r], unit)
             put_states(last[:, d, order[r], unit], 0, 1, found)
 
@@ -225,10 +227,7 @@ def backward_step_of(cell, number):
     add_vectors = add(end_vector - first_vector)
 
     @cuda_kernel
-    def backward_step(
-        t, alive, later, starts, lengths, order, reverse, initial, given, vectors, kept, y, outputs, d_y, d_others,
-        carried, comes_first, column, depth, weight, rows, first_row, target, sums, total, lost,
-    ):  # fmt: skip
+    def backward_step(t, alive, later, ranks, layer, arriving, before, of_vectors):
         """Replace slots and `carried` gradients; first add the product of the launch before to `carried[:, target]`.
 
         If this launch `comes_first` in its step, that product is of the step after it, which `later` ranks have.  `d_y`
@@ -236,15 +235,15 @@ def backward_step_of(cell, number):
         vectors' gradients are added to the totals.
         """
         i = cuda.grid(1)
+        (initial, given, vectors, kept, y, outputs), (d_y, d_others, carried) = layer, arriving
+        (comes_first, target, product), (sums, total, lost) = before, of_vectors
         hidden = carried.shape[3]
-        if i < len(reverse) * alive * hidden:
+        if i < len(kept) * alive * hidden:
             d, r, unit = unravel(i, alive, hidden)
-            row, saved, mine = row_of(starts, lengths, r, t, reverse[d]), kept[d], carried[d, :, r, unit]
-            if (r < later or not comes_first) and unit < weight[d].shape[1]:
-                of_product = row_of(starts, lengths, r, t + comes_first, reverse[d])
-                mine[target] = product_grad_of(
-                    mine[target], saved, of_product, column, depth, weight[d], rows, first_row, unit
-                )
+            row, saved, mine = row_of(ranks, d, r, t), kept[d], carried[d, :, r, unit]
+            if (r < later or not comes_first) and unit < product[2][d].shape[1]:
+                of_product = row_of(ranks, d, r, t + comes_first)
+                mine[target] = product_grad_of(mine[target], saved, of_product, product, d, unit)
             if d_y.shape[0]:
                 mine[0] += d_y[row, d * outputs + unit]
             for s in range(1, num_states if d_others[d].shape[0] else 0):
@@ -252,8 +251,8 @@ def backward_step_of(cell, number):
             slots = take_slots(saved[row], unit, hidden)
             after = slots[:1] + take_others(saved[row], num_slots * hidden + unit, hidden)
             operands = take_operands(saved[row], (num_slots + num_states - 1) * hidden + unit, hidden)
-            row_before = row_of(starts, lengths, r, t - 1, reverse[d])
-            prev = states(initial, order[r], d, y, outputs, saved, row_before, t, unit)
+            row_before = row_of(ranks, d, r, t - 1)
+            prev = states(initial, ranks[2][r], d, y, outputs, saved, row_before, t, unit)
             v = take_vectors(vectors[d][:, unit], 0, 1) + take_rows(given[d][row if num_rows else 0], unit, hidden)
             d_slots, leaving, d_v = step_grad(slots, prev, after, operands, take_carried(mine, 0, 1), v)
             put_slots(saved[row], first_slot * hidden + unit, hidden, d_slots)
@@ -268,36 +267,34 @@ def backward_step_of(cell, number):
 
 
 @cuda_kernel
-def project_grad(
-    t, alive, later, starts, lengths, reverse, kept, keeps, y, bound, d_y, carried, column, depth, weight, rows
-):
+def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, product):
     """Save the gradient of outputs from column `keeps` on, and clear the gradient of the first state.
 
     The product of step `t + 1`, of the first `later` ranks, is added before.  One thread per direction, rank and unit.
     """
     i = cuda.grid(1)
-    outputs, hidden = weight[0].shape[1], carried.shape[3]
-    if i < len(reverse) * alive * hidden:
+    y, d_y, bound = of_outputs
+    outputs, hidden = product[2][0].shape[1], carried.shape[3]
+    if i < len(kept) * alive * hidden:
         d, r, j = unravel(i, alive, hidden)
-        row = row_of(starts, lengths, r, t, reverse[d])
+        row = row_of(ranks, d, r, t)
         if j < outputs:
             total = carried[d, 0, r, j]
             if r < later:
-                row_after = row_of(starts, lengths, r, t + 1, reverse[d])
-                total = product_grad_of(total, kept[d], row_after, column, depth, weight[d], rows, 0, j)
+                total = product_grad_of(total, kept[d], row_of(ranks, d, r, t + 1), product, d, j)
             total += d_y[row, d * outputs + j]
             kept[d][row, keeps + j] = through_bound(total, y[row, d * outputs + j], bound)
         carried[d, 0, r, j] = 0
 
 
 @cuda_kernel
-def normalise_grad(t, alive, _, starts, lengths, reverse, kept, column, scales, carried, first, norms):
+def normalise_grad(t, alive, _, ranks, kept, column, scales, carried, first, norms):
     """Turn gradients of normalised values into gradients of passed values; one thread per direction, rank and value."""
     i = cuda.grid(1)
     number, hidden = carried.dtype.type, carried.shape[3]
-    if i < len(reverse) * alive * norms:
+    if i < len(kept) * alive * norms:
         d, r, n = unravel(i, alive, norms)
-        values, saved = carried[d, first + n, r], kept[d][row_of(starts, lengths, r, t, reverse[d])]
+        values, saved = carried[d, first + n, r], kept[d][row_of(ranks, d, r, t)]
         mean, slope = number(0), number(0)
         for j in range(hidden):
             mean += values[j] / number(hidden)
@@ -307,7 +304,7 @@ def normalise_grad(t, alive, _, starts, lengths, reverse, kept, column, scales, 
 
 
 @cuda_kernel
-def initial_grads(starts, lengths, order, reverse, kept, carried, ranks, column, depth, weight, rows, d_initial):
+def initial_grads(ranks, kept, carried, alive, product, d_initial):
     """Write the gradients of initial states, to which the product of step 0 is added.
 
     One thread per element of `d_initial`, (states, directions, sequences, hidden).
@@ -317,10 +314,9 @@ def initial_grads(starts, lengths, order, reverse, kept, carried, ranks, column,
         plane, r, unit = unravel(i, d_initial.shape[2], d_initial.shape[3])
         s, d = plane // d_initial.shape[1], plane % d_initial.shape[1]
         total = carried[d, s, r, unit]
-        if s == 0 and r < ranks and unit < weight[d].shape[1]:
-            row = row_of(starts, lengths, r, 0, reverse[d])
-            total = product_grad_of(total, kept[d], row, column, depth, weight[d], rows, 0, unit)
-        d_initial[s, d, order[r], unit] = total
+        if s == 0 and r < alive and unit < product[2][d].shape[1]:
+            total = product_grad_of(total, kept[d], row_of(ranks, d, r, 0), product, d, unit)
+        d_initial[s, d, ranks[2][r], unit] = total
 
 
 @cuda_kernel

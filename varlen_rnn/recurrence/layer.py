@@ -16,7 +16,7 @@ from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
-from varlen_rnn.recurrence.task import Direction
+from varlen_rnn.recurrence.task import Call, Direction
 from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
 
 _REVERSE = False, True
@@ -48,28 +48,24 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     """
     if (step := _one_step(cell, x, directions, plan)) is not None:
         return step.forward(x, directions[0], initial, keep)
-    shape = shape_of(x, directions[0])
-    columns, engine = _places(cell, shape).kept, cuda if on_device(x) else cpu
-    reverse = reverse or _REVERSE[: len(directions)]
-    return engine.forward(cell, x, directions, initial, plan, shape, columns, reverse, keep)
+    shape, engine = shape_of(x, directions[0]), cuda if on_device(x) else cpu
+    call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
+    return engine.forward(call, _places(cell, shape).kept, keep)
 
 
-def backward(
-    cell, x, directions, initial, plan, y, kept, d_y, d_last, *, need_x=True, need_weights=True, reverse=None,
-    d_others=None,
-):  # fmt: skip
-    """Return the gradients of one layer's inputs, weights and initial states; overwrites the columns in `kept`.
+def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True, need_weights=True, reverse=None):
+    """Return the gradients of one layer's inputs, weights and initial states; overwrites the saved columns.
 
     Parameters
     ----------
-    d_y : (rows, directions * outputs)
-    d_last : (states, directions, sequences, hidden)
+    cell, x, directions, initial, plan, reverse
+        As `forward` takes them.
+    saved : Saved
+    arriving : Arriving
     need_x : bool
         Whether to compute the gradient of `x`.
     need_weights : bool
         Whether to compute the gradients of the weights.
-    d_others : list of (rows, (states - 1) * hidden), one per direction, optional
-        The gradients of the states after the first, at every row.
 
     Returns
     -------
@@ -78,27 +74,23 @@ def backward(
         The gradients of both biases may be views of one memory; empty unless `need_weights`.
     d_initial : (states, directions, sequences, hidden)
     """
-    if d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:
-        return step.backward(x, directions[0], initial, y, kept[0], d_y, d_last, need_x, need_weights)
-    shape = shape_of(x, directions[0])
-    places, engine = _places(cell, shape), cuda if on_device(x) else cpu
-    reverse = reverse or _REVERSE[: len(directions)]
-    gradients = d_y, d_last, d_others
-    d_initial, d_vectors = engine.backward(
-        cell, x, directions, initial, plan, shape, places.all_rows, y, kept, *gradients, reverse
-    )  # fmt: skip
+    if arriving.d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:
+        return step.backward(x, directions[0], initial, saved, arriving, need_x, need_weights)
+    shape, engine = shape_of(x, directions[0]), cuda if on_device(x) else cpu
+    call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
+    places = _places(cell, shape)
+    d_initial, d_vectors = engine.backward(call, saved, arriving, places.all_rows)
     d_x = empty(x.shape, x) if need_x else None
     d_directions = []
-    for number, (direction, slots) in enumerate(zip(directions, kept, strict=True)):
+    for number, (direction, slots) in enumerate(zip(directions, saved.kept, strict=True)):
         if need_x:
             weight = direction.weight_ih
             if len(places.x_rows):
                 weight = _rows_in_order(weight, places.x_rows)
             product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
         if need_weights:
-            sizes = plan.num_sequences, shape.hidden
-            first = zeros(sizes, x) if initial is None else contiguous(initial[0, number])
-            before = y, number * shape.outputs, first, plan.previous_rows(reverse[number])
+            first = zeros(call.sizes[1:], x) if initial is None else contiguous(initial[0, number])
+            before = saved.y, number * shape.outputs, first, plan.previous_rows(call.reverse[number])
             d_directions.append(_weight_gradients(cell, shape, places, x, slots, before, d_vectors[number]))
     return d_x, d_directions, d_initial
 

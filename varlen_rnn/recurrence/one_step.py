@@ -107,12 +107,14 @@ class OneStep:
         self._run(self._forward_loop, self._forward_idle, count, task, last, keep, False)
         return y, last[:, None], [kept] if keep else []
 
-    def backward(self, x, weights, initial, y, kept, d_y, d_last, need_x, need_weights):
+    def backward(self, x, weights, initial, saved, arriving, need_x, need_weights):
         """Return the gradients of inputs, weights and initial states, as `layer.backward` does."""
+        y, (kept,) = saved
         sizes = len(self._cell.states), len(x), self._shape.hidden
         start = np.zeros(sizes, self._dtype) if initial is None else np.ascontiguousarray(initial[:, 0])
         d_initial, d_vectors = np.empty(sizes, self._dtype), np.empty((0, *sizes[1:]), self._dtype)
-        gradients = d_y, self._none, np.ascontiguousarray(d_last[:, 0]), d_initial, d_vectors
+        d_last = np.ascontiguousarray(arriving.d_last[:, 0])
+        gradients = arriving.d_y, self._none, d_last, d_initial, d_vectors
         task = self._task(x, weights, start, True, y, kept)
         self._run(self._backward_loop, self._backward_idle, len(x), task, self._places.all_rows, gradients)
         memory = _taken(self._products_idle, self._products)

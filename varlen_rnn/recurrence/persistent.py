@@ -18,11 +18,11 @@ import numpy as np
 from numba import float32, int32, uint32
 
 from varlen_rnn.recurrence.cuda_steps import row_of, states_before
-from varlen_rnn.recurrence.task import weights_of
+from varlen_rnn.recurrence.task import given_of, weights_of
 from varlen_rnn.recurrence.tuples import put, take
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import beside, zeros
-from varlen_rnn.runtime.jit import cuda_kernel
+from varlen_rnn.runtime.jit import body, cuda_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles, which a thread loads at once
@@ -112,39 +112,16 @@ class Layout(NamedTuple):
         return min(max(1, sequences), limits.multiprocessors // (directions * self.blocks))
 
 
-@functools.cache
-def forward_kernel(cell, layout):
-    """Return the kernel that runs all steps of all directions; blocks of a direction follow one another."""
-    from varlen_rnn.runtime.cuda_intrinsics import add_release, load_acquire, load_four, multiply_tf32, to_tf32
+def _load_weights_of(layout):
+    """Return a body that loads the weights of a block's units, as far as a thread multiplies them."""
+    from varlen_rnn.runtime.cuda_intrinsics import to_tf32
 
-    (phase,), num_slots, num_states = cell.phases, len(cell.slots), len(cell.states)
-    step, states, (first_slot, end) = phase.step, states_before(cell), phase.kept
-    num_rows, take_rows, take_vectors = len(cell.row_inputs), take(len(cell.row_inputs)), take(len(cell.vectors))
-    take_x, take_h = take(len(cell.x_gates)), take(phase.gates)
-    put_slots, put_others = put(end - first_slot), put(num_states - 1)
-    gates, hidden, threads, units, tiles = layout
-    rows, blocks = layout.rows, layout.blocks
-    warps, width, depth, registers = layout.warps, gates * units, hidden // layout.warps, layout.registers
-    of_width, of_depth = width // DEPTH, depth // DEPTH
-    pitch, sums_pitch = hidden + _PADDING[0], width + _PADDING[1]
-    sums_begin = rows * pitch
-    biases_begin = sums_begin + warps * rows * sums_pitch
-    zero = np.float32(0)
+    gates, hidden, _, units, _ = layout
+    depth, of_width = hidden // layout.warps, gates * units // DEPTH
 
-    @cuda_kernel
-    def persistent_forward(
-        starts, lengths, order, sizes, reverse, initial, projected, given, weight, bias, vectors, kept, y, arrived
-    ):
-        """`sizes` has the number of sequences of each step, and `arrived` a counter of zero for each group."""
-        bits, numbers = cuda.shared.array(0, int32), cuda.shared.array(0, float32)
-        thread = cuda.threadIdx.x
-        warp, r8, q = thread >> 5, (thread & 31) >> 2, thread & 3
-        of_direction = cuda.gridDim.x // len(reverse)
-        groups, d = of_direction // blocks, cuda.blockIdx.x // of_direction
-        group, first_unit = cuda.blockIdx.x % of_direction // blocks, cuda.blockIdx.x % blocks * units
-        counter = (d * groups + group) * _LINE
-        weights, of_weights = cuda.local.array(registers, int32), weight[d]
-        for s in range(of_depth):
+    @body
+    def load_weights(of_weights, first_unit, warp, r8, q, weights):
+        for s in range(depth // DEPTH):
             for m in range(of_width):
                 for e in range(2):
                     to, k = ((s * of_width + m) * 2 + e) * 4, warp * depth + s * DEPTH + q * 4 + e * 2
@@ -155,6 +132,75 @@ def forward_kernel(cell, layout):
                     weights[to], weights[to + 1] = to_tf32(of_weights[uint32(low)]), to_tf32(of_weights[uint32(high)])
                     weights[to + 2] = to_tf32(of_weights[uint32(low + 1)])
                     weights[to + 3] = to_tf32(of_weights[uint32(high + 1)])
+
+    return load_weights
+
+
+def _multiply_of(layout):
+    """Return a body that multiplies the rows in shared memory by a thread's weights, and leaves its sums there."""
+    from varlen_rnn.runtime.cuda_intrinsics import load_four, multiply_tf32
+
+    (gates, hidden, _, units, tiles), rows = layout, layout.rows
+    width, depth = gates * units, hidden // layout.warps
+    of_width, pitch, sums_pitch = width // DEPTH, hidden + _PADDING[0], width + _PADDING[1]
+    sums_begin, zero = rows * pitch, np.float32(0)
+
+    @body
+    def multiply(bits, numbers, weights, warp, r8, q, sums):
+        for n in range(tiles):
+            for m in range(of_width):
+                for e in range(4):
+                    sums[n, m, e] = zero
+        for s in range(depth // DEPTH):
+            for n in range(tiles):
+                at = (n * TILE + r8) * pitch + warp * depth + s * DEPTH + q * 4
+                h0, h1, h2, h3 = load_four(bits, uint32(at))
+                for m in range(of_width):
+                    w, c = (s * of_width + m) * 8, sums[n, m]
+                    w0, w1, w2, w3 = weights[w], weights[w + 1], weights[w + 2], weights[w + 3]
+                    c0, c1, c2, c3 = multiply_tf32(w0, w1, w2, w3, h0, h1, c[0], c[1], c[2], c[3])
+                    w0, w1, w2, w3 = weights[w + 4], weights[w + 5], weights[w + 6], weights[w + 7]
+                    c[0], c[1], c[2], c[3] = multiply_tf32(w0, w1, w2, w3, h2, h3, c0, c1, c2, c3)
+        for n in range(tiles):
+            for m in range(of_width):
+                at = sums_begin + (warp * rows + n * TILE + 2 * q) * sums_pitch + m * DEPTH + r8
+                numbers[uint32(at)], numbers[uint32(at + sums_pitch)] = sums[n, m, 0], sums[n, m, 1]
+                numbers[uint32(at + TILE)] = sums[n, m, 2]
+                numbers[uint32(at + sums_pitch + TILE)] = sums[n, m, 3]
+
+    return multiply
+
+
+@functools.cache
+def forward_kernel(cell, layout):
+    """Return the kernel that runs all steps of all directions; blocks of a direction follow one another."""
+    from varlen_rnn.runtime.cuda_intrinsics import add_release, load_acquire, to_tf32
+
+    (phase,), num_slots, num_states = cell.phases, len(cell.slots), len(cell.states)
+    step, states, (first_slot, end) = phase.step, states_before(cell), phase.kept
+    num_rows, take_rows, take_vectors = len(cell.row_inputs), take(len(cell.row_inputs)), take(len(cell.vectors))
+    take_x, take_h = take(len(cell.x_gates)), take(phase.gates)
+    put_slots, put_others = put(end - first_slot), put(num_states - 1)
+    load_weights, multiply = _load_weights_of(layout), _multiply_of(layout)
+    gates, hidden, threads, units, tiles = layout
+    rows, blocks, warps, width, registers = layout.rows, layout.blocks, layout.warps, gates * units, layout.registers
+    of_width, pitch, sums_pitch = width // DEPTH, hidden + _PADDING[0], width + _PADDING[1]
+    sums_begin = rows * pitch
+    biases_begin = sums_begin + warps * rows * sums_pitch
+
+    @cuda_kernel
+    def persistent_forward(ranks, sizes, layer, weight, bias, arrived):
+        """`sizes` has the number of sequences of each step, and `arrived` a counter of zero for each group."""
+        initial, projected, given, vectors, kept, y = layer
+        bits, numbers = cuda.shared.array(0, int32), cuda.shared.array(0, float32)
+        thread = cuda.threadIdx.x
+        warp, r8, q = thread >> 5, (thread & 31) >> 2, thread & 3
+        of_direction = cuda.gridDim.x // len(weight)
+        groups, d = of_direction // blocks, cuda.blockIdx.x // of_direction
+        group, first_unit = cuda.blockIdx.x % of_direction // blocks, cuda.blockIdx.x % blocks * units
+        counter = (d * groups + group) * _LINE
+        weights = cuda.local.array(registers, int32)
+        load_weights(weight[d], first_unit, warp, r8, q, weights)
         for m in range(thread, width, threads):
             numbers[biases_begin + m] = bias[d][m // units * hidden + first_unit + m % units]
         sums, totals = cuda.local.array((tiles, of_width, 4), float32), cuda.local.array(gates, float32)
@@ -169,42 +215,22 @@ def forward_kernel(cell, layout):
                 cuda.syncthreads()
                 for place in range(min(rows, alive - j)):
                     r = group + groups * (j + place)
-                    row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+                    row_before = row_of(ranks, d, r, t - 1)
                     for k in range(thread, hidden, threads):
-                        value = y[row_before, d * hidden + k] if t > 0 else initial[0, d, order[r], k]
+                        value = y[row_before, d * hidden + k] if t > 0 else initial[0, d, ranks[2][r], k]
                         bits[uint32(place * pitch + k)] = to_tf32(value)
                 cuda.syncthreads()
-                for n in range(tiles):
-                    for m in range(of_width):
-                        for e in range(4):
-                            sums[n, m, e] = zero
-                for s in range(of_depth):
-                    for n in range(tiles):
-                        at = (n * TILE + r8) * pitch + warp * depth + s * DEPTH + q * 4
-                        h0, h1, h2, h3 = load_four(bits, uint32(at))
-                        for m in range(of_width):
-                            w, c = (s * of_width + m) * 8, sums[n, m]
-                            w0, w1, w2, w3 = weights[w], weights[w + 1], weights[w + 2], weights[w + 3]
-                            c0, c1, c2, c3 = multiply_tf32(w0, w1, w2, w3, h0, h1, c[0], c[1], c[2], c[3])
-                            w0, w1, w2, w3 = weights[w + 4], weights[w + 5], weights[w + 6], weights[w + 7]
-                            c[0], c[1], c[2], c[3] = multiply_tf32(w0, w1, w2, w3, h2, h3, c0, c1, c2, c3)
-                for n in range(tiles):
-                    for m in range(of_width):
-                        at = sums_begin + (warp * rows + n * TILE + 2 * q) * sums_pitch + m * DEPTH + r8
-                        numbers[uint32(at)], numbers[uint32(at + sums_pitch)] = sums[n, m, 0], sums[n, m, 1]
-                        numbers[uint32(at + TILE)] = sums[n, m, 2]
-                        numbers[uint32(at + sums_pitch + TILE)] = sums[n, m, 3]
+                multiply(bits, numbers, weights, warp, r8, q, sums)
                 cuda.syncthreads()
                 place, own = thread // units, thread % units
                 if place < rows and j + place < alive:
                     r, unit = group + groups * (j + place), first_unit + own
-                    row = row_of(starts, lengths, r, t, reverse[d])
-                    row_before = row_of(starts, lengths, r, t - 1, reverse[d])
+                    row, row_before = row_of(ranks, d, r, t), row_of(ranks, d, r, t - 1)
                     for e in range(gates):
                         totals[e] = numbers[uint32(biases_begin + e * units + own)]
                         for w in range(warps):
                             totals[e] += numbers[uint32(sums_begin + (w * rows + place) * sums_pitch + e * units + own)]
-                    prev = states(initial, order[r], d, y, hidden, kept[d], row_before, t, unit)
+                    prev = states(initial, ranks[2][r], d, y, hidden, kept[d], row_before, t, unit)
                     x = take_x(projected[d, row], unit, hidden)
                     of_rows = take_rows(given[d][row if num_rows else 0], unit, hidden)
                     v = take_vectors(vectors[d][:, unit], 0, 1) + of_rows
@@ -219,25 +245,23 @@ def forward_kernel(cell, layout):
     return persistent_forward
 
 
-def fits(cell, shape, plan, directions, like):
+def fits(call):
     """Return whether a layer runs in one launch: the user said tf32, and the GPU has room for all blocks at once."""
-    if get_float32_matmul_precision() != "tf32" or like.dtype != np.float32 or shape.projects or not plan.max_seq_len:
+    if get_float32_matmul_precision() != "tf32" or call.x.dtype != np.float32 or call.shape.projects:
         return False
-    layout = Layout.of(cell, shape.hidden)
-    return layout is not None and layout.groups(directions, cuda.driver.limits, plan.num_sequences) > 0
+    layout, count = Layout.of(call.cell, call.shape.hidden), call.plan.num_sequences
+    if not call.plan.max_seq_len or layout is None:
+        return False
+    return layout.groups(len(call.directions), cuda.driver.limits, count) > 0
 
 
-def run_steps(cell, of, directions, shape, projected, initial, kept, y):
+def run_steps(call, ranks, sizes, initial, projected, kept, y):
     """Twin of `recurrence.cuda.run_steps` in one launch."""
-    layout, count = Layout.of(cell, shape.hidden), len(directions)
-    groups = layout.groups(count, cuda.driver.limits, of.sizes[0])
+    layout, count, directions = Layout.of(call.cell, call.shape.hidden), len(call.directions), call.directions
+    groups = layout.groups(count, cuda.driver.limits, sizes[0])
     weight = tuple(array.reshape(-1) for array in weights_of(directions, "weight_hh"))
-    bias = weights_of(directions, "bias_hh")
-    vectors = weights_of(directions, "vectors", zeros((0, shape.hidden), y))
-    given = weights_of(directions, "rows", zeros((1, 0), y))
-    arrived, sizes = zeros((count * groups * _LINE,), y, np.dtype(np.int32)), beside(np.array(of.sizes), y)
-    plan = of.starts, of.lengths, of.order, sizes, of.reverse
-    arguments = *plan, initial, projected, given, weight, bias, vectors, kept, y, arrived
-    blocks = count * groups * layout.blocks
-    kernel, options = forward_kernel(cell, layout), {"shared": layout.shared, "together": True}
-    cuda.driver.launch(kernel, blocks, layout.threads, *arguments, **options)
+    arrived = zeros((count * groups * _LINE,), y, np.dtype(np.int32))
+    layer = initial, projected, *given_of(call, y), kept, y
+    arguments = ranks, beside(np.array(sizes), y), layer, weight, weights_of(directions, "bias_hh"), arrived
+    kernel, options = forward_kernel(call.cell, layout), {"shared": layout.shared, "together": True}
+    cuda.driver.launch(kernel, count * groups * layout.blocks, layout.threads, *arguments, **options)

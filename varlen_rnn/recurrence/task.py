@@ -1,26 +1,28 @@
-"""The records of the recurrence: the weights of a direction, a task (that direction over a batch), its gradients."""
+"""The records of the recurrence: a layer over a batch, one direction of it, and what its gradient reads.
 
-from typing import Any, NamedTuple
+A record's docstring has a line for each field, with its shape if it is an array.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from varlen_rnn.runtime.device import zeros
+
+Pointer: TypeAlias = Any  # an address of numbers, in compiled code
 
 
 class Direction(NamedTuple):
     """The weights of one direction of a layer, in PyTorch's shapes: the rows of gate 0, then the rows of gate 1, ...
 
-    Attributes
-    ----------
-    weight_ih : (x_gates * hidden, input)
-    weight_hh : (h_gates * hidden, outputs)
-    bias_ih : (x_gates * hidden,)
-    bias_hh : (h_gates * hidden,)
-    weight_hr : (outputs, hidden), or None
-        The projection of the outputs; without it, they are the hidden units.
-    vectors : (number of vectors, hidden), or None
-        The cell's parameters with one number per unit; None if it has none.
-    rows : (rows, number of inputs * hidden), or None
-        The row inputs that are not projected; None if the cell has none.  They are no weight, but like a weight they
-        belong to one direction.
+    weight_ih: (x_gates * hidden, input)
+    weight_hh: (h_gates * hidden, outputs)
+    bias_ih: (x_gates * hidden,)
+    bias_hh: (h_gates * hidden,)
+    weight_hr: (outputs, hidden); None if outputs are the hidden units, without a projection
+    vectors: (vectors, hidden), the cell's parameters with one number per unit; None if it has none
+    rows: (rows, inputs * hidden), the row inputs that are not projected, which like weights belong to one direction;
+        None if the cell has none
     """
 
     weight_ih: np.ndarray
@@ -43,31 +45,67 @@ def weights_of(directions, name, otherwise=None):
     return (otherwise,) * len(found) if found[0] is None else found
 
 
-class Task(NamedTuple):
-    """One direction of a layer over a batch, for both loops, on any device.
+class Call(NamedTuple):
+    """A layer over a batch, as both engines take it: the arguments of `layer.forward`, and the layer's Shape."""
 
-    Attributes
-    ----------
-    x : (rows, input)
-    weights : Direction
-    initial : (states, sequences, hidden), in the caller's order
-    begins : bool
-        Whether `initial` was given; otherwise it is zeros.
-    outputs : int
-        Units of an output: hidden units, or units of the projection.
-    y : (rows, columns)
-        The outputs; this direction writes from `column` on.
-    column : int
-    kept : (rows, columns of the cell * hidden or more)
-        The saved columns of each row; the backward loop overwrites the slots.  Inference has no rows here.
-    given : (rows, number of inputs * hidden)
-        The row inputs that are not projected; no rows if there are none.
-    bound : float
-        The largest absolute value of a projected output.
+    cell: Any
+    x: Any
+    directions: list
+    initial: Any
+    plan: Any
+    reverse: tuple
+    shape: Any
+
+    @property
+    def sizes(self):
+        """The states, sequences and units of one direction's states."""
+        return len(self.cell.states), self.plan.num_sequences, self.shape.hidden
+
+
+def given_of(call, like):
+    """Return the row inputs and the vectors of all directions, as CUDA kernels take them."""
+    vectors = weights_of(call.directions, "vectors", zeros((0, call.shape.hidden), like))
+    return weights_of(call.directions, "rows", zeros((1, 0), like)), vectors
+
+
+class Saved(NamedTuple):
+    """What a forward pass saved for the gradient, as `layer.forward` returns it."""
+
+    y: Any
+    kept: list
+
+
+class Arriving(NamedTuple):
+    """The gradients that arrive at a layer.
+
+    d_y: (rows, directions * outputs)
+    d_last: (states, directions, sequences, hidden)
+    d_others: (rows, (states - 1) * hidden) for each direction, of the states after the first at every row; None if none
+        arrived
+    """
+
+    d_y: Any
+    d_last: Any
+    d_others: Any = None
+
+
+class Task(NamedTuple):
+    """One direction of a layer over a batch, for both loops.
+
+    x: (rows, input)
+    weights: a Direction without row inputs
+    initial: (states, sequences, hidden), in the caller's order
+    begins: whether `initial` was given; otherwise it is zeros
+    outputs: units of an output, which are hidden units or units of the projection
+    y: (rows, columns), the outputs; this direction writes from `column` on
+    kept: (rows, columns of the cell * hidden or more), the saved columns, whose slots the backward loop overwrites; no
+        rows in inference
+    given: (rows, inputs * hidden), the row inputs that are not projected; no rows if there are none
+    bound: the largest absolute value of a projected output
     """
 
     x: Any
-    weights: Direction
+    weights: Any
     initial: Any
     begins: bool
     outputs: int
@@ -81,18 +119,12 @@ class Task(NamedTuple):
 class Gradients(NamedTuple):
     """The gradients that the backward loop reads and writes, besides the slots of a task.
 
-    Attributes
-    ----------
-    d_y : (rows, columns)
-        The gradient of the outputs; columns as in the `y` of the task.
-    d_others : (rows, (states - 1) * hidden), or None
-        The gradient of the states after the first, at every row; None if none arrived.
-    d_last : (states, sequences, hidden), in the caller's order
-        The gradient of the last states.
-    d_initial : as `d_last`
-        The gradient of the initial states; the loop writes it.
-    d_vectors : (vectors of the cell, sequences, hidden)
-        The gradient of the cell's vectors, for each sequence, in the order of phases; the loop writes it.
+    d_y: (rows, columns), of the outputs; columns as in the `y` of the task
+    d_others: (rows, (states - 1) * hidden), of the states after the first at every row; no rows if none arrived
+    d_last: (states, sequences, hidden), of the last states, in the caller's order
+    d_initial: as `d_last`, of the initial states; the loop writes it
+    d_vectors: (vectors of the cell, sequences, hidden), of the cell's vectors for each sequence, in the order of
+        phases; the loop writes it
     """
 
     d_y: Any

@@ -50,8 +50,9 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
     d_states = stacked([d_last[number] for number in lowered.states])[:, None]
     # The first backward pass overwrites the saved columns, so a second pass over the same run computes them again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
+    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_states)
     d_x, (d,), d_initial = recurrence.backward(
-        lowered.cell, x, [run.direction], run.initial, plan, y, kept, d_y, d_states, need_x=need_x
+        lowered.cell, x, [run.direction], run.initial, plan, saved, arriving, need_x=need_x
     )
     totals, hidden = [zeros(value.shape, value) for value in captured], d_states.shape[-1]
     for products, d_weight, d_bias in ((lowered.of_x, d.weight_ih, d.bias_ih), (lowered.of_h, d.weight_hh, d.bias_hh)):

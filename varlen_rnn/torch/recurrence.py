@@ -88,9 +88,9 @@ class _Recurrence(torch.autograd.Function):
         d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
         d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
         first = 1 + len(step.cell.states)
-        outputs = _rows(_array(y)), kept, _rows(d_y), d_last
+        saved, arriving = recurrence.Saved(_rows(_array(y)), kept), recurrence.Arriving(_rows(d_y), d_last)
         d_x, d_directions, d_initial = recurrence.backward(
-            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), *outputs,
+            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), saved, arriving,
             need_x=needs[0], need_weights=any(needs[first:]), reverse=step.reverse,
         )  # fmt: skip
         d_x = None if d_x is None else d_x.reshape(*arrays.axes, d_x.shape[1])

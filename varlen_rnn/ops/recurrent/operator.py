@@ -382,10 +382,11 @@ def recurrent_grad(
     wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
     if every is None:
         _check_kept(x, kept, kept_numbers(cell, layer))
+        saved = recurrence.Saved(as_operand(y.data), slots)
+        arriving = recurrence.Arriving(d_y, d_last, _d_others(layer, d_others))
         d_x, d_weights, d_initial = recurrence.backward(
-            cell, operands, weights, initial, plan, as_operand(y.data), slots, d_y, d_last,
-            d_others=_d_others(layer, d_others), **wanted,
-        )  # fmt: skip
+            cell, operands, weights, initial, plan, saved, arriving, **wanted
+        )
     else:
         d_x, d_weights, d_initial = recompute.backward(
             cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted

@@ -147,9 +147,10 @@ def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weig
         part, weights = rows_at(x, chunk.rows), [direction]
         y, _, kept = recurrence.forward(cell, part, weights, begin, chunk.plan, True, (backward,))
         d_end = contiguous(d_states[:, None, : chunk.alive])
+        saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(rows_at(d_y, chunk.rows), d_end)
         d_part, d_weights, d_begin = recurrence.backward(
-            cell, part, weights, begin, chunk.plan, y, kept, rows_at(d_y, chunk.rows), d_end, need_x=d_x is not None,
-            need_weights=need_weights, reverse=(backward,),
+            cell, part, weights, begin, chunk.plan, saved, arriving, need_x=d_x is not None, need_weights=need_weights,
+            reverse=(backward,),
         )  # fmt: skip
         copy_into(d_states[:, : chunk.alive], d_begin[:, 0])
         if d_x is not None:
