@@ -33,18 +33,10 @@ class WithoutCode(OnHost):
 def arguments():
     """Return the arguments of an LSTM's forward step in two directions, as `recurrence.cuda.run_steps` has them."""
     floats, both = lambda *shape: to_device(np.ones(shape, np.float32)), lambda array: (array, array)
-    plan = *(to_device(np.ones(4, np.int64)) for _ in range(3)), (True, False)
-    operands = (
-        both(floats(9, 32)),
-        both(floats(1, 1)),
-        both(floats(8, 32)),
-        both(floats(32)),
-        both(floats(1, 8)),
-        0,
-        8,
-        0,
-    )
-    return 0, 0, *plan, floats(2, 2, 4, 8), *operands, floats(2, 1, 4, 8), both(floats(9, 40)), -1, floats(9, 16), 8
+    ranks = *(to_device(np.ones(4, np.int64)) for _ in range(3)), (True, False)
+    of_rows = both(floats(9, 32)), both(floats(1, 1)), both(floats(1, 8)), both(floats(9, 40))
+    layer, product = (floats(2, 2, 4, 8), *of_rows, floats(9, 16), 8), (both(floats(8, 32)), both(floats(32)), 0, 8, 0)
+    return 0, 0, ranks, layer, product, floats(2, 1, 4, 8), -1
 
 
 def microseconds(function):
