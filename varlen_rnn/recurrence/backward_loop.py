@@ -8,7 +8,7 @@ The equations run on blocks of a few rows and several panels of units, because t
 which delivers neighbours of a row sooner than other rows.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from varlen_rnn.products.packing import Weight, no_weight, pack
 from varlen_rnn.products.row_sums import add_up
@@ -44,7 +44,7 @@ from varlen_rnn.recurrence.sharing import (
     share_of,
     units_of,
 )
-from varlen_rnn.recurrence.task import Direction, Gradients, Task
+from varlen_rnn.recurrence.task import Direction, Gradients, Pointer, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
@@ -54,67 +54,48 @@ SUMMED_STEPS = 48  # steps over which the gradients of vectors are added up befo
 class _Layer(NamedTuple):
     """The arrays of a task and of its Gradients, as addresses, and their strides from row to row in elements.
 
-    Attributes
-    ----------
-    hidden, outputs : int
-        Hidden units, and units of an output.
-    kept, kept_stride : pointer and int
-        The saved columns.
-    y, y_stride : pointer and int
-        The outputs, from this direction's first column on; `d_y` has the same stride.
-    initial : pointer
-        The initial states, [state][sequence][unit], in the caller's order.
-    state_size : int
-        Elements of one state of all sequences.
-    d_y, d_last : pointer
-        The gradients of the outputs, and of the last states.
-    d_others, others : pointer and int
-        The gradients of the states after the first at every row, and the number of these states; 0 if none arrived.
-    d_initial, d_vectors : pointer
-        The gradients that the loop writes.
-    rows : pointer
-        The row inputs that are not projected.
-    bound : float
-        The largest absolute value of a projected output.
+    hidden, outputs: hidden units, and units of an output
+    kept, kept_stride: the saved columns
+    y, y_stride: the outputs, from this direction's first column on; `d_y` has the same stride
+    initial: the initial states, [state][sequence][unit], in the caller's order
+    state_size: elements of one state of all sequences
+    d_y, d_last: the gradients of the outputs, and of the last states
+    d_others, others: the gradients of the states after the first at every row, and the number of these states; 0 if
+        none arrived
+    d_initial, d_vectors: the gradients that the loop writes
+    rows: the row inputs that are not projected
+    bound: the largest absolute value of a projected output
     """
 
     hidden: int
     outputs: int
-    kept: Any
+    kept: Pointer
     kept_stride: int
-    y: Any
+    y: Pointer
     y_stride: int
-    initial: Any
+    initial: Pointer
     state_size: int
-    d_y: Any
-    d_others: Any
+    d_y: Pointer
+    d_others: Pointer
     others: int
-    d_last: Any
-    d_initial: Any
-    d_vectors: Any
-    rows: Any
+    d_last: Pointer
+    d_initial: Pointer
+    d_vectors: Pointer
+    rows: Pointer
     bound: float
 
 
 class _Units(NamedTuple):
     """The hidden units that a thread owns.
 
-    Attributes
-    ----------
-    first_block, end_block, num_blocks : int
-        Its range of blocks of units (a block is as wide as a panel), and the number of all blocks.
-    first, count : int
-        Its first unit, and the number of its units.
-    run : int
-        Units that the equations process together.
-    width : int
-        Units of a panel.
-    row : int
-        Elements of a carried row.
-    panels : pointer
-        All packed weights.
-    vectors : pointer
-        The vectors of the cell, `vector_step` elements apart.
+    first_block, end_block, num_blocks: its range of blocks of units (a block is as wide as a panel), and the number
+        of all blocks
+    first, count: its first unit, and the number of its units
+    run: units that the equations process together
+    width: units of a panel
+    row: elements of a carried row
+    panels: all packed weights
+    vectors: the vectors of the cell, `vector_step` elements apart
     """
 
     first_block: int
@@ -125,34 +106,28 @@ class _Units(NamedTuple):
     run: int
     width: int
     row: int
-    panels: Any
-    vectors: Any
+    panels: Pointer
+    vectors: Pointer
     vector_step: int
 
 
 class _Scratch(NamedTuple):
     """Working memory of one thread: planes [row][unit] of saved columns, previous states, carried gradients.
 
-    Attributes
-    ----------
-    planes : pointer
-        The first plane.  Previous states begin `previous` elements after it, carried gradients `carry` elements.
-    plane : int
-        Elements of a plane.
-    rows, gates, carried : pointer
-        One offset per sequence: of its row at this step, its saved columns, and its carry.
-    later : pointer
-        Offsets of rows that tiles prefetch for later steps.
+    planes: The first plane.  Previous states begin `previous` elements after it, carried gradients `carry` elements.
+    plane: elements of a plane
+    rows, gates, carried: one offset per sequence: of its row at this step, its saved columns, and its carry
+    later: offsets of rows that tiles prefetch for later steps
     """
 
-    planes: Any
+    planes: Pointer
     previous: int
     carry: int
     plane: int
-    rows: Any
-    gates: Any
-    carried: Any
-    later: Any
+    rows: Pointer
+    gates: Pointer
+    carried: Pointer
+    later: Pointer
 
 
 class _Block(NamedTuple):

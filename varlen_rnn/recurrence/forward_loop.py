@@ -27,6 +27,7 @@ from varlen_rnn.recurrence.norms import copy_planes, normalise
 from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
+    Share,
     Work,
     blocks_to_pack,
     group_of,
@@ -35,72 +36,52 @@ from varlen_rnn.recurrence.sharing import (
     share_of,
     units_of,
 )
-from varlen_rnn.recurrence.task import Direction, Task
+from varlen_rnn.recurrence.task import Direction, Pointer, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
 class _Layer(NamedTuple):
     """The arrays of a task, as addresses, and their strides from row to row in elements.
 
-    Attributes
-    ----------
-    hidden, outputs : int
-        Hidden units, and units of an output.
-    x, x_depth : pointer and int
-        The inputs, and the features of a row.
-    initial, last : pointer
-        Initial and last states, [state][sequence][unit], in the caller's order.
-    state_size : int
-        Elements of one state of all sequences.
-    begins : bool
-        Whether initial states were given; otherwise they are zeros.
-    y, y_stride : pointer and int
-        The outputs, from this direction's first column on.
-    kept, kept_stride : pointer and int
-        The saved columns.
-    keep, non_temporal : bool
-        Whether to save columns, and whether to write them past the caches.
-    rows : pointer
-        The row inputs that are not projected.
-    bound : float
-        The largest absolute value of a projected output.
+    hidden, outputs: hidden units, and units of an output
+    x, x_depth: the inputs, and the features of a row
+    initial, last: initial and last states, [state][sequence][unit], in the caller's order
+    state_size: elements of one state of all sequences
+    begins: whether initial states were given; otherwise they are zeros
+    y, y_stride: the outputs, from this direction's first column on
+    kept, kept_stride: the saved columns
+    keep, non_temporal: whether to save columns, and whether to write them past the caches
+    rows: the row inputs that are not projected
+    bound: the largest absolute value of a projected output
     """
 
     hidden: int
     outputs: int
-    x: Any
+    x: Pointer
     x_depth: int
-    initial: Any
-    last: Any
+    initial: Pointer
+    last: Pointer
     state_size: int
     begins: bool
-    y: Any
+    y: Pointer
     y_stride: int
-    kept: Any
+    kept: Pointer
     kept_stride: int
     keep: bool
     non_temporal: bool
-    rows: Any
+    rows: Pointer
     bound: float
 
 
 class _Units(NamedTuple):
     """The hidden units that a thread owns, in blocks as wide as a panel.
 
-    Attributes
-    ----------
-    first, end : int
-        The thread's range of blocks.
-    count : int
-        The number of all blocks.
-    width : int
-        Units of a panel.
-    output_step : int
-        Elements from one output to the next in the carry.
-    panels : pointer
-        All packed weights.
-    vectors : pointer
-        The vectors of the cell, `vector_step` elements apart.
+    first, end: the thread's range of blocks
+    count: the number of all blocks
+    width: units of a panel
+    output_step: elements from one output to the next in the carry
+    panels: all packed weights
+    vectors: the vectors of the cell, `vector_step` elements apart
     """
 
     first: int
@@ -108,136 +89,103 @@ class _Units(NamedTuple):
     count: int
     width: int
     output_step: int
-    panels: Any
-    vectors: Any
+    panels: Pointer
+    vectors: Pointer
     vector_step: int
 
 
 class _Scratch(NamedTuple):
     """Working memory of one thread.
 
-    Attributes
-    ----------
-    planes : pointer
-        Planes [row][unit]: first products; from element `previous` on, previous states; from `results` on, results.
-    plane : int
-        Elements of a plane.
-    projected, given, passed : pointer
-        Planes of projected inputs, of inputs that are not projected, and of values passed between phases.
-    rows, x_rows : pointer
-        The rows whose inputs are projected, and their offsets in `x`.
-    sums, no_offsets, h_rows : pointer
-        Lists of offsets, one per row: of the row in a plane; zeros; of the operand of its recurrent products.
+    planes: planes [row][unit]: first products; from element `previous` on, previous states; from `results` on,
+        results
+    plane: elements of a plane
+    projected, given, passed: planes of projected inputs, of inputs that are not projected, and of values passed
+        between phases
+    rows, x_rows: the rows whose inputs are projected, and their offsets in `x`
+    sums, no_offsets, h_rows: lists of offsets, one per row: of the row in a plane; zeros; of the operand of its
+        recurrent products
     """
 
-    planes: Any
+    planes: Pointer
     previous: int
     results: int
     plane: int
-    projected: Any
-    given: Any
-    passed: Any
-    rows: Any
-    x_rows: Any
-    sums: Any
-    no_offsets: Any
-    h_rows: Any
+    projected: Pointer
+    given: Pointer
+    passed: Pointer
+    rows: Pointer
+    x_rows: Pointer
+    sums: Pointer
+    no_offsets: Pointer
+    h_rows: Pointer
 
 
 class _Carry(NamedTuple):
     """Values that a group carries from step to step.
 
-    Attributes
-    ----------
-    outputs : pointer
-        The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`, because
-        the distances between rows depend on the caller's lengths there.  At worst, all rows share one set of a cache.
-    output_step, output_plane : int
-        Elements from an output to the next, and from an even step's outputs to the odd ones.
-    operands : pointer
-        The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
-    states : pointer
-        The states after the first: [state][unit block][rank][unit].
-    state_plane : int
-        Elements of one state.
+    outputs: The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`,
+        because the distances between rows depend on the caller's lengths there.  At worst, all rows share one set of
+        a cache.
+    output_step, output_plane: elements from an output to the next, and from an even step's outputs to the odd ones
+    operands: The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
+    states: the states after the first: [state][unit block][rank][unit]
+    state_plane: elements of one state
     """
 
-    outputs: Any
+    outputs: Pointer
     output_step: int
     output_plane: int
-    operands: Any
-    states: Any
+    operands: Pointer
+    states: Pointer
     state_plane: int
 
 
 class _Block(NamedTuple):
     """Some sequences of a group at one step.
 
-    Attributes
-    ----------
-    t : int
-        The step.
-    first, count : int
-        The first rank in the group, and how many sequences there are.
-    at_x : int
-        The position of their first row among the rows that were projected together.
-    rows : pointer
-        The row of each sequence.
-    before, now, operands : pointers into the carry
-        The sequences' outputs of the step before, their outputs of this step, and operands of later phases' products.
+    t: the step
+    first, count: the first rank in the group, and how many sequences there are
+    at_x: the position of their first row among the rows that were projected together
+    rows: the row of each sequence
+    before, now, operands: the sequences' outputs of the step before, their outputs of this step, and operands of
+        later phases' products
     """
 
     t: int
     first: int
     count: int
     at_x: int
-    rows: Any
-    before: Any
-    now: Any
-    operands: Any
+    rows: Pointer
+    before: Pointer
+    now: Pointer
+    operands: Pointer
 
 
 class _Thread(NamedTuple):
-    """Everything that a thread knows before it takes a group.
+    """Everything that a thread knows before it takes a group."""
 
-    Attributes
-    ----------
-    code : ForwardCode
-    sizes : Sizes
-    phases : table of ForwardPhases
-    share : Share
-        The thread's part of the work.
-    layer : _Layer
-    units : _Units
-    scratch : _Scratch
-    """
-
-    code: Any
-    sizes: Any
+    code: ForwardCode
+    sizes: Sizes
     phases: Any
-    share: Any
-    layer: Any
-    units: Any
-    scratch: Any
+    share: Share
+    layer: _Layer
+    units: _Units
+    scratch: _Scratch
 
 
 class _Panel(NamedTuple):
     """The units of one panel, for the sequences of a block.
 
-    Attributes
-    ----------
-    number, unit : int
-        The number of the panel, and its first unit.
-    valid : int
-        How many of its units exist: the last panel may be padded.
-    states : pointer
-        Their states in the carry.
+    number, unit: the number of the panel, and its first unit
+    valid: how many of its units exist: the last panel may be padded
+    states: their states in the carry
     """
 
     number: int
     unit: int
     valid: int
-    states: Any
+    states: Pointer
 
 
 def output_blocks(unit_blocks):

@@ -208,17 +208,11 @@ def _weight_rows(order, hidden):
 class _Places(NamedTuple):
     """Positions of gate gradients in the saved columns of a row, for a shape of layer.
 
-    Attributes
-    ----------
-    of_x : (int, int)
-        The range of the gradients of projected inputs.
-    of_phases : list of (int, int)
-        The range of the gradients of each phase's products.
-    x_rows, rows, all_rows : arrays of int
-        The weight's row for each column of gradients: for projected inputs, for each phase's products, and for all
-        phases in one array.  An array is empty if row k belongs to column k for all k.
-    num_slots, kept : int
-        The numbers of a row that are slots, and all numbers that a row saves.
+    of_x: (int, int), the range of the gradients of projected inputs
+    of_phases: list of (int, int), the range of the gradients of each phase's products
+    x_rows, rows, all_rows: The weight's row for each column of gradients: for projected inputs, for each phase's
+        products, and for all phases in one array.  An array is empty if row k belongs to column k for all k.
+    num_slots, kept: the numbers of a row that are slots, and all numbers that a row saves
     """
 
     of_x: tuple

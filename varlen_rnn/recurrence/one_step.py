@@ -40,12 +40,8 @@ class _Memory(NamedTuple):
 class _Products(NamedTuple):
     """The memory of the products of a gradient, for one call at a time.
 
-    Attributes
-    ----------
-    panels, counters : arrays
-        Of the product with the weights of the inputs.
-    cut, numbers, totals, integers : tuple and arrays
-        Of the row products: see `row_products_cpu`.
+    panels, counters: of the product with the weights of the inputs
+    cut, numbers, totals, integers: of the row products: see `row_products_cpu`
     """
 
     panels: np.ndarray

@@ -66,12 +66,8 @@ class FewSequences:
 class Memory(NamedTuple):
     """The memory of `Packed.run_few`, for one call at a time.
 
-    Attributes
-    ----------
-    batch, work : tuple
-        A `Batch` and a `Work` as plain tuples.
-    integers : array
-        The integers of the work, which each call writes anew.
+    batch, work: a `Batch` and a `Work` as plain tuples
+    integers: the integers of the work, which each call writes anew
     """
 
     batch: tuple

@@ -36,12 +36,8 @@ _LINE = 32  # counters are a cache line apart
 class Layout(NamedTuple):
     """How the units of a layer are divided among blocks.
 
-    Attributes
-    ----------
-    gates, hidden : int
-        Recurrent products of the cell, and units of the layer.
-    threads, units, tiles : int
-        Of a block; tiles are rows of the batch that it multiplies at a time.
+    gates, hidden: recurrent products of the cell, and units of the layer
+    threads, units, tiles: of a block; tiles are rows of the batch that it multiplies at a time
     """
 
     gates: int

@@ -41,30 +41,17 @@ class BackwardCode(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of a cell, as both loops read them.  A column is `hidden` numbers of a saved row.
 
-    Attributes
-    ----------
-    x_gates : int
-        Gates with a projected input.
-    gates, phase_slots : int
-        The most recurrent products of a phase, and the most slots that a phase saves.
-    states : int
-        The states of a step, the output among them.
-    slots : int
-        Saved columns that the backward loop replaces by gradients.
-    passes, norms : int
-        Values that phases pass on to later phases, and how many of these are normalised.
-    carried : int
-        Gradients that the backward loop carries from phase to phase.
-    kept : int
-        All saved columns, except the columns of a projection.
-    phases : int
-        Phases, the projection among them.
-    reads_output : bool
-        Whether the equations read the output of the step before.
-    rows, vectors : int
-        Row inputs that are not projected, and parameters with one number per unit.
-    products : int
-        Recurrent products of all phases.
+    x_gates: gates with a projected input
+    gates, phase_slots: the most recurrent products of a phase, and the most slots that a phase saves
+    states: the states of a step, the output among them
+    slots: saved columns that the backward loop replaces by gradients
+    passes, norms: values that phases pass on to later phases, and how many of these are normalised
+    carried: gradients that the backward loop carries from phase to phase
+    kept: all saved columns, except the columns of a projection
+    phases: phases, the projection among them
+    reads_output: whether the equations read the output of the step before
+    rows, vectors: row inputs that are not projected, and parameters with one number per unit
+    products: recurrent products of all phases
     """
 
     x_gates: int
@@ -86,26 +73,16 @@ class Sizes(NamedTuple):
 class ForwardPhase(NamedTuple):
     """A phase in the forward loop.
 
-    Attributes
-    ----------
-    equations : int
-        The address of its equations; 0 for a projection.
-    gates : int
-        The gates of its product.
-    first_slot, slots : int
-        The first slot that it saves, and the number of its slots.
-    states : int
-        The states that it returns besides its first result.
-    keeps : int
-        The column that saves its first result as the next product's operand; OUTPUT if the result is the output;
-        NOTHING if no product reads it.
-    depth, units : int
-        The numbers of an operand that its product sums over, and the units of its result.
-    panels, first_row : int
-        Where its packed weights begin, in elements, and the first row of its weight.
-    first_pass, norms, first_norm : int
-        The index of the first value that it passes on; how many of its values are normalised; how many values earlier
-        phases normalise.
+    equations: the address of its equations; 0 for a projection
+    gates: the gates of its product
+    first_slot, slots: the first slot that it saves, and the number of its slots
+    states: the states that it returns besides its first result
+    keeps: the column that saves its first result as the next product's operand; OUTPUT if the result is the output;
+        NOTHING if no product reads it
+    depth, units: the numbers of an operand that its product sums over, and the units of its result
+    panels, first_row: where its packed weights begin, in elements, and the first row of its weight
+    first_pass, norms, first_norm: the index of the first value that it passes on; how many of its values are
+        normalised; how many values earlier phases normalise
     """
 
     equations: int
@@ -126,29 +103,17 @@ class ForwardPhase(NamedTuple):
 class BackwardPhase(NamedTuple):
     """A phase in the backward loop.
 
-    Attributes
-    ----------
-    equations : int
-        The address of its equations; 0 for a projection.
-    first_slot, slots : int
-        Its first slot, and the number of its slots.
-    first_read, num_read : int
-        The first slot that its equations read, and how many they read: its own slots, and slots that earlier phases
-        saved.
-    h_slot : int
-        The column where the gradients of its products begin.
-    depth, units : int
-        The rows and columns of its weight.
-    target : int
-        The carried gradient to which the products with its weight are added.
-    panels, first_row : int
-        Where its packed weights begin, in elements, and the first row of its weight.
-    of_outputs, of_states : int
-        Whether it gets the gradients of outputs, and the gradients of other states at every row.
-    norms, first_norm : int
-        How many of its passed values are normalised, and how many values earlier phases normalise.
-    first_vector, vectors : int
-        The first vector whose gradient it returns, and how many vectors.
+    equations: the address of its equations; 0 for a projection
+    first_slot, slots: its first slot, and the number of its slots
+    first_read, num_read: the first slot that its equations read, and how many they read: its own slots, and slots
+        that earlier phases saved
+    h_slot: the column where the gradients of its products begin
+    depth, units: the rows and columns of its weight
+    target: the carried gradient to which the products with its weight are added
+    panels, first_row: where its packed weights begin, in elements, and the first row of its weight
+    of_outputs, of_states: whether it gets the gradients of outputs, and the gradients of other states at every row
+    norms, first_norm: how many of its passed values are normalised, and how many values earlier phases normalise
+    first_vector, vectors: the first vector whose gradient it returns, and how many vectors
     """
 
     equations: int

@@ -39,28 +39,18 @@ _ALONE = contextlib.nullcontext(True)  # the context of a call without a team
 class Loop(NamedTuple):
     """A loop for a cell and a shape, and the memory that it takes.
 
-    Attributes
-    ----------
-    kernel : callable
-        `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples.
-    cell : tuple
-        The cell as the kernel takes it, in plain tuples: addresses of functions, its Sizes, its table of phases.
-    memory_of : callable
-        `memory_of(own_unit_blocks, sequences)` returns the memory of a thread that owns so many blocks of units, if its
-        groups have at most so many sequences: the number of rows, each of `width` numbers, and of int64 offsets.
-    width : int
-        Units of a panel.
-    unit_blocks : int
-        Panels of hidden units, which the members of a team share.
-    carry_rows : int
-        Rows of `width` numbers that a sequence carries from step to step.
-    panel_rows : int
-        Rows of `width` numbers that the packed weights take.
-    may_meet : bool
-        Whether threads may share the units of a group.
-    meets : bool
-        Whether threads that share the units wait for each other at each step; they need not if the cell has no
-        recurrent product.
+    kernel: `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples
+    cell: the cell as the kernel takes it, in plain tuples: addresses of functions, its Sizes, its table of phases
+    memory_of: `memory_of(own_unit_blocks, sequences)` returns the memory of a thread that owns so many blocks of
+        units, if its groups have at most so many sequences: the number of rows, each of `width` numbers, and of int64
+        offsets
+    width: units of a panel
+    unit_blocks: panels of hidden units, which the members of a team share
+    carry_rows: rows of `width` numbers that a sequence carries from step to step
+    panel_rows: rows of `width` numbers that the packed weights take
+    may_meet: whether threads may share the units of a group
+    meets: whether threads that share the units wait for each other at each step; they need not if the cell has no
+        recurrent product
     """
 
     kernel: Callable

@@ -17,6 +17,7 @@ import numpy as np
 from varlen_rnn.products.packing import Blocks
 from varlen_rnn.products.sync import COUNTER, publish, read, swap
 from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.recurrence.task import Pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 
 PACKING = 8  # lines of `integers` after the lines of groups: two for each of at most four phases
@@ -28,14 +29,9 @@ _TAKEN, _ENDED = -1, -2  # a group's counter instead of its finished steps
 class Batch(NamedTuple):
     """The sequences, group after group; each group begins with its longest sequence.
 
-    Attributes
-    ----------
-    starts, seq_lens : arrays of int64
-        The first row of each sequence, and its rows.
-    order : array of int64
-        The number of each sequence in the caller's order.
-    reverse : bool
-        Whether each sequence runs from its last row to its first.
+    starts, seq_lens: arrays of int64, the first row of each sequence, and its rows
+    order: array of int64, the number of each sequence in the caller's order
+    reverse: whether each sequence runs from its last row to its first
     """
 
     starts: np.ndarray
@@ -47,23 +43,16 @@ class Batch(NamedTuple):
 class Work(NamedTuple):
     """How a batch is cut, and the memory that all threads share.
 
-    Attributes
-    ----------
-    groups, parts : int
-        The number of groups, and of threads that run a group together.
-    turn, block_rows : int
-        Rows of a group that a thread runs before it puts the group back, and rows of a block of the forward loop.
-    carry_rows : int
-        Rows of `numbers` that each sequence needs for values that it carries from step to step.
-    panels : array
-        The packed weights.
-    numbers : array
-        Rows as wide as a panel: first the carried values of each sequence, then the scratch of each shard.
-    integers : array
-        One cache line per group: the counter of its barrier or its finished steps, its first and end among the
+    groups, parts: the number of groups, and of threads that run a group together
+    turn, block_rows: rows of a group that a thread runs before it puts the group back, and rows of a block of the
+        forward loop
+    carry_rows: rows of `numbers` that each sequence needs for values that it carries from step to step
+    panels: the packed weights
+    numbers: rows as wide as a panel: first the carried values of each sequence, then the scratch of each shard
+    integers: One cache line per group: the counter of its barrier or its finished steps, its first and end among the
         sequences, and its rows left.  Then two lines per phase, for the unit blocks taken for packing and packed
-        (`PACKED` or more if all were packed before).  Then the offsets of each shard and an empty line, so that a line
-        that one thread writes at each step is never read by another.
+        (`PACKED` or more if all were packed before).  Then the offsets of each shard and an empty line, so that a
+        line that one thread writes at each step is never read by another.
     """
 
     groups: int
@@ -79,16 +68,10 @@ class Work(NamedTuple):
 class Share(NamedTuple):
     """A thread's view of a Batch and a Work, with addresses instead of arrays.  Other fields are as in these.
 
-    Attributes
-    ----------
-    shard : int
-        The number of the thread in this call.
-    lines : pointer
-        The lines of the groups, and of the packing, in `Work.integers`.
-    carries : pointer
-        The carried values of all sequences; `carry_size` elements for each.
-    numbers, offsets : pointer
-        The thread's own scratch, and its own `num_offsets` offsets.
+    shard: the number of the thread in this call
+    lines: the lines of the groups, and of the packing, in `Work.integers`
+    carries: the carried values of all sequences; `carry_size` elements for each
+    numbers, offsets: the thread's own scratch, and its own `num_offsets` offsets
     """
 
     shard: int
@@ -100,35 +83,29 @@ class Share(NamedTuple):
     seq_lens: Any
     order: Any
     reverse: bool
-    lines: Any
+    lines: Pointer
     panels: Any
-    carries: Any
+    carries: Pointer
     carry_size: int
-    numbers: Any
-    offsets: Any
+    numbers: Pointer
+    offsets: Pointer
     num_offsets: int
 
 
 class Group(NamedTuple):
     """A group of sequences.
 
-    Attributes
-    ----------
-    first, count : int
-        Its first sequence in the Batch, and the number of its sequences.
-    steps : int
-        The steps of its longest sequence.
-    carry : pointer
-        The values that its sequences carry from step to step.
-    line : pointer
-        Its line of integers: see `Work.integers`.
+    first, count: its first sequence in the Batch, and the number of its sequences
+    steps: the steps of its longest sequence
+    carry: the values that its sequences carry from step to step
+    line: its line of integers: see `Work.integers`
     """
 
     first: int
     count: int
     steps: int
-    carry: Any
-    line: Any
+    carry: Pointer
+    line: Pointer
 
 
 @cpu_inlined
