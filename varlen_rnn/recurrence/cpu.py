@@ -10,7 +10,7 @@ import numpy as np
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.row_sums import add_up
 from varlen_rnn.products.vectors import panel_width
-from varlen_rnn.recurrence import backward_loop, forward_loop
+from varlen_rnn.recurrence import backward_loop, forward_loop, forward_memory
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
 from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
@@ -26,20 +26,20 @@ _SHAPES = 256  # shapes of layers whose Loops are remembered
 @functools.lru_cache(maxsize=_SHAPES)
 def loop_of(cell, dtype, shape, backward=False):
     """Return the forward or the backward Loop of a cell and a shape; compiles the cell's equations."""
-    equations, table_of, loops = forward_equations, forward_table, forward_loop
+    equations, table_of, kernel, memory = forward_equations, forward_table, forward_loop.forward, forward_memory
     if backward:
-        equations, table_of, loops = backward_equations, backward_table, backward_loop
+        equations, table_of, kernel, memory = backward_equations, backward_table, backward_loop.backward, backward_loop
     addresses = [equations(cell, number, dtype) for number in range(len(cell.phases))]
     width, sizes = panel_width(dtype), sizes_of(cell, shape.projects)
     table, panel_rows = table_of(cell, shape, width, addresses)
     unit_blocks = -(-shape.hidden // width)
-    carry_rows, memory_of = loops.carry_rows(sizes, unit_blocks), functools.partial(loops.memory_of, sizes)
+    carry_rows, memory_of = memory.carry_rows(sizes, unit_blocks), functools.partial(memory.memory_of, sizes)
     may_meet = not shape.projects and not sizes.norms  # both need all units of a row in one thread
     norm = normalise_grad if backward else normalise
     more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
     more += [add_up.address(dtype) if sizes.vectors else 0] * backward
     return Loop(
-        kernel=loops.backward if backward else loops.forward, cell=((*code_of(dtype), *more), tuple(sizes), table),
+        kernel=kernel, cell=((*code_of(dtype), *more), tuple(sizes), table),
         memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,
         may_meet=may_meet, meets=sizes.products > 0,
     )  # fmt: skip
