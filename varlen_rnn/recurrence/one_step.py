@@ -16,9 +16,7 @@ from varlen_rnn.products.row_sums import NO_GROUPS, memory_of, row_products_cpu
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import TILE_ROWS, panel_width
 from varlen_rnn.recurrence.cpu import kept_of_rows, loop_of, none_of
-from varlen_rnn.recurrence.equations import BLOCK_ROWS
-from varlen_rnn.recurrence.schedule import ENDLESS
-from varlen_rnn.recurrence.sharing import PACKING, Work
+from varlen_rnn.recurrence.schedule import alone, run_alone
 from varlen_rnn.recurrence.task import Direction
 from varlen_rnn.rows.plan import SortedSeqs, ranks_of
 from varlen_rnn.runtime.device import empty
@@ -28,13 +26,6 @@ MOST_SEQUENCES = ROW_BLOCK  # so their rows are one piece of a product
 # The numbers of the weights.  Larger weights would hold much memory, and a step of them is no little work: two threads
 # may share it.
 _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES
-
-
-class _Memory(NamedTuple):
-    """The memory of a loop, for one call at a time: a Work as a plain tuple, and its integers."""
-
-    work: tuple
-    integers: np.ndarray
 
 
 class _Products(NamedTuple):
@@ -128,22 +119,9 @@ class OneStep:
 
     def _run(self, loop, idle, count, *arguments):
         """Run the forward or the backward loop on this thread."""
-        memory = _taken(idle, lambda: self._memory(loop))
-        # The line of the only group: its finished steps, its first sequence, its end, its rows left.
-        memory.integers[:4] = 0, 0, count, 0
-        loop.kernel(0, 1, memory.work, _batch(count), loop.cell, *arguments)
+        memory = _taken(idle, lambda: alone(loop, MOST_SEQUENCES, self._none))
+        run_alone(loop, memory, _batch(count), count, *arguments)
         idle.append(memory)
-
-    def _memory(self, loop):
-        rows, offsets = loop.memory_of(loop.unit_blocks, MOST_SEQUENCES)
-        panels = empty((loop.panel_rows, loop.width), self._none)
-        numbers = empty((MOST_SEQUENCES * loop.carry_rows + rows, loop.width), self._none)
-        integers = np.zeros((1 + PACKING) * COUNTER + offsets + COUNTER, np.int64)
-        work = Work(
-            groups=1, parts=1, turn=ENDLESS, block_rows=BLOCK_ROWS, carry_rows=loop.carry_rows, panels=panels,
-            numbers=numbers, integers=integers,
-        )  # fmt: skip
-        return _Memory(tuple(work), integers)
 
     def _products(self):
         width, places = panel_width(self._dtype), self._places

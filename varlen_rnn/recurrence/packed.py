@@ -3,17 +3,13 @@
 The loop is the one of `layer.forward`, and results are the same to the bit.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.recurrence.cpu import loop_of, none_of, plain_weights
-from varlen_rnn.recurrence.equations import BLOCK_ROWS
 from varlen_rnn.recurrence.phases import shape_of
-from varlen_rnn.recurrence.schedule import ENDLESS, run
-from varlen_rnn.recurrence.sharing import PACKED, PACKING, Work
+from varlen_rnn.recurrence.schedule import alone, run, run_alone
+from varlen_rnn.recurrence.sharing import PACKED
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import engine_kernel
 from varlen_rnn.runtime.threads import count_shards
@@ -63,18 +59,6 @@ class FewSequences:
         return _write_plan(offsets, num_rows, self.starts, self.seq_lens, self.order)
 
 
-class Memory(NamedTuple):
-    """The memory of `Packed.run_few`, for one call at a time.
-
-    batch, work: a `Batch` and a `Work` as plain tuples
-    integers: the integers of the work, which each call writes anew
-    """
-
-    batch: tuple
-    work: tuple
-    integers: np.ndarray
-
-
 class Packed:
     """A direction of a layer with packed weights, which later changes of the weights do not reach.
 
@@ -98,7 +82,7 @@ class Packed:
         self._panels = empty((self._loop.panel_rows, self._loop.width), self._none)
         self._weights = plain_weights(self._loop, direction)
         nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)
-        self.run_few(self._memory(FewSequences(1), 0), 0, self._none, nothing, False, nothing, self._none, 0)
+        self.run_few(self.memory(FewSequences(1), packed=0), 0, self._none, nothing, False, nothing, self._none, 0)
         *_, vectors = self._weights  # the panels hold all other weights
         self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
 
@@ -110,21 +94,9 @@ class Packed:
     def __deepcopy__(self, memo):
         return self  # it never changes
 
-    def memory(self, few):
-        """Return the Memory for calls with the plan `few`, a `FewSequences`."""
-        return self._memory(few, PACKED)
-
-    def _memory(self, few, packed):
-        loop = self._loop
-        rows, offsets = loop.memory_of(loop.unit_blocks, few.capacity)
-        numbers = empty((few.capacity * loop.carry_rows + rows, loop.width), self._none)
-        integers = np.zeros((1 + PACKING) * COUNTER + offsets + COUNTER, np.int64)
-        integers[COUNTER : (1 + PACKING) * COUNTER] = packed
-        work = Work(
-            groups=1, parts=1, turn=ENDLESS, block_rows=BLOCK_ROWS, carry_rows=loop.carry_rows, panels=self._panels,
-            numbers=numbers, integers=integers,
-        )  # fmt: skip
-        return Memory((*few.views, self.reverse), tuple(work), integers)
+    def memory(self, few, packed=PACKED):
+        """Return the memory for calls with the plan `few`, a `FewSequences`: a Batch as a plain tuple, and an Alone."""
+        return (*few.views, self.reverse), alone(self._loop, few.capacity, self._none, self._panels, packed)
 
     def is_little(self, num_rows, num_sequences):
         """Return whether the work is so little that one thread should do it."""
@@ -135,8 +107,8 @@ class Packed:
 
         Parameters
         ----------
-        memory : Memory
-            The memory of this `Packed`; no other call may use it meanwhile.
+        memory : tuple
+            From `memory`; no other call may use it meanwhile.
         count : int
             The number of sequences in the plan of the memory.
         x : (rows, features) C-contiguous
@@ -147,10 +119,9 @@ class Packed:
         y : (rows, columns) C-contiguous
             The outputs; this direction writes from `column` on.
         """
-        loop, task = self._loop, self._task(x, initial, begins, y, column)
-        # The line of the only group: its finished steps, its first sequence, its end, its rows left.
-        memory.integers[:4] = 0, 0, count, 0
-        loop.kernel(0, 1, memory.work, memory.batch, loop.cell, task, last, False, False)
+        run_alone(
+            self._loop, memory[1], memory[0], count, self._task(x, initial, begins, y, column), last, False, False
+        )
 
     def run(self, plan, x, initial, begins, last, y, column):
         """Run the sequences of `plan`, a SortedSeqs, on as many threads as pay; other arguments are as in `run_few`."""

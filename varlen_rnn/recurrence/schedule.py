@@ -117,6 +117,30 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
         )
 
 
+class Alone(NamedTuple):
+    """The memory of a loop on one thread, for one call at a time: a Work as a plain tuple, and its integers."""
+
+    work: tuple
+    integers: np.ndarray
+
+
+def alone(loop, sequences, like, panels=None, packed=0):
+    """Return the Alone of a loop over at most so many sequences; `packed` is PACKED if its panels hold the weights."""
+    rows, offsets = loop.memory_of(loop.unit_blocks, sequences)
+    panels = empty((loop.panel_rows, loop.width), like) if panels is None else panels
+    numbers = empty((sequences * loop.carry_rows + rows, loop.width), like)
+    integers = np.zeros((1 + PACKING) * COUNTER + offsets + COUNTER, np.int64)
+    integers[COUNTER : (1 + PACKING) * COUNTER] = packed
+    return Alone((1, 1, ENDLESS, BLOCK_ROWS, loop.carry_rows, panels, numbers, integers), integers)
+
+
+def run_alone(loop, memory, batch, count, *arguments):
+    """Call the kernel of a loop on this thread, over the first `count` sequences of a Batch, a plain tuple."""
+    # The line of the only group: its finished steps, its first sequence, its end, its rows left.
+    memory.integers[:4] = 0, 0, count, 0
+    loop.kernel(0, 1, memory.work, batch, loop.cell, *arguments)
+
+
 def _write_groups(integers, batch, bounds):
     """Write the line of each group: its first sequence, its end, and the number of its rows left."""
     if len(bounds) == 2:
