@@ -143,9 +143,9 @@ class Case:
         others = np.reshape(others, (len(kept), len(self.x), num_others, self.hidden))
         d_others = [moved(d.reshape(len(d), num_others * self.hidden)) for d in self.d_others] if num_others else None
         outputs = device.get(y).copy(), device.get(last).copy(), others
-        gradients = recurrence.backward(
-            *arguments, y, kept, moved(self.d_y), moved(self.d_last), reverse=self.reverse, d_others=d_others
-        )
+        saved = recurrence.Saved(y, kept)
+        arriving = recurrence.Arriving(moved(self.d_y), moved(self.d_last), d_others)
+        gradients = recurrence.backward(*arguments, saved, arriving, reverse=self.reverse)
         d_x, d_directions, d_initial = gradients
         host = lambda a: None if a is None else device.get(a)
         return outputs, (host(d_x), [[host(a) for a in d] for d in d_directions], host(d_initial))

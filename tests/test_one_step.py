@@ -9,7 +9,7 @@ from oracles.recurrence import layer as oracle
 
 from tests.waiting import HANGS
 from varlen_rnn.cells import CELLS, gru_cell, lstm_cell
-from varlen_rnn.recurrence import Direction, one_step
+from varlen_rnn.recurrence import Arriving, Direction, Saved, one_step
 from varlen_rnn.recurrence import layer as recurrence
 from varlen_rnn.rows.plan import sort_by_seq_len
 
@@ -40,7 +40,7 @@ class Case:
             assert kept == []
             return [y, last]
         saved = kept[0].copy()
-        d_x, (of_weights,), d_initial = recurrence.backward(*start, y, kept, self.d_y, self.d_last)
+        d_x, (of_weights,), d_initial = recurrence.backward(*start, Saved(y, kept), Arriving(self.d_y, self.d_last))
         return [y, last, saved, d_x, *of_weights[:4], d_initial]
 
     def elsewhere(self, monkeypatch):
@@ -78,7 +78,8 @@ def test_gradients_that_nobody_needs_are_none():
     case = Case("gru", 3, 5, 2)
     start = case.cell, case.x, case.directions, case.initial, case.plan
     y, _, kept = recurrence.forward(*start)
-    found = recurrence.backward(*start, y, kept, case.d_y, case.d_last, need_x=False, need_weights=False)
+    saved, arriving = Saved(y, kept), Arriving(case.d_y, case.d_last)
+    found = recurrence.backward(*start, saved, arriving, need_x=False, need_weights=False)
     assert found[:2] == (None, [])
 
 

@@ -71,8 +71,10 @@ class Case:
         initial = None if self.initial is None else moved[-1]
         y, last, kept = recurrence.forward(self.cell, x, directions, initial, self.plan)
         outputs = device.get(y).copy(), device.get(last).copy()
-        arguments = self.cell, x, directions, initial, self.plan, y, kept, d_y, d_last
-        d_x, d_directions, d_initial = recurrence.backward(*arguments)
+        saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_last)
+        d_x, d_directions, d_initial = recurrence.backward(
+            self.cell, x, directions, initial, self.plan, saved, arriving
+        )
         for after, before in zip([*moved, y], [*host, outputs[0]], strict=True):
             np.testing.assert_array_equal(device.get(after), before)
         d_directions = [[device.get(a) for a in d[:4]] for d in d_directions]
@@ -176,8 +178,8 @@ def test_what_is_not_kept_or_not_needed_changes_nothing_else(device, cell):
     np.testing.assert_array_equal(device.get(y), kept_y)
     np.testing.assert_array_equal(device.get(last), kept_last)
     y, _, kept = recurrence.forward(cell, x, directions, None, case.plan)
-    arguments = cell, x, directions, None, case.plan, y, kept, d_y, d_last
-    d_x, (direction,), _ = recurrence.backward(*arguments, need_x=False)
+    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_last)
+    d_x, (direction,), _ = recurrence.backward(cell, x, directions, None, case.plan, saved, arriving, need_x=False)
     assert d_x is None
     for got, whole in zip(direction[:4], right, strict=True):
         np.testing.assert_array_equal(device.get(got), whole)
@@ -354,7 +356,8 @@ def run_one_sequence(cell):
     direction = recurrence.Direction(*(rng.normal(size=shape) / 9 for shape in shapes), vectors=vectors)
     x, d_last = rng.normal(size=(STEPS, 3)), np.ones((len(cell.states), 1, 1, hidden))
     y, last, kept = recurrence.forward(cell, x, [direction], None, plan)
-    gradients = recurrence.backward(cell, x, [direction], None, plan, y, kept, np.ones_like(y), d_last)
+    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(np.ones_like(y), d_last)
+    gradients = recurrence.backward(cell, x, [direction], None, plan, saved, arriving)
     d_x, (d_direction,), d_initial = gradients
     return [y, last, d_x, d_initial, *(d for d in d_direction if d is not None)]
 

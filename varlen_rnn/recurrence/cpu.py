@@ -57,9 +57,9 @@ def kept_of_rows(x, columns):
     return empty((len(x), odd), x)
 
 
-def _leaves_caches(kept):
+def _past_caches(kept, is_whole):
     """Return whether to write saved columns past the caches, which would evict them before the gradient reads them."""
-    return kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
+    return is_whole and kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 
 @functools.cache
@@ -97,7 +97,7 @@ def forward(call, columns, keep):
         rows = kept_of_rows(x, columns) if keep else y[:0]
         task = _task(call, number, loop, _of_direction(call.initial, number) if begins else end, begins, y, rows)
         products = len(x) * (direction.weight_ih.size + direction.weight_hh.size)
-        past_caches = keep and is_whole and _leaves_caches(rows)
+        past_caches = keep and _past_caches(rows, is_whole)
         run(loop, call.plan, backwards, products, y, task, end, keep, past_caches)
         last.append(end)
         kept.append(rows)
