@@ -109,11 +109,8 @@ def backward(call, saved, arriving, weight_rows):
 
     Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
 
-    Returns
-    -------
-    d_initial : (states, directions, sequences, hidden)
-    d_vectors : list of (vectors of the cell, sequences, hidden), one per direction
-        The gradients of the cell's vectors, for each sequence, in the order of phases.
+    Return the gradients of initial states, and for each direction (vectors of the cell, sequences, hidden): the
+    gradients of the cell's vectors for each sequence, in the order of phases.
     """
     (y, kept), x, sizes = saved, call.x, call.sizes
     loop, none = loop_of(call.cell, y.dtype, call.shape, True), none_of(y.dtype)

@@ -56,16 +56,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
 def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True, need_weights=True, reverse=None):
     """Return the gradients of one layer's inputs, weights and initial states; overwrites the saved columns.
 
-    Parameters
-    ----------
-    cell, x, directions, initial, plan, reverse
-        As `forward` takes them.
-    saved : Saved
-    arriving : Arriving
-    need_x : bool
-        Whether to compute the gradient of `x`.
-    need_weights : bool
-        Whether to compute the gradients of the weights.
+    `need_x` and `need_weights` say whether to compute the gradients of `x` and of the weights.
 
     Returns
     -------

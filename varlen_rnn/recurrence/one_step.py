@@ -48,13 +48,7 @@ class OneStep:
 
     Any number of threads may call it at the same time: a call takes its memory from a list of idle ones.
 
-    Parameters
-    ----------
-    cell : Cell
-    dtype : data type
-    shape : Shape
-    places : Places
-        The positions of gate gradients, as `layer` has them.
+    `places` are the positions of gate gradients, as `layer` has them.
     """
 
     def __init__(self, cell, dtype, shape, places):
@@ -111,14 +105,12 @@ class OneStep:
         return d_x, d_weights, d_initial[:, None]
 
     def _task(self, x, weights, initial, begins, y, kept):
-        """Return a Task as the plain tuple that kernels take."""
         none = self._none
         return (
             x, (*weights[:4], none, none), initial, begins, self._shape.hidden, y, 0, kept, none, self._cell.proj_clip
         )  # fmt: skip
 
     def _run(self, loop, idle, count, *arguments):
-        """Run the forward or the backward loop on this thread."""
         memory = _taken(idle, lambda: alone(loop, MOST_SEQUENCES, self._none))
         run_alone(loop, memory, _batch(count), count, *arguments)
         idle.append(memory)

@@ -40,11 +40,8 @@ def _write_plan(offsets, num_rows, starts, seq_lens, order):
 class FewSequences:
     """A plan of up to `capacity` sequences that `write` overwrites, so that calls need no new memory.
 
-    Attributes
-    ----------
-    starts, seq_lens, order : (capacity,) int64
-    views : tuple
-        Read-only views of these arrays: kernels are compiled for the read-only arrays of a plan.
+    starts, seq_lens, order: (capacity,) int64
+    views: read-only views of these arrays, because kernels are compiled for the read-only arrays of a plan
     """
 
     def __init__(self, capacity):
@@ -62,15 +59,8 @@ class FewSequences:
 class Packed:
     """A direction of a layer with packed weights, which later changes of the weights do not reach.
 
-    Parameters
-    ----------
-    cell : Cell
-        A cell without row inputs.
-    direction : Direction
-    features : int
-        Features of a row.
-    reverse : bool
-        Whether each sequence runs from its last row to its first.
+    Its cell has no row inputs.  `features` are the features of a row, and `reverse` says whether each sequence runs
+    from its last row to its first.
     """
 
     def __init__(self, cell, direction, features, reverse):
@@ -105,19 +95,9 @@ class Packed:
     def run_few(self, memory, count, x, initial, begins, last, y, column):
         """Run the sequences of a plan on this thread.
 
-        Parameters
-        ----------
-        memory : tuple
-            From `memory`; no other call may use it meanwhile.
-        count : int
-            The number of sequences in the plan of the memory.
-        x : (rows, features) C-contiguous
-        initial, last : (states, sequences, hidden) C-contiguous
-            Both may be one array, since a state is read before it is written.
-        begins : bool
-            Whether initial states are given; otherwise they are zeros.
-        y : (rows, columns) C-contiguous
-            The outputs; this direction writes from `column` on.
+        No other call may use `memory` meanwhile.  `initial` and `last`, (states, sequences, hidden), may be one array,
+        since a state is read before it is written; `begins` says whether initial states are given, otherwise they are
+        zeros.  This direction writes its outputs to `y` from `column` on.
         """
         run_alone(
             self._loop, memory[1], memory[0], count, self._task(x, initial, begins, y, column), last, False, False

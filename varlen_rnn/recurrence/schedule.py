@@ -67,20 +67,8 @@ class Loop(NamedTuple):
 def run(loop, plan, reverse, products, like, *arguments, panels=None):
     """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
-    Parameters
-    ----------
-    loop : Loop
-    plan : SortedSeqs
-    reverse : bool
-        Whether each sequence runs from its last row to its first.
-    products : int
-        Multiply-adds of the whole call.
-    like : (rows, ...)
-        An array with as many rows as the inputs; the loop gets memory of its data type.
-    *arguments
-        The arguments of the kernel after `cell`.
-    panels : (rows, width), optional
-        The packed weights, if they were packed earlier.
+    The call makes `products` multiply-adds.  `like` has as many rows as the inputs, and memory gets its data type.
+    `arguments` are those of the kernel after `cell`.  `panels` are the packed weights if they were packed earlier.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)

@@ -140,14 +140,15 @@ def _run(
         return places[-1]
 
     given = _mapped((arguments, named), Tensor, place_of)
-    seed = int(
-        torch.randint(2**62, ())
-    )  # seeds dropout, so that a second run of the forward pass draws the same numbers
+    seed = int(torch.randint(2**62, ()))  # for dropout, so that a second run of the forward pass draws the same numbers
     structure: list[Any] = []  # of the results, because a torch Function returns only tensors
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         _set(parameters, tensors, needs)
-        leaves = {place: _leaf(tensors[place.number], place.lod, needs[place.number]) for place in places}
+        leaves = {}
+        for place in places:
+            value = LoDTensor.wrap(_array(tensors[place.number]), place.lod)
+            leaves[place] = Variable(value, requires_grad=needs[place.number])
         inside_arguments, inside_named = _mapped(given, _Place, leaves.__getitem__)
         with seeded(seed):
             found = call(*inside_arguments, **inside_named)
@@ -213,10 +214,6 @@ def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[
     """Set the values of leaves to the memory of the first tensors, and set whether each needs a gradient."""
     for leaf, tensor, need in zip(leaves, tensors, needs, strict=False):
         leaf.value, leaf.requires_grad = LoDTensor.wrap(_array(tensor), leaf.value.structure), need
-
-
-def _leaf(tensor: Tensor, lod: LoD, needs_grad: bool) -> Variable:
-    return Variable(LoDTensor.wrap(_array(tensor), lod), requires_grad=needs_grad)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -48,14 +48,8 @@ class _Operands(NamedTuple):
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
     """Return the outputs of rows and the last states, with gradients if torch needs them.
 
-    Parameters
-    ----------
-    step : Step
-    lod : LoD
-        The LoD of the rows.
-    *operands : Tensor or None
-        The inputs of the operator `recurrent`: rows, initial states, and the weights of each direction.  A missing
-        input is None.
+    The operands are the inputs of the operator `recurrent`: rows, whose LoD is `lod`, initial states, and the weights
+    of each direction.  A missing input is None.
     """
     if torch.is_grad_enabled():
         for tensor in operands:
@@ -136,7 +130,6 @@ def _array(tensor: Tensor | None) -> Any:
 
 
 def _rows(array: np.ndarray) -> np.ndarray:
-    """Return the rows of an array as a matrix."""
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 

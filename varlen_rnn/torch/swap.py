@@ -48,7 +48,9 @@ def replace(model: M) -> M:
     left = []
     layer: Any
     for name, layer in _modules(model, "replace"):
-        if not _is_recurrent(layer) or _is_ours(type(layer)):
+        compiled_from = getattr(layer, "original_name", None) if isinstance(layer, torch.jit.ScriptModule) else None
+        is_recurrent = isinstance(layer, torch.nn.RNNBase) or compiled_from in {cls.__name__ for cls in _OURS}
+        if not is_recurrent or issubclass(type(layer), tuple(_OURS.values())):
             continue
         if reason := _reason(layer):
             left.append(f"{name or 'the model'!r} ({reason})")
@@ -80,15 +82,6 @@ def _modules(model: torch.nn.Module, name: str) -> list[tuple[str, Any]]:
     if not isinstance(model, torch.nn.Module):
         raise DTypeError(f"{name}, model", expected="a torch.nn.Module", got=type(model).__name__)
     return list(model.named_modules())
-
-
-def _is_recurrent(layer: torch.nn.Module) -> bool:
-    name = getattr(layer, "original_name", None) if isinstance(layer, torch.jit.ScriptModule) else None
-    return isinstance(layer, torch.nn.RNNBase) or name in {cls.__name__ for cls in _OURS}
-
-
-def _is_ours(cls: type) -> bool:
-    return issubclass(cls, tuple(_OURS.values()))
 
 
 def _base(cls: type) -> Any:

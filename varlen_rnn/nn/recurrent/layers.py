@@ -202,7 +202,6 @@ class Recurrent(Module):
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
 
     def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the parameters of a layer and direction."""
         below = self.output_size * (self.num_directions if self.merge == "concat" else 1)
         width = below if layer else self.input_size
         return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None)

@@ -72,7 +72,6 @@ class LSTMOptions(LayerOptions, total=False):
 
 
 def _probability(p: Any, name: str) -> float:
-    """Return a probability as a Python float, or raise if it is none."""
     check_probability(p, name)
     return float(p)
 

@@ -91,7 +91,8 @@ class Prepared:
         """Return outputs and last states; the states have the layout of `Arrays.initial`."""
         count = len(offsets) - 1
         sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
-        if count > FEW or not self._is_little(len(rows), count):
+        is_little = all([directions[0].is_little(len(rows), count) for directions in self._layers])
+        if count > FEW or not is_little:
             return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
         try:
             workspace = self._workspaces.pop()  # atomic, so two threads never get the same workspace
@@ -110,9 +111,6 @@ class Prepared:
         if lod.num_rows != len(rows):
             raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)
         return lod
-
-    def _is_little(self, num_rows: int, count: int) -> bool:
-        return all([packed.is_little(num_rows, count) for directions in self._layers for packed in directions[:1]])
 
     def _over(
         self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, workspace: Any

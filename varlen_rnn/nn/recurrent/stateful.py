@@ -22,12 +22,8 @@ from varlen_rnn.typing import Rows
 class _Carried(NamedTuple):
     """What one chunk leaves to the next.
 
-    Attributes
-    ----------
-    places : dict of hashable to int
-        The position of each sequence among the states.
-    states : list of array, shape `(layers, sequences, ...)`
-        The last states of the layer.
+    places: dict of hashable to int, the position of each sequence among the states
+    states: list of array, shape `(layers, sequences, ...)`, the last states of the layer
     """
 
     places: Mapping[Hashable, int]

@@ -30,18 +30,11 @@ class Form(NamedTuple):
 
     Any object with a `shape` and a `dtype` can be checked: arrays, Variables, specs and tensors of PyTorch.
 
-    Attributes
-    ----------
-    dtype : data type
-    features : int
-        The number of features of a row; -1 if it is unknown.
-    states : tuple of (str, int)
-        For each state, its name in messages and its number of units.
-    rows : str
-        The name of the rows in messages.
-    is_step : bool
-        Whether the form is of a single step, which also takes one row without a batch axis, and states with the axes of
-        its rows.
+    features: the number of features of a row; -1 if it is unknown
+    states: (str, int) for each state: its name in messages, and its number of units
+    rows: the name of the rows in messages
+    is_step: whether the form is of a single step, which also takes one row without a batch axis, and states with the
+        axes of its rows
     """
 
     dtype: object
@@ -53,10 +46,7 @@ class Form(NamedTuple):
     def each(self, where, name, given):
         """Return the values of the argument `name` as a tuple with one value per state; each is None if none is given.
 
-        Raises
-        ------
-        ShapeError
-            If there are not as many values as states.  A single state may be given without a tuple.
+        Raise ShapeError if there are not as many values as states.  A single state may be given without a tuple.
 
         Examples
         --------
@@ -89,15 +79,8 @@ class Form(NamedTuple):
     def check_states(self, where, states, axes, first_known=False):
         """Raise unless the initial states fit; None means zeros and always fits.
 
-        Parameters
-        ----------
-        where : str
-            The name of the layer in messages.
-        states : iterable
-        axes : tuple of int
-            The sizes of a state's axes before its units, first layers times directions; -1 fits any size.
-        first_known : bool
-            Whether the first axis must have a known size, because otherwise some of its states might never be read.
+        `axes` are the sizes of a state's axes before its units, first layers times directions; -1 fits any size.  With
+        `first_known`, the first axis must have a known size, because otherwise some of its states might never be read.
         """
         for (name, units), state in zip(self.states, states, strict=True):
             if state is None:
@@ -134,20 +117,8 @@ def _form_of(states, dtype, features, hidden, outputs):
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
-    Parameters
-    ----------
-    outputs : int, optional
-        The number of units of the output, if it is projected.
-
-    Returns
-    -------
-    mapping of str to tuple of int
-        A weight that the cell does not use has 0 rows, and is None among the inputs.
-
-    Raises
-    ------
-    ShapeError
-        If a vector or a row input of the cell has the name of another input.
+    `outputs` is the number of units of the output, if it is projected.  A weight that the cell does not use has 0 rows,
+    and is None among the inputs.  Raise ShapeError if a vector or a row input of the cell is named as another input.
 
     Examples
     --------
@@ -178,13 +149,11 @@ def _weight_shapes(states, vectors, row_inputs, x_gates, h_gates, features, hidd
 class Layer(NamedTuple):
     """The inputs of a layer, as values or as specs, and its sizes.
 
-    Attributes
-    ----------
-    x : rows
-    states : initial states, None if missing
-    directions : list of dicts, the weights of each direction by name
-    hidden : units of a state
-    outputs : units of the output, fewer than `hidden` if it is projected
+    x: rows
+    states: initial states, None if missing
+    directions: list of dicts, the weights of each direction by name
+    hidden: units of a state
+    outputs: units of the output, fewer than `hidden` if it is projected
     """
 
     x: object

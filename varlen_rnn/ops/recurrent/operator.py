@@ -69,7 +69,8 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
         _check_every(cell, every, all_states)
     if not all_states and reverse in _ONE_WAY:
         operands = _operands(cell, inputs)
-    if operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands):
+    are_tensors = operands and None not in operands and all(spec.kind is LOD_TENSOR for spec in operands)
+    if are_tensors and inputs[0].lod_level and _fit(cell, *operands):
         num_directions, hidden = 1, operands[2].shape[1]
         units = [hidden] * len(cell.states)
     else:
@@ -94,10 +95,6 @@ def _check_every(cell, every, all_states):
         what = "inputs of rows" if cell.row_inputs else "all states"
         hint = "recompute=False keeps what they need"
         raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
-
-
-def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
-    return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
 def _other_states(cell, hidden, kept):
@@ -380,16 +377,16 @@ def recurrent_grad(
     slots = [tensor.data for tensor in kept]
     d_last = full_states("recurrent_grad", "d_{}_n", cell, layer, plan, d_last)
     wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
+    arriving = recurrence.Arriving(d_y, d_last, _d_others(layer, d_others))
     if every is None:
         _check_kept(x, kept, kept_numbers(cell, layer))
         saved = recurrence.Saved(as_operand(y.data), slots)
-        arriving = recurrence.Arriving(d_y, d_last, _d_others(layer, d_others))
         d_x, d_weights, d_initial = recurrence.backward(
             cell, operands, weights, initial, plan, saved, arriving, **wanted
         )
     else:
         d_x, d_weights, d_initial = recompute.backward(
-            cell, operands, weights, slots, plan, d_y, d_last, every=every, **wanted
+            cell, operands, weights, slots, plan, arriving, every=every, **wanted
         )
     d_x = x.like(d_x) if need_x else x
     # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.

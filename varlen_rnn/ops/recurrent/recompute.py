@@ -41,18 +41,8 @@ def _chunks(plan, every, backward):
 def forward(cell, x, directions, initial, plan, every, reverse):
     """Run a layer as `recurrence.forward` does, but save only the states with which chunks begin.
 
-    Parameters
-    ----------
-    cell, x, directions, initial, plan, reverse
-        As `recurrence.forward` takes them.
-    every : int
-        Steps per chunk; 0 means the square root of the longest length.
-
-    Returns
-    -------
-    y, last
-        As `recurrence.forward` returns them.
-    kept : list of (states of all chunks' sequences, hidden), one per direction
+    A chunk has `every` steps; 0 means the square root of the longest length.  In place of saved columns, return the
+    states of all sequences of all chunks, (states of sequences, hidden), for each direction.
     """
     outputs, hidden = directions[0].weight_hh.shape[1], directions[0].hidden
     sizes = len(cell.states), len(directions), plan.num_sequences, hidden
@@ -88,33 +78,16 @@ def _by_rank(states, rows):
     return rows_at(states.reshape(-1, hidden), rows).reshape(num_states, sequences, hidden)
 
 
-def backward(cell, x, directions, kept, plan, d_y, d_last, *, every, need_x, need_weights, reverse):
+def backward(cell, x, directions, kept, plan, arriving, *, every, need_x, need_weights, reverse):
     """Run the gradient as `recurrence.backward` does, chunk after chunk, from the last chunk to the first.
 
-    Parameters
-    ----------
-    cell, x, directions, plan, d_y, d_last, need_x, need_weights, reverse
-        As `recurrence.backward` takes them.
-    kept : list of (states of all chunks' sequences, hidden), one per direction
-        From `forward`.
-    every : int
-        As in `forward`.
-
-    Returns
-    -------
-    d_x, d_directions, d_initial
-        As `recurrence.backward` returns them.
-
-    Raises
-    ------
-    ShapeError
-        If the states do not fit the chunks.
+    `kept` and `every` are from `forward`.  Raise ShapeError if the states do not fit the chunks.
     """
     outputs, d_directions = directions[0].weight_hh.shape[1], []
-    d_x, d_initial = zeros(x.shape, x) if need_x else None, d_last.copy()
+    d_x, d_initial = zeros(x.shape, x) if need_x else None, arriving.d_last.copy()
     hidden = d_initial.shape[-1]
     for number, (direction, way) in enumerate(zip(directions, reverse, strict=True)):
-        columns = contiguous(d_y[:, number * outputs : (number + 1) * outputs])
+        columns = contiguous(arriving.d_y[:, number * outputs : (number + 1) * outputs])
         of_ranks = _rows_of_ranks(d_initial.shape, number, plan)
         d_states = _by_rank(d_initial, of_ranks)
         begins = _begins(len(cell.states), plan, every, way, kept[number])
@@ -157,11 +130,7 @@ def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weig
             put_rows(d_x, chunk.rows, add(rows_at(d_x, chunk.rows), d_part))
         for d in d_weights:
             total = d if total is None else _of_arrays(add, total, d)
-    return _of_arrays(_zeros_like, direction) if total is None else total
-
-
-def _zeros_like(array):
-    return zeros(array.shape, array)
+    return _of_arrays(lambda array: zeros(array.shape, array), direction) if total is None else total
 
 
 def _of_arrays(function, *directions):
