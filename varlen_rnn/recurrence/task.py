@@ -1,4 +1,4 @@
-"""The records of the recurrence: a layer over a batch, one direction of it, and what its gradient reads.
+"""The records of the recurrence: a layer over a batch, one direction of it, and the arrays that its gradient reads.
 
 A record's docstring has a line for each field, with its shape if it is an array.
 """
