@@ -183,7 +183,10 @@ DESCRIPTIONS = {
     "a feed twice": (_append("ops", 0), "columns 0, 1, 2"),
     "a name of two lines": (_set(["vars", 1], "name", "a\nb"), "a printable name"),
     "another data type": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "data_type", "FP64"), "operator 1"),
-    "a kind as a data type": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "data_type", "READER"), "a data type of numbers"),
+    "a kind as a data type": (
+        _set(["vars", 1, "type", "lod_tensor", "tensor"], "data_type", "READER"),
+        "a data type of numbers",
+    ),
     "another shape": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [-1, 4]), "operator 1"),
     "a negative size": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [-2, 3]), "at least -1"),
     "many sizes": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [1] * 65), "at most 64 sizes"),

@@ -98,14 +98,7 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Use random numbers with this seed inside a `with` block; restore the context's own after it.
-
-    Examples
-    --------
-    >>> with seeded(3): a = generator().random()
-    >>> with seeded(3): a == generator().random()
-    True
-    """
+    """Use random numbers with this seed inside a `with` block; restore the context's own after it."""
     before = _source.get()
     try:
         _source.set(_Source(seed))

@@ -118,9 +118,7 @@ def _matmul(kind: str, x: Any, b: Any) -> Any:
 
 def _is_last(x: Any, axis: int) -> bool:
     """Return whether an axis of a value is its last one, and in rows of sequences the last one of a row."""
-    if axis != rank_of(x) - 1:
-        return False
-    return not isinstance(x, Rows) or x.axes[-1] == x.variable.ndim - 2
+    return axis == rank_of(x) - 1 and (not isinstance(x, Rows) or x.axes[-1] == x.variable.ndim - 2)
 
 
 @reads("Gemm")

@@ -13,27 +13,14 @@ from varlen_rnn.tape.run import run
 
 
 class Instruction(NamedTuple):
-    """An operator over positions in a list of values.
-
-    Attributes
-    ----------
-    op : Op
-    attrs : dict
-        Its constants.
-    inputs, outputs : tuple of int
-        Positions of its inputs and outputs.  A missing input has the last position, whose value is None.
-    overwritten : tuple of int
-        Inputs that the operator overwrites but others still hold: it gets copies of them.
-    done : tuple of int
-        Positions that no later instruction reads.
-    """
+    """An operator over positions in a list of values; a missing input has the last position, whose value is None."""
 
     op: Op
-    attrs: dict
+    attrs: dict  # the operator's constants
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    overwritten: tuple[int, ...]
-    done: tuple[int, ...]
+    overwritten: tuple[int, ...]  # inputs that the operator overwrites but others still hold: it gets copies of them
+    done: tuple[int, ...]  # positions that no later instruction reads
 
 
 class Instructions:

@@ -14,12 +14,7 @@ _PLACES = ("nn", "nn.functional", "", "optim", "optim.lr_scheduler", "data", "me
 
 
 class Elsewhere:
-    """An attribute that is not there; the error about it names the attribute that is.
-
-    Parameters
-    ----------
-    here : str
-        The code to write instead.
+    """An attribute that is not there; the error about it says which code to write instead.
 
     Examples
     --------
