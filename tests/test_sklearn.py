@@ -465,6 +465,18 @@ def test_a_data_set_gives_the_bits_of_its_lists():
     np.testing.assert_equal(of_data.predict_proba(X), of_lists.predict_proba(X))
 
 
+def test_copies_have_no_callbacks_of_the_fit_and_train_on():
+    class Local(Callback):
+        """A class that pickle does not find."""
+
+    X, y = series()
+    model = SequenceClassifier(**RECURRENT, max_epochs=1, callbacks=[Local()]).fit(X, y).set_params(callbacks=())
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    assert copy.partial_fit(X, y).n_iter_ == 2
+    assert copy.set_params(warm_start=True).fit(X, y).n_iter_ == 1
+
+
 @pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor, SequenceTagger, SequenceForecaster])
 def test_docstrings_say_each_option_of_the_signature_with_its_default(kind):
     parameters = inspect.signature(kind).parameters

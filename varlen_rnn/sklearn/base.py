@@ -76,7 +76,6 @@ class SequenceEstimator(Options, BaseEstimator):
         return labels_of_data(X, y)
 
     def _cut(self, X: Any, y: Any) -> str:
-        """Return how texts are divided into tokens."""
         return self.tokens
 
     def _model(self) -> str:
@@ -387,7 +386,6 @@ class SequenceEstimator(Options, BaseEstimator):
         return {} if self._network is None else {"module": self._network.state()}
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         fitted = saved["fitted"]
         num_outputs, self._stride = check_int(fitted["num_outputs"], "num_outputs", 1), fitted["stride"]
         self._take(Inputs.restored(saved["inputs"]), self._restored_labels(saved["labels"], num_outputs))
@@ -397,7 +395,6 @@ class SequenceEstimator(Options, BaseEstimator):
         self.notes_ = saved["notes"]
 
     def _restore_candidates(self, saved: dict[str, Any]) -> None:
-        """Restore the result of `_candidate_states`, or raise unless it fits."""
         network = self._new_network()
         network.restore(saved["module"])
         self._adopt({"recurrent": network}, {"recurrent": 1.0})

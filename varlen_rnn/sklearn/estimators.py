@@ -375,5 +375,4 @@ class SequenceTagger(_Classifying):
 
 
 def _steps_of(sequences: list[np.ndarray], outputs: np.ndarray) -> LoDTensor:
-    """Return outputs of steps as the rows of sequences."""
     return LoDTensor(outputs, [np.cumsum([0, *map(len, sequences)])])

@@ -224,7 +224,6 @@ class SequenceForecaster(BaseEstimator):
         return rows, float(penalty)
 
     def _forms(self, series: list[np.ndarray]) -> Iterator[Form]:
-        """Yield the forms that are tried."""
         season, half = self.season_length_, int(np.median([len(x) for x in series])) // 2
         wanted = (2, 4, 8) if season == 1 else (2, season, 2 * season)
         lags = sorted({max(1, min(few, half, _MOST_LAGS)) for few in wanted})
@@ -420,7 +419,6 @@ class SequenceForecaster(BaseEstimator):
         save(path, params=params, fitted=fitted, **named, **groups)
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        """Restore the fitted attributes from the arrays and settings that `save` wrote."""
         fitted, self._form = saved["fitted"], Form.restored(saved["form"])
         self.season_length_ = _check_steps(fitted["season_length_"], "season_length_")
         sizes = {"horizon": (self._form.horizon, self.horizon), "season": (self._form.season, self.season_length_)}
@@ -472,7 +470,6 @@ def _errors(found: np.ndarray, units: np.ndarray, after: np.ndarray) -> dict[str
 
 
 def _check_steps(value: Any, name: str) -> int:
-    """Return a number of steps, or raise."""
     number = check_int(value, name, 1)
     if number > _MOST_STEPS:
         raise ShapeError(name, expected=f"at most {_MOST_STEPS}", got=shown(number))

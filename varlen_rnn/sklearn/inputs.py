@@ -191,7 +191,6 @@ class Inputs:
         return self._encoded(cut)
 
     def _encoded(self, cut: Sequence[Any]) -> list[np.ndarray]:
-        """Return the ids of sequences of tokens."""
         return encode_all(spelled(cut, self.vocabulary) if self.by_spelling else cut, self.vocabulary)
 
     def _encoded_again(self, data: Dataset) -> list[np.ndarray]:

@@ -64,6 +64,10 @@ class Recurrent:
         self.num_epochs = 0
         self._optimizer: AdamW | None = None  # of `fit_epoch`
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the options out of copies: callbacks may be without a pickle, and a fit brings its options along."""
+        return vars(self) | {"options": None}
+
     def begin(self, sequences: list[np.ndarray]) -> None:
         """Create the network for sequences on which it will be trained."""
         self.module = self._made()
