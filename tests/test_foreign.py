@@ -27,31 +27,14 @@ def given():
     y = vr.Variable(np.full((4, 4), 2.0, np.float32))
     parameter, model = nn.Parameter(np.zeros(3)), nn.Linear(4, 2)
     parameter.grad = np.array([-3.0, 0.5, 2.0])
-    numbers = {"min": 0.0, "max": 1.0, "number": 2.0, "exponent": 2.0, "p": 0.5, "max_norm": 1.0}
-    numbers |= {
-        "axis": 1,
-        "axis0": 0,
-        "axis1": 1,
-        "size": 4,
-        "k": 2,
-        "count": 2,
-        "start": 0,
-        "stop": 3,
-        "seed": 0,
-        "rank": 0,
-    }
-    layers = {
-        "parameter": parameter,
-        "parameters": [parameter],
-        "model": model,
-        "table": nn.Embedding(4, 2),
-        "name": "w",
-    }
+    numbers = {"min": 0.0, "max": 1.0, "number": 2.0, "exponent": 2.0, "max_norm": 1.0, "num_heads": 2, "rank": 0}
+    numbers |= {"axis": 1, "axis0": 0, "axis1": 1, "size": 4, "k": 2, "count": 2, "stop": 3, "seed": 0}
+    layers = {"parameter": parameter, "parameters": [parameter], "model": model}
     return vars(vr) | numbers | layers | {
         "np": np, "varlen_rnn": vr, "x": x, "y": y, "mask": x > 1.0, "weight": y, "bias": y[0], "variables": [x, x],
-        "targets": y / 8.0, "logits": x, "labels": np.arange(4), "loss": nn.Linear(4, 1)(x).sum(), "num_heads": 2,
-        "ids": vr.LoDTensor(np.array([1, 0, 1]), [[0, 1, 3]]), "indices": [0], "array": np.ones(3), "shape": (2, 8),
-        "optimizer": vr.optim.SGD(model.parameters(), 0.1), "dtype": np.float64, "weights": np.ones(4),
+        "targets": y / 8.0, "logits": x, "labels": np.arange(4), "loss": nn.Linear(4, 1)(x).sum(),
+        "ids": vr.LoDTensor(np.array([1, 0, 1]), [[0, 1, 3]]), "array": np.ones(3), "shape": (2, 8),
+        "optimizer": vr.optim.SGD(model.parameters(), 0.1), "dtype": np.float64,
         "sequences": [[1.0, 2.0], [3.0], [], [4.0]],
         "dataset": vr.data.Dataset("two", [np.array([1]), np.array([1])], None, ["<unk>", "a"], []),
     }  # fmt: skip

@@ -82,22 +82,20 @@ def split(desc, groups):
         raise ProgramError("split, at", expected="variables in the order of their computation", got=groups)
     parts = [ops[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(ops)], strict=True)]
     final = [name for op in desc.blocks[0].ops if op.type == "fetch" for name in op.input_names()]
-    return [_part(desc, parts, number, final) for number in range(len(parts))]
-
-
-def _part(desc, parts, number, final):
-    block = desc.blocks[0]
-    persistable = {var.name for var in block.vars if var.persistable}
+    persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
     made = [list(dict.fromkeys(name for op in part for name in op.output_names() if name)) for part in parts]
-    read = {name for op in parts[number] for name in _reads(op)}
-    earlier = [name for part in made[:number] for name in part if name not in persistable]
-    handed_in = [name for name in earlier if name in read]
-    later = {name for part in parts[number + 1 :] for op in part for name in _reads(op)} | set(final)
-    handed_out = [name for name in made[number] if name in later and name not in persistable]
-    if number == len(parts) - 1:
-        handed_out = final
-        handed_in += [name for name in earlier if name in final and name not in handed_in]
-    return assemble(desc, parts[number], _declared_feeds(desc, parts[number], handed_out) + handed_in, handed_out)
+    reads, found, earlier = [{name for op in part for name in _reads(op)} for part in parts], [], []
+    for number, part in enumerate(parts):
+        handed_in = [name for name in earlier if name in reads[number]]
+        later = set(final).union(*reads[number + 1 :])
+        own = [name for name in made[number] if name not in persistable]
+        handed_out = [name for name in own if name in later]
+        if number == len(parts) - 1:
+            handed_out = final
+            handed_in += [name for name in earlier if name in final and name not in handed_in]
+        found.append(assemble(desc, part, _declared_feeds(desc, part, handed_out) + handed_in, handed_out))
+        earlier += own
+    return found
 
 
 def assemble(desc, ops, feeds, fetches):
