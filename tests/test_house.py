@@ -11,6 +11,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.each import check_each
+from varlen_rnn.tape.operator import OPERATORS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "varlen_rnn"
@@ -213,6 +214,43 @@ def check_operators(path):
             assert "varlen_rnn.tape.declare.operator" not in imports(path)
         floors = {name.split(".")[1] for name in imports(path) if name.startswith("varlen_rnn.")}
         assert not {"kernels", "tape"} <= floors, "the tape meets kernels"
+
+
+def test_files_that_name_operators_are_in_the_page():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    sentence = page.partition("These files name\n")[2].partition("Programs also know")[0]
+    listed = set(re.findall(r"`(\w+/\w+\.py)`", sentence))
+    found = {path.relative_to(PACKAGE).as_posix() for path in FILES if named_operators(path.read_text())}
+    assert {name for name in found if not name.startswith(("cells/", "ops/"))} == listed
+
+
+def named_operators(source):
+    """Return the operators whose type a source compares, or asks a decorator or a table for."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(isinstance(side, ast.Attribute) and side.attr == "type" for side in sides):
+                found.update(constant for side in sides for constant in ast.walk(side))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "says":
+            found.update(node.args)
+        elif isinstance(node, (ast.Dict, ast.Set)):
+            names = node.keys if isinstance(node, ast.Dict) else node.elts
+            if len(names) > 1 and {getattr(name, "value", None) for name in names} <= OPERATORS.keys():
+                found.update(names)
+    return {getattr(node, "value", None) for node in found} & OPERATORS.keys() - {"feed", "fetch", "detach"}
+
+
+def test_a_file_that_names_operators_is_found():
+    for source in (
+        'op.type == "matmul"',
+        '"add" != record.op.type',
+        'op.type in ("add", "sub")',
+        '@says("add")\ndef f(): 0',
+    ):
+        assert named_operators(source), source
+    assert named_operators('rules = {"matmul": 1, "recurrent": 2}') == {"matmul", "recurrent"}
+    assert not named_operators('apply("matmul", x)\nop.type == "feed"\nnames = {"matmul": 1, "none of ours": 2}')
 
 
 def test_oracles_import_nothing_of_ours():

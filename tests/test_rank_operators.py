@@ -8,7 +8,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.rank_threads import run_ranks
-from varlen_rnn.distributed import ReplicatedProgram, kinds, replicate
+from varlen_rnn.distributed import ReplicatedProgram, replicate
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape import operator
 from varlen_rnn.tape.operator import OPERATORS
@@ -177,6 +177,13 @@ def test_no_operator_is_wrong_on_ranks():
     assert never_equal <= NEVER_EQUAL
 
 
+@pytest.mark.parametrize("name", ["ctc_loss", "linear_chain_crf", "sequence_expand", "sequence_expand_as", "gather"])
+def test_ranks_divide_what_joins_or_counts_the_rows_of_one_sequence(name):
+    found = {outcome.partition(":")[0] for _, outcome in outcomes(OPERATORS[name])}
+    assert "equal" in found
+    assert "wrong" not in found
+
+
 X = np.random.default_rng(0).standard_normal((12, 3))
 W = np.random.default_rng(1).standard_normal((3, 2))
 
@@ -260,5 +267,30 @@ def test_rows_that_are_split_are_refused_and_columns_are_not(data):
     assert compared(lambda own, rank: loss_of(own, rank, 1), [W]) == "equal"
 
 
-def test_operators_that_keep_rows_apart_without_a_trait_are_in_the_table():
-    assert kinds._APART - {"to"} <= operator.OPERATORS.keys()
+def test_steps_and_loops_on_ranks():
+    def step(x, h):
+        return h.cumsum(1) + x, h * 0.5 + x
+
+    def loss_of(own, rank):
+        y, last = vr.nn.DynamicRNN(step)(vr.Variable(sequences_of(rank)) @ own[0], [(2,)])
+        _, z = vr.while_loop(lambda n, z: n < 3.0, lambda n, z: (n + 1.0, z.tanh()), [vr.Variable(0.0), y])
+        return (z * z).mean() + last.tanh().sum()
+
+    assert compared(loss_of, [W]) == "equal"
+
+
+def test_shapes_and_indices_that_know_the_number_of_rows():
+    def loss_of(own, rank, function):
+        y = vr.Variable(rows_of(rank).value) @ own[0]
+        return (function(y, len(y)) ** 2).mean()
+
+    right = [
+        lambda y, n: y.reshape(n, 2, 1).sum(axis=1), lambda y, n: y.reshape(1, n, 2).exp().mean(axis=1),
+        lambda y, n: y.reshape(2 * n).exp(), lambda y, n: y.transpose(0, 1).reshape(2, n, 1).exp().mean(axis=1),
+        lambda y, n: y[np.arange(n), np.ones(n, int)], lambda y, n: y.reshape(-1, 1, 2).mean(axis=0),
+    ]  # fmt: skip
+    for function in right:
+        assert compared(lambda own, rank, f=function: loss_of(own, rank, f), [W]) == "equal"
+    wrong = [lambda y, n: y.transpose(0, 1).reshape(n, 2), lambda y, n: y[: n - 1]]
+    for function in wrong:
+        assert "rows" in compared(lambda own, rank, f=function: loss_of(own, rank, f), [W])

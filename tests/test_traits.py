@@ -51,7 +51,7 @@ WRONG = {
     ),
     "a function that returns another word": (
         "rows=lambda specs, axes: 'every'", "x.data * 2", "x", "d_out.data * 2",
-        r"'wrong', rows: expected one of \('each', 'sum', 'sequence'\), or None, got 'every'",
+        r"'wrong', rows: expected one of \('each', 'sum', 'sequence', 'batch'\), or None, got 'every'",
     ),
     "a function that fails": (
         "rows=lambda specs: 'each'", "x.data * 2", "x", "d_out.data * 2", "'wrong': .* got TypeError",
@@ -63,6 +63,14 @@ WRONG = {
     "sequences that know each other": (
         "rows='sequence'", "x.data - x.data.mean(axis=0)", "x", "d_out.data - d_out.data.mean(axis=0)",
         "rows='sequence', along axis 0 of x of wrong: expected for",
+    ),
+    "parts of a batch that know each other": (
+        "rows='batch'", "x.data - x.data.mean(axis=0)", "x", "d_out.data - d_out.data.mean(axis=0)",
+        "rows='batch', along axis 0 of x of wrong: expected the results of two parts of a batch",
+    ),
+    "parts of a batch along another axis": (
+        "rows=lambda specs, axes: ('batch', 1)", "x.data.T * 2", "x._replace(shape=x.shape[::-1], lod_level=0)",
+        "2 * d_out.data.T[::-1]", "a central difference",
     ),
     "nothing that an example tries": (
         "rows='sum'", "x.data * 2", "x", "d_out.data * 2", "'wrong', rows: expected an example that tries it",
@@ -346,7 +354,7 @@ def test_the_scalars_of_operators_are_operations_of_equations():
 def test_operators_of_ours_with_a_trait_of_rows_return_tensors():
     """Where a step runs them at every step, nobody checks them."""
     for op in table.OPERATORS.values():
-        if op.rows is None or not op.examples or "block" in op.attrs.values():
+        if op.rows in (None, "batch") or not op.examples or "block" in op.attrs.values():
             continue
         for values, attrs in op.examples(np.random.default_rng(0)):
             given = [

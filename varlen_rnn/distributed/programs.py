@@ -10,7 +10,6 @@ import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, share, sums_over
-from varlen_rnn.distributed.kinds import is_apart, trait_of
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.ops.batch_norm import summing
@@ -22,6 +21,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import moved
 from varlen_rnn.runtime.place import HOST
+from varlen_rnn.tape.axes import divide
 from varlen_rnn.tape.gradient import SUFFIX
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.operator import find
@@ -159,7 +159,7 @@ def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:
     """Return the name of the loss of a program, and the operator that computes it, or raise."""
     ops = list(ops)
     made = {name: op for op in ops for name in op.output_names()}
-    seeds = [name for op in ops if op.type == "fill_constant" for name in op.output_names() if name.endswith(SUFFIX)]
+    seeds = [name for op in ops if not op.input_names() for name in op.output_names() if name.endswith(SUFFIX)]
     losses = [name.removesuffix(SUFFIX) for name in seeds]
     if len(losses) != 1 or losses[0] not in made:
         got, hint = f"{len(losses)} losses", "record optimizer.minimize(loss), and name the loss before it"
@@ -203,16 +203,7 @@ def _axis_of_feed(spec: TensorSpec) -> int:
 
 def _axes_of_results(op: OpDesc, axes: list[int | None], specs: Mapping[str, TensorSpec]) -> list[int] | None:
     """Return the axes of rows of the results of an operator, or None if it lets rows depend on each other."""
-    declared, results = find(op.type), [specs[name] for name in op.output_names()]
-    given = [specs.get(name) for name in op.input_names()]
-    if op.type == "recurrent":  # last states: layers, sequences, units
-        return [int(len(spec.shape) == 3) for spec in results]
-    if is_apart(declared, axes):
-        pairs = zip(given, axes, strict=True)
-        last = min(len(spec.shape) - axis for spec, axis in pairs if spec is not None and axis is not None)
-        return [max(len(spec.shape) - last, 0) for spec in results]
-    attrs = decode(declared, op.attrs, None)
-    if op.type == "concat" and None not in axes and len(set(axes)) == 1 and attrs["axis"] == axes[0]:
-        return [axes[0] or 0]
-    trait, found = trait_of(declared, attrs, given, axes)
-    return [axis or 0 for axis in found] if trait in ("each", "sequence") else None
+    declared, given = find(op.type), [specs.get(name) for name in op.input_names()]
+    attrs = decode(declared, op.attrs, lambda block: None)
+    trait, found = divide(declared, attrs, given, axes, len(op.output_names()))
+    return None if trait in (None, "sum") else [0 if known is None else known.axis or 0 for known in found]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.distributed.kinds import MIXED, ROWS, SUMS, Kind, is_watched, kind_of, kinds_of
+from varlen_rnn.distributed.kinds import CONSTANT, MIXED, ROWS, SUMS, Kind, is_watched, kind_of, kinds_of
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import copy_into, moved, overwrite
 from varlen_rnn.runtime.place import HOST
@@ -96,11 +96,9 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
     """Return a digest of the constants of a tail, and which operator chooses by one rank's sums, or nothing."""
     digest, chooser = hashlib.blake2b(digest_size=8), ""
     for record in tail:
-        given = [None if v is None else kind_of(v, kinds) for v in record.inputs]
-        arrays = [v.value.data for v, kind in zip(record.inputs, given, strict=True) if v is not None and kind is None]
-        if any(array.dtype == bool for array in arrays) and any(
-            kind is not None and kind.kind == SUMS for kind in given
-        ):
+        given = [(v, kind_of(v, kinds).kind) for v in record.inputs if v is not None]
+        arrays = [v.value.data for v, kind in given if kind == CONSTANT]
+        if any(array.dtype == bool for array in arrays) and any(kind == SUMS for _, kind in given):
             chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
         for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
             digest.update(f"{array.dtype.str}{array.shape}".encode())

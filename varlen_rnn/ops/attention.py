@@ -9,7 +9,6 @@ from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank
@@ -31,7 +30,14 @@ def _cost_of_grad(inputs, outputs, **attrs):
     return 5 * _cost(inputs[:3], outputs) // 2
 
 
-@operator(name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost, rows="sequence")
+def _rows(specs, axes, **constants):
+    """Return "sequence", or "batch" for one query per sequence without a LoD; None if a weight, the last, has rows."""
+    if any(axes[3:]) or set(axes[:3]) != {0}:
+        return None
+    return "sequence" if specs[0].lod_level else "batch"
+
+
+@operator(name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost, rows=_rows)
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, its sequence's values averaged by the softmax of the query's products with the keys."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
@@ -135,7 +141,7 @@ def _cost_of_additive_grad(inputs, outputs, **attrs):
 
 @operator(
     name=_ADDITIVE, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_additive,
-    rows=beside("sequence", 3),
+    rows=_rows,
 )  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
     """Return, for each query, its sequence's values averaged by the softmax of `weight . tanh(query + key)`."""

@@ -28,7 +28,7 @@ def _cost(inputs, outputs, **attrs):
     return 2 * known(query.shape[0]) * known(query.shape[1]) * known(query.shape[2])
 
 
-@operator(cost=_cost)
+@operator(cost=_cost, rows="batch")
 def attention_weights(query, key, left: int | None = None, right: int | None = None):
     """Return the softmax of the scores of each query and the keys of its sequence, one row per pair; 0 out of sight."""
     of_pairs, parts = _parts(query, key)

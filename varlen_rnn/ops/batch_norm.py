@@ -54,8 +54,9 @@ def over_ranks(*sums):
 
 
 def _rows(specs, axes, eps, training):
-    is_each = not training and axes[0] == 0 and all(axis is None for axis in axes[1:])
-    return "each" if is_each else None  # in training, the moments depend on all rows
+    if axes[0] != 0 or any(axis is not None for axis in axes[1:]):
+        return None
+    return "batch" if training else "each"  # in training, the moments depend on all rows; ranks add them up
 
 
 def _cost(inputs, outputs, eps, training):

@@ -13,7 +13,14 @@ from varlen_rnn.tape.spec import TensorSpec, sizes_fit
 from varlen_rnn.tape.variable import apply, apply_list
 
 
-@operator(cost=nothing, rows="each")
+def _rows(specs, axes, axis):
+    axis %= len(specs[0].shape)
+    if axis not in axes:
+        return "each"
+    return ("batch", axis) if set(axes) == {axis} else None  # without rows, each rank would add the operand
+
+
+@operator(cost=nothing, rows=_rows)
 def concat(*x, axis: int):
     """Concatenate Variables along an axis; the result keeps the LoD unless the axis is the rows."""
     lod = shared_lod("concat", *x) if axis % x[0].data.ndim != x[0].structure.axis else NO_LOD

@@ -32,7 +32,7 @@ def _run(log_probs, targets, blank, scales, d):
     return losses
 
 
-@operator(name="ctc_loss", cost=per_input_element)
+@operator(name="ctc_loss", cost=per_input_element, rows="batch")
 def ctc_losses(log_probs, targets, blank: int, per_label: bool):
     """Return minus the logarithm of each target's probability, which is the sum over all alignments with the steps.
 

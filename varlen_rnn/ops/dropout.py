@@ -80,7 +80,7 @@ def _positions(lod):
 
 
 def _rows(specs, axes, p, training):
-    return None if training else "each"  # random numbers are drawn at every step
+    return "batch" if training else "each"  # random numbers follow the places of rows in a batch
 
 
 @operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows)

@@ -22,7 +22,11 @@ _INT64 = np.dtype(np.int64)
 _MOST_CLASSES = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
-@operator(cost=nothing, rows=beside("each", 0))
+def _rows(specs, axes):
+    return "each" if axes[0] is None else "batch"
+
+
+@operator(cost=nothing, rows=_rows)
 def gather(x, index):
     """Return the rows of `x` at the positions in `index`; negative positions count from the end."""
     return index.like(rows_at(x.data, _places(x, index)).reshape((*index.shape, *x.shape[1:])))

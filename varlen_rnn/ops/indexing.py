@@ -21,14 +21,16 @@ from varlen_rnn.tape.variable import Variable
 
 
 def _rows(specs, axes, index):
-    """Return the trait "each" if an index takes all rows in their order, otherwise None."""
+    """Return the trait "each" if an index takes all rows in order, "batch" if an array chooses some, otherwise None."""
     items = [item for item in (index if isinstance(index, tuple) else (index,)) if item is not None]
+    if axes[0] is None:
+        return "each"
     if not BASIC_INDEX.issuperset(map(type, items)):
-        return None if axes[0] is not None else "each"
+        return "batch"
     if Ellipsis in items:
         at = items.index(Ellipsis)
         items[at : at + 1] = [slice(None)] * (len(specs[0].shape) - len(items) + 1)
-    taken = items[axes[0]] if axes[0] is not None and axes[0] < len(items) else slice(None)
+    taken = items[axes[0]] if axes[0] < len(items) else slice(None)
     return "each" if taken == slice(None) else None
 
 

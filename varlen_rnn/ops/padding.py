@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import Variable
 # Take rows by index.
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def take_rows(x, index):
     """Return `x[index]`, with a row of zeros for an index of -1; the result has the LoD of the index."""
     places = _places(index, len(x.data))
@@ -111,7 +111,7 @@ class Rectangle(NamedTuple):
     is_empty: Variable
 
 
-@operator(outputs=Rectangle._fields, cost=nothing, gradient=False)
+@operator(outputs=Rectangle._fields, cost=nothing, rows="batch", gradient=False)
 def rectangle(x, reverse: bool):
     """Return the indices that move rows into a padded batch, for one direction, and the indices that move them back."""
     offsets = x.structure.levels[-1]

@@ -190,10 +190,10 @@ def _examples_of_grad(rng):
     yield [rows(rng, 3), rng.standard_normal(3)], {"axis": 0, "keepdims": False, "scale": True}
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="each")
 def weighted_mean(x, weight):
     """Return the sum of all elements divided by their total weight; 0 if that is 0, because the sum is 0, too."""
-    return divide(sum_over(x.data, None), maximum(weight.data, weight.dtype.type(_TINY)))
+    return LoDTensor.wrap(divide(sum_over(x.data, None), maximum(weight.data, weight.dtype.type(_TINY))))
 
 
 weighted_mean.examples(lambda rng: [([rows(rng, 3), rng.random(()) + 0.5], {})])

@@ -15,16 +15,25 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _rows(specs, axes, shape):
-    """Return the trait "each" if the number of elements before and after the axis of rows stays, otherwise None."""
+    """Return a trait if as many elements precede an axis of the result as precede the axis of rows, otherwise None.
+
+    It is "each" if one row stays one entry.  In a "batch", a row is several entries, or the shape names their number.
+    """
     old, axis = specs[0].shape, axes[0]
     if axis is None:
         return "each"
-    new = shape.index(-1) if -1 in shape else len(shape)
-    before, behind = (
-        (math.prod(old[:axis]), math.prod(old[axis + 1 :])),
-        (math.prod(shape[:new]), math.prod(shape[new + 1 :])),
-    )
-    return "each" if before == behind else None
+    before, count, behind = math.prod(old[:axis]), old[axis], math.prod(old[axis + 1 :])
+    exact, several = None, None
+    for new, size in enumerate(shape):
+        if math.prod(shape[:new]) == before:
+            after = math.prod(shape[new + 1 :])
+            if size == -1 and (behind == after or (after and behind % after == 0)):
+                return "each" if behind == after else ("batch", new)
+            if size == count != -1:
+                exact = exact or ("batch", new)
+            elif size > 0 < count and size % count == 0:
+                several = several or ("batch", new)
+    return exact or several
 
 
 @operator(cost=nothing, rows=_rows)

@@ -1,5 +1,6 @@
 """Check an operator's traits: permute, cut and add up the rows of its examples, and compare the results."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from varlen_rnn.errors import InputError
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, take_sequences
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.tape.axes import follow, with_rows, without_rows
+from varlen_rnn.tape.axes import divide, follow, with_rows, without_rows
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.spec import describe
 
@@ -38,10 +39,13 @@ class Application:
             self._check_linear()
         if self.op.scalar is not None or self.op.ufunc:
             self._check_numbers()
-        if self.op.rows is None or not all(value is None or isinstance(value, LoDTensor) for value in self.values):
+        if self.op.rows is None:
             return False
+        if callable(self.attrs) or not all(value is None or isinstance(value, LoDTensor) for value in self.values):
+            return self.op.rows == "batch"  # neither a plan nor a nested block can be cut
+        claimed = [self._check_ranks(axes) for axes in self._choices_of_ranks()]
         sequences, rows = (_of_last_level, {"sequence"}), (_without_lod, {"each", "sum"})
-        claimed = [self._check_rows(*sequences, *choice) for choice in self._choices_of_sequences()]
+        claimed += [self._check_rows(*sequences, *choice) for choice in self._choices_of_sequences()]
         return any(claimed) or any([self._check_rows(*rows, *choice) for choice in self._choices_of_rows()])
 
     def _run(self, values):
@@ -90,6 +94,71 @@ class Application:
                     expected = f"for {chosen.tolist()} alone, the bits that they have among all"
                     self.refuse(subject, expected, "other bits")
         return True
+
+    def _choices_of_ranks(self):
+        """Yield for each operand the axis along which two ranks divide it, or None."""
+        axes = [
+            [None] if value is None else [0] if value.num_levels
+            else [None, *(axis for axis, size in enumerate(value.shape) if size in self.cuts)]
+            for value in self.values
+        ]  # fmt: skip
+        return (choice for choice in itertools.islice(itertools.product(*axes), _MOST_CHOICES) if set(choice) != {None})
+
+    def _check_ranks(self, axes):
+        """Raise if the parts of two ranks have other results than the batch; return whether they have been compared."""
+        # In training, ranks draw random numbers and add up moments together.
+        is_training = any(self.attrs.get(name, value) != value for name, value in self.op.inference.items())
+        specs = [None if value is None else describe(value) for value in self.values]
+        trait, outputs = divide(self.op, self.attrs, specs, axes, 1)
+        is_mean = trait == "sum" and self.op.divisor is not None and len(axes) == 1
+        if is_training or not (is_mean or trait == "batch"):
+            return False
+        parts = [[self._part(*pair, rank) for pair in zip(self.values, axes, strict=True)] for rank in (0, 1)]
+        try:
+            whole, first, second = map(self._run, (self.values, *parts))
+        except InputError:  # positions of rows that the other rank has
+            return False
+        if is_mean:
+            weights = [self.op.divisor(*part, **self.attrs) or 1 for part in parts]
+            total = self.op.divisor(*self.values, **self.attrs) or 1
+            found = (first[0].data * weights[0] + second[0].data * weights[1]) / total
+            is_right = np.allclose(found, whole[0].data, _TOLERANCE, _TOLERANCE)
+        else:
+            places = self.op.output_places(len(axes), len(whole), self.attrs)
+            shown = [place not in self.op.intermediate for place in places]
+            triples = itertools.compress(zip(whole, first, second, strict=True), shown)
+            is_right = all(_are_of_parts(*triple, outputs[0].axis) for triple in triples)
+        if not is_right:
+            where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
+            self.refuse(f"rows={trait!r}, along {', '.join(where)}", "the results of two parts of a batch", "others")
+        return True
+
+    @functools.cached_property
+    def cuts(self):
+        """Where the rows of a second rank begin, by the total number of rows, or of sequences of a level.
+
+        The first rank has half of the outermost sequences, or half of the rows if there are no sequences.
+        """
+        found: dict[int, int] = {}
+        for value in self.values:
+            if value is not None and value.num_levels:
+                levels = levels_of(value.structure)
+                count = len(levels[0]) - 1
+                at = found.setdefault(count, count // 2)
+                for offsets in levels:
+                    at = int(offsets[at])
+                    found.setdefault(int(offsets[-1]), at)
+        return found or {
+            size: size // 2 for value in self.values if value is not None for size in value.shape if size > 1
+        }
+
+    def _part(self, value, axis, rank):
+        if axis is None:
+            return value
+        if value.num_levels:
+            half, count = value.num_elements() // 2, value.num_elements()
+            return value.slice(0, half * rank, count if rank else half)
+        return LoDTensor.wrap(np.ascontiguousarray(np.split(value.data, [self.cuts[value.shape[axis]]], axis)[rank]))
 
     def _check_linear(self):
         places = [n for n, value in enumerate(self.values) if value is not None and self.op.is_linear_in(n)]
@@ -150,6 +219,19 @@ def _is_same(value, wanted):
         and arrays[0].shape == arrays[1].shape
         and (np.ascontiguousarray(arrays[0]).tobytes() == arrays[1].tobytes())
     )
+
+
+def _are_of_parts(whole, first, second, axis):
+    """Return whether a result has the rows of the results of two parts, in any order.
+
+    Integers may be positions of rows, which each rank counts from 0.  Padding may be longer in one part.
+    """
+    if not isinstance(whole, LoDTensor) or not whole.shape or whole.dtype.kind != "f":
+        return True
+    of_all, *found = (np.moveaxis(one.data, axis, 0) for one in (whole, first, second))
+    if {one.shape[1:] for one in found} != {of_all.shape[1:]}:
+        return True
+    return sorted(row.tobytes() for part in found for row in part) == sorted(row.tobytes() for row in of_all)
 
 
 def _dense(value):

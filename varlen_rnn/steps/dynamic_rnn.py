@@ -283,7 +283,7 @@ def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
     return _flops_of_blocks[nested] * max((known(spec.shape[0]) for spec in with_rows), default=1)
 
 
-@operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places)
+@operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places, rows="batch")
 def dynamic_rnn(
     *x,
     block: Block,

@@ -134,7 +134,7 @@ def _cost(inputs, outputs, cond: Any, body: Any, **names):
     return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
 
 
-@operator(name=_NAME, outputs=("*out",), cost=_cost)
+@operator(name=_NAME, outputs=("*out",), cost=_cost, rows="batch")
 def _while_loop(
     *x,
     cond: Block,

@@ -64,12 +64,12 @@ def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str 
     of the last level, on that sequence alone; "same" if no operand has rows; otherwise None.  The list is None unless
     `infer` accepts any number of rows.
     """
-    if op.rows is None or None in given:
+    if op.rows in (None, "batch") or None in given:
         return None, None
     found = _inferred(op, attrs, given)
     if found is None:
         return None, None
-    trait = _declared(op, attrs, given)
+    trait, _ = _declared(op, attrs, [known.specs[-1] for known in given], [known.axis for known in given])
     depths = {known.depth for known in given if known.axis is not None}
     if trait == "sequence" and depths:
         return _follow_sequences(op, attrs, given, found)
@@ -101,22 +101,26 @@ def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[
         return None
 
 
-def _declared(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> str | None:
-    """Return the trait that an operator declares for operands with these axes of rows."""
-    specs, axes = [known.specs[-1] for known in given], [known.axis for known in given]
+def _declared(
+    op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], axes: Sequence[int | None]
+) -> tuple[str | None, int]:
+    """Return the trait that an operator declares for operands with these axes of rows, and the axis of a "batch"."""
     if op.rows == "sequence":  # operators that also have weights or states declare a function
-        return "sequence" if all(axis == 0 or spec is None for axis, spec in zip(axes, specs, strict=True)) else None
-    if not callable(op.rows):
-        return op.rows
-    try:
-        found = op.rows(specs, axes, **attrs)
-    except PASSED_ON:
-        raise
-    except Exception as error:
-        raise op.failed(error) from error
-    if found is not None and found not in TRAITS:
-        raise ProgramError(f"operator {op.type!r}, rows", expected=f"one of {TRAITS}, or None", got=shown(found))
-    return found
+        is_right = all(axis == 0 or spec is None for axis, spec in zip(axes, specs, strict=True))
+        return ("sequence" if is_right else None), 0
+    found = op.rows
+    if callable(found):
+        try:
+            found = found(specs, axes, **attrs)
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise op.failed(error) from error
+        if isinstance(found, tuple) and len(found) == 2 and found[0] == "batch":
+            return found
+        if found is not None and found not in TRAITS:
+            raise ProgramError(f"operator {op.type!r}, rows", expected=f"one of {TRAITS}, or None", got=shown(found))
+    return (found if found != "batch" or {0, None}.issuperset(axes) else None), 0
 
 
 def _may_have_sequences(known: Known, depth: int) -> bool:
@@ -153,3 +157,40 @@ def _of_rows(specs: tuple[TensorSpec, ...], depth: int, is_open: bool) -> Known 
         return Known(specs)
     possible = (with_rows(first, axis, depth) for axis in range(len(first.shape)))
     return next((known for known in possible if known.specs == specs), None)
+
+
+def divide(
+    op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], axes: Sequence[int | None], results: int
+) -> tuple[str | None, Sequence[Any]]:
+    """Return the trait of an operator for rows that ranks divide, and the spec and row axis of each of its results.
+
+    A mean is a "sum", too.  The trait is None if rows depend on each other.  In a "batch", only axes are known.
+    """
+    if op.rows is None:
+        return None, ()
+    trait, axis = _declared(op, attrs, specs, axes)
+    if trait == "batch":
+        return trait, [Known((), axis)] * results
+    levels = max((min(spec.lod_level, 1) for spec in specs if spec is not None), default=0)
+    # It suffices if the trait holds with the sequences of the last level, or with rows alone.
+    for most_levels in range(levels, -1, -1) if trait is not None or op.divisor is not None else ():
+        known = [_with_levels(spec, axis, most_levels) for spec, axis in zip(specs, axes, strict=True)]
+        trait, outputs = follow(op, attrs, known)
+        if trait is None and op.divisor is not None and outputs and outputs[0].axis is None:
+            trait = "sum"
+        if trait in ("each", "sequence", "sum"):
+            return trait, outputs
+    return None, ()
+
+
+def _with_levels(spec: TensorSpec | None, axis: int | None, most_levels: int) -> Known:
+    if spec is None or axis is None or spec.kind is not LOD_TENSOR:
+        return without_rows(spec)
+    level = min(spec.lod_level, most_levels)
+    return with_rows(spec._replace(lod_level=level), axis, level)
+
+
+def takes_rows(op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], number: int) -> bool:
+    """Return whether an operator accepts any number of rows along the first axis of an operand."""
+    known = [with_rows(spec) if n == number and spec else without_rows(spec) for n, spec in enumerate(specs)]
+    return _inferred(op, attrs, known) is not None

@@ -139,10 +139,13 @@ def operator(
         * "each": row i of the results depends only on row i of the operands, and on operands without rows.
         * "sum": the results have no rows; they are sums of the results of single rows.
         * "sequence": the results for each sequence of the last level depend on this sequence alone.
+        * "batch": the results for a batch are those for its parts, each of some outermost sequences, in any order.
 
         A function `rows(specs, axes, **constants)` returns one of these or None.  Its arguments are, for each operand,
-        the TensorSpec and the axis that has rows, or None.  The trait lets an operator leave the loop over the steps of
-        a `DynamicRNN`, and lets ranks divide the rows of a batch (`distributed.replicate`).
+        the TensorSpec and the axis that has rows, or None.  In a "batch", rows are along the first axis; a function may
+        return `("batch", axis)` for another axis of the results.  The trait lets ranks divide the rows of a batch
+        (`distributed.replicate`).  Except for "batch", it lets an operator leave the loop over the steps of a
+        `DynamicRNN`.
     linear : tuple of str
         Names of inputs in which it is linear: for a sum of two values there, the result is the sum of both results.
     scalar : callable, optional

@@ -13,7 +13,7 @@ from varlen_rnn.errors import InputError, ProgramError, shown
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
-TRAITS = ("each", "sum", "sequence")  # values of an operator's `rows`
+TRAITS = ("each", "sum", "sequence", "batch")  # values of an operator's `rows`
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # Errors of an operator's functions that are raised as they are, because they already name the input or the fault.
 PASSED_ON = (InputError, MemoryError, Warning)

@@ -520,7 +520,9 @@ def _of_to(
 
 
 # It is in no table of operators, because programs do not have it.
-_TO = Op("to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, grad=_of_to)
+_TO = Op(
+    "to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, grad=_of_to, rows="each"
+)
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:

@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import TensorSpec
 _MOST_UNITS = 2**20  # without a limit, a program of a few bytes could request any amount of memory
 
 
-@operator(inference={"training": False})
+@operator(inference={"training": False}, rows="batch")
 def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
     """Return a mask of shape `(rows, units)` for the rows of `x`.
 

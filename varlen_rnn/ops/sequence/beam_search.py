@@ -82,7 +82,7 @@ def beam_search(
 _OUTPUTS = "selected_ids", "selected_scores", "parent_idx"
 
 
-@operator(name="beam_search", outputs=_OUTPUTS, cost=per_input_element)
+@operator(name="beam_search", outputs=_OUTPUTS, cost=per_input_element, rows="batch")
 def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: int, level: int, is_accumulated: bool):
     """Return the best continuations of the hypotheses of each source, and which hypothesis each continues."""
     place = scores.data
@@ -219,7 +219,7 @@ def beam_search_decode(
     return tuple(apply("beam_search_decode", *steps[0], *steps[1], beam_size=beam_size, end_id=end_id))
 
 
-@operator(name="beam_search_decode", outputs=("sentence_ids", "sentence_scores"), cost=per_input_element)
+@operator(name="beam_search_decode", outputs=("sentence_ids", "sentence_scores"), cost=per_input_element, rows="batch")
 def _decode(*steps, beam_size: int, end_id: int):
     """Return the texts of a beam search, and the scores of their prefixes, from the selections of each step."""
     place, steps = steps[-1].data, _on_host(*steps)

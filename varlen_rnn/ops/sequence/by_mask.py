@@ -78,7 +78,7 @@ def _split(op, x, mask, level):
     return lods, index, middle
 
 
-@operator(outputs=("out_true", "out_false"), cost=nothing)
+@operator(outputs=("out_true", "out_false"), cost=nothing, rows="batch")
 def split_by_mask(x, mask, level: int = 0):
     """Return the sequences of a level at which a mask is True, and the sequences at which it is False.
 
@@ -162,7 +162,7 @@ def _joined(op, in_true, in_false, mask, level):
     return _with_levels(in_true, _joined_above(op, above, above_second, mask), below), index
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def merge_by_mask(in_true, in_false, mask, level: int = 0):
     """Merge two parts: take the next sequence of `in_true` where the mask is True, otherwise of `in_false`.
 

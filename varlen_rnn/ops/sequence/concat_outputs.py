@@ -23,7 +23,7 @@ from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
 
 
-@operator(name="concat_outputs", cost=nothing)
+@operator(name="concat_outputs", cost=nothing, rows="batch")
 def _concat_outputs(sorted_seqs, *steps):
     """Return the rows of all steps in the caller's order."""
     if len(steps) != sorted_seqs.max_seq_len:

@@ -7,6 +7,7 @@ from varlen_rnn.kernels.arithmetic import add, equal
 from varlen_rnn.kernels.copies import astype, full
 from varlen_rnn.kernels.crf import crf, viterbi
 from varlen_rnn.kernels.reductions import sum_over
+from varlen_rnn.ops import traits
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
@@ -50,7 +51,7 @@ def _cost(inputs, outputs, **attrs):
     return 4 * max(1, emission.shape[0]) * max(1, emission.shape[1]) ** 2
 
 
-@operator(cost=_cost)
+@operator(cost=_cost, rows=traits.beside("batch", 2))
 def linear_chain_crf(emission, label, transition):
     """Return minus the logarithm of the probability of the labels of each sequence.
 
@@ -118,7 +119,7 @@ def _examples(rng):
         yield [rows(rng, 2, lod=lod), rng.integers(0, 2, (lod.num_rows, 1)), rng.standard_normal((4, 2))], {}
 
 
-@operator(cost=_cost)
+@operator(cost=_cost, rows=traits.beside("batch", 1))
 def crf_decoding(emission, transition, label=None):
     """Return the tag of each row in the most probable labelling of its sequence; of equal tags, the first.
 
@@ -163,7 +164,7 @@ def _examples_decoding(rng):
         yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2)), rng.integers(0, 2, lod.num_rows)], {}
 
 
-@operator(cost=_cost)
+@operator(cost=_cost, rows=traits.beside("batch", 1))
 def crf_marginals(emission, transition):
     """Return the probability of each tag of each row, over all labellings of its sequence.
 

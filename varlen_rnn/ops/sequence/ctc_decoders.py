@@ -25,7 +25,7 @@ def _check(op, log_probs, blank):
         raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="batch")
 def ctc_greedy_decoder(log_probs, blank: int = 0):
     """Return the most probable class of each step, with repeats merged and blanks removed.
 
@@ -72,7 +72,7 @@ def _examples_of_greedy(rng):
         yield [rows(rng, 2, lod=lod)], {"blank": 0}
 
 
-@operator(outputs=("ids", "scores"), cost=per_input_element)
+@operator(outputs=("ids", "scores"), cost=per_input_element, rows="batch")
 def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
     """Return the most probable texts of each sequence, found by a beam search, best first.
 

@@ -13,7 +13,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(outputs=("distances", "num_sequences"), cost=per_input_element, gradient=False)
+@operator(outputs=("distances", "num_sequences"), cost=per_input_element, rows="batch", gradient=False)
 def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[int, ...] | None = None):
     """Return how many insertions, deletions and changes of ids turn each sequence into its label.
 

@@ -75,7 +75,7 @@ def _repeated(x, copies, lod):
     return LoDTensor.wrap(unflat(out, x.data), lod)
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def sequence_expand(x, y, ref_level: int = -1):
     """Repeat each sequence of `x`, or each row if it has no LoD, as often as its sequence of `y` has entries.
 
@@ -146,7 +146,7 @@ def _examples(rng):
         yield [x, rows(rng, lod=lod)], {"ref_level": 0}
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def sequence_expand_as(x, y):
     """Repeat each row i of `x` once for each row of sequence i of `y`.
 

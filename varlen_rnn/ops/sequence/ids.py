@@ -27,7 +27,7 @@ def _holds(dtype, number):
     return np.iinfo(dtype).min <= number <= np.iinfo(dtype).max
 
 
-@operator(cost=nothing, gradient=False)
+@operator(cost=nothing, rows="batch", gradient=False)
 def sequence_erase(x, tokens: tuple[int, ...]):
     """Return the sequences of the last level without the ids in `tokens`.
 
@@ -76,7 +76,7 @@ def _examples_of_erase(rng):
         yield [LoDTensor(rng.integers(0, 3, lod.num_rows), lod)], {"tokens": (1, -1)}
 
 
-@operator(cost=nothing, gradient=False)
+@operator(cost=nothing, rows="batch", gradient=False)
 def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     """Return the window of ids that begins at each row, and lies within its sequence of the last level.
 

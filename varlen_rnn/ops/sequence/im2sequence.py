@@ -20,7 +20,7 @@ from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
 
-@operator(name="im2sequence", cost=nothing)
+@operator(name="im2sequence", cost=nothing, rows="batch")
 def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...]):
     """Return the windows of images as rows, one sequence per image."""
     counts = _counts(x.shape, filter_size, stride, padding)

@@ -19,7 +19,7 @@ from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
 
 
-@operator(name="init_memories", cost=nothing)
+@operator(name="init_memories", cost=nothing, rows="batch")
 def _init_memories(x, sorted_seqs):
     """Return one row per sequence in the order of the plan, longest sequence first."""
     _check_sequences("init_memories", x, sorted_seqs)

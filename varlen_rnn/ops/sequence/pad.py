@@ -38,7 +38,7 @@ def _check_maxlen(op, maxlen):
 # Move rows into a padded batch.
 
 
-@operator(outputs=("out", "length"), cost=nothing)
+@operator(outputs=("out", "length"), cost=nothing, rows="batch")
 def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     """Return the sequences of the last level as a padded batch, with padding at their ends, and their lengths.
 
@@ -131,7 +131,7 @@ def _examples_of_pad(rng):
 # Move a padded batch into rows.
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def sequence_unpad(x, length):
     """Return the rows of a padded batch without its padding, with the given lengths as the last level.
 
@@ -211,7 +211,7 @@ def _examples_of_unpad(rng):
 # Mark the places of a padded batch that hold rows.
 
 
-@operator(cost=nothing, gradient=False)
+@operator(cost=nothing, rows="batch", gradient=False)
 def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
     """Return 1 for each step of a sequence, and 0 for each step after its end.
 

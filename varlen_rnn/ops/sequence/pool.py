@@ -30,7 +30,7 @@ _PICKED = TensorSpec((-1, -1), _INT64)  # for each element of a maximum, the row
 
 
 def _rows(specs, axes, pool_type, pad_value, level):
-    return "sequence" if level == -1 else None
+    return "sequence" if level == -1 else "batch"
 
 
 @operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, rows=_rows)

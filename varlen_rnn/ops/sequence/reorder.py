@@ -29,7 +29,7 @@ def _check_rows(name, x):
         raise ShapeError(f"{name}, x", expected="rows", got="a single number")
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def reorder_by_rank(x, rank_table):
     """Return the sequences of level 0 of `x`, or its rows if it has no LoD, in the order of a plan, longest first.
 

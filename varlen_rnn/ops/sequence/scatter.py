@@ -40,7 +40,7 @@ def _added(inputs, outputs):
     return size(inputs[2])
 
 
-@operator(cost=_added)
+@operator(cost=_added, rows="batch")
 def sequence_scatter(x, index, updates):
     """Return `x` with the updates of sequence i added to row i, at the positions in sequence i of `index`.
 

@@ -19,7 +19,7 @@ from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
 
 
-@operator(name="segment_inputs", cost=nothing)
+@operator(name="segment_inputs", cost=nothing, rows="batch")
 def _segment_inputs(x, sorted_seqs, t: int):
     """Return the rows of step `t` of every sequence that is still alive, longest sequence first."""
     check_rows("segment_inputs", x, sorted_seqs)

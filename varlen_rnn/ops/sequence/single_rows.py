@@ -12,7 +12,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def single_rows(x):
     """Return the rows of `x` as sequences of one row each; the LoD of `x` is dropped."""
     return LoDTensor.wrap(x.data, _lod(x.data.shape[0]))

@@ -37,7 +37,7 @@ def _numbers(name, given, count):
     return host_numbers(given.data).reshape(-1).astype(np.int64)
 
 
-@operator(cost=nothing)
+@operator(cost=nothing, rows="batch")
 def sequence_slice(x, offset, length):
     """Return the `length[i]` rows of each sequence i of the last level that begin with its row `offset[i]`.
 

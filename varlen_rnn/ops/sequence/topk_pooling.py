@@ -56,7 +56,7 @@ def _selected(x, heights, widths, topks, channel_num):
     return found, limits, np.where(counts > 0, limits[matrix_rows][:, :, None] + counts - 1, -1)
 
 
-@operator(cost=per_input_element)
+@operator(cost=per_input_element, rows="batch")
 def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: int):
     """Return the mean of the k largest numbers of each row of a matrix, for each channel and each k.
 

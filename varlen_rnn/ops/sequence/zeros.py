@@ -15,7 +15,7 @@ from varlen_rnn.tape.spec import TensorSpec
 _MOST_STATES = 2**20
 
 
-@operator(cost=nothing, gradient=False)
+@operator(cost=nothing, rows="batch", gradient=False)
 def zeros_of_sequences(x, shape: tuple[int, ...], level: int = -1):
     """Return zeros of shape `shape` for each sequence of a level of `x`."""
     return LoDTensor.wrap(zeros((x.num_elements(level), *shape), x.data))
