@@ -130,9 +130,8 @@ class ArrayMethods(Generic[V]):
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
         if self.shape[0] < 0:
-            raise ProgramError(
-                f"rows of {self.name!r}", expected="a known number", got="a number that is known only in a run"
-            )
+            got = "a number that is known only in a run"
+            raise ProgramError(f"rows of {self.name!r}", expected="a known number", got=got)
         return self.shape[0]
 
     @numpy_names

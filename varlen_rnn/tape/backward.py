@@ -73,10 +73,7 @@ def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
 def propagate(
     targets: Sequence[Variable], gradients: Sequence[Variable | None], pass_of: Callable[..., Any] = Pass
 ) -> Any:
-    """Send the gradients of several Variables back to the leaves that require one; None is a missing gradient.
-
-    `pass_of` makes the Pass, which is returned.
-    """
+    """Send gradients, or None, of several Variables back to the leaves; return the Pass that `pass_of` made for it."""
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
     before = GRAD_ENABLED.get()
     try:  # like `no_grad`, but three times as fast
@@ -114,9 +111,9 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
 
 
 def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
-    """Return a given gradient as a Variable, after checking its shape and data type.
+    """Return a gradient as a Variable, after checking its shape and data type, which a Python number takes from `like`.
 
-    A Python number is converted to the data type.  SelectedRows may stand for an array, and an array for SelectedRows.
+    SelectedRows may stand for an array, and an array for SelectedRows.
     """
     value = given.value if isinstance(given, Variable) else given
     if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):

@@ -92,9 +92,7 @@ def check_lod_level(op, name, desc):
 
 
 def broadcast(op, x, y, integers=False):
-    """Return the spec of an elementwise result of `x` and `y`; both must have one floating data type, or be
-    integers.
-    """
+    """Return the spec of an elementwise result of `x` and `y`, which have one floating data type, or are integers."""
     if integers and x.dtype is not None and x.dtype.kind in "iu":
         check_same_dtype(op, x=x, y=y)
     else:
@@ -105,16 +103,12 @@ def broadcast(op, x, y, integers=False):
 
 def broadcast_shape(op, x, y):
     """Return the shape that two shapes broadcast to."""
-    shape = []
-    for a, b in zip(_padded(x, y), _padded(y, x), strict=True):
+    shape, rank = [], max(len(x), len(y))
+    for a, b in zip((1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(y)) + tuple(y), strict=True):
         if a != b and 1 not in (a, b) and -1 not in (a, b):
             raise ShapeError(op, expected="shapes that broadcast", got=f"{x} and {y}")
         shape.append(b if a == 1 else a if b in (1, -1) else b)
     return tuple(shape)
-
-
-def _padded(shape, other):
-    return (1,) * (len(other) - len(shape)) + tuple(shape)
 
 
 def shared_lod(op, *tensors, names=None):
@@ -134,16 +128,11 @@ def shared_lod(op, *tensors, names=None):
         else:
             lods = [tensor.structure for tensor in tensors]
             a, b = (names[k] if names else f"x[{k}]" for k in (lods.index(shared), lods.index(lod)))
-            raise LoDError(
-                op,
-                expected=f"one LoD: {a} has {_short(shared)}",
-                got=f"another in {b}: {_short(lod)}",
-                hint="rows of different sequences cannot be combined",
-            )
+            expected, got = f"one LoD: {a} has {_short(shared)}", f"another in {b}: {_short(lod)}"
+            raise LoDError(op, expected=expected, got=got, hint="rows of different sequences cannot be combined")
     return shared
 
 
 def _short(lod):
-    lengths = lod.lengths()
-    text = ", ".join(str(level if len(level) <= 8 else [*level[:8], "..."]) for level in lengths)
-    return f"lengths [{text}]"
+    levels = (str(level if len(level) <= 8 else [*level[:8], "..."]) for level in lod.lengths())
+    return f"lengths [{', '.join(levels)}]"

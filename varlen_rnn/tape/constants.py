@@ -22,25 +22,12 @@ class Block:
 Ints = tuple[int, ...]
 Strs = tuple[str, ...]
 _KINDS = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    Ints: "ints",
-    Strs: "strs",
-    Index: "index",
-    Block: "block",
-}
+    bool: "bool", int: "int", float: "float", str: "str", Ints: "ints", Strs: "strs", Index: "index", Block: "block",
+}  # fmt: skip
 
 
 def kind_of(annotation):
-    """Return the kind of constant that an annotation declares, or None if it declares no constant.
-
-    Examples
-    --------
-    >>> kind_of(float), kind_of(tuple[int, ...]), kind_of(int | None), kind_of(list)
-    ('float', 'ints', 'int?', None)
-    """
+    """Return the kind of constant that an annotation declares, or None if it declares no constant."""
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return next((kind for known, kind in _KINDS.items() if known == annotation), None)  # it may be unhashable
     kinds = [kind_of(part) for part in typing.get_args(annotation) if part is not types.NoneType]
@@ -80,17 +67,7 @@ _TAKE = {
 
 
 def as_constant(kind, value, what):
-    """Return the value that a call passes for a constant, as one of Python's own types.
-
-    Raises
-    ------
-    DTypeError
-
-    Examples
-    --------
-    >>> as_constant("float", 2, "beta"), as_constant("int?", None, "axis")
-    (2.0, None)
-    """
+    """Return the value that a call passes for a constant, as one of Python's own types."""
     if value is None and kind.endswith("?"):
         return None
     return _TAKE[kind.rstrip("?")](value, what)

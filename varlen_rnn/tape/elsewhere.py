@@ -14,18 +14,7 @@ _PLACES = ("nn", "nn.functional", "", "optim", "optim.lr_scheduler", "data", "me
 
 
 class Elsewhere:
-    """An attribute that is not there; the error about it says which code to write instead.
-
-    Examples
-    --------
-    >>> class Rows:
-    ...     view = Elsewhere("x.reshape(shape)")
-    >>> Rows().view
-    Traceback (most recent call last):
-    AttributeError: 'Rows' object has no attribute 'view' (write x.reshape(shape))
-    >>> hasattr(Rows(), "view")
-    False
-    """
+    """An attribute that is not there; the error about it has the code to write instead, `here`."""
 
     def __init__(self, here: str) -> None:
         self.here = here
@@ -44,13 +33,7 @@ def missing_attribute(owner: type, name: str, here: str, found: object) -> Attri
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have, with the code to write instead, if it is known.
-
-    Examples
-    --------
-    >>> missing_name("varlen_rnn.nn", "cat")
-    AttributeError("module 'varlen_rnn.nn' has no attribute 'cat' (write nn.functional.concat(variables, axis))")
-    """
+    """Return the error for a name that a module does not have, with the code to write instead, if it is known."""
     here = foreign.MODULES[module].get(name) or _place_of(name) or foreign.FUNCTIONS.get(name) or _method(name)
     message = f"module {module!r} has no attribute {name!r}"
     if here is None:

@@ -28,12 +28,7 @@ class _Source(NamedTuple):
 def gradient_of(op, function, of, aliases, *, cost, rows):
     """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
 
-    Parameters
-    ----------
-    op : Op
-    function : callable
-    of, aliases, cost, rows
-        As `Operator.backward` takes them.
+    `of`, `aliases`, `cost` and `rows` are as `Operator.backward` takes them.
     """
     parameters = inspect.signature(function).parameters
     attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}

@@ -228,15 +228,9 @@ class Leaves:
 
 
 class Watched(Leaves):
-    """Where the gradients of watched leaves end: in a function of ranks, as soon as no more will come.
+    """Where the gradients of watched leaves end: in `on_ready(leaf, gradient)`, as soon as no more will come.
 
-    Parameters
-    ----------
-    leaves : Leaves
-        The sink of all other leaves.
-    on_ready : callable
-        `on_ready(leaf, gradient)` takes the final gradient of a leaf; it is None if none arrived.
-    scales : dict of int to float
+    The gradient is None if none arrived.
     """
 
     def __init__(self, leaves, on_ready, scales):
@@ -249,7 +243,7 @@ class Watched(Leaves):
         self._coming = Counter(filter(_watcher, itertools.chain([v for v, _ in pairs], *(i for _, i, _ in taken))))
 
     def passed(self, variables):
-        """Hand over the gradients of watched leaves of which no more will come."""
+        """Hand over the gradients of watched leaves to which no more will come."""
         for leaf in variables:
             if leaf in self._coming:
                 self._coming[leaf] -= 1
@@ -261,22 +255,13 @@ class Watched(Leaves):
 class Pass:
     """Gradients on their way from some Variables back to the leaves that require one.
 
-    It applies the operators of the gradient: they run, or are described in the program being recorded.
-
     Parameters
     ----------
-    apply : callable
-        `apply(op_type, *variables, **attrs)` of `variable.py`, which imports this file.
-    variables_of : callable
-        `variables_of(values)` wraps the outputs of a record's operator in new Variables without a record.  A record
-        that held its own outputs would be freed late.
+    apply, variables_of : callable
+        Of `variable.py`, which imports this file.  A record that held its own outputs would be freed late, so
+        `variables_of(values)` makes new Variables of them.
     gradient_like : callable
-        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned, after checking it
-        against the gradient `like` that the hook got.
-
-    Attributes
-    ----------
-    leaves : Leaves
+        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned for `like`.
     """
 
     def __init__(self, apply, variables_of, gradient_like):

@@ -19,16 +19,7 @@ from varlen_rnn.tape.variable import apply, as_variable
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
     """Check groups of Variables; return a function that runs an operator on each group to update it in place.
 
-    Parameters
-    ----------
-    op_type : str
-    groups : dict of str to list of Variables or values
-        The operator's inputs, by their names in errors.
-
-    Raises
-    ------
-    InputError
-        If an input does not fit; nothing was changed.
+    The keys of `groups` name the inputs in errors.
     """
     op, is_recording = find(op_type), RECORDER.get() is not None
     ready = []

@@ -22,12 +22,11 @@ PASSED_ON = (InputError, MemoryError, Warning)
 # No NamedTuple, because its attributes take several times as long to read, and each application reads some.
 @dataclass(slots=True, eq=False)
 class Op:
-    """An operator, as `declare.operator` makes it; `vr.operator` documents the fields.
+    """An operator, as `declare.operator` makes it; `vr.operator` documents all fields that are not below.
 
     Attributes
     ----------
     type : str
-        The name.
     inputs, outputs : tuple of str
         Names of inputs and outputs.  A last name that begins with `*` takes all further ones; an input whose name ends
         with `?` may be missing.
@@ -45,30 +44,19 @@ class Op:
         The name of the operator that `grad` applies, if it was declared as a function over values.
     attrs : mapping of str to str
         The constants and their kinds, as in `tape.constants`.
-    intermediate : frozenset of str
-        Outputs that only the gradient reads.
     in_place : tuple of int
         For an operator that updates in place: for each output, the position of the input that it is.
-    inference : mapping
-        Constants that `prune` sets.
-    overwrites, places, cost, scalar : callable, optional
-    rows : str or callable, optional
-        One of `TRAITS`, or a function of specs and axes.
-    linear : tuple of str
-        Names of the inputs in which it is linear.
-    ufunc : tuple of numpy.ufunc
-    onnx : str, optional
     shortcut : callable, optional
         `shortcut(values, **attrs)` does the work of `infer` and `forward` at once for the most common values, and
         returns a list of values.  It returns None for anything that `infer` or `forward` would refuse, so that they
-        raise the error.  It is no option of `vr.operator`; operators that gain from it set it themselves.
+        raise the error.  Operators set it themselves.
     divisor : callable, optional
         For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
         weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results by
-        it.  It is no option of `vr.operator` either.
+        it.  Operators set it themselves.
     finds : mapping
         Maps a constant that names an object, such as a cell, to the function that finds the object.  A program in
-        memory holds such objects.  It is no option of `vr.operator` either.
+        memory holds such objects.  Operators set it themselves.
     examples : callable, optional
         `examples(rng)` yields `(inputs, attrs)` pairs.
     doc : str
@@ -142,13 +130,7 @@ class Op:
         return (self.inputs, self.outputs) if self.places is None else self.places(num_inputs, num_outputs, **attrs)
 
     def specs(self, inputs: Sequence[TensorSpec | None], attrs: Mapping[str, Any]) -> list[TensorSpec]:
-        """Return the specs of the outputs, as a list, given the specs of the inputs.
-
-        Raises
-        ------
-        InputError
-            If the inputs do not fit.
-        """
+        """Return the specs of the outputs, as a list, given the specs of the inputs; raise if these do not fit."""
         try:
             found = self.infer(*inputs, **attrs)
             if type(found) is TensorSpec:
@@ -183,12 +165,9 @@ UFUNCS: dict[np.ufunc, str] = {}  # the operator that each function of NumPy app
 
 
 def register(op: Op) -> None:
-    """Add an operator to the table; the same function declared again, as in a notebook, replaces the former operator.
+    """Add an operator to the table; raise if another one has its name.
 
-    Raises
-    ------
-    ProgramError
-        If another operator has this name.
+    The same function declared again, as in a notebook, replaces the former operator.
     """
     former = OPERATORS.get(op.type)
     if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
@@ -209,13 +188,7 @@ def _origin(op: Op) -> tuple[str, str]:
 
 
 def find(op_type: str) -> Op:
-    """Return the operator with a name.
-
-    Raises
-    ------
-    ProgramError
-        If no module declared an operator with this name.
-    """
+    """Return the operator with a name, or raise if no module declared one."""
     op = OPERATORS.get(op_type)
     if op is None:
         hint = "import the module that declares it before a program that uses it is read"

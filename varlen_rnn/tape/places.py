@@ -30,8 +30,7 @@ def check_places(op, values):
             first = position, place
         elif place != first[1]:
             expected = f"values on {first[1]}, where {op.input_name(first[0])} is"
-            hint = f"x.to({str(first[1])!r}) copies them"
-            what = f"{op.type}, {op.input_name(position)}"
+            what, hint = f"{op.type}, {op.input_name(position)}", f"x.to({str(first[1])!r}) copies them"
             raise PlaceError(what, expected=expected, got=f"values on {place}", hint=hint)
 
 
@@ -50,8 +49,7 @@ def without_kernel(op, values, error):
 def checked_results(op, values, results):
     """Return the results of an operator; raise if values were on a device, and a result other than a number is not.
 
-    A result in the memory of a remembered copy (`device.beside`) is copied, because its holder may write to it: an
-    optimizer does, or a kernel of the user.
+    A result in the memory of a remembered copy (`device.beside`) is copied, because an optimizer may write to it.
     """
     if not any(place_of_value(value) is CUDA for value in values):
         return results

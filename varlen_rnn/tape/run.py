@@ -36,16 +36,8 @@ def check_in_place(op, values):
 def run(op, values, attrs):
     """Return the outputs of an operator as a list of values.
 
-    `infer` checks the specs of the values, as it does when a program is recorded; `forward` checks the values.
-
-    Raises
-    ------
-    InputError
-        If the inputs do not fit.
-    PlaceError
-        If they are in different places, or the operator has no kernel there.
-    ProgramError
-        If a function of the operator raises any other error; the message has the operator's name.
+    `infer` checks the specs of the values, as it does when a program is recorded; `forward` checks the values.  If one
+    of them raises an error other than an InputError, it becomes a ProgramError with the operator's name.
     """
     if not device_array.in_use:
         return _run(op, values, attrs)

@@ -44,13 +44,7 @@ def spec_of_tensor(shape: tuple[int, ...], dtype: np.dtype | None, lod_level: in
 
 
 def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return whether two shapes may be the same: -1 fits any size.
-
-    Examples
-    --------
-    >>> sizes_fit((5, 3), (-1, 3)), sizes_fit((5, 3), (3,))
-    (True, False)
-    """
+    """Return whether two shapes may be the same: -1 fits any size."""
     if shape == wanted:
         return True
     if len(shape) != len(wanted):
@@ -109,7 +103,7 @@ class Symbol:
         return -1
 
     def rename(self, name: str) -> None:
-        """Take another name; nothing in the program may have it yet."""
+        """Take a name that nothing in the program has yet."""
         self.name = self.block.recorder.claim(name, self)
 
     def take_name(self, name: str) -> None:
@@ -122,9 +116,7 @@ class Symbol:
     @property
     def data(self) -> Any:
         """Raise: there are no values."""
-        hint = (
-            "functional.where(condition, x, y) chooses by values, while_loop repeats, and functional has tanh, exp ..."
-        )
+        hint = "functional.where(condition, x, y) chooses by values, while_loop repeats, functional has tanh, exp ..."
         got = "one of a step or a loop, which is described once, for all of its runs"
         if self.block.parent is None:
             got, hint = "a variable of a program", f"an Executor fetches it; in the program, {hint}"
@@ -155,18 +147,7 @@ VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # the types of o
 
 
 def describe(value: Value) -> TensorSpec:
-    """Return the spec of a value.
-
-    Raises
-    ------
-    LoDError
-        If a LoDTensor's array was given another number of rows after it was made, so that the LoD does not fit.
-
-    Examples
-    --------
-    >>> describe(LoDTensor(np.zeros((3, 2)), [[0, 1, 3]])).lod_level
-    1
-    """
+    """Return the spec of a value, or raise if the array of a LoDTensor got another number of rows than its LoD has."""
     if isinstance(value, LoDTensor):
         # Every input of every operator passes this check, so kernels may trust the rows.  Written out to save a call.
         data, lod = value.data, value.structure

@@ -34,13 +34,7 @@ _HOST = np.empty(0)
 
 
 def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str:
-    """Return the name of the operator that a call of a function of NumPy applies, or raise if there is none.
-
-    Examples
-    --------
-    >>> operator_of(np.multiply, "__call__", {})
-    'mul'
-    """
+    """Return the name of the operator that a call of a function of NumPy applies, or raise if there is none."""
     if method == "__call__" and not options and ufunc in UFUNCS:
         return UFUNCS[ufunc]
     name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
@@ -48,22 +42,14 @@ def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str
         hint = "x = x + y rather than x += y: an array remembers no gradient"
         raise DTypeError(f"{name} of a Variable", expected="no array that takes the result", got="out", hint=hint)
     hint = _HINTS.get(ufunc, "functional has more functions; np.asarray(x) is the array, without a gradient")
-    raise DTypeError(
-        f"{name} of a Variable",
-        expected="one of the functions that are operators of Variables",
-        got=", ".join(options) or name,
-        hint=hint,
-    )
+    expected, got = "one of the functions that are operators of Variables", ", ".join(options) or name
+    raise DTypeError(f"{name} of a Variable", expected=expected, got=got, hint=hint)
 
 
 def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return the result of a function of NumPy that is no ufunc, whose inputs have a Variable somewhere.
+    """Return the result of a function of NumPy that is no ufunc, or raise if an array of floats loses a gradient.
 
-    Raises
-    ------
-    ProgramError
-        If the result is an array of floats, and a Variable requires a gradient.  Functions that call a method of the
-        Variable, as `np.sum` does, return Variables.
+    Functions that call a method of the Variable, as `np.sum` does, return Variables.
     """
     # Without types, the method of NumPy calls the function's own code.
     found = np.ndarray.__array_function__(_HOST, function, (), inputs, options)

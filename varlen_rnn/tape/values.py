@@ -48,9 +48,9 @@ def is_remembered(memory):
 
 
 def own(value, owned):
-    """Return a value that its holder may change in place: a copy if another holder has the same memory.
+    """Return a value that its holder may change in place: a copy if `owned`, by identity, has its memory.
 
-    For example, both gradients of `x + y` are one array.  `owned` maps identities to the arrays given out so far.
+    For example, both gradients of `x + y` are one array.
     """
     array = memory_of(value)
     if array is None:

@@ -38,8 +38,7 @@ _new = object.__new__  # looked up once, because every operator makes Variables
 class _Ufuncs:
     """The descriptor `__array_ufunc__`: a function if read on the class, as NumPy does, and None on a Variable.
 
-    Masked arrays read it on the Variable.  None makes them leave `array * variable` to the Variable; their own
-    multiplication would lose the gradient.
+    Masked arrays read it on the Variable, and None makes them leave `array * variable`, with its gradient, to it.
     """
 
     def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
@@ -77,9 +76,8 @@ class Variable(ArrayMethods["Variable"]):
     -----
     `x += y`, `-=`, `*=` and so on update a leaf that requires a gradient, a Parameter or a Buffer in place, as in
     PyTorch: a leaf that requires a gradient only under `no_grad`.  The shape and the data type do not change.  For any
-    other Variable, `x += y` is `x = x + y`: the name gets a new value, and all other names of the Variable keep the
-    former value, so that no gradient is computed from the wrong one.  Under `no_grad`, a computed Variable that
-    requires a gradient is refused, because its name would silently become a constant.
+    other Variable, `x += y` is `x = x + y`: only this name gets the new value.  Under `no_grad`, a computed Variable
+    that requires a gradient is refused, because its name would silently become a constant.
 
     Examples
     --------
@@ -560,16 +558,9 @@ def required(value: Rows | Value | None, name: str) -> Variable:
 
 
 def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
-    """Run an operator on Variables or values, and remember it if a gradient may be asked for.
+    """Run an operator on Variables or values, and remember it for a gradient; return a Variable, or a list of several.
 
-    Returns
-    -------
-    Variable, or a list of them if the operator has several outputs
-
-    Raises
-    ------
-    InputError
-        If an input does not fit; the message names the operator and the input.
+    The error for an input that does not fit names the operator and the input.
     """
     return apply_op(find(op_type), inputs, attrs)
 
