@@ -27,32 +27,13 @@ _LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
 
 
 class Parts:
-    """Which sequences train, and which choose between the candidates.
-
-    Parameters
-    ----------
-    labels : array
-    rng : Generator
-    number : int
-        The sequences that may train are the first `number`.
-
-    Attributes
-    ----------
-    train : array of int
-        The sequences that train in the end.
-    apart : bool
-        Whether the sequences that choose never train.
-    folds : list of array
-        Parts of the sequences that train: each part is left out of one training.
-    left_out : array of int, or None
-        The only part, or None if there are few sequences, of which each is left out.
-    held : array of int
-        The sequences that choose.
-    """
+    """Which sequences train, and which choose between the candidates; the first `number` may train."""
 
     def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:
-        self.train, self.apart = np.arange(number), number < len(labels)
-        self.folds = folds(labels[:number], rng)
+        self.train = np.arange(number)  # in the end
+        self.apart = number < len(labels)  # whether the sequences that choose never train
+        self.folds = folds(labels[:number], rng)  # parts of the sequences that train: each is left out of one training
+        # The only part, or None if there are few sequences, of which each is left out.
         self.left_out = None if number <= MOST_LEFT_OUT else self.folds[0]
         self.held = self.train if self.left_out is None else self.left_out
         if self.apart:

@@ -20,17 +20,10 @@ from varlen_rnn.sklearn.restored import texts_of
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The names of the columns of X.
-
-    Attributes
-    ----------
-    names : tuple of str
-    of_steps : bool
-        Whether the columns are the steps of sequences, otherwise the features of rows.
-    """
+    """The names of the columns of X."""
 
     names: tuple[str, ...]
-    of_steps: bool
+    of_steps: bool  # whether the columns are the steps of sequences, otherwise the features of rows
 
     @classmethod
     def restored(cls, state: dict[str, Any] | None) -> Columns | None:

@@ -32,18 +32,11 @@ _CHOICES = [(differences, summary) for differences in (0.0, 1.0) for summary in 
 
 
 class Convolutions:
-    """Draw convolutions, and compute the shares of rows at which they exceed thresholds.
+    """Draw convolutions, and compute the shares of rows at which they exceed thresholds."""
 
-    Attributes
-    ----------
-    table, channels : int64
-        As in `kernels.convolutions.shares_above`.
-    thresholds : (convolutions, thresholds) float32
-    """
-
-    table: np.ndarray
-    channels: np.ndarray
-    thresholds: np.ndarray
+    table: np.ndarray  # int64, as in `kernels.convolutions.shares_above`
+    channels: np.ndarray  # int64, as there
+    thresholds: np.ndarray  # (convolutions, thresholds), float32
 
     def fit(self, sequences: list[np.ndarray], num_features: int, rng: np.random.Generator) -> None:
         """Draw channels, and thresholds: each convolution's are quantiles over one training sequence."""

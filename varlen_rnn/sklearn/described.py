@@ -22,13 +22,7 @@ _AT_ONCE = 1024  # sequences whose features are in memory at the same time
 
 
 class Described:
-    """Predict from features of sequences by a ridge.
-
-    Parameters
-    ----------
-    inputs : Inputs
-        Sequences of numbers are described by random convolutions, others by n-grams.
-    """
+    """Predict by a ridge from random convolutions of sequences of numbers, or from n-grams of others."""
 
     def __init__(self, inputs: Inputs) -> None:
         of_numbers = inputs.kind == "numbers"

@@ -27,23 +27,13 @@ _JOINED = "ridge", "recurrent"
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """Which rows of series are held out, and which are left to learn from.
+    """Which rows of series are held out, and which are left to learn from."""
 
-    Attributes
-    ----------
-    lengths, first : (series,)
-        The values of each series, and how many of them are before the first that is held out.
-    held : (ends,)
-        The rows at which forecasts are held against the values that follow.
-    before, complete : arrays of rows
-        Rows whose `horizon` next values are not held out; and rows that have so many next values.
-    """
-
-    lengths: np.ndarray
-    first: np.ndarray
-    held: np.ndarray
-    before: np.ndarray
-    complete: np.ndarray
+    lengths: np.ndarray  # the values of each series
+    first: np.ndarray  # how many values of each series are before the first that is held out
+    held: np.ndarray  # the rows at which forecasts are held against the values that follow
+    before: np.ndarray  # rows whose `horizon` next values are not held out
+    complete: np.ndarray  # rows that have so many next values
 
     @classmethod
     def of(cls, lengths: np.ndarray, horizon: int) -> Ends:

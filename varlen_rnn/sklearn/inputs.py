@@ -47,25 +47,6 @@ _HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a fram
 class Inputs:
     """The kind of the training sequences, which converts other sequences to rows in the same way.
 
-    Attributes
-    ----------
-    kind : str
-        "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features).
-    size : int
-        The number of different tokens or ids, or the columns of a row of numbers: features, then indicators.
-    cut : str
-        The tokens of a text: "characters" or "words".
-    vocabulary : tuple of str
-        The token of each id; empty for ids and numbers.
-    by_spelling : bool
-        Whether tokens that are not in the vocabulary have an id of their spelling.
-    filling : Filling or None
-        How missing numbers of rows are filled; None for other kinds.
-    static : Static or None
-        The numbers beside each sequence; None if there are none.
-    columns : Columns or None
-        The names of features or steps; None if X has none.
-
     Examples
     --------
     >>> inputs = Inputs.learn(["abba", "b"])
@@ -73,14 +54,14 @@ class Inputs:
     [array([1, 2]), array([0, 1])]
     """
 
-    kind: str
-    size: int
-    cut: str = "characters"
-    vocabulary: tuple[str, ...] = ()
-    by_spelling: bool = False
-    filling: Filling | None = None
-    static: Static | None = None
-    columns: Columns | None = None
+    kind: str  # "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features)
+    size: int  # the number of different tokens or ids, or the columns of a row of numbers: features, then indicators
+    cut: str = "characters"  # or "words": the tokens of a text
+    vocabulary: tuple[str, ...] = ()  # the token of each id; empty for ids and numbers
+    by_spelling: bool = False  # whether tokens that are not in the vocabulary have an id of their spelling
+    filling: Filling | None = None  # fills missing numbers of rows; None for other kinds
+    static: Static | None = None  # the numbers beside each sequence; None if there are none
+    columns: Columns | None = None  # the names of features or steps; None if X has none
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:

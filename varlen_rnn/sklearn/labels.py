@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,25 +23,13 @@ class Labels:
     """The meaning of y: its encoding, the loss of outputs, and the predictions of outputs.
 
     Encoded labels are an array with an entry per sequence, or a list with an array per sequence if outputs are of rows.
-
-    Attributes
-    ----------
-    num_outputs : int
-    by_row : bool
-        Whether each row of a sequence has outputs.
-    levels : list of float
-        The quantiles that are predicted; empty if there are none.
-    several : bool
-        Whether a sequence may have several classes.
-    has_field : bool
-        Whether a conditional random field scores the classes of all steps together.
     """
 
     num_outputs: int
-    by_row = False
-    levels: list[float] = []  # noqa: RUF012
-    several = False
-    has_field = False
+    by_row = False  # whether each row of a sequence has outputs
+    levels: Sequence[float] = ()  # the quantiles that are predicted
+    several = False  # whether a sequence may have several classes
+    has_field = False  # whether a conditional random field scores the classes of all steps together
 
     # Subclasses define `encode(y, lengths)`, which returns labels as the loss takes them, and `losses(outputs, labels,
     # field)`, which returns the loss of each sequence of a batch, or of each row.  `targets(labels, weights)` returns

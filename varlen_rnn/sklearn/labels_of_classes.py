@@ -25,12 +25,7 @@ _MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for
 
 
 class Classes(Labels):
-    """A class per sequence, or several.
-
-    Attributes
-    ----------
-    classes : array
-    """
+    """A class per sequence, or several."""
 
     def __init__(self, classes: np.ndarray, several: bool = False) -> None:
         self.classes, self.several = classes, several

@@ -29,21 +29,13 @@ QUANTILES = 0.1, 0.5, 0.9
 
 
 class Numbers(Labels):
-    """One or several numbers per sequence or per row; in a row, some or all may be missing.
-
-    Attributes
-    ----------
-    mean, scale : float64, shape `(targets,)`
-        Of the numbers of the training.
-    is_flat : bool
-        Whether `y` had no axis of targets.
-    """
+    """One or several numbers per sequence or per row; in a row, some or all may be missing."""
 
     def __init__(
         self, mean: np.ndarray, scale: np.ndarray, levels: list[float], *, is_flat: bool = False, by_row: bool = False
     ) -> None:
-        self.mean, self.scale, self.levels = mean, scale, levels
-        self.is_flat, self.by_row = is_flat, by_row
+        self.mean, self.scale, self.levels = mean, scale, levels  # (targets,), float64, of the numbers of the training
+        self.is_flat, self.by_row = is_flat, by_row  # y is flat if it has no axis of targets
         self.num_outputs = len(mean) * max(1, len(levels))
 
     @classmethod

@@ -29,26 +29,16 @@ _TINY = 1e-30  # squares of differences below are rounding
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How series become rows.
+    """How series become rows."""
 
-    Attributes
-    ----------
-    horizon, season, lags : int
-        Steps to forecast, steps of a season (1 for none), and how many values before the last are features.
-    logarithm : bool
-        Whether series of positive numbers become logarithms.
-    seasonal : bool
-        Whether changes count from the value one season before; otherwise from the last value.
-    typical : tuple of float
-        The typical mean absolute difference of logarithms; and of values, over their mean absolute value.
-    """
-
-    horizon: int
-    season: int
-    lags: int
-    logarithm: bool
-    seasonal: bool
-    typical: tuple[float, float]
+    horizon: int  # steps to forecast
+    season: int  # steps of a season; 1 for none
+    lags: int  # the number of values before the last that are features
+    logarithm: bool  # whether series of positive numbers become logarithms
+    seasonal: bool  # whether changes count from the value one season before; otherwise from the last value
+    typical: tuple[
+        float, float
+    ]  # mean absolute differences of logarithms, and of values over their mean absolute value
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Form:
@@ -186,22 +176,13 @@ def season_of(series: list[np.ndarray]) -> int:
 
 
 class Ridge:
-    """Changes as a linear function of features: `clip((features - mean) / scale) weight + bias`.
+    """Changes as a linear function of features: `clip((features - mean) / scale) weight + bias`."""
 
-    Attributes
-    ----------
-    mean, scale : (features,)
-        `scale` is infinite for a constant feature.
-    weight : (features, horizon)
-    bias, bound : (horizon,)
-        Outputs are clipped to `-bound` and `bound`, the largest changes of the training.
-    """
-
-    mean: np.ndarray
-    scale: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray
-    bound: np.ndarray
+    mean: np.ndarray  # (features,)
+    scale: np.ndarray  # (features,), infinite for a constant feature
+    weight: np.ndarray  # (features, horizon)
+    bias: np.ndarray  # (horizon,)
+    bound: np.ndarray  # (horizon,), the largest changes of the training: outputs are clipped to -bound and bound
 
     def fit(self, features: np.ndarray, changes: np.ndarray, penalties: np.ndarray = PENALTIES) -> list[tuple]:
         """Learn all but weight and bias; return both for each penalty, which is in units of the rows."""

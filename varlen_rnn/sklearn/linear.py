@@ -38,23 +38,14 @@ _FLOOR = 4.0  # of shares of classes, over the number of classes; chosen by the 
 
 @dataclasses.dataclass(frozen=True)
 class Targets:
-    """What a model shall predict, and how its outputs are scored.
+    """What a model shall predict, and how its outputs are scored."""
 
-    Attributes
-    ----------
-    values : array, float64, shape `(sequences, outputs)`
-        1 for a class that a sequence has and -1 for the others, or standardised numbers.
-    kind : str
-        "classes", "several classes" or "numbers".
-    weights : array, float64, shape `(sequences,)`
-    levels : array, float64, shape `(outputs,)`, optional
-        If numbers are predicted by quantiles, the level of each output.
-    """
-
-    values: np.ndarray
-    kind: str
-    weights: np.ndarray
-    levels: np.ndarray | None = None
+    values: (
+        np.ndarray
+    )  # (sequences, outputs), float64: 1 for a class of a sequence and -1 for others, or standard numbers
+    kind: str  # "classes", "several classes" or "numbers"
+    weights: np.ndarray  # (sequences,), float64
+    levels: np.ndarray | None = None  # (outputs,), float64: the quantile of each output, if quantiles are predicted
 
     def take(self, indices: np.ndarray) -> Targets:
         """Return the targets of some sequences."""
@@ -117,21 +108,19 @@ class Targets:
 class Linear:
     """A ridge: outputs are `((features - mean) / scale) weight + bias`; sparse features are not scaled.
 
-    Attributes
-    ----------
-    mean, scale, bound : (features,) float32, or empty if features are sparse
-        `scale` is infinite for a constant feature.  Scaled features are clipped to `-bound` and `bound`.
-    weight : (features, outputs) float32
-    bias : (outputs,) float32
-    floor : (1,) float32
-        0 unless a sequence has one class of several; then outputs are logarithms of shares plus this floor.
-    penalty : float
+    The scale is infinite for a constant feature.  Scaled features are clipped to `-bound` and `bound`.
     """
 
+    penalty: float
+
     def __init__(self) -> None:
-        self.mean = self.scale = self.bound = np.zeros(0, np.float32)
+        self.mean = self.scale = self.bound = np.zeros(0, np.float32)  # (features,), or empty if features are sparse
+        # 0 unless a sequence has one class of several: then outputs are logarithms of shares plus this floor.
         self.floor = np.zeros(1, np.float32)
-        self.weight, self.bias = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+        self.weight, self.bias = (
+            np.zeros((0, 0), np.float32),
+            np.zeros(0, np.float32),
+        )  # (features, outputs), (outputs,)
 
     def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
         """Fit on all sequences with the penalty of the least loss; return it, and outputs without each sequence."""

@@ -20,13 +20,6 @@ from varlen_rnn.sklearn.restored import numbers_of, wholes_of
 class Filling:
     """How missing numbers are filled: with the last number of the sequence, or with the mean if there is none.
 
-    Attributes
-    ----------
-    means : tuple of float
-        The mean of each feature over the rows of the training that have it; 0 if none has.
-    indicated : tuple of int
-        The features of which some numbers were missing in the training: each has an indicator, a further column.
-
     Examples
     --------
     >>> rows = np.array([[1.0, 5.0], [np.nan, 7.0]], np.float32)
@@ -38,8 +31,8 @@ class Filling:
            [1., 5., 0.]], dtype=float32)
     """
 
-    means: tuple[float, ...]
-    indicated: tuple[int, ...] = ()
+    means: tuple[float, ...]  # of each feature over the rows of the training that have it; 0 if none has
+    indicated: tuple[int, ...] = ()  # features that lacked numbers in the training: each has a column of flags behind
 
     @classmethod
     def learn(cls, sequences: Iterable[np.ndarray], width: int) -> Filling:

@@ -35,33 +35,16 @@ _NOT_IDENTIFYING = "checkpoints", "callbacks", "verbose", "random_state"
 
 
 class Recurrent:
-    """Predict by a recurrent network.
-
-    Parameters
-    ----------
-    options : SimpleNamespace
-        The parameters of an estimator.
-    inputs : Inputs
-    labels : Labels
-    stride : int
-        How many rows become one in the network.
-
-    Attributes
-    ----------
-    module : Network
-    history : list of dict
-        The records of the epochs.
-    num_epochs : int
-        The number of epochs trained.
-    """
+    """Predict by a recurrent network; the options are the parameters of an estimator."""
 
     name = "recurrent"
     module: Network
 
     def __init__(self, options: SimpleNamespace, inputs: Inputs, labels: Labels, stride: int = 1) -> None:
-        self.options, self.inputs, self.labels, self.stride = options, inputs, labels, stride
-        self.history: list[dict[str, float]] = []
-        self.num_epochs = 0
+        self.options, self.inputs, self.labels = options, inputs, labels
+        self.stride = stride  # how many rows become one in the network
+        self.history: list[dict[str, float]] = []  # the records of the epochs
+        self.num_epochs = 0  # the number of epochs trained
         self._optimizer: AdamW | None = None  # of `fit_epoch`
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,15 +84,8 @@ class Recurrent:
     ) -> np.ndarray | None:
         """Train the network that `begin` created; return the indices of the sequences that were held back, or None.
 
-        Parameters
-        ----------
-        data : Samples
-        comm : Communicator, optional
-            The ranks that train together.
-        callbacks : list of Callback, optional
-            In place of the callbacks of the options.
-        alone : bool
-            Whether there are no other candidates, with which sequences were left out to calibrate quantiles.
+        `callbacks` replace the callbacks of the options.  A network that is `alone`, without other candidates,
+        holds sequences back to calibrate quantiles.
         """
         given = self.options.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))

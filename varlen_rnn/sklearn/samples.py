@@ -12,19 +12,12 @@ from varlen_rnn.sklearn.static import Sequences, joined, take
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Sequences, their labels as `Labels.encode` returns them, and their weights.
-
-    Attributes
-    ----------
-    weights : array, float32, or None
-    num_held : int
-        The last so many sequences are not trained on.
-    """
+    """Sequences, their labels as `Labels.encode` returns them, and their weights."""
 
     sequences: Sequences
     labels: Any
-    weights: np.ndarray | None
-    num_held: int = 0
+    weights: np.ndarray | None  # float32
+    num_held: int = 0  # the last so many sequences are not trained on
 
     def __len__(self) -> int:
         """Return the number of sequences."""

@@ -24,12 +24,7 @@ from varlen_rnn.sklearn.restored import numbers_of, scales_of, texts_of
 
 
 class Sequences(list[np.ndarray]):
-    """The rows of sequences, a list of arrays, with the static features of each.
-
-    Attributes
-    ----------
-    static : array, float32, shape `(sequences, features)`, or None
-    """
+    """The rows of sequences, with the static features of each, float32 `(sequences, features)`, or None."""
 
     def __init__(self, rows: Iterable[np.ndarray], static: np.ndarray | None = None) -> None:
         super().__init__(rows)
@@ -64,14 +59,6 @@ def static_of(sequences: list[np.ndarray]) -> np.ndarray | None:
 class Static:
     """The static features of the training: their names, how missing ones are filled, and how all are standardised.
 
-    Attributes
-    ----------
-    names : tuple of str
-        The columns of the frame.
-    filling : Filling
-    mean, scale : tuple of float
-        Of each feature and indicator.
-
     Examples
     --------
     >>> table = np.array([[40.0, 1.0], [60.0, 0.0]], np.float32)
@@ -80,9 +67,9 @@ class Static:
            [ 1., -1.]], dtype=float32)
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the columns of the frame
     filling: Filling
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of each feature and indicator
     scale: tuple[float, ...]
 
     @classmethod
