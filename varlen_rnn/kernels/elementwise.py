@@ -19,6 +19,8 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
+_PLAIN = {np.ndarray, float, int}
+_FLOAT32 = np.dtype(np.float32)
 _AXES = 3  # of the arrays that a kernel takes; more axes would take more divisions for each element
 _KERNEL = '''
 def {name}_cuda({operands}, out):
@@ -101,11 +103,14 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
 
     def anywhere(*operands):
         for operand in operands[:count]:
+            if type(operand) in _PLAIN:
+                continue
             if on_device(operand):
                 return on_cuda(operand, operands)
             if isinstance(operand, Symbol):
                 return operand.apply(name, *operands)
-        return np.asarray(host(*operands))
+        made = host(*operands)
+        return made if type(made) is np.ndarray else np.asarray(made)
 
     def on_cuda(like, operands):
         arrays = [array if on_device(array) else beside(np.asarray(array), like) for array in operands[:count]]
@@ -151,11 +156,12 @@ def _with_loop(host, name, equation):
         return cpu_kernel(space[f"{name}_cpu"])
 
     def call(x):
-        if getattr(x, "dtype", None) != np.float32:
+        if getattr(x, "dtype", None) is not _FLOAT32:
             return host(x)
-        out = np.empty(x.shape, x.dtype)
-        loop()(np.ascontiguousarray(x).reshape(-1), out.reshape(-1))
-        return out
+        flat = x.ravel() if x.flags.writeable else x.flatten()  # another kernel would be compiled for constant arrays
+        out = np.empty_like(flat)
+        loop()(flat, out)
+        return out.reshape(x.shape)
 
     return call
 

@@ -36,6 +36,7 @@ def _relu_grad(x, y, d_y):
 
 
 @unary(derive=False)
+@quiet  # minus infinity times 0 is NaN
 def silu(x):
     """Return `x * sigmoid(x)` of every element; this function is also called swish."""
     return x * arithmetic.sigmoid(x)
@@ -73,11 +74,12 @@ def _elu_grad(x, y, d_y, alpha: float):
 
 
 def _softplus(x, beta, threshold):
+    """Compute `softplus` by NumPy, whose `logaddexp` is more accurate, and the same on all processors."""
     z = x * beta
-    return np.where(z > threshold, x, np.logaddexp(z, 0) / beta)
+    return np.where(z > threshold, x, np.logaddexp(z, 0, dtype=x.dtype) / x.dtype.type(beta))
 
 
-@unary(derive=False, float64=_softplus)
+@unary(derive=False, host=_softplus)
 def softplus(x, beta: float = 1.0, threshold: float = 20.0):
     """Return `log(1 + exp(beta x)) / beta` of every element, or the element where `beta x` exceeds `threshold`.
 
@@ -154,7 +156,8 @@ def _gelu_on_host(x):
 
 def _gelu_grad_on_host(x, d_y):
     near = _near(x)
-    return d_y * (_normal(near) + near * (exp(-0.5 * (near * near)) * _DENSITY))
+    # NumPy's `exp` is kept in float32, too: with ours, the gradient is off by up to 1.42 units, with NumPy's by 1.36.
+    return d_y * (_normal(near) + near * (np.exp(-0.5 * (near * near)) * _DENSITY))
 
 
 @elementwise(quiet(_gelu_on_host))  # minus infinity times 0 is NaN
@@ -178,6 +181,7 @@ def _nearly_normal(x):
 
 
 @forward
+@quiet
 def tanh_gelu(x):
     """Return `gelu` of `x` by its approximation with tanh."""
     return x * _nearly_normal(_near(x))

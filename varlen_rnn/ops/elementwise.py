@@ -170,7 +170,7 @@ def _examples_of_sum_to(rng):
 
 
 def unary(
-    of: Callable | None = None, derive: bool = True, float64: Callable | None = None, **options: Unpack[Options]
+    of: Callable | None = None, derive: bool = True, host: Callable | None = None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator by its equation: the decorated function of one element.
 
@@ -182,15 +182,15 @@ def unary(
         A function of arrays and symbols, which replaces the equation: the decorated function has only documentation.
     derive : bool
         Whether the gradient is derived from the equation; otherwise `unary_backward` declares its equation.
-    float64 : callable, optional
-        Computes float64 on the host.
+    host : callable, optional
+        Computes NumPy arrays, in place of the equation.
     **options
         Of `operator`.  The trait `scalar` is by default the equation.
     """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
         equation = of or function
-        compute = of or forward(function, float64=float64)
+        compute = of or forward(function, host=host)
         names, _ = operands_of(equation)
 
         @functools.wraps(function)

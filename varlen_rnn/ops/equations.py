@@ -12,8 +12,6 @@ import functools
 import inspect
 from typing import Any
 
-import numpy as np
-
 from varlen_rnn.cells.derivation.gradient import differentiate
 from varlen_rnn.cells.derivation.source import function, write
 from varlen_rnn.cells.derivation.trace import Trace
@@ -21,22 +19,19 @@ from varlen_rnn.kernels import activations, arithmetic, functions
 from varlen_rnn.kernels.elementwise import function_of_arrays, quiet
 
 
-def forward(equation, name=None, float64=None):
+def forward(equation, name=None, host=None):
     """Return a function of arrays that computes an equation, whose annotated parameters are numbers.
 
-    On the host, the equation itself takes the arrays, or `float64` does if they are of this type.  The kernel is
-    compiled from the equation's trace.
+    On the host, the equation itself takes the arrays, or the function `host` does.  The kernel is compiled from the
+    equation's trace.
 
     Examples
     --------
     >>> import numpy as np
-    >>> forward(lambda x: x * arithmetic.sigmoid(x), "silu")(np.array([0.0, -np.inf]))
-    array([ 0., nan])
+    >>> forward(lambda x: x * arithmetic.sigmoid(x), "silu")(np.array([0.0, np.inf]))
+    array([ 0., inf])
     """
     name, (names, numbers) = name or equation.__name__, operands_of(equation)
-
-    def on_host(x, *others):
-        return (equation if float64 is None or x.dtype != np.float64 else float64)(x, *others)
 
     def for_kernel():
         trace = Trace()
@@ -44,7 +39,7 @@ def forward(equation, name=None, float64=None):
         given = {leaf.number: operand for operand, leaf in leaves.items()}
         return _written(name, names, trace, given, equation(**leaves).number, names[0])
 
-    return function_of_arrays(name, names, quiet(on_host), for_kernel, numbers)
+    return function_of_arrays(name, names, host or equation, for_kernel, numbers)
 
 
 def derived(equation, name):
@@ -60,15 +55,19 @@ def derived(equation, name):
         gradient = differentiate(trace, [(result.number, d_y)])["row", operand].number
         given = {result.number: "y", d_y.number: "d_y"} | {leaf.number: of for of, leaf in leaves.items()}
         reached = {given.get(k) for k in trace.reach([gradient], given)}
-        used = tuple(of for of in names if of in reached)
+        places = [place for place, of in enumerate(names) if of in reached]
+        used = tuple(names[place] for place in places)
         on_arrays = _written(name, used, trace, given, gradient, None)
         for_kernel = functools.partial(_written, name, used, trace, given, gradient, used[0])
         count = len(set(used) & set(constants))
-        return function_of_arrays(name, used, quiet(on_arrays), for_kernel, count), [of in used for of in names]
+        on_arrays = (
+            quiet(on_arrays) if any(trace.nodes[k].op == "divide" for k in trace.reach([gradient])) else on_arrays
+        )
+        return function_of_arrays(name, used, on_arrays, for_kernel, count), places
 
     def call(*operands):
-        front, is_used = derive()
-        return front(*[x for x, used in zip(operands, is_used, strict=True) if used])
+        front, places = derive()
+        return front(*[operands[place] for place in places])
 
     gradient: Any = call
     gradient.names, gradient.twin = names, lambda: derive()[0].twin()
