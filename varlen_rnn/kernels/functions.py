@@ -44,7 +44,7 @@ def _curve(r):
 
 @body
 def _split(x):
-    """Return r, what it lost in rounding, and m, n, of e**x = e**r 2**m 2**n: a single power of two would overflow."""
+    """Return r, its rounding error, m and n, where e**x = e**r 2**m 2**n: a single power of two would overflow."""
     x = activations._EXP_HIGHEST if x > activations._EXP_HIGHEST else x
     x = activations._EXP_LOWEST if x < activations._EXP_LOWEST else x
     rounded = np.float32(x * _LOG2_E + activations._ROUND_EVEN)
