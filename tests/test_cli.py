@@ -17,9 +17,8 @@ from numba import config
 import varlen_rnn as vr
 from tests.waiting import HANGS
 from varlen_rnn.cli import main
-from varlen_rnn.cli.batching import cost, cut, divide
 from varlen_rnn.cli.lengths import read_lengths
-from varlen_rnn.cli.measure import Measured, Subject, fastest_number, random_rows
+from varlen_rnn.cli.measure import Measured, Subject, cost, cut, divide, fastest_number, random_rows
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import print_times, verdict
 

@@ -1,6 +1,8 @@
 """`varlen-rnn train`, `predict` and `evaluate`: from a file to a model and its predictions, and on after Ctrl-C."""
 
+import argparse
 import csv
+import inspect
 import io
 import json
 import os
@@ -545,3 +547,22 @@ def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
     assert re.fullmatch(r"step (\d+)/\1, loss .*; epoch 2: loss .*, test_loss 0\.\d+", line)
     assert main([*command, "--out", str(tmp_path / "m"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_defaults_in_the_help_of_train_are_those_of_the_estimators():
+    pytest.importorskip("sklearn")
+    from varlen_rnn.sklearn import SequenceClassifier, SequenceForecaster, SequenceRegressor, SequenceTagger
+
+    parser = argparse.ArgumentParser()
+    train.add_to(parser.add_subparsers())
+    given = vars(parser.parse_args(["train", "data.csv", "--out", "model"]))
+    assert {given[name] for name in train.OPTIONS} == {None}
+    for estimator, other in (
+        (SequenceClassifier, None), (SequenceRegressor, None), (SequenceTagger, "of a tagger "),
+        (SequenceForecaster, "with --horizon "),
+    ):  # fmt: skip
+        own = {name: parameter.default for name, parameter in inspect.signature(estimator).parameters.items()}
+        for name in own.keys() & train.OPTIONS.keys() - {"quantiles"}:
+            words = train.OPTIONS[name][1].partition("default ")[2]
+            default = words.partition(other)[2] if other and other in words else words.split(",")[0]
+            assert default == str(own[name]), (estimator, name)

@@ -24,16 +24,16 @@ def add_to(commands):
     parser = commands.add_parser("cache", help="show, warm, clear or carry the compiled kernels", description=text)
     parser.set_defaults(run=_show)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    actions.add_parser("show", help="where they are, how many, how large, which are stale").set_defaults(run=_show)
+    actions.add_parser("show", help="show where they are, how many and how large").set_defaults(run=_show)
     warming = actions.add_parser("warm", help="compile ahead what training and inference use")
-    warming.add_argument("--float64", action="store_true", help="those of float64 too")
-    text = f"for all processors of a level, in place of this one: kernels to export; {', '.join(LEVELS)}, or `host`"
+    warming.add_argument("--float64", action="store_true", help="compile for float64, too")
+    text = f"compile for all processors of a level, to export kernels: {', '.join(LEVELS)}, or `host` for its own"
     warming.add_argument("--level", metavar="LEVEL", help=text)
     warming.set_defaults(run=_warm)
-    clearing = actions.add_parser("clear", help="remove them")
-    clearing.add_argument("--stale", action="store_true", help="only those of other sources, versions or machines")
+    clearing = actions.add_parser("clear", help="remove the compiled kernels")
+    clearing.add_argument("--stale", action="store_true", help="only kernels of other sources, versions or machines")
     clearing.set_defaults(run=_clear)
-    from_folder = "take those of a folder that `export` wrote; they are executed: trust who wrote it"
+    from_folder = "copy kernels from a folder that `export` wrote; they are executed: trust who wrote it"
     for name, carry, done, text in (
         ("export", export_kernels, "exported to", "copy kernels of this version, compiled or installed, to a folder"),
         ("import", import_kernels, "imported from", from_folder),
@@ -55,7 +55,7 @@ def _show(arguments):
     if not usable and not any(folder.num_kernels and not _is_stale(folder) for folder in found):
         print("No kernel for this environment yet: the first step compiles, or `cache warm` now.")
     if any(map(_is_stale, found)):
-        print("Stale are those of other sources, versions or machines; `cache clear --stale` removes them.")
+        print("Kernels of other sources, versions or machines are stale; `cache clear --stale` removes them.")
 
 
 def _warm(arguments):

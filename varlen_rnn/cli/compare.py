@@ -4,9 +4,8 @@ import contextvars
 
 import numpy as np
 
-from varlen_rnn.cli.batching import cost, cut
 from varlen_rnn.cli.lengths import read_lengths
-from varlen_rnn.cli.measure import largest_difference, measure, runs_of
+from varlen_rnn.cli.measure import cost, cut, largest_difference, measure, runs_of
 from varlen_rnn.cli.packed import Packed
 from varlen_rnn.cli.report import ALIKE, number, print_rows, print_times, verdict
 from varlen_rnn.cli.workload import LAYERS
@@ -36,7 +35,7 @@ def add_to(commands):
         "batches of like length, padded in groups of a batch, and PyTorch's (packed and in groups) where it is "
         "installed; then say which to use."
     )
-    parser = commands.add_parser("compare", help="what padding costs on your own lengths", description=text)
+    parser = commands.add_parser("compare", help="measure the cost of padding on your own lengths", description=text)
     parser.add_argument(
         "lengths", metavar="LENGTHS", help="a text or .npy file of integers, or a .jsonl or .csv data file"
     )
@@ -44,9 +43,9 @@ def add_to(commands):
     for name, (default, least, what) in OPTIONS.items():
         text = f"{what}, at least {least}; default {'all cores' if default is None else default}"
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N", help=text)
-    parser.add_argument("--field", default="text", help="of a data file, the field of the sequence; default text")
+    parser.add_argument("--field", default="text", help="the field of the sequence in a data file; default text")
     parser.add_argument("--tokens", choices=["characters", "words", "list"], default="characters",
-                        help="of a data file, what a text is cut into; default characters")  # fmt: skip
+                        help="how texts of a data file are divided into tokens; default characters")  # fmt: skip
     parser.set_defaults(run=lambda arguments: contextvars.copy_context().run(_run, arguments))
 
 

@@ -5,8 +5,9 @@ from varlen_rnn.cli.estimators import estimators, print_metrics
 from varlen_rnn.errors import InputError, shown
 
 DIGITS = {"dtype": "float64"}  # of files: forecasts of 1.6e7 and more have digits that float32 has not
-_WITHOUT = {"num_layers": 1, "batch_size": "auto", "test_fraction": 0.1, "early_stopping": False}
-_WITHOUT |= {"class_weight": None, "picture": None}
+_WITHOUT = dict.fromkeys(("num_layers", "batch_size", "class_weight", "picture"))
+_WITHOUT |= {"test_fraction": 0.1, "early_stopping": False}
+_OPTIONS = "season_length", "max_epochs", "lr", "quantiles", "cell", "hidden_size"  # of a forecaster
 
 
 def numbers(text):
@@ -25,10 +26,8 @@ def train(arguments):
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options | DIGITS)
     print(data, flush=True)
-    params = {"random_state": arguments.seed, "verbose": not arguments.quiet, "season_length": arguments.season_length}
-    params |= {"max_epochs": arguments.max_epochs, "lr": arguments.lr}
-    given = {name: getattr(arguments, name) for name in ("quantiles", "cell", "hidden_size")}
-    params |= {name: value for name, value in given.items() if value is not None}
+    params = {"random_state": arguments.seed, "verbose": not arguments.quiet}
+    params |= {name: value for name in _OPTIONS if (value := getattr(arguments, name)) is not None}
     model = estimators().SequenceForecaster(arguments.horizon, model=arguments.model, **params)
     model.fit(data.sequences)
     for candidate in model.candidates_:

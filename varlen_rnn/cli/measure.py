@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from varlen_rnn import data
 from varlen_rnn.baselines import Padded
-from varlen_rnn.cli.batching import NUMBERS_OF_GROUPS, cost, divide
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.tape.modes import no_grad
@@ -19,7 +19,40 @@ from varlen_rnn.tape.variable import Variable
 
 # The least number of runs per batch and of steps in all; with fewer, a ratio of two means would be mostly noise.
 _LEAST_RUNS, _LEAST_STEPS = 5, 30
+NUMBERS_OF_GROUPS = (2, 4, 8, 16)  # of a batch; the fastest of them is compared
 _TRIES = 3  # of each number of groups, before the fastest is measured
+
+
+class Cost(NamedTuple):
+    """The number of rows in some batches, and the number of rows in the same batches after padding."""
+
+    rows: int
+    padded_rows: int
+
+
+def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
+    """Return the lengths of each batch: a list of int64 arrays.
+
+    Examples
+    --------
+    >>> cut(np.array([5, 1, 4, 2]), 2, shuffle=False, bucket=True)
+    [array([1, 2]), array([4, 5])]
+    """
+    lod = LoD.from_lengths([lengths])
+    sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features use no memory
+    found = data.batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)
+    return [lengths[found.indices(number)] for number in range(len(found))]
+
+
+def divide(batch, number):
+    """Return a batch in groups of neighbouring lengths, of as many sequences each, about; none without rows."""
+    return [group for group in np.array_split(np.sort(batch), number) if group.any()]
+
+
+def cost(batches):
+    """Return the cost of padding each of these batches to its longest sequence."""
+    padded = (len(batch) * int(batch.max()) for batch in batches)
+    return Cost(sum(int(batch.sum()) for batch in batches), sum(padded))
 
 
 def runs_of(num_batches):

@@ -28,18 +28,13 @@ class Packed:
     """
 
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
-        from varlen_rnn.cli.batching import NUMBERS_OF_GROUPS, divide  # the other process needs nothing of this library
+        from varlen_rnn.cli.measure import NUMBERS_OF_GROUPS, divide  # the other process needs nothing of this library
 
         with contextlib.ExitStack() as stack:  # ends the process after any exception here, also after an interrupt
             self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
             # -P keeps the folder of this file out of the import path, where its modules would hide other packages.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-                text=True,
-            )
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._words}
+            self._process = subprocess.Popen([sys.executable, "-P", __file__], **pipes, text=True)
             stack.callback(self._process.communicate)
             stack.callback(self._process.kill)
             filled = [batch[batch > 0] for batch in batches]

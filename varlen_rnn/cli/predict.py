@@ -17,20 +17,20 @@ def add_to(commands):
         "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps', or "
         "the forecast of the values that follow."
     )
-    parser = commands.add_parser("predict", help="what a model says of a file", description=text)
+    parser = commands.add_parser("predict", help="predict the sequences of a file", description=text)
     parser.add_argument("--out", metavar="FILE", help="a file for the lines; default standard output")
     _add_files(parser, _predict)
     text = (
         "Print how right a model is on a file with labels; or how right its forecasts are of the last steps of series, "
         "beside the last value repeated and the last season repeated."
     )
-    parser = commands.add_parser("evaluate", help="how right a model is on a file", description=text)
+    parser = commands.add_parser("evaluate", help="measure a model on a file with labels", description=text)
     _add_files(parser, _evaluate)
 
 
 def _add_files(parser, run):
-    parser.add_argument("model", metavar="MODEL", help="a file of train, or of an estimator's save")
-    parser.add_argument("data", metavar="DATA", help="a file as that of the training; - is stdin")
+    parser.add_argument("model", metavar="MODEL", help="a file that train, or the save of an estimator, wrote")
+    parser.add_argument("data", metavar="DATA", help="a file with the columns of the training file; - is stdin")
     reading.add_options(parser)
     parser.set_defaults(run=run)
 

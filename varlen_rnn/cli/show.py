@@ -16,12 +16,12 @@ from varlen_rnn.tape.operator import find
 def add_to(commands):
     """Add the command `show` to the commands of a parser."""
     text = (
-        "Show a saved program: its variables and operators, its parameters, and its cost. Every size that only a feed "
-        "tells counts as one, so of a program over rows the cost is that of a row, beside what is paid once per run."
+        "Show a saved program: its variables and operators, its parameters, and its cost. A size that only a feed "
+        "determines counts as 1, so the cost of a program over rows is the cost of one row, plus the cost of a run."
     )
-    parser = commands.add_parser("show", help="what a saved program is made of", description=text)
+    parser = commands.add_parser("show", help="show the parts and the cost of a saved program", description=text)
     parser.add_argument(
-        "file", metavar="FILE", help="a file of Program.save, or a folder of save_inference_model; or a checkpoint"
+        "file", metavar="FILE", help="a file of Program.save, a folder of save_inference_model, or a checkpoint"
     )
     parser.set_defaults(run=lambda arguments: _show(Path(arguments.file)))
 

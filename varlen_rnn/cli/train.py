@@ -16,8 +16,23 @@ from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, forget
 from varlen_rnn.training.picture import figure_for
 
-_INTEGERS = {"hidden_size": 64, "num_layers": 1, "max_epochs": "auto", "batch_size": "auto"}
-_OWN_DEFAULT = "cell", "hidden_size"  # an estimator's own default stands for them if they are not given
+
+def number(text):
+    """Convert the text of an option to an int, or return "auto"."""
+    return text if text == "auto" else int(text)
+
+
+# Options of estimators: their types and help.  One that is not given has the estimator's own default, which help names.
+OPTIONS = {
+    "cell": (str, "lstm, gru, rnn, or the name of another cell; default lstm, with --horizon gru"),
+    "hidden_size": (int, "units of a layer in a direction; default 64, with --horizon 32"),
+    "num_layers": (int, "recurrent layers; default 1"),
+    "max_epochs": (number, "passes over the sequences; default auto"),
+    "batch_size": (number, "sequences of a step; default auto"),
+    "lr": (float, "the highest learning rate; default 0.004, of a tagger 0.01"),
+    "season_length": (number, "steps of a season of series, with --horizon; default auto"),
+    "quantiles": (forecasts.numbers, "a regressor predicts them, as 0.1,0.5,0.9"),
+}
 
 
 def add_to(commands):
@@ -40,38 +55,23 @@ def add_to(commands):
         help="a network; random convolutions of numbers, or n-grams of texts, with a ridge; with --horizon a network "
         "or a ridge; default auto, what predicts best the sequences that were left out; a tagger is always a network",
     )
-    add("--cell", help="lstm, gru, rnn, or the name of another cell; default lstm, with --horizon gru")
-    for name, default in _INTEGERS.items():
-        add(
-            f"--{name.replace('_', '-')}",
-            type=number if default == "auto" else int,
-            default=None if name in _OWN_DEFAULT else default,
-            metavar="N",
-            help=f"default {default}{', with --horizon 32' if name == 'hidden_size' else ''}",
-        )
-    add("--lr", type=float, default=4e-3, help="the highest learning rate; default 0.004")
-    add("--quantiles", type=forecasts.numbers, metavar="LEVELS", help="a regressor predicts them, as 0.1,0.5,0.9")
-    add("--horizon", type=int, metavar="N", help="forecast so many steps of series, each a row with --wide or an id")
-    add("--season-length", type=number, default="auto", metavar="N", help="of series with --horizon; default auto")
-    add("--class-weight", choices=["balanced"], help="rare classes weigh more")
+    for name, (kind, text) in OPTIONS.items():
+        add(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind in (int, number) else name.upper(), help=text)
+    add("--horizon", type=int, metavar="N", help="forecast so many steps of series: of rows with --wide, or of ids")
+    add("--class-weight", choices=["balanced"], help="give rare classes a larger weight")
     add("--early-stopping", action="store_true", help="hold another tenth back, and keep the best epoch's weights")
-    add("--seed", type=int, default=0, help="decides everything random; default 0")
-    add("--test-fraction", type=float, default=0.1, metavar="SHARE", help="of the sequences, held back; default 0.1")
+    add("--seed", type=int, default=0, help="the seed of all random numbers; default 0")
+    add("--test-fraction", type=float, default=0.1, metavar="SHARE", help="sequences that are held back; default 0.1")
     add("--picture", metavar="FILE", help="a picture of the loss, also on the held-back sequences, as curve.png")
-    add("--restart", action="store_true", help="forget a training that was stopped")
-    add("--quiet", action="store_true", help="no bar on a terminal, and no lines of progress elsewhere")
+    add("--restart", action="store_true", help="begin anew, and forget a training that was stopped")
+    add("--quiet", action="store_true", help="show no progress")
     parser.set_defaults(run=_run)
-
-
-def number(text):
-    """Convert the text of an option to an int, or return "auto"."""
-    return text if text == "auto" else int(text)
 
 
 def _run(arguments):
     if arguments.label is None and arguments.horizon is None:
         raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
-    if arguments.season_length != "auto" and arguments.horizon is None:
+    if arguments.season_length is not None and arguments.horizon is None:
         raise InputError("train, --season-length", expected="none without --horizon", got=arguments.season_length)
     if arguments.picture is not None and not Path(arguments.picture).suffix:
         arguments.picture += ".png"  # as matplotlib would, but the file is named, and checked
@@ -172,8 +172,8 @@ def _save(arguments, model, data, options):
 
 
 def _estimator(arguments, label_kind, folder):
-    params = {name: getattr(arguments, name) for name in (*_INTEGERS, "cell", "lr", "early_stopping")}
-    params = {name: value for name, value in params.items() if value is not None or name not in _OWN_DEFAULT}
+    params = {name: value for name in OPTIONS if (value := getattr(arguments, name)) is not None}
+    params |= {"early_stopping": arguments.early_stopping}
     params |= {"random_state": arguments.seed, "verbose": not arguments.quiet}
     kind = KIND_OF[label_kind]
     if kind != "SequenceTagger":
@@ -183,7 +183,7 @@ def _estimator(arguments, label_kind, folder):
     if arguments.quantiles is not None:
         if kind != "SequenceRegressor":
             raise InputError("train, --quantiles", expected="labels that are numbers", got=label_kind)
-        params |= {"loss": "quantile", "quantiles": arguments.quantiles}
+        params["loss"] = "quantile"
     params["checkpoints"] = folder if params.get("model", "recurrent") == "recurrent" else None
     if arguments.class_weight is not None:
         if kind == "SequenceRegressor":

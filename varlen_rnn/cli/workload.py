@@ -38,13 +38,13 @@ def works():
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
     layers |= {
         "attention": _attend,
-        "convolutions": _convolve,
-        "many rows": _sum_many_rows,
-        "dropout": _drop,
+        "convolutions": _convolve_neighbours,
+        "many rows": _sum_gradient_of_many_rows,
+        "dropout": _drop_and_normalise,
         "functions": _curve,
-        "random convolutions": _describe,
+        "random convolutions": _convolve_at_random,
     }
-    return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move}
+    return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move_rows}
 
 
 def _batch():
@@ -96,7 +96,6 @@ def _run_steps(cell, x):
 
 
 def _optimize(dtype):
-    """Run each optimizer on an embedding table, which has a sparse gradient, and on a matrix."""
     ids, _ = _batch()
     for rule in OPTIMIZERS:
         embedding, output = nn.Embedding(4, _SIZE, dtype=dtype), nn.Linear(_SIZE, 2, dtype=dtype)
@@ -106,7 +105,6 @@ def _optimize(dtype):
 
 
 def _attend(dtype):
-    """Run the attention layers, with and without a window, and layer normalisation."""
     x, heads = _embedded(dtype), nn.MultiheadAttention(_SIZE, 4, dtype=dtype)
     heads(x, x, x, window=(1, 1)).sum().backward()
     x, additive = _embedded(dtype), nn.AdditiveAttention(_SIZE, _SIZE, _SIZE, dtype=dtype)
@@ -116,14 +114,12 @@ def _attend(dtype):
     nn.LayerNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
 
 
-def _convolve(dtype):
-    """Run the layers whose output depends on neighbouring rows."""
+def _convolve_neighbours(dtype):
     nn.RowConv(_SIZE, 2, dtype=dtype)(_embedded(dtype)).sum().backward()
     nn.SequenceConv(_SIZE, 2, 3, dtype=dtype)(_embedded(dtype)).sum().backward()
 
 
-def _drop(dtype):
-    """Draw the masks of rows and of sequences, and normalise a batch."""
+def _drop_and_normalise(dtype):
     for per in ("row", "sequence"):
         F.dropout(_embedded(dtype), 0.5, per=per).sum().backward()
     nn.BatchNorm1d(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
@@ -135,16 +131,14 @@ def _curve(dtype):
         function(np.ones(2, dtype))
 
 
-def _describe(dtype):
-    """Compute the features of random convolutions, as the estimators do."""
+def _convolve_at_random(dtype):
     x, offsets = np.ones((12, 2), dtype), np.array([0, 9, 9, 12])
     table, channels, out = np.array([[0, 1, 2, 1, 1]]), np.array([[0, 1]]), np.empty((3, 2), dtype)
     convolve(x, table, channels, 0, np.empty(12, dtype))
     shares_above(x, offsets, table, channels, np.zeros((1, 2), dtype), out)
 
 
-def _sum_many_rows(dtype):
-    """Compute the gradient of a weight from a large batch."""
+def _sum_gradient_of_many_rows(dtype):
     nn.Linear(2, 2, dtype=dtype)(np.ones((MANY_ROWS + 1, 2), dtype)).sum().backward()
 
 
@@ -161,8 +155,7 @@ def _decode(dtype):
     beam_search_decode([start, found[0]], [total, found[1]], 2, 0)
 
 
-def _move(dtype):
-    """Run the operators that move rows within sequences or between steps."""
+def _move_rows(dtype):
     _embedded(dtype, sparse=False).sum().backward()
     x = _embedded(dtype)
     plan = sort_by_seq_len(x)

@@ -58,19 +58,16 @@ def arrow_entries(column: Any, where: str, place: Place, options: Options) -> li
     if column.null_count:
         lists = without_missing(column.to_pylist(), options.missing, place)
         column = pa.chunked_array([pa.array(lists, column.type)])
-    if options.missing != "error" and _null_numbers(pa, column):
-        return column.to_pylist()
+    if options.missing != "error":
+        from pyarrow import compute  # which `import pyarrow` does not import
+
+        numbers = column
+        while pa.types.is_nested(numbers.type):
+            numbers = compute.list_flatten(numbers)
+        if numbers.null_count:
+            return column.to_pylist()
     tensors = _of_one_level([from_arrow(chunk) for chunk in column.chunks], where)
     return [_as_rows(rows) for tensor in tensors for rows in tensor.to_sequences()]
-
-
-def _null_numbers(pa: Any, column: Any) -> bool:
-    """Return whether a column of lists of numbers contains a null."""
-    from pyarrow import compute  # which `import pyarrow` does not import
-
-    while pa.types.is_nested(column.type):
-        column = compute.list_flatten(column)
-    return column.null_count > 0
 
 
 def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:

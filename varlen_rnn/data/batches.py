@@ -52,11 +52,6 @@ class Batches(Generic[Batch]):
     seed and the epoch, so `b.at_epoch(n)` begins a pass again, or resumes.  `len(b)`, `b[k]` and `b.indices(k)` belong
     to the pass that began last.
 
-    Attributes
-    ----------
-    epoch : int
-        The epoch of the pass that began last, or of the first pass if none began.
-
     Examples
     --------
     >>> b = batches([[1, 2], [3], [4, 5, 6]], np.array([0, 1, 0]), batch_size=2)
@@ -237,22 +232,10 @@ class BatchOptions(TypedDict, total=False):
 
 
 @overload
-def batches(
-    sequences: Iterable[Rows],
-    labels: None = None,
-    *,
-    static: None = None,
-    others: tuple[()] = (),
-    **options: Unpack[BatchOptions],
-) -> Batches[LoDTensor]: ...
+def batches(sequences: Iterable[Rows], labels: None = None, **options: Unpack[BatchOptions]) -> Batches[LoDTensor]: ...
 @overload
 def batches(
-    sequences: Iterable[Rows],
-    labels: Labels,
-    *,
-    static: None = None,
-    others: tuple[()] = (),
-    **options: Unpack[BatchOptions],
+    sequences: Iterable[Rows], labels: Labels, **options: Unpack[BatchOptions]
 ) -> Batches[tuple[LoDTensor, Any]]: ...
 @overload
 def batches(
@@ -371,7 +354,13 @@ def batches(
         seed=seed if is_random else None,
     )  # fmt: skip
     made: Batches[Any] = Batches(stores, beside, _check_labels(labels, store), cut, epoch, is_random)
-    return made if part is None else made.part(*_rank_of(part))
+    if part is None:
+        return made
+    try:
+        rank, size = part.rank, part.size
+    except AttributeError as error:
+        raise DTypeError("part", expected="an object with `rank` and `size`", got=shown(part)) from error
+    return made.part(rank, size)
 
 
 def _cut(
@@ -422,13 +411,6 @@ def _each_input(others: Any) -> list[Any]:
             what, hint = f"others, input {number}", "others=[sequences] has one further input"
             raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)
     return inputs
-
-
-def _rank_of(part: Ranks) -> tuple[int, int]:
-    try:
-        return part.rank, part.size
-    except AttributeError as error:
-        raise DTypeError("part", expected="an object with `rank` and `size`", got=shown(part)) from error
 
 
 def _one_each(values: ArrayLike, number: int, name: str) -> np.ndarray:

@@ -131,7 +131,7 @@ class Table:
         gone = np.isnat(array) if kind in "mM" else np.isnan(array)
         if gone.any():
             where = self.place(int(np.flatnonzero(gone)[0]), field)
-            raise InputError(where, expected="a number, or a date", got="none that is there")
+            raise InputError(where, expected="a number, or a date", got="a missing one")
         return array.astype(np.int64) if kind in "mM" else array
 
     def preview(self) -> str:

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 from varlen_rnn.data.dataset import Dataset
+from varlen_rnn.data.options import documented
 from varlen_rnn.data.readers import from_texts
 from varlen_rnn.data.vocabulary import split_text
 from varlen_rnn.errors import InputError, check_int, check_list, shown
@@ -66,6 +67,7 @@ def unicode_names(without: Iterable[str] = NUMBERED) -> Dataset:
     return from_texts(names, labels, name=f"unicode_names (Unicode {unicodedata.unidata_version})")
 
 
+@documented
 def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = None) -> Dataset:
     """Return the sentences of Python's language reference, labelled by their topic; each word is a token.
 
@@ -75,10 +77,7 @@ def documentation_sentences(min_count: int = 2, max_vocabulary: int | None = Non
 
     Parameters
     ----------
-    min_count : int
-        Words that occur fewer than `min_count` times become "<unk>".
-    max_vocabulary : int, optional
-        The largest size of the vocabulary, including "<unk>".
+    {min_count max_vocabulary}
 
     Raises
     ------

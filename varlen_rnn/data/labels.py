@@ -164,7 +164,16 @@ def _names(
                 raise DTypeError(where(number), expected=expected, got=shown(label))
             common = common or (kind, where(number))
         named.append([None if is_missing(label) else _name(label) for label in labels])
-    names = _sorted(named) if classes is None else _checked(classes)
+    if classes is None:
+        distinct = {name for found in named for name in found if name is not None}
+        are_integers = all(map(_INTEGER.fullmatch, distinct))
+        names = sorted(distinct, key=lambda name: (int(name), name)) if are_integers else sorted(distinct)
+    else:
+        given = check_list(classes, "classes")
+        for number, name in enumerate(given):
+            if not isinstance(name, (str, int)):
+                raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
+        names = list(map(str, given))
     ids: dict[str | None, int] = {name: number for number, name in enumerate(names)} | ({None: IGNORED} if gaps else {})
     for number, found in enumerate(named):
         for name in found:
@@ -175,17 +184,3 @@ def _names(
 
 def _name(label: str | int) -> str:
     return str(label).lower() if type(label) is bool else str(label)
-
-
-def _sorted(named: Sequence[Sequence[str | None]]) -> list[str]:
-    distinct = {name for labels in named for name in labels if name is not None}
-    are_integers = all(map(_INTEGER.fullmatch, distinct))
-    return sorted(distinct, key=lambda name: (int(name), name)) if are_integers else sorted(distinct)
-
-
-def _checked(classes: Iterable[str]) -> list[str]:
-    found = check_list(classes, "classes")
-    for number, name in enumerate(found):
-        if not isinstance(name, (str, int)):
-            raise DTypeError(f"classes, entry {number}", expected="a string or an integer", got=shown(name))
-    return list(map(str, found))

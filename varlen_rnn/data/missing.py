@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, shown
 
 Missing: TypeAlias = Literal["error", "drop", "zero", "forward", "keep"]
-MISSING = ("error", "drop", "zero", "forward", "keep")
+MISSING = get_args(Missing)
 EMPTY = {"", "na", "nan", "null", "none", "n/a", "?"}  # texts that mean a missing number
 
 Where = Callable[[int], str]

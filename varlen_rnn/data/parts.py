@@ -109,7 +109,11 @@ def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> 
 
     Source: Graham (1969), "Bounds on multiprocessing timing anomalies"; the rule is LPT, longest processing time first.
     """
-    found, cost = np.diff(offsets_of(lengths, 0)), _checked(cost)
+    if not isinstance(cost, StepCost):
+        raise DTypeError("cost", expected="a StepCost", got=shown(cost))
+    is_time, pairs = lambda number: 0 <= number < math.inf, cost._asdict().items()
+    cost = StepCost(*(check_number(value, f"cost, {name}", "at least 0 seconds", is_time) for name, value in pairs))
+    found = np.diff(offsets_of(lengths, 0))
     parts = check_int(parts, "balanced_parts, parts", 1)
     if parts > _MOST_PARTS:
         raise OutOfRangeError("balanced_parts, parts", expected=f"at most {_MOST_PARTS}", got=shown(parts))
@@ -194,11 +198,3 @@ def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
             break
         used.pop(int(np.argmin(found)))
     return factors.tolist()
-
-
-def _checked(cost: StepCost) -> StepCost:
-    if not isinstance(cost, StepCost):
-        raise DTypeError("cost", expected="a StepCost", got=shown(cost))
-    is_time = lambda number: 0 <= number < math.inf
-    pairs = cost._asdict().items()
-    return StepCost(*(check_number(value, f"cost, {name}", "at least 0 seconds", is_time) for name, value in pairs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +114,11 @@ def _labelled(
     differ = [any(label != labels[0] for label in labels) for labels in own]  # no set, for a label may be a list
     of_rows = any(differ) if kind is None else kind.endswith("of rows")
     if any(differ) and not of_rows:
-        _raise_contradiction(table, values, [line for line in parts[differ.index(True)] if not gone[line]])
+        first, *others = (line for line in parts[differ.index(True)] if not gone[line])
+        wrong = next(line for line in others if values[line] != values[first])
+        expected = f"{shown(values[first])}, as in the first row of its id"
+        hint = "`label_kind='classes of rows'`, or 'numbers of rows', takes labels that differ"
+        raise InputError(f"{table.place(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)
     if of_rows and kind is None and sum(differ) * _FEW <= len(differ):
         expected = "the same label in all rows of an id, or labels that differ within many ids"
         hint = "`label_kind='classes of rows'` or 'numbers of rows' if this is meant; otherwise correct these rows"
@@ -130,13 +134,6 @@ def _labelled(
     labels, names = labels_of(found, list(map(len, rows)), where, classes, kind, gaps=options.missing != "error")
     there_ids = tuple(ids[number] for number in there) if ids else ()
     return Dataset(table.name, rows, labels, [], names, "list", ids=there_ids)
-
-
-def _raise_contradiction(table: Table, values: Sequence[Any], lines: list[int]) -> NoReturn:
-    wrong = next(line for line in lines if values[line] != values[lines[0]])
-    expected = f"{shown(values[lines[0]])}, as in the first row of its id"
-    hint = "`label_kind='classes of rows'`, or 'numbers of rows', takes labels that differ"
-    raise InputError(f"{table.place(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)
 
 
 def differences(ids: Sequence[str], differ: Sequence[bool]) -> str:
