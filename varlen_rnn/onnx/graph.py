@@ -17,17 +17,13 @@ class Unsaid(Exception):
 
 
 class Value(NamedTuple):
-    """The ONNX value of a variable.
+    """The ONNX value of a variable."""
 
-    `name` is its name in the graph, `rank` its rank in the program; rows with sequences have one more axis in the
-    graph.  `sequences` is None without a LoD.  `data` has the numbers if it is a constant.
-    """
-
-    name: str
-    rank: int
+    name: str  # in the graph
+    rank: int  # in the program; rows with sequences have one more axis in the graph
     dtype: np.dtype
-    sequences: Sequences | None = None
-    data: np.ndarray | None = None
+    sequences: Sequences | None = None  # None without a LoD
+    data: np.ndarray | None = None  # the numbers of a constant
 
 
 class Sequences(NamedTuple):

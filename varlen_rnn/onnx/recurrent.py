@@ -17,7 +17,7 @@ from varlen_rnn.cells.named_activations import NAMED
 ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
 LAYERS = tuple(ORDERS)
 _FAMILIES = dict(zip(LAYERS, (rnn_cell, gru_cell, lstm_cell), strict=True))
-# For each activation: its name in ONNX, and whether it takes the parameters alpha and beta (1) or not (0).
+# For each activation: its name in ONNX, and how many parameters alpha and beta it takes.
 ACTIVATIONS = {
     name: (name.title().replace("_", ""), len(named.defaults) > 0, len(named.defaults) > 1)
     for name, named in NAMED.items()

@@ -47,7 +47,7 @@ class Unknown(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A shape, or numbers computed from shapes; `numbers` has integers, STEPS, SEQUENCES, and None for other sizes."""
+    """A shape, or numbers computed from shapes: integers, STEPS, SEQUENCES, and None for an unknown size."""
 
     numbers: np.ndarray
 
@@ -58,12 +58,12 @@ def variable_of(x: Any) -> Any:
 
 
 def like(x: Any, variable: Variable) -> Any:
-    """Return a value in place of `x`: rows with the same axes if `x` has rows of sequences."""
+    """Return a value of `variable`: rows with the axes of `x` if `x` has rows of sequences."""
     return x._replace(variable=variable) if isinstance(x, Rows) else variable
 
 
 def rank_of(x: Any) -> int:
-    """Return the rank of the ONNX value that `x` stands for; 0 for a shape that is not known."""
+    """Return the rank of the ONNX value of `x`, or 0 if its shape is not known."""
     if isinstance(x, Rows):
         return len(x.axes)
     return x.numbers.ndim if isinstance(x, Sizes) else getattr(x, "ndim", 0)

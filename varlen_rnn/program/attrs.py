@@ -1,8 +1,7 @@
 """The constants of operators: their kinds, and their form in a description.
 
 An operator declares each of its constants with one of `KINDS`.  A constant whose kind ends with `?` may be None; the
-description then leaves it out.  In a description, a constant is a bool, an int, a float, a str, a tuple of ints, a
-tuple of strs, or the index of a block.
+description then leaves it out.  `Attr` lists the values that a description can hold.
 """
 
 from collections.abc import Callable

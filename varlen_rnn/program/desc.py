@@ -41,7 +41,7 @@ def field(
 ) -> Any:
     """Declare a field with its number, and with its kind in the .proto if its type does not determine it.
 
-    A file leaves out a default, unless the field is `required`, as fields without a default are.
+    A file leaves out a default, unless the field is `required`.  A field without a default is required.
     """
     required = default is dataclasses.MISSING if required is None else required
     return dataclasses.field(default=default, metadata={"number": number, "kind": kind, "required": required})
@@ -67,7 +67,7 @@ def _declared(field: dataclasses.Field) -> Field:
 
 
 def _freeze(desc: Any) -> None:
-    """Turn lists into tuples, because a description must not change after it was checked."""
+    # A description must not change after it was checked, so lists become tuples.
     for label, _, name, *_ in MESSAGES[KINDS[type(desc)]]:
         given = getattr(desc, name)
         if label == "repeated" and type(given) is not tuple:
