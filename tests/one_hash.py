@@ -6,9 +6,8 @@
     python -m tests.one_hash --write                            # record the digests in benchmarks/results/one_hash.json
 
 A run is a few steps of training.  Its digest is of all losses, gradients of the last step, and weights.  No run calls a
-function that NumPy, SciPy or the C library computes, such as `exp`, except the step of one's own, which calls `tanh` of
-NumPy.  The lines below the hash are of what may depend on the processor: other runs, and functions that NumPy or SciPy
-computes, with gradients.
+function that NumPy, SciPy or the C library computes, such as powers.  The lines below the hash may depend on the
+processor: other runs, and functions outside of layers, some of them by NumPy or SciPy, with gradients.
 """
 
 import argparse
@@ -174,7 +173,7 @@ def words_convolutions_and_pools():
 
 
 GRID = np.linspace(-20, 20, 4000, dtype=np.float32)  # without 0, where the gradient of a root is infinite
-BY_NUMPY = {
+FUNCTIONS = {
     "exp": F.exp, "log": lambda x: F.log(x.abs() + 1e-3), "sqrt": lambda x: F.sqrt(x.abs()), "tanh": F.tanh,
     "sigmoid": F.sigmoid, "silu": F.silu, "gelu": F.gelu, "elu": F.elu, "softplus": F.softplus,
     "pow": lambda x: (x.abs() + 1e-3) ** 1.7, "softmax": lambda x: F.softmax(x.reshape(-1, 1).reshape(-1, 10)),
@@ -211,8 +210,8 @@ def main(arguments):
         print(f"NumPy {np.__version__}, {platform.machine()}, kernels for {processor}")
         for name, digest in APART.items():
             print(f"{digest()}  {name}, apart", flush=True)
-        for name, function in BY_NUMPY.items():
-            print(f"{of_function(function)}  {name}, by NumPy")
+        for name, function in FUNCTIONS.items():
+            print(f"{of_function(function)}  {name}, outside of layers")
     if chosen.write:
         FILE.write_text(json.dumps({"numpy": np.__version__, "digests": found}, indent=1) + "\n")
     return 0
