@@ -31,13 +31,7 @@ class Cost(NamedTuple):
 
 
 def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
-    """Return the lengths of each batch: a list of int64 arrays.
-
-    Examples
-    --------
-    >>> cut(np.array([5, 1, 4, 2]), 2, shuffle=False, bucket=True)
-    [array([1, 2]), array([4, 5])]
-    """
+    """Return the lengths of each batch: a list of int64 arrays."""
     lod = LoD.from_lengths([lengths])
     sequences = LoDTensor.wrap(np.empty((lod.num_rows, 0), np.float32), lod)  # rows without features use no memory
     found = data.batches(sequences, batch_size=batch_size, shuffle=shuffle, bucket=bucket, seed=seed)

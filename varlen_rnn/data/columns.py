@@ -141,14 +141,7 @@ class Table:
 
 
 def places(name: str, unit: str, noun: str, numbers: Sequence[int] | None = None) -> Place:
-    """Return `place(row, field=None)` for rows with these numbers, by default from 0; a field without name is not told.
-
-    Examples
-    --------
-    >>> place = places("my.csv", "line", "field", [2, 4])
-    >>> place(1), place(0, "x")
-    ('my.csv, line 4', "my.csv, line 2, field 'x'")
-    """
+    """Return `place(row, field=None)` for rows with these numbers, by default from 0; a field "" is left out."""
 
     def place(row: int, field: str | None = None) -> str:
         where = f"{name}, {unit} {row if numbers is None else numbers[row]}"

@@ -22,14 +22,7 @@ _LISTS = (list, tuple, np.ndarray)
 
 
 class TensorStore:
-    """A store of the sequences of a LoDTensor's level 0, together with their lower levels.
-
-    Examples
-    --------
-    >>> store = TensorStore(LoDTensor(np.arange(6), [[0, 2, 3], [0, 3, 4, 6]]))
-    >>> store.gather(np.array([1, 0])).to_sequences()
-    [[array([4, 5])], [array([0, 1, 2]), array([3])]]
-    """
+    """A store of the sequences of a LoDTensor's level 0, together with their lower levels."""
 
     def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:

@@ -18,14 +18,7 @@ Where = Callable[[int], str]
 
 
 def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarray, np.ndarray]:
-    """Apply the rule `missing` to NaNs in a sequence; return the resulting rows, and the indices of the rows kept.
-
-    Examples
-    --------
-    >>> without_gaps(np.array([[1.0], [np.nan]]), "forward", str)
-    (array([[1.],
-           [1.]]), array([0, 1]))
-    """
+    """Apply the rule `missing` to NaNs in a sequence; return the resulting rows, and the indices of the rows kept."""
     everyone = np.arange(len(rows))
     gaps = np.isnan(rows)
     if not gaps.any() or missing == "keep":

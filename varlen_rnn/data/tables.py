@@ -137,13 +137,7 @@ def _labelled(
 
 
 def differences(ids: Sequence[str], differ: Sequence[bool]) -> str:
-    """Return a description of the ids within which a label differs.
-
-    Examples
-    --------
-    >>> differences(["a", "b"], [False, True])
-    "a label that differs between rows of 'b' (1 of 2 ids)"
-    """
+    """Return a description of the ids within which a label differs."""
     number, first = sum(differ), ids[list(differ).index(True)]
     others = f" and {count(number - 1, 'other id')}" if number > 1 else ""
     return f"a label that differs between rows of {shown(first)}{others} ({number} of {len(ids)} ids)"
