@@ -70,7 +70,7 @@ def kinds_of(records: Sequence[Record], is_common: IsCommon = is_watched) -> tup
     kinds = _Kinds(is_common)
     constants = [
         v for record in records if record.op.divisor is None  # a weighted mean knows its weights
-        for v in record.inputs if v is not None and v.origin is not None and v.record is None and _is_reduced(v)
+        for v in record.inputs if v is not None and v.record is None and not isinstance(v.origin, Detached | None)
     ]  # fmt: skip
     if constants:
         rows = _memory_of_rows(records, _Kinds(is_common))
@@ -127,24 +127,6 @@ class _Kinds:
                 None if kind is _MIXED and value.shape[:1] and value.shape[0] in sizes else kind
                 for kind, value in zip(self.found[origin.number], origin.values, strict=True)
             ]
-
-
-def _is_reduced(variable: Variable) -> bool:
-    """Return whether a sum, or another operator that takes an axis or rows away, led to a constant."""
-    stack, seen = [variable.origin], set()
-    while stack:
-        origin = stack.pop()
-        if origin is None or origin.number in seen or isinstance(origin, Detached):
-            continue
-        seen.add(origin.number)
-        shapes = [v.value.shape for v in origin.inputs if v is not None and isinstance(v.value, LoDTensor)]
-        result = origin.values[0]
-        if origin.op.divisor is not None or not isinstance(result, LoDTensor):
-            return True
-        if len(result.shape) < max(map(len, shapes), default=0) or result.shape[:1] not in [s[:1] for s in shapes]:
-            return True
-        stack += [v.origin for v in origin.inputs if v is not None]
-    return False
 
 
 def _memory_of_rows(records: Sequence[Record], kinds: _Kinds) -> dict[int, int]:
@@ -239,8 +221,10 @@ def _joined(record: Record, given: Sequence[Kind]) -> tuple[Found, bool]:
         return ([_MIXED] * len(values), ()), True
     if present & SUMS and not present & ROWS:
         # A constant with more elements, as a target for each row, makes rows of sums again.
-        kinds = [Kind(SUMS, describe(value)) if _fits(value, record, given) else _MIXED for value in values]
-        return (kinds, ()), True
+        own = [v for v, kind in zip(record.inputs, given, strict=True) if kind.kind != CONSTANT]
+        axes, size = (max(getattr(v, name) for v in own) for name in ("ndim", "size"))
+        is_sum = [value.data.ndim <= axes and value.data.size <= size for value in values]
+        return ([Kind(SUMS, describe(v)) if fits else _MIXED for v, fits in zip(values, is_sum, strict=True)], ()), True
     if any(kind.is_open for kind in given):
         return _beside(record, given) if present & ROWS else _beside_parameters(record, given), False
     if not present & ROWS:
@@ -305,9 +289,3 @@ def _beside_parameters(record: Record, given: Sequence[Kind]) -> Found:
             if takes_rows(record.op, record.attrs, specs, number):
                 found = reading
     return found
-
-
-def _fits(value: Any, record: Record, given: Sequence[Kind]) -> bool:
-    """Return whether a result has no more elements, and no more axes, than an operand that is no constant."""
-    own = [v for v, kind in zip(record.inputs, given, strict=True) if kind.kind != CONSTANT]
-    return value.data.ndim <= max(v.ndim for v in own) and value.data.size <= max(v.size for v in own)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, check_communicator
-from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Gradient, Layout, share, sums_over
+from varlen_rnn.distributed.buckets import DENSE, SPARSE, EngineSum, Layout, share, sums_over
 from varlen_rnn.distributed.launched import connect
 from varlen_rnn.errors import DTypeError, ProgramError, shown
 from varlen_rnn.ops.batch_norm import summing
@@ -115,7 +115,8 @@ class ReplicatedProgram:
             self._run(backward, held, names)
         total = EngineSum(self.comm, self._layout)
         for name, variable in self._parameters.items():
-            total.ready(variable, _gradient(held.pop(name)))
+            gradient = held.pop(name)
+            total.ready(variable, gradient if isinstance(gradient, SelectedRows | LoDTensor) else LoDTensor(gradient))
         total.end_of_pass()
         sums = dict(total.finish())
         held |= {name: moved_value(sums[variable], variable.device) for name, variable in self._parameters.items()}
@@ -151,10 +152,6 @@ class ReplicatedProgram:
             held[self._seed] = moved(held[self._seed], HOST) * loss.dtype.type(weight / every[1])
 
 
-def _gradient(value: Any) -> Gradient:
-    return value if isinstance(value, (SelectedRows, LoDTensor)) else LoDTensor(value)
-
-
 def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:
     """Return the name of the loss of a program, and the operator that computes it, or raise."""
     ops = list(ops)
@@ -177,10 +174,13 @@ def _check_rows(
     ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str], specs: Mapping[str, TensorSpec]
 ) -> None:
     """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
-    axes = {name: _axis_of_feed(specs[name]) for name in feeds}  # of rows, by the names of values that have some
-    mixing: dict[str, str] = {}  # operators that mix the rows which a value depends on
+    # The axis of rows of each value that has rows, and the operator that mixed the rows which a value depends on.
+    axes, mixing = {}, dict[str, str]()
+    for name in feeds:
+        shape, _, level, _ = specs[name]
+        axes[name] = shape.index(-1) if not level and -1 in shape else 0
     for op in ops:
-        given = op.input_names()
+        given, outputs, declared = op.input_names(), op.output_names(), find(op.type)
         if op is reduction:
             # The second operand of a weighted mean is a sum of weights, as it should be.
             if (found := mixing.get(given[0])) is not None:
@@ -189,21 +189,13 @@ def _check_rows(
             return
         if not any(name in axes for name in given):
             continue
-        found = next((mixing[name] for name in given if name in mixing), None)
-        outputs = op.output_names()
-        kept = None if found else _axes_of_results(op, [axes.get(name) for name in given], specs)
-        axes |= dict(zip(outputs, kept or [0] * len(outputs), strict=True))
-        if kept is None:
-            mixing |= dict.fromkeys(outputs, found or op.type)
-
-
-def _axis_of_feed(spec: TensorSpec) -> int:
-    return spec.shape.index(-1) if not spec.lod_level and -1 in spec.shape else 0
-
-
-def _axes_of_results(op: OpDesc, axes: list[int | None], specs: Mapping[str, TensorSpec]) -> list[int] | None:
-    """Return the axes of rows of the results of an operator, or None if it lets rows depend on each other."""
-    declared, given = find(op.type), [specs.get(name) for name in op.input_names()]
-    attrs = decode(declared, op.attrs, lambda block: None)
-    trait, found = divide(declared, attrs, given, axes, len(op.output_names()))
-    return None if trait in (None, "sum") else [0 if known is None else known.axis or 0 for known in found]
+        found, trait = next((mixing[name] for name in given if name in mixing), op.type), None
+        if mixing.keys().isdisjoint(given):
+            attrs = decode(declared, op.attrs, lambda block: None)
+            operands = [specs.get(name) for name in given], [axes.get(name) for name in given]
+            trait, results = divide(declared, attrs, *operands, len(outputs))
+        if trait in (None, "sum"):
+            axes |= dict.fromkeys(outputs, 0)
+            mixing |= dict.fromkeys(outputs, found)
+        else:
+            axes |= {name: 0 if one is None else one.axis or 0 for name, one in zip(outputs, results, strict=True)}

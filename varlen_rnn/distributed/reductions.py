@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,9 @@ def terms_of(
         if record.number not in reductions:
             for v in record.inputs:
                 producer = None if v is None else v.record or v.origin
-                if producer is not None and _is_known(kinds, producer, v.position):
+                if producer is None or isinstance(producer, Detached) or producer.number not in kinds:
+                    continue
+                if kinds[producer.number][v.position] is not None:  # rows or parameters act on it
                     stack.append((producer, v.position, v.ndim))
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
@@ -85,11 +87,6 @@ def terms_of(
     constants, chooser = _constants_of(tail, kinds)
     chosen = [record for record in ordered if record.number in reductions]
     return Terms(chosen, tail, shares, constants, trouble or chooser)
-
-
-def _is_known(kinds: dict[int, list[Kind]], record: Record, position: int) -> bool:
-    """Return whether a value depends on rows or parameters, and is no constant."""
-    return not isinstance(record, Detached) and record.number in kinds and kinds[record.number][position] is not None
 
 
 def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
@@ -100,15 +97,12 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
         arrays = [v.value.data for v, kind in given if kind == CONSTANT]
         if any(array.dtype == bool for array in arrays) and any(kind == SUMS for _, kind in given):
             chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
-        for array in (*arrays, *_arrays_of(record.attrs.get("index"))):
+        index = record.attrs.get("index")
+        items = index if isinstance(index, tuple) else (index,)
+        for array in (*arrays, *(item for item in items if isinstance(item, np.ndarray))):
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             digest.update(moved(array, HOST).tobytes())
     return digest.digest(), chooser
-
-
-def _arrays_of(index: Any) -> list[np.ndarray]:
-    """Return the arrays of an index."""
-    return [item for item in (index if isinstance(index, tuple) else (index,)) if isinstance(item, np.ndarray)]
 
 
 def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
@@ -176,7 +170,8 @@ def divisors_of(terms: Terms) -> tuple[list[float], list[float]]:
     """Return the sums over rows, and the plain numbers, by which sums over rows are divided."""
     sums, numbers, reached = [], [], {record.number for record in terms.reductions}
     for record in terms.tail:
-        is_reached = [_number_of(v) in reached for v in record.inputs]
+        producers = [None if v is None else v.record or v.origin for v in record.inputs]
+        is_reached = [producer is not None and producer.number in reached for producer in producers]
         if any(is_reached):
             reached.add(record.number)
         if record.op.type == "div" and is_reached[0]:
@@ -190,12 +185,6 @@ def divisors_of(terms: Terms) -> tuple[list[float], list[float]]:
             if _is_plain(factor) and (number := _item(factor)):
                 numbers.append(1 / number)
     return sums, numbers
-
-
-def _number_of(variable: Variable | None) -> int | None:
-    """Return the number of the operator that computed a value, with or without a gradient."""
-    producer = None if variable is None else variable.record or variable.origin
-    return None if producer is None else producer.number
 
 
 def _is_plain(variable: Variable) -> bool:
@@ -215,25 +204,18 @@ def part_of(terms: Terms, records: Sequence[Record]) -> Part:
         # The mean of nothing may be NaN; it has no weight.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
-    return Part(np.concatenate(numbers), np.array(weights, np.float64), _counts_of(terms, records, weights))
-
-
-def _counts_of(terms: Terms, records: Sequence[Record], weights: Sequence[float]) -> np.ndarray:
-    pairs = zip(terms.reductions, weights, strict=True)
-    values: list[Any] = [record.inputs[0].value for record, weight in pairs if math.isnan(weight)]
+    values = [
+        record.inputs[0].value for record, weight in zip(terms.reductions, weights, strict=True) if weight != weight
+    ]
     if values:
         given = (v.value for record in records for v in record.inputs if v is not None)
         values.append(next((value for value in given if isinstance(value, LoDTensor) and value.num_levels), None))
-    return np.array([count for value in values for count in _extents_of(value)], np.float64)
-
-
-def _extents_of(value: Any) -> list[int]:
-    """Return the numbers of rows, elements, outer and inner sequences."""
-    if not isinstance(value, LoDTensor) or not value.shape:
-        return [0, 0, 0, 0]
-    levels = value.structure.levels if value.num_levels else ()
-    sequences = [len(levels[0]) - 1, len(levels[-1]) - 1] if levels else [0, 0]
-    return [value.shape[0], math.prod(value.shape), *sequences]
+    counts = np.zeros((len(values), 4))
+    for extents, value in zip(counts, values, strict=True):
+        if isinstance(value, LoDTensor) and value.shape:
+            extents[:2] = value.shape[0], math.prod(value.shape)
+            extents[2:] = (value.num_elements(0), value.num_elements(-1)) if value.num_levels else 0
+    return Part(np.concatenate(numbers), np.array(weights, np.float64), counts.ravel())
 
 
 @contextlib.contextmanager

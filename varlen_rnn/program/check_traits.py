@@ -75,8 +75,7 @@ class Application:
         trait, outputs = follow(self.op, self.attrs, list(map(_known, values, axes)))
         if trait not in traits:
             return False
-        where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
-        subject = f"rows={trait!r}, along {', '.join(where)}"
+        subject = self._subject(trait, axes)
         whole, order = self._run(values), np.random.default_rng(count).permutation(count)
         parts = order, *np.array_split(order, 2)
         try:
@@ -94,6 +93,10 @@ class Application:
                     expected = f"for {chosen.tolist()} alone, the bits that they have among all"
                     self.refuse(subject, expected, "other bits")
         return True
+
+    def _subject(self, trait, axes):
+        where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
+        return f"rows={trait!r}, along {', '.join(where)}"
 
     def _choices_of_ranks(self):
         """Yield for each operand the axis along which two ranks divide it, or None."""
@@ -119,18 +122,16 @@ class Application:
         except InputError:  # positions of rows that the other rank has
             return False
         if is_mean:
-            weights = [self.op.divisor(*part, **self.attrs) or 1 for part in parts]
-            total = self.op.divisor(*self.values, **self.attrs) or 1
+            total, *weights = (self.op.divisor(*given, **self.attrs) or 1 for given in (self.values, *parts))
             found = (first[0].data * weights[0] + second[0].data * weights[1]) / total
             is_right = np.allclose(found, whole[0].data, _TOLERANCE, _TOLERANCE)
         else:
             places = self.op.output_places(len(axes), len(whole), self.attrs)
-            shown = [place not in self.op.intermediate for place in places]
-            triples = itertools.compress(zip(whole, first, second, strict=True), shown)
-            is_right = all(_are_of_parts(*triple, outputs[0].axis) for triple in triples)
+            results = zip(places, whole, first, second, strict=True)
+            compared = [given for place, *given in results if place not in self.op.intermediate]
+            is_right = all(_are_of_parts(outputs[0].axis, *given) for given in compared)
         if not is_right:
-            where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
-            self.refuse(f"rows={trait!r}, along {', '.join(where)}", "the results of two parts of a batch", "others")
+            self.refuse(self._subject(trait, axes), "the results of two parts of a batch", "others")
         return True
 
     @functools.cached_property
@@ -140,17 +141,13 @@ class Application:
         The first rank has half of the outermost sequences, or half of the rows if there are no sequences.
         """
         found: dict[int, int] = {}
-        for value in self.values:
-            if value is not None and value.num_levels:
-                levels = levels_of(value.structure)
-                count = len(levels[0]) - 1
-                at = found.setdefault(count, count // 2)
-                for offsets in levels:
-                    at = int(offsets[at])
-                    found.setdefault(int(offsets[-1]), at)
-        return found or {
-            size: size // 2 for value in self.values if value is not None for size in value.shape if size > 1
-        }
+        given = [value for value in self.values if value is not None]
+        for levels in [levels_of(value.structure) for value in given if value.num_levels]:
+            at = (len(levels[0]) - 1) // 2
+            for offsets in (np.arange(len(levels[0])), *levels):
+                at = int(offsets[at])
+                found.setdefault(int(offsets[-1]), at)
+        return found or {size: size // 2 for value in given for size in value.shape if size > 1}
 
     def _part(self, value, axis, rank):
         if axis is None:
@@ -221,7 +218,7 @@ def _is_same(value, wanted):
     )
 
 
-def _are_of_parts(whole, first, second, axis):
+def _are_of_parts(axis, whole, first, second):
     """Return whether a result has the rows of the results of two parts, in any order.
 
     Integers may be positions of rows, which each rank counts from 0.  Padding may be longer in one part.

@@ -91,7 +91,8 @@ class Counting:
         """
         records = reachable([loss])
         try:
-            terms = terms_of([loss], records, _is_common)
+            # All batches have the parameters in common.
+            terms = terms_of([loss], records, lambda leaf: leaf is not None and leaf.requires_grad)
         except InputError:  # of a user's trait, which only ranks must know
             return 1.0
         count = 1.0 if terms.trouble else count_of(terms, part_of(terms, records))
@@ -106,8 +107,3 @@ class Counting:
             got = f"{self._numbers[0]:g}, then {numbers[0]:g}, so that batches are added up"
             warn("Trainer, loss", expected=expected, got=got, hint="mean(), sample_weight=, or a mask in vr.Variable")
         self._numbers = numbers
-
-
-def _is_common(variable: Variable | None) -> bool:
-    """Return whether a leaf is a parameter, which all batches have in common."""
-    return variable is not None and variable.requires_grad
