@@ -16,6 +16,7 @@ _MANY = 100  # distinct ids
 
 def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     """Warn if ids of tokens may be measurements.
+
     For numbers, which are predicted more often from measurements than from tokens, the warning always comes.  For
     classes, it comes if there are many distinct ids, most of which occur once or twice.
     """

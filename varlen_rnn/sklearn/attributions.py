@@ -32,6 +32,7 @@ def integrated(
     function: Callable[[Variable], Variable], rows: LoDTensor, baseline: np.ndarray, steps: int
 ) -> np.ndarray:
     """Return the attribution of each number of rows, float64, of their shape.
+
     The function maps rows to one number for each sequence, which depends on the rows of this sequence only.  The
     baseline has the rows at the beginning of the line.  `steps` gradients are computed, at the nodes of Gauss and
     Legendre.

@@ -28,6 +28,7 @@ _NOTHING, _WORSE, _FEW = 0.95, 3.0, 100
 
 def batch_size(count: int, convolved: bool) -> int:
     """Return the sequences per step, so that all batches have about the same size.
+
     `convolved` says whether the network normalises over the rows of a batch.
 
     Examples
@@ -76,6 +77,7 @@ def stretches(sequences: list[np.ndarray], labels: Any, convolved: bool) -> bool
 
 def loss_of_constant(labels: Any, weights: np.ndarray | None, several: bool) -> float:
     """Return the least mean loss that outputs reach if they are equal for all sequences.
+
     Labels are indices of classes, int64, of each sequence or in a list of arrays.  Or they are float32, `(sequences,
     outputs)`: zeros and ones if `several`, otherwise standardised targets.  `weights` has the weight of each loss.
     """
@@ -99,6 +101,7 @@ def _entropy(shares: np.ndarray) -> float:
 
 def warn_if_failed(history: list[dict[str, float]], constant: float) -> None:
     """Warn with advice if the mean losses of the epochs show that the training failed.
+
     `history` is the one of a `training.Trainer`, and `constant` the result of `loss_of_constant`.
     """
     if not history or history[-1]["step"] < _FEW or constant <= 1e-3:
