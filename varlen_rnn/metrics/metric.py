@@ -12,6 +12,7 @@ from varlen_rnn.checkpoint import state_arrays
 from varlen_rnn.communicator import Communicator, check_communicator
 from varlen_rnn.errors import CheckpointError, DTypeError, ProgramError, ShapeError, check_int, shown
 from varlen_rnn.rows.checks import check_unmasked
+from varlen_rnn.tape.spec import sizes_fit
 from varlen_rnn.tape.variable import Variable, apply_detached
 from varlen_rnn.typing import Rows
 
@@ -70,11 +71,10 @@ class Metric:
         >>> mean.compute()
         3.0
         """
-        shape = tuple(size or -1 for size in self._nothing().shape)  # scores are as many as there are rows
         parts = check_communicator(comm, "metric, all_reduce, comm").all_gather(self._counts.reshape(-1))
         self.reset()
         for part in parts:
-            self.update_counts(part.reshape(shape))
+            self.update_counts(part.reshape(self._shape()))
 
     def compute(self) -> Any:
         """Return the result of all batches since the metric was made or reset."""
@@ -122,13 +122,12 @@ class Metric:
             raise DTypeError("metric, counts", expected="an array", got=shown(counts)) from error
         if found.dtype != np.float64:
             raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)
-        shape = self._nothing().shape
-        if found.ndim != len(shape) or not self._fits(found.shape, shape):
+        if not sizes_fit(found.shape, shape := self._shape()):
             raise ShapeError("metric, counts", expected=f"shape {shape}", got=f"shape {found.shape}", hint=self._hint)
         return found.copy()
 
-    def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:
-        return shape == nothing  # AUC has as many counts as rows
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(size or -1 for size in self._nothing().shape)  # of scores, there are as many as rows
 
 
 class TargetMetric(Metric):

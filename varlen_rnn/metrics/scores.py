@@ -108,6 +108,3 @@ class AUC(TargetMetric):
     def update_counts(self, counts: ArrayLike | Variable) -> None:
         """Keep counts that `counts` returned, or that a run of a program fetched; they are joined when needed."""
         self._batches.append(self._checked(counts))
-
-    def _fits(self, shape: tuple[int, ...], nothing: tuple[int, ...]) -> bool:
-        return shape[0] == 3

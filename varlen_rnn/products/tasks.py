@@ -44,19 +44,14 @@ def tasks_of(offsets, chunk, heads, costs, *columns):
 
 
 def run_tasks(kernel, code, tasks, scratch, work, like, it):
-    """Run a kernel over tasks on as many threads as the work needs.
+    """Run a kernel over the result of `tasks_of`, on as many threads as the work needs, in multiply-adds.
 
     Parameters
     ----------
-    kernel : engine kernel
     code : tuple of int
-        The addresses of compiled functions that it calls.
-    tasks : the result of `tasks_of`
+        The addresses of compiled functions that the kernel calls.
     scratch : (int, int)
         How many elements of the type of `like`, and how many int64, a thread needs.
-    work : int
-        Multiply-adds of all tasks.
-    like : array
     it : tuple
         The arrays and numbers of the call.
     """

@@ -147,7 +147,10 @@ def _inference(op, op_type, taken, positions, attrs):
         try:
             promised = op.infer(*inputs, **constants)
         except InputError as error:
-            raise type(error)(_renamed(str(error), op.type, op_type)) from error
+            text = str(error)  # it begins with the name of the operator
+            if text.startswith((f"{op.type},", f"{op.type}:")):
+                text = op_type + text.removeprefix(op.type)
+            raise type(error)(text) from error
         likes = [promised] if type(promised) is TensorSpec else promised
         for number, name, position in checked:
             spec = specs[number]
@@ -181,11 +184,6 @@ def _rows_trait(op, sources, positions):
         return "each" if have_rows == {True} else "sum" if have_rows == {False} else None
 
     return rows
-
-
-def _renamed(message, op_type, other):
-    """Return an error's message with the gradient's name in place of the operator's name at the beginning."""
-    return other + message.removeprefix(op_type) if message.startswith((f"{op_type},", f"{op_type}:")) else message
 
 
 def _check_as_promised(op_type, name, spec, promised, position):

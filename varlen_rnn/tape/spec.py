@@ -153,7 +153,11 @@ def describe(value: Value) -> TensorSpec:
         data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
-            _refuse_rows(shape, lod)
+            expected, hint = (
+                f"{lod.num_rows}, as its LoD has",
+                "its array was resized in place; reshape() returns a new one",
+            )
+            raise LoDError("rows of a LoDTensor", expected=expected, got=f"shape {shape}", hint=hint)
         return _new_tuple(TensorSpec, (shape, data.dtype, levels, LOD_TENSOR))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)
@@ -162,8 +166,3 @@ def describe(value: Value) -> TensorSpec:
     if isinstance(value, Scopes):
         return SCOPES
     return value.spec
-
-
-def _refuse_rows(shape: tuple[int, ...], lod: LoD) -> None:
-    hint = "its array got another shape in place; reshape() returns a new one"
-    raise LoDError("rows of a LoDTensor", expected=f"{lod.num_rows}, as its LoD has", got=f"shape {shape}", hint=hint)
