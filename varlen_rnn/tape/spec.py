@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ProgramError
-from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.plan import SortedSeqs
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE, LOD_TENSOR, SELECTED_ROWS, STEP_SCOPES, Type
@@ -153,11 +153,9 @@ def describe(value: Value) -> TensorSpec:
         data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
-            expected, hint = (
-                f"{lod.num_rows}, as its LoD has",
-                "its array was resized in place; reshape() returns a new one",
-            )
-            raise LoDError("rows of a LoDTensor", expected=expected, got=f"shape {shape}", hint=hint)
+            hint = "its array got another shape in place; reshape() returns a new one"
+            what, expected = "rows of a LoDTensor", f"{lod.num_rows}, as its LoD has"
+            raise LoDError(what, expected=expected, got=f"shape {shape}", hint=hint)
         return _new_tuple(TensorSpec, (shape, data.dtype, levels, LOD_TENSOR))
     if isinstance(value, SelectedRows):
         return TensorSpec(value.shape, value.dtype, 0, SELECTED_ROWS)

@@ -511,16 +511,11 @@ def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **o
     return found.detach() if found.dtype.kind == "b" else found  # so that the operands of a comparison can be freed
 
 
-def _of_to(
-    inputs: Sequence[Variable], outputs: Sequence[Variable], d_outputs: Sequence[Variable], device: Place
-) -> list[Variable]:
-    return [d_outputs[0].to(inputs[0].device)]
-
-
 # It is in no table of operators, because programs do not have it.
 _TO = Op(
-    "to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, grad=_of_to, rows="each"
-)
+    "to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, rows="each",
+    grad=lambda inputs, outputs, d_outputs, device: [d_outputs[0].to(inputs[0].device)],
+)  # fmt: skip
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
