@@ -294,3 +294,14 @@ def test_shapes_and_indices_that_know_the_number_of_rows():
     wrong = [lambda y, n: y.transpose(0, 1).reshape(n, 2), lambda y, n: y[: n - 1]]
     for function in wrong:
         assert "rows" in compared(lambda own, rank, f=function: loss_of(own, rank, f), [W])
+
+
+def test_a_weight_of_an_operator_along_sequences_has_no_rows():
+    spec = vr.TensorSpec((5, 5), np.dtype(np.float64), 1)
+    weights = {"additive_attention": 3, "linear_chain_crf": 2, "crf_decoding": 1, "crf_marginals": 1}
+    for name, number in weights.items():
+        op, count = OPERATORS[name], max(number + 1, len(OPERATORS[name].inputs))
+        attrs = dict.fromkeys(op.attrs)
+        for axis, wanted in ((0, None), (None, "sequence" if number == 3 else "batch")):
+            axes = [axis if n == number else 0 for n in range(count)]
+            assert op.rows([spec] * count, axes, **attrs) == wanted, name

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
-from varlen_rnn.tape.axes import Known, divide, takes_rows
+from varlen_rnn.tape.axes import divide, takes_rows
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.origins import Detached
@@ -234,8 +234,12 @@ def _joined(record: Record, given: Sequence[Kind]) -> tuple[Found, bool]:
         return ([_MIXED] * len(values), axes), trait is not None
     if trait == "sum":
         return ([Kind(SUMS, describe(values[0]))], axes), True
-    kinds = [_of_rows(*pair) for pair in zip(values, found, strict=True)]
-    is_open = trait == "batch" or any(known is not None and -1 in known.specs[0].shape for known in found)
+    kinds, is_open = [], trait == "batch" or any(known is not None and -1 in known.specs[0].shape for known in found)
+    for value, known in zip(values, found, strict=True):
+        spec, axis = describe(value), 0 if known is None else known.axis or 0
+        # A single number knows all rows.
+        is_number = spec.kind is LOD_TENSOR and axis >= len(spec.shape)
+        kinds.append(_MIXED if is_number else rows_along(axis, spec))
     return (kinds, axes), not is_open
 
 
@@ -244,12 +248,6 @@ def _divided(record: Record, given: Sequence[Kind]) -> tuple[str | None, Sequenc
     specs = [None if v is None else describe(v.value) for v in record.inputs]
     axes = [kind.axis if kind.kind == ROWS else None for kind in given]
     return *divide(record.op, record.attrs, specs, axes, len(record.values)), axes
-
-
-def _of_rows(value: Any, known: Known | None) -> Kind:
-    spec, axis = describe(value), 0 if known is None else known.axis or 0
-    is_number = spec.kind is LOD_TENSOR and axis >= len(spec.shape)  # which knows all rows
-    return _MIXED if is_number else rows_along(axis, spec)
 
 
 def _beside(record: Record, given: Sequence[Kind]) -> Found:

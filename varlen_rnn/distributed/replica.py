@@ -186,12 +186,6 @@ class Replica:
             return None
         return own_count_of(one.terms, one.part)
 
-    def _warn_of_count(self, count: int) -> None:
-        self._has_warned = True
-        expected, got = "a sum over rows divided by a count of all ranks", f"{count}, a count of this rank"
-        hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
-        warn("backward of a replica", expected=expected, got=got, hint=hint)
-
     def _keep_buffers(self) -> None:
         """Set buffers to their values after the first shard, whichever shards this rank has."""
         if not self._waiting:
@@ -234,7 +228,10 @@ class Replica:
         if len(every) > 1:
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         if counts[0] is not None and divides.all():  # a rank that has all rows may divide by their number
-            self._warn_of_count(counts[0])
+            self._has_warned = True
+            expected, got = "a sum over rows divided by a count of all ranks", f"{counts[0]}, a count of this rank"
+            hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
+            warn("backward of a replica", expected=expected, got=got, hint=hint)
         # Added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
         return Part(*np.split(sums, ends[:-1])), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
@@ -363,14 +360,17 @@ def replicate(
     named: dict[Variable, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter in optimizer.parameters:
         named.setdefault(parameter, f"parameter {len(named)}")
-    _check_alike(comm, [(name, _whole_shape(p), str(p.dtype)) for p, name in named.items()])
+    described = []
+    for p, name in named.items():
+        shape = p.shape if p.shard is None else (p.shard.height, *p.shape[1:])
+        described.append((name, shape, str(p.dtype)))
+    digest = np.frombuffer(hashlib.sha256(repr(described).encode()).digest(), np.uint8)
+    if len({part.tobytes() for part in comm.all_gather(digest)}) > 1:
+        expected = "the same names, shapes and data types of parameters on all ranks"
+        raise ShapeError("replicate, model", expected=expected, got="ranks that differ")
     state = np.frombuffer(random.get_state().encode(), np.uint8)
     random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
     return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
-
-
-def _whole_shape(parameter: Variable) -> tuple[int, ...]:
-    return parameter.shape if parameter.shard is None else (parameter.shard.height, *parameter.shape[1:])
 
 
 def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
@@ -379,21 +379,11 @@ def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
     `checked` has a row per part: a digest of constants, and whether there is trouble.
     """
     if checked[:, -1].any():
-        got, hint = (
-            troubles[0] if troubles else "trouble on another rank",
-            "reduce each row or sequence on its own first",
-        )
+        got = troubles[0] if troubles else "trouble on another rank"
         expected = "a loss that depends on rows by sums and means over them"
+        hint = "reduce each row or sequence on its own first"
         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
     if (checked != checked[0]).any():
         expected, got = "the same constants beside sums, means and parameters on all ranks", "ranks that differ"
         hint = "len(x), item(), detach() and comparisons know one rank's rows; rows of data have a LoD, or another axis"
         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
-
-
-def _check_alike(comm: Communicator, described: list[Any]) -> None:
-    """Raise on all ranks unless the parameters of all have the same names, shapes and data types."""
-    digest = np.frombuffer(hashlib.sha256(repr(described).encode()).digest(), np.uint8)
-    if len({part.tobytes() for part in comm.all_gather(digest)}) > 1:
-        expected = "the same names, shapes and data types of parameters on all ranks"
-        raise ShapeError("replicate, model", expected=expected, got="ranks that differ")

@@ -32,7 +32,7 @@ def _cost_of_grad(inputs, outputs, **attrs):
 
 def _rows(specs, axes, **constants):
     """Return "sequence", or "batch" for one query per sequence without a LoD; None if a weight, the last, has rows."""
-    if any(axes[3:]) or set(axes[:3]) != {0}:
+    if set(axes[:3]) != {0} or not {None}.issuperset(axes[3:]):
         return None
     return "sequence" if specs[0].lod_level else "batch"
 

@@ -43,7 +43,8 @@ class Application:
             return False
         if callable(self.attrs) or not all(value is None or isinstance(value, LoDTensor) for value in self.values):
             return self.op.rows == "batch"  # neither a plan nor a nested block can be cut
-        claimed = [self._check_ranks(axes) for axes in self._choices_of_ranks()]
+        choices = self._choices(lambda axis, size: size in self.cuts)
+        claimed = [self._check_ranks(axes) for axes in choices if set(axes) != {None}]
         sequences, rows = (_of_last_level, {"sequence"}), (_without_lod, {"each", "sum"})
         claimed += [self._check_rows(*sequences, *choice) for choice in self._choices_of_sequences()]
         return any(claimed) or any([self._check_rows(*rows, *choice) for choice in self._choices_of_rows()])
@@ -62,12 +63,17 @@ class Application:
         """Yield a number of sequences, and for each operand its axis of rows, or its axis with sequences."""
         levels = [levels_of(value.structure)[-1] for value in self.values if value is not None and value.num_levels]
         for count in {len(offsets) - 1 for offsets in levels}:
-            axes = [
-                [None] if value is None else [0] if value.num_levels
-                else [None, *(axis for axis, size in enumerate(value.shape) if axis and size == count)]
-                for value in self.values
-            ]  # fmt: skip
-            yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), _MOST_CHOICES))
+            choices = self._choices(lambda axis, size, count=count: axis > 0 and size == count)
+            yield from ((count, choice) for choice in choices)
+
+    def _choices(self, fits):
+        """Return choices of axes of rows: the first one of a value with a LoD, another one that fits, or None."""
+        axes = [
+            [None] if value is None else [0] if value.num_levels
+            else [None, *(axis for axis, size in enumerate(value.shape) if fits(axis, size))]
+            for value in self.values
+        ]  # fmt: skip
+        return itertools.islice(itertools.product(*axes), _MOST_CHOICES)
 
     def _check_rows(self, prepared, traits, count, axes):
         """Raise if the trait fails for the given axes of rows; return whether the operator claims a trait there."""
@@ -97,15 +103,6 @@ class Application:
     def _subject(self, trait, axes):
         where = [f"axis {axis} of {self.op.input_name(n)}" for n, axis in enumerate(axes) if axis is not None]
         return f"rows={trait!r}, along {', '.join(where)}"
-
-    def _choices_of_ranks(self):
-        """Yield for each operand the axis along which two ranks divide it, or None."""
-        axes = [
-            [None] if value is None else [0] if value.num_levels
-            else [None, *(axis for axis, size in enumerate(value.shape) if size in self.cuts)]
-            for value in self.values
-        ]  # fmt: skip
-        return (choice for choice in itertools.islice(itertools.product(*axes), _MOST_CHOICES) if set(choice) != {None})
 
     def _check_ranks(self, axes):
         """Raise if the parts of two ranks have other results than the batch; return whether they have been compared."""
