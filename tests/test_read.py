@@ -288,6 +288,8 @@ def test_what_is_ambiguous_shows_what_was_read(tmp_path):
         ("id,x\na,1,2\n", {"id": "id"}, "line 2: expected 2 fields, got 3"),
         ("id,x\na,one\n", {"id": "id"}, "line 2, field 'x': expected a number, got 'one'"),
         ("id,x\na,inf\n", {"id": "id"}, "line 2: expected finite numbers"),
+        ('id,x\n"a\nb",1\n\na,one\n', {"id": "id"}, "line 5, field 'x': expected a number, got 'one'"),
+        ("id,x\n\na,1,2\n", {"id": "id"}, "line 3: expected 2 fields, got 3"),
         ("id,x\na,1e39\n", {"id": "id"}, "line 2: expected finite numbers"),
         ("id,t,x\na,soon,1\n", {"id": "id", "time": "t"}, "line 2, field 't': expected a number, or a date"),
         ("id\na\n", {"id": "id"}, "expected fields of numbers"),

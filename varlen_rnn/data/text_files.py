@@ -26,22 +26,23 @@ def parse_csv(path: str, options: Options) -> Table:
     delimiter = options.delimiter
     if delimiter is None:
         delimiter = "\t" if pathlib.Path(path).suffix.lower() == ".tsv" else ","
-    text = io.StringIO(file_text(path), newline="")
+    text = file_text(path)
+    read = lambda: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        reader = read()
     except (TypeError, ValueError) as error:
         raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
-    lines, numbers = [], []
     try:
-        fields = next(reader, [])
-        width = len(fields)
-        for line in reader:
-            if len(line) != width:
-                if not line:
-                    continue
-                line = _completed(line, fields, f"{path}, line {reader.line_num}", options)
-            lines.append(line)
-            numbers.append(reader.line_num)
+        fields, lines = next(reader, []), list(reader)
+        numbers = list(range(2, len(lines) + 2))
+        if reader.line_num > len(lines) + 1 or not {len(fields)}.issuperset(map(len, lines)):
+            # Some entries have several lines, or some lines are blank or incomplete: each line is looked at.
+            reader, lines, numbers = read(), [], []
+            next(reader)
+            for line in filter(None, reader):
+                whole = len(line) == len(fields)
+                lines.append(line if whole else _completed(line, fields, f"{path}, line {reader.line_num}", options))
+                numbers.append(reader.line_num)
     except csv.Error as error:
         hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
         raise InputError(f"{path}, line {reader.line_num}", expected="CSV", got=error, hint=hint) from error
