@@ -7,10 +7,11 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from varlen_rnn.training import Callback
 
+Class = TypeVar("Class", bound=type)
 _PLACE = "{options}"  # in a docstring, a line that the options replace
 
 
@@ -19,7 +20,7 @@ def option(default: Any, kind: str, meaning: str) -> Any:
     return dataclasses.field(default=default, metadata={"kind": kind, "meaning": meaning})
 
 
-def listed_in_docstring(cls: Any) -> Any:
+def listed_in_docstring(cls: Class) -> Class:
     """Return a dataclass of options whose docstring lists them where it says {options}."""
     if cls.__doc__ is not None:  # `python -OO` drops docstrings
         entries = (_entry(field) for field in dataclasses.fields(cls))
