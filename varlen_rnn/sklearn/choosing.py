@@ -71,18 +71,13 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.add(described.name, found, time.perf_counter() - begun)
         choice.agree(comm)
         choice.show()
-        candidates: dict[str, Any] = {described.name: described}
-        self._adopt(candidates, choice.shares, choice.marked(), choice.shift)
+        self._adopt({described.name: described}, choice.shares, choice.marked(), choice.shift)
         if self.model == "auto" and choice.asks_for_a_network(len(parts.train)):
             choice = self._with_network(choice, data, parts, comm)
             if "recurrent" in choice.shares and self._network is None:
                 self._fit_another(data, comm)
-            elif "recurrent" not in choice.shares:
-                self._candidates.pop("recurrent", None)
-            candidates = self._candidates
-            if list(choice.shares) == ["recurrent"]:
-                del candidates[described.name]
-            self._adopt(candidates, choice.shares, choice.marked(), choice.shift)
+            chosen = {name: self._candidates[name] for name in choice.shares}
+            self._adopt(chosen, choice.shares, choice.marked(), choice.shift)
         choice.close()
 
     def _with_network(self, choice: Choice, data: Samples, parts: Parts, comm: Communicator | None) -> Choice:
@@ -254,8 +249,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
     def _candidate_states(self) -> dict[str, Any]:
         state = super()._candidate_states()
-        described = [one.state() for one in self._candidates.values() if isinstance(one, Described)]
-        (arrays, values) = described[0] if described else ({}, None)
+        described = next((one for one in self._candidates.values() if isinstance(one, Described)), None)
+        arrays, values = ({}, None) if described is None else described.state()
         chosen = {"shares": self._shares, "candidates": self.candidates_, "values": values}
         chosen["shift"] = None if self._shift is None else self._shift.tolist()
         return state | ({"described": arrays} if arrays else {}) | {"chosen": chosen}

@@ -115,4 +115,4 @@ def warn_if_failed(history: list[dict[str, float]], constant: float) -> None:
         message = f"{found}, and the best epoch had {best:.3g}: training became unstable. Try a lower rate (lr)."
     else:
         return
-    warnings.warn(message, ConvergenceWarning, stacklevel=4)
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
