@@ -68,7 +68,8 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
     """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
 
     The call makes `products` multiply-adds.  `like` has as many rows as the inputs, and memory gets its data type.
-    `arguments` follow `cell` among the arguments of the kernel.  `panels` are the packed weights if they were packed earlier.
+    `arguments` follow `cell` among the arguments of the kernel.  `panels` are the packed weights if they were packed
+    earlier.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
