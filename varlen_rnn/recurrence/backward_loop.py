@@ -28,7 +28,6 @@ from varlen_rnn.products.vectors import (
     pointer,
     prefetch_to_read,
     prefetch_to_write,
-    width_of,
 )
 from varlen_rnn.recurrence.bounds import through_bound
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
@@ -42,7 +41,7 @@ from varlen_rnn.recurrence.sharing import (
     next_group,
     row_of_step,
     share_of,
-    units_of,
+    thread_units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Gradients, Pointer, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
@@ -83,32 +82,6 @@ class _Layer(NamedTuple):
     d_vectors: Pointer
     rows: Pointer
     bound: float
-
-
-class _Units(NamedTuple):
-    """The hidden units that a thread owns.
-
-    first_block, end_block, num_blocks: its range of blocks of units (a block is as wide as a panel), and the number
-        of all blocks
-    first, count: its first unit, and the number of its units
-    run: units that the equations process together
-    width: units of a panel
-    row: elements of a carried row
-    panels: all packed weights
-    vectors: the vectors of the cell, `vector_step` elements apart
-    """
-
-    first_block: int
-    end_block: int
-    num_blocks: int
-    first: int
-    count: int
-    run: int
-    width: int
-    row: int
-    panels: Pointer
-    vectors: Pointer
-    vector_step: int
 
 
 class _Scratch(NamedTuple):
@@ -169,19 +142,6 @@ def _layer_of(task, gradients):
         d_others=pointer(gradients.d_others, 0), others=gradients.d_others.shape[1] // hidden,
         d_last=pointer(gradients.d_last, 0), d_initial=pointer(gradients.d_initial, 0),
         d_vectors=pointer(gradients.d_vectors, 0), rows=pointer(task.given, 0), bound=task.y.dtype.type(task.bound),
-    )  # fmt: skip
-
-
-@cpu_inlined
-def _units_of(share, layer, vectors):
-    width, run = width_of(share.panels), lanes_of(share.panels) * RUN_BYTES // VECTOR_BYTES
-    num_blocks = (layer.hidden + width - 1) // width
-    first, end = units_of(share, num_blocks)
-    count = least(end * width, layer.hidden) - first * width
-    row, at = num_blocks * width, pointer(vectors, 0)
-    return _Units(
-        first_block=first, end_block=end, num_blocks=num_blocks, first=first * width, count=count, run=run,
-        width=width, row=row, panels=share.panels, vectors=at, vector_step=vectors.shape[1],
     )  # fmt: skip
 
 
@@ -430,7 +390,7 @@ def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients)
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, phases, task = BackwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
     layer = _layer_of(task, Gradients(*gradients))
-    units = _units_of(share, layer, task.weights[5])
+    units = thread_units_of(share, layer.hidden, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
     _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows)
     number, rows_done, done, steps, meetings = -1, 0, 0, 0, 0

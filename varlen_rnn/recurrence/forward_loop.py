@@ -21,18 +21,20 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.recurrence.bounds import bounded
 from varlen_rnn.recurrence.equations import PROJECTED_ROWS, step_forward
-from varlen_rnn.recurrence.forward_memory import Layer, Scratch, Units, carry_of, layer_of, scratch_of, thread_units_of
+from varlen_rnn.recurrence.forward_memory import Layer, Scratch, carry_of, layer_of, scratch_of
 from varlen_rnn.recurrence.norms import copy_planes, normalise
 from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
     Batch,
     Share,
+    Units,
     Work,
     blocks_to_pack,
     group_of,
     next_group,
     row_of_step,
     share_of,
+    thread_units_of,
 )
 from varlen_rnn.recurrence.task import Direction, Pointer, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
@@ -89,7 +91,7 @@ class _Panel(NamedTuple):
 def _bring_initial_states(share, sizes, layer, units, group, carry):
     """Copy the initial states of a group to its carry, for the thread's units."""
     for rank in range(group.count):
-        for unit_block in range(units.first, units.end):
+        for unit_block in range(units.first_block, units.end_block):
             unit = unit_block * units.width
             valid = least(units.width, layer.hidden - unit)
             source = offset(layer.initial, share.order[group.first + rank] * layer.hidden + unit)
@@ -104,7 +106,7 @@ def _leave_last_states(share, sizes, layer, units, group, carry):
     """Copy the last states of a group from its carry to `last`; an empty sequence keeps its initial states."""
     for rank in range(group.count):
         output = share.seq_lens[group.first + rank] % 2 * carry.output_plane + rank * carry.output_step
-        for unit_block in range(units.first, units.end):
+        for unit_block in range(units.first_block, units.end_block):
             unit = unit_block * units.width
             valid = least(units.width, layer.hidden - unit)
             target = offset(layer.last, share.order[group.first + rank] * layer.hidden + unit)
@@ -141,10 +143,10 @@ def _find_rows(share, layer, scratch, group, first, count, alive, t):
 def _project_rows(code, sizes, layer, units, scratch, num_rows):
     """Project the inputs of the listed rows to the thread's units."""
     step = (layer.x_depth + 1) * units.width
-    panels = offset(units.panels, units.first * sizes.x_gates * step)
+    panels = offset(units.panels, units.first_block * sizes.x_gates * step)
     biases = Sums(offset(panels, layer.x_depth * units.width), scratch.no_offsets, step)
     multiply(code.multiply, (
-        num_rows, (units.end - units.first) * sizes.x_gates, Rows(layer.x, scratch.x_rows),
+        num_rows, (units.end_block - units.first_block) * sizes.x_gates, Rows(layer.x, scratch.x_rows),
         Panels(panels, step, layer.x_depth), biases,
         Sums(scratch.projected, scratch.sums, PROJECTED_ROWS * units.width), Prefetch(layer.x, scratch.no_offsets, 0),
     ))  # fmt: skip
@@ -153,9 +155,9 @@ def _project_rows(code, sizes, layer, units, scratch, num_rows):
 @cpu_inlined
 def _bring_rows(code, sizes, layer, units, scratch, num_rows):
     """Copy the row inputs that are not projected to the scratch, for the listed rows and the thread's units."""
-    for unit_block in range(units.first, units.end):
+    for unit_block in range(units.first_block, units.end_block):
         unit, plane = unit_block * units.width, PROJECTED_ROWS * units.width
-        target = offset(scratch.given, (unit_block - units.first) * sizes.rows * plane)
+        target = offset(scratch.given, (unit_block - units.first_block) * sizes.rows * plane)
         for r in range(num_rows):
             source = offset(layer.rows, scratch.rows[r] * sizes.rows * layer.hidden + unit)
             valid = least(units.width, layer.hidden - unit)
@@ -198,7 +200,7 @@ def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, w
 @cpu_inlined
 def _run_equations(sizes, units, scratch, block, panel, phase):
     """Run a phase's equations on a block of units."""
-    number, at_x = panel.number - units.first, block.at_x
+    number, at_x = panel.number - units.first_block, block.at_x
     projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
     given = offset(scratch.given, (number * sizes.rows * PROJECTED_ROWS + at_x) * units.width)
     passed = offset(scratch.passed, number * sizes.passes * scratch.plane)
@@ -264,7 +266,7 @@ def _clear_pads(sizes, layer, block):
 def _pack_weights(code, share, sizes, phases, task, layer, units):
     """Pack the weights of the inputs and of all phases."""
     weights = Direction(*task.weights)
-    blocks, first = blocks_to_pack(share, units.count, 0), forward_phase(phases, 0)
+    blocks, first = blocks_to_pack(share, units.num_blocks, 0), forward_phase(phases, 0)
     of_x = weight_of(weights.weight_ih, weights.bias_ih, sizes.x_gates, units.panels)
     of_h = part_of_weight(
         weights.weight_hh, weights.bias_hh, 0, first.gates, layer.hidden, offset(units.panels, first.panels)
@@ -310,9 +312,9 @@ def _run_block(thread, group, carry, block, meetings):
             meetings += 1
             wait(group.line, meetings * share.parts)
         # The order of panels alternates from step to step, because the caches still hold the panels used last.
-        end = least(units.end, (phase.units + units.width - 1) // units.width)
-        for i in range(end - units.first):
-            panel_number = units.first + i if way > 0 else end - 1 - i
+        end = least(units.end_block, (phase.units + units.width - 1) // units.width)
+        for i in range(end - units.first_block):
+            panel_number = units.first_block + i if way > 0 else end - 1 - i
             panel = _panel_of(units, carry, group, phase, panel_number, block.first)
             _load_states(sizes, units, scratch, carry, block, panel)
             if phase.gates:
@@ -339,7 +341,7 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, phases, task = ForwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
     layer = layer_of(task, last, keep, non_temporal)
-    units = thread_units_of(share, layer, task.weights[5])
+    units = thread_units_of(share, layer.hidden, task.weights[5])
     scratch = scratch_of(share, sizes, units)
     thread = _Thread(code=code, sizes=sizes, phases=phases, share=share, layer=layer, units=units, scratch=scratch)
     _pack_weights(code, share, sizes, phases, task, layer, units)
@@ -377,7 +379,7 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
                     before=offset(outputs, before), now=offset(outputs, now), operands=operands,
                 )  # fmt: skip
                 meetings = _run_block(thread, group, carry, block, meetings)
-                if layer.keep and units.end == units.count:
+                if layer.keep and units.end_block == units.num_blocks:
                     _clear_pads(sizes, layer, block)
                 at_x += count
             t, rows = t + 1, rows + alive

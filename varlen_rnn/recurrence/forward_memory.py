@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.products.vectors import offset, pointer
 from varlen_rnn.recurrence.equations import MOST_ROWS, PROJECTED_ROWS
-from varlen_rnn.recurrence.sharing import units_of
 from varlen_rnn.recurrence.task import Pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 
@@ -40,27 +39,6 @@ class Layer(NamedTuple):
     non_temporal: bool
     rows: Pointer
     bound: float
-
-
-class Units(NamedTuple):
-    """The hidden units that a thread owns, in blocks as wide as a panel.
-
-    first, end: the thread's range of blocks
-    count: the number of all blocks
-    width: units of a panel
-    output_step: elements from one output to the next in the carry
-    panels: all packed weights
-    vectors: the vectors of the cell, `vector_step` elements apart
-    """
-
-    first: int
-    end: int
-    count: int
-    width: int
-    output_step: int
-    panels: Pointer
-    vectors: Pointer
-    vector_step: int
 
 
 class Scratch(NamedTuple):
@@ -110,6 +88,11 @@ class Carry(NamedTuple):
     state_plane: int
 
 
+@cpu_inlined
+def _output_step(units):
+    return (units.num_blocks | 1) * units.width  # `output_blocks`, in elements
+
+
 def output_blocks(unit_blocks):
     """Return the distance from one output to the next in the carry, in unit blocks.
 
@@ -144,19 +127,6 @@ def layer_of(task, last, keep, non_temporal):
 
 
 @cpu_inlined
-def thread_units_of(share, layer, vectors):
-    """Return the units of a thread, and the addresses of weights and vectors."""
-    width = width_of(share.panels)
-    count = (layer.hidden + width - 1) // width
-    first, end = units_of(share, count)
-    output_step = (count | 1) * width  # `output_blocks(count)` blocks, in elements
-    return Units(
-        first=first, end=end, count=count, width=width, output_step=output_step, panels=share.panels,
-        vectors=pointer(vectors, 0), vector_step=vectors.shape[1],
-    )  # fmt: skip
-
-
-@cpu_inlined
 def scratch_of(share, sizes, units):
     """Return the scratch of a thread, in its own memory."""
     plane, rows = MOST_ROWS * units.width, share.offsets
@@ -166,10 +136,10 @@ def scratch_of(share, sizes, units):
     for r in range(PROJECTED_ROWS):
         sums[r] = r * units.width
     for r in range(MOST_ROWS):
-        h_rows[r] = r * units.output_step
+        h_rows[r] = r * _output_step(units)
     results = (sizes.gates + sizes.states) * plane
     projected = offset(share.numbers, results + (sizes.states + sizes.phase_slots) * plane)
-    own = (units.end - units.first) * PROJECTED_ROWS * units.width
+    own = (units.end_block - units.first_block) * PROJECTED_ROWS * units.width
     given, passed = offset(projected, own * sizes.x_gates), offset(projected, own * (sizes.x_gates + sizes.rows))
     return Scratch(
         planes=share.numbers, previous=sizes.gates * plane, results=results, plane=plane, projected=projected,
@@ -180,10 +150,10 @@ def scratch_of(share, sizes, units):
 @cpu_inlined
 def carry_of(group, sizes, units):
     """Return the places of the values that a group carries."""
-    plane = group.count * units.output_step
+    plane = group.count * _output_step(units)
     operands = offset(group.carry, 2 * plane)
     states = offset(operands, (sizes.phases - 1) * plane)
     return Carry(
-        outputs=group.carry, output_step=units.output_step, output_plane=plane, operands=operands, states=states,
-        state_plane=units.count * group.count * units.width,
+        outputs=group.carry, output_step=_output_step(units), output_plane=plane, operands=operands, states=states,
+        state_plane=units.num_blocks * group.count * units.width,
     )  # fmt: skip

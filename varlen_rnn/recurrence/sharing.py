@@ -16,7 +16,7 @@ import numpy as np
 
 from varlen_rnn.products.packing import Blocks
 from varlen_rnn.products.sync import COUNTER, publish, read, swap
-from varlen_rnn.products.vectors import offset, pointer, width_of
+from varlen_rnn.products.vectors import RUN_BYTES, VECTOR_BYTES, lanes_of, least, offset, pointer, width_of
 from varlen_rnn.recurrence.task import Pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 
@@ -92,6 +92,32 @@ class Share(NamedTuple):
     num_offsets: int
 
 
+class Units(NamedTuple):
+    """The hidden units that a thread owns.
+
+    first_block, end_block, num_blocks: its range of blocks of units (a block is as wide as a panel), and the number
+        of all blocks
+    first, count: its first unit, and the number of its units
+    run: units that the equations process together
+    width: units of a panel
+    row: elements of a carried row
+    panels: all packed weights
+    vectors: the vectors of the cell, `vector_step` elements apart
+    """
+
+    first_block: int
+    end_block: int
+    num_blocks: int
+    first: int
+    count: int
+    run: int
+    width: int
+    row: int
+    panels: Pointer
+    vectors: Pointer
+    vector_step: int
+
+
 class Group(NamedTuple):
     """A group of sequences.
 
@@ -129,6 +155,20 @@ def units_of(share, unit_blocks):
     """Return the first and the end of the unit blocks that a thread owns."""
     part = share.shard % share.parts
     return unit_blocks * part // share.parts, unit_blocks * (part + 1) // share.parts
+
+
+@cpu_inlined
+def thread_units_of(share, hidden, vectors):
+    """Return the Units of a thread."""
+    width, run = width_of(share.panels), lanes_of(share.panels) * RUN_BYTES // VECTOR_BYTES
+    num_blocks = (hidden + width - 1) // width
+    first, end = units_of(share, num_blocks)
+    count = least(end * width, hidden) - first * width
+    row, at = num_blocks * width, pointer(vectors, 0)
+    return Units(
+        first_block=first, end_block=end, num_blocks=num_blocks, first=first * width, count=count, run=run,
+        width=width, row=row, panels=share.panels, vectors=at, vector_step=vectors.shape[1],
+    )  # fmt: skip
 
 
 @cpu_inlined
