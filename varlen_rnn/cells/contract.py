@@ -12,8 +12,8 @@ recurrent products.
 
 from __future__ import annotations
 
-import functools
 import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -238,17 +238,12 @@ class Cell(Frozen):
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
-        given = {
-            "name": CellName(name, self), "gates": step.gates, "states": step.states, "slots": derived.slots,
-            "reads_output": derived.reads_output, "x_slot": of_x[0][0] if of_x else 0,
-        }  # fmt: skip
-        for what, value in given.items():
-            self._put(what, value)
         self._put_rest(
-            phases, origin, equations=step, proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates,
-            h_gates=sum(derived.gates, ()), source=derived.source,
-            x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors, row_inputs=step.rows,
-            vector_order=sum(derived.vectors, ()),
+            phases, origin, name=CellName(name, self), gates=step.gates, states=step.states, slots=derived.slots,
+            reads_output=derived.reads_output, x_slot=of_x[0][0] if of_x else 0, equations=step,
+            proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates, h_gates=sum(derived.gates, ()),
+            source=derived.source, x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors,
+            row_inputs=step.rows, vector_order=sum(derived.vectors, ()),
             row_slots=tuple(places.get(row, -1) for row in step.rows),
         )  # fmt: skip
         register(self)
@@ -338,7 +333,8 @@ def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_gr
         states, slots = _run(cell, "step", step, (x, h, prev), ("states", "slots"))
         given = slots, prev, (math.nan, *states[1:]), d_states
         d_slots, d_prev = _run(cell, "step_grad", step_grad, given, ("slots", "states"))
-        _check_gradient(cell, order, functools.partial(_loss, step, d_states), (x, h, prev), d_slots, d_prev)
+        loss = lambda given, d=d_states: sum(map(operator.mul, d, step(*given)[0]))
+        _check_gradient(cell, order, loss, (x, h, prev), d_slots, d_prev)
     return _may_read_first(cell, "step", step, 2) or _may_read_first(cell, "step_grad", step_grad, 1)
 
 
@@ -361,11 +357,6 @@ def _run(cell: Cell, what: str, function: Callable, arguments: _Tuples, names: t
     if not isinstance(result, tuple) or [len(part) if isinstance(part, tuple) else -1 for part in result] != wanted:
         raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=shown(result))
     return result
-
-
-def _loss(step: Callable, d_states: _Floats, arguments: _Tuples) -> float:
-    states, _ = step(*arguments)
-    return sum(d * state for d, state in zip(d_states, states, strict=True))
 
 
 def _check_gradient(

@@ -152,7 +152,8 @@ def _trace(function: Callable[..., Any]) -> Step:
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    rows = tuple(n for n in others if _is_row(parameters[n].annotation))
+    kind_of = {n: parameters[n].annotation for n in others}  # texts if the module postpones annotations
+    rows = tuple(n for n, k in kind_of.items() if k is Row or (isinstance(k, str) and k.split(".")[-1] == Row.__name__))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
         raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))
@@ -171,11 +172,6 @@ def _trace(function: Callable[..., Any]) -> Step:
     if unused := [n for n in (*gates, *others) if n not in used]:
         raise EquationError("gates, vectors and rows", expected="each to be read", got=f"no use of {', '.join(unused)}")
     return step
-
-
-def _is_row(annotation: Any) -> bool:
-    """Return whether an annotation is `Row`, or the text "Row" if the module postpones annotations."""
-    return annotation is Row or (isinstance(annotation, str) and annotation.rpartition(".")[2] == Row.__name__)
 
 
 def _gates(step: Step, part: str) -> tuple[str, ...]:

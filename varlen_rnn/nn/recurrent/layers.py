@@ -521,7 +521,14 @@ class LSTM(_OfFamily):
 
 
 class _OfOneState(_OfFamily):
-    """The base of GRU and RNN, whose only state is `h`."""
+    """The base of GRU and RNN, whose only state is `h`.
+
+    A call `y, h_n = layer(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
+    default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
+    after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
+    `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
+    initial state.
+    """
 
     @hinting(hx="its name is h_0")
     def forward(
@@ -535,11 +542,7 @@ class _OfOneState(_OfFamily):
 class GRU(_OfOneState):
     """Gated recurrent units over rows with a LoD; the sequences of the last LoD level are the batch.
 
-    A call `y, h_n = gru(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
-    default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
-    after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
-    `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
-    initial state.  The three gates are r, z and n.
+    The three gates are r, z and n.
 
     Examples
     --------
@@ -561,11 +564,7 @@ class GRU(_OfOneState):
 class RNN(_OfOneState):
     """Elman's recurrent network over rows with a LoD; the sequences of the last LoD level are the batch.
 
-    A call `y, h_n = rnn(x, h_0)` takes rows `x` of shape `(rows, input_size)` and an optional initial state, zeros by
-    default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and the state of each sequence
-    after its last row.  `columns` is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".
-    `h_0` and `h_n` have the shape `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its
-    initial state.  There is one gate.
+    There is one gate.
 
     Examples
     --------

@@ -132,19 +132,20 @@ def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
         function.__signature__ = signature.replace(parameters=parameters)
         layer.__init__ = hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)(function)
         if layer.__doc__:  # `python -OO` drops docstrings
-            layer.__doc__ = _documented(layer.__doc__, [p.name for p in parameters[1:]], family, base.__doc__)
+            layer.__doc__ = _documented(layer, [p.name for p in parameters[1:]], family, base.__doc__)
         return cls
 
     return show
 
 
-def _documented(own: str, names: Sequence[str], family: Family, base: str) -> str:
-    """Return the docstring of a layer: its own, with parameters, attributes and errors before the examples."""
+def _documented(layer: Any, names: Sequence[str], family: Family, base: str) -> str:
+    """Return the docstring of a layer: its own, with calls, parameters, attributes and errors before the examples."""
     sections = dict(re.findall(r"^(\w+)\n-+\n(.*?)(?:\n\n(?=\w+\n-)|\Z)", inspect.cleandoc(base), re.M | re.S))
     entries = {text.partition(" : ")[0]: text for text in re.findall(r"^\w.*(?:\n .*)*", sections["Parameters"], re.M)}
     entries |= {name: option.documented(name) for name, option in {**family.options, **drawn(family)}.items()}
     entries |= {name: family.options[own].documented(name) for name, own in RENAMED.items() if own in family.options}
     sections["Parameters"] = "\n".join(entries[name] for name in names)
-    head, heading, rest = inspect.cleandoc(own).partition("Examples\n--------\n")
+    of_calls = inspect.cleandoc(layer.__base__.__doc__).split("\n\n")[1:]  # which layers of one state share
+    head, heading, rest = inspect.cleandoc(layer.__doc__).partition("Examples\n--------\n")
     shared = [f"{name}\n{'-' * len(name)}\n{sections[name]}\n\n" for name in ("Parameters", "Attributes", "Raises")]
-    return "".join([head, *shared, heading, rest])
+    return "".join([head, *(f"{text}\n\n" for text in of_calls), *shared, heading, rest])
