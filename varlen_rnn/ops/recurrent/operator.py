@@ -97,12 +97,6 @@ def _check_every(cell, every, all_states):
         raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
 
 
-def _other_states(cell, hidden, kept):
-    """Return all states except the first at every row, `(rows, directions * hidden)` each, from the saved columns."""
-    firsts = [(len(cell.slots) + number) * hidden for number in range(len(cell.states) - 1)]
-    return [joined([of_way[:, first : first + hidden] for of_way in kept], axis=1) for first in firsts]
-
-
 def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
     # Plain loops, because comprehensions and `map` take 1 us longer; to iterate over an array takes four times as long.
@@ -319,8 +313,10 @@ def recurrent(
     else:
         y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
     outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
-    if all_states:
-        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in _other_states(cell, layer.hidden, kept)]
+    if all_states:  # the saved columns have all states except the first
+        firsts = [(len(cell.slots) + number) * layer.hidden for number in range(len(cell.states) - 1)]
+        others = [joined([of_way[:, first : first + layer.hidden] for of_way in kept], axis=1) for first in firsts]
+        outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in others]
     return outputs
 
 
