@@ -521,12 +521,7 @@ class Adadelta(Optimizer):
 
     @_of_pytorch
     def __init__(
-        self,
-        parameters: Iterable[Any],
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
+        self, parameters: Iterable[Any], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
 

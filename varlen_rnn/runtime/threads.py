@@ -145,10 +145,7 @@ def count_shards(work: int, max_shards: int) -> int:
 
 
 def for_each_shard(
-    kernel: Callable[..., object],
-    *arguments: object,
-    num_shards: int,
-    give_up: Callable[[], object] | None = None,
+    kernel: Callable[..., object], *arguments: object, num_shards: int, give_up: Callable[[], object] | None = None
 ) -> None:
     """Call `kernel(shard, num_shards, *arguments)`, which should release the GIL, for every shard.
 

@@ -285,14 +285,7 @@ def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
 
 @operator(intermediate=("step_scopes",), cost=_cost_of_step, inference={"keep": False}, places=_places, rows="batch")
 def dynamic_rnn(
-    *x,
-    block: Block,
-    keep: bool,
-    step_inputs: Strs,
-    memories: Strs,
-    captured: Strs,
-    output: str,
-    next_memories: Strs,
+    *x, block: Block, keep: bool, step_inputs: Strs, memories: Strs, captured: Strs, output: str, next_memories: Strs
 ):
     """Return the outputs and last states of a nested block that runs once for each step of a batch."""
     return _forward(*x, block=block, keep=keep, names=Names(step_inputs, memories, captured, output, next_memories))
