@@ -79,10 +79,8 @@ def _infer(query, key, value, scale, left, right):
     if ranks not in ([2] * 3, [3] * 3):
         shapes = [query.shape, key.shape, value.shape]
         raise ShapeError(_NAME, expected="rows (rows, depth), or (rows, heads, depth), of all three", got=shapes)
-    for name, given, wanted in (
-        ("key", key.shape[1:], query.shape[1:]),
-        ("value", value.shape[1:-1], query.shape[1:-1]),
-    ):
+    fits = ("key", key.shape[1:], query.shape[1:]), ("value", value.shape[1:-1], query.shape[1:-1])
+    for name, given, wanted in fits:
         if any(-1 not in pair and pair[0] != pair[1] for pair in zip(given, wanted, strict=True)):
             raise ShapeError(f"{_NAME}, {name}", expected=f"rows of {tuple(wanted)}, as query", got=tuple(given))
     if 0 in (*query.shape[1:], *value.shape[1:]):
@@ -171,9 +169,8 @@ def _infer_additive(query, key, value, weight, left, right):
 def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
     q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
     if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
-        raise ShapeError(
-            f"{_ADDITIVE}_grad, sums", expected=f"the operator's, of shape {(2, 1, len(q))}", got=sums.shape
-        )
+        expected = f"the operator's, of shape {(2, 1, len(q))}"
+        raise ShapeError(f"{_ADDITIVE}_grad, sums", expected=expected, got=sums.shape)
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     call = _call(query, offsets, 1.0, left, right, as_operand(weight.data))
     found = attention.backward(q, k, v, *given, call)

@@ -35,9 +35,7 @@ def _infer_concat(*descs, axis):
     dtype = descs[0].dtype
     check_float("concat", **{"x[0]": descs[0]})
     for number, desc in enumerate(descs):
-        if (
-            desc.dtype is not dtype or desc.kind is not LOD_TENSOR
-        ):  # compared first, because to format the name takes longer
+        if desc.dtype is not dtype or desc.kind is not LOD_TENSOR:  # before a name is formatted, which takes longer
             check_float("concat", **{"x[0]": descs[0], f"x[{number}]": desc})
     axis, rank = check_int(axis, "concat, axis"), len(descs[0].shape)
     if not -rank <= axis < rank:

@@ -143,9 +143,8 @@ def _joined_above(op, first, second, mask):
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))
     joined = first[-1] + second[-1] if alike else None
     if not alike or not np.array_equal(_before(mask)[joined], first[-1]):
-        raise LoDError(
-            f"{op}, in_true and in_false", expected="upper levels that fit the mask", got="other upper levels"
-        )
+        expected = "upper levels that fit the mask"
+        raise LoDError(f"{op}, in_true and in_false", expected=expected, got="other upper levels")
     return *first[:-1], joined
 
 

@@ -346,8 +346,7 @@ def _infer_row_conv(x, weight):
 def _row_conv_grad(x, weight, d_out):
     offsets = levels_of(x.structure)[-1]
     d_rows, rows = as_operand(d_out.data), as_operand(x.data)
-    # The number of rows from each row to the end of its sequence.
-    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))
+    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))  # rows from each to the sequence's end
     d_weight = empty(weight.shape, weight.data)
     for k in range(len(d_weight)):
         at = np.flatnonzero(left > k)

@@ -54,16 +54,14 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
     *above, offsets = levels_of(input.structure)
     ends = levels_of(label.structure)[-1]
     if len(offsets) != len(ends):
-        expected = f"{len(offsets) - 1} sequences, as input"
-        raise LoDError("edit_distance, label", expected=expected, got=len(ends) - 1)
+        raise LoDError("edit_distance, label", expected=f"{len(offsets) - 1} sequences, as input", got=len(ends) - 1)
     ids, labels = _as_int64("input", input), _as_int64("label", label)
     distances, lengths = np.empty(len(offsets) - 1, np.int64), np.diff(ends)
     if normalized and (lengths == 0).any():
         got, hint = f"none in sequence {lengths.argmin()}", "normalized=False returns numbers of edits"
         raise LoDError("edit_distance, label", expected="labels of each sequence, to divide by", got=got, hint=hint)
     fill_distances(ids, offsets, labels, ends, np.empty(len(labels) + len(distances), np.int64), distances)
-    result = (distances / lengths if normalized else distances).astype(np.float32)
-    result = beside(result, input.data)
+    result = beside((distances / lengths if normalized else distances).astype(np.float32), input.data)
     return LoDTensor.wrap(result, LoD(above) if above else NO_LOD), LoDTensor.wrap(np.array(len(distances)))
 
 

@@ -105,9 +105,7 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     """
     offsets, ids = levels_of(x.structure)[-1], host_numbers(x.data).reshape(-1)
     lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(
-        len(ids)
-    )  # rows to the end of the sequence, its own row included
+    left = np.repeat(offsets[1:], lengths) - np.arange(len(ids))  # rows from each to the end of its sequence
     out = np.full((len(ids), win_size), pad_value, x.dtype)
     for step in range(min(win_size, int(lengths.max(initial=0)))):
         inside = np.flatnonzero(left > step)
@@ -121,8 +119,8 @@ def _infer_enumerate(x, win_size, pad_value):
     if not 1 <= win_size <= _MOST_IDS:
         raise OutOfRangeError("sequence_enumerate, win_size", expected=f"1 to {_MOST_IDS}", got=win_size)
     if not _holds(x.dtype, pad_value):
-        expected = f"a number that {x.dtype} holds"
-        raise OutOfRangeError("sequence_enumerate, pad_value", expected=expected, got=pad_value)
+        what = "sequence_enumerate, pad_value"
+        raise OutOfRangeError(what, expected=f"a number that {x.dtype} holds", got=pad_value)
     return x._replace(shape=(x.shape[0], win_size))
 
 

@@ -22,8 +22,7 @@ def _places(op, x, index, updates):
     shared_lod(op, index, updates, names=("index", "updates"))
     offsets = levels_of(index.structure)[-1]
     if len(x.data) != len(offsets) - 1:
-        expected = f"{len(offsets) - 1} rows, as index has sequences"
-        raise LoDError(f"{op}, x", expected=expected, got=len(x.data))
+        raise LoDError(f"{op}, x", expected=f"{len(offsets) - 1} rows, as index has sequences", got=len(x.data))
     if len(updates.data) != offsets[-1]:
         raise ShapeError(f"{op}, updates", expected=f"{offsets[-1]} rows, as index", got=f"shape {updates.shape}")
     positions = indices(f"{op}, index", index, x.shape[1], "position")

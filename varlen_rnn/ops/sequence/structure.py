@@ -12,7 +12,7 @@ from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import host_numbers
-from varlen_rnn.tape.checks import check_integer, check_lod_level, check_tensor
+from varlen_rnn.tape.checks import check_integer, check_lod_level, check_shape, check_tensor
 from varlen_rnn.tape.constants import as_constant
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.variable import Variable, apply
@@ -69,8 +69,7 @@ def _offsets(y, name):
 
 def _with(x, lod, name):
     if not x.shape or len(x.data) != lod.num_rows:
-        got = f"shape {x.shape}"
-        raise LoDError(f"{name}, x", expected=f"{lod.num_rows} rows, as the last offset", got=got)
+        raise LoDError(f"{name}, x", expected=f"{lod.num_rows} rows, as the last offset", got=f"shape {x.shape}")
     return LoDTensor.wrap(x.data, lod)
 
 
@@ -89,8 +88,7 @@ def _infer(x, y, target_lod):
 
 @_lod_reset.backward("x")
 def _backward(x, y, d_out, target_lod):
-    if d_out.shape != x.shape:
-        raise ShapeError("lod_reset_grad, d_out", expected=f"shape {x.shape}", got=f"shape {d_out.shape}")
+    check_shape("lod_reset_grad", "d_out", d_out, x.shape)
     return x.like(d_out.data)
 
 
@@ -141,8 +139,7 @@ def _infer_append(x, level):
 
 @lod_append.backward("x")
 def _backward_append(x, level, d_out):
-    if d_out.shape != x.shape:
-        raise ShapeError("lod_append_grad, d_out", expected=f"shape {x.shape}", got=f"shape {d_out.shape}")
+    check_shape("lod_append_grad", "d_out", d_out, x.shape)
     return x.like(d_out.data)
 
 

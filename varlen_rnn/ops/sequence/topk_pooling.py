@@ -27,9 +27,7 @@ def _sizes(op, x, row, col, channel_num):
     for name, sizes in (("col", widths), ("x", numbers)):
         if len(sizes) != len(heights):
             raise LoDError(f"{op}, {name}", expected=f"{len(heights)} sequences, as row", got=len(sizes))
-    wrong = np.flatnonzero(
-        numbers != float(channel_num) * heights * widths
-    )  # as floats, because integers might overflow
+    wrong = np.flatnonzero(numbers != float(channel_num) * heights * widths)  # floats, because integers overflow
     if len(wrong):
         i = wrong[0]
         expected = f"{channel_num} x {heights[i]} x {widths[i]} numbers, channels, rows and columns"
@@ -38,10 +36,9 @@ def _sizes(op, x, row, col, channel_num):
 
 
 def _selected(x, heights, widths, topks, channel_num):
-    """Return the positions of the largest numbers of each matrix row, the offsets of these rows, and the end of each
-    sum.
+    """Return where each matrix row's largest numbers are, the offsets of the rows, and the last number of each sum.
 
-    The ends have the shape `(rows, channels, topks)`: the last position to sum, or -1 if a row has no numbers.
+    The last ones have the shape `(rows, channels, topks)`; they are -1 if a row has no numbers.
     """
     columns = np.repeat(widths, channel_num * heights)  # the columns of each row of all matrices, in the order of x
     limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
