@@ -9,18 +9,9 @@ from varlen_rnn.optim.optimizers import SGD, Adadelta, Adagrad, Adam, AdamW, Mom
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "AveragedModel",
-    "Momentum",
-    "Optimizer",
-    "RMSprop",
-    "clip_grad_norm_",
-    "lr_scheduler",
-]
+    "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AveragedModel", "Momentum", "Optimizer", "RMSprop",
+    "clip_grad_norm_", "lr_scheduler",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
 

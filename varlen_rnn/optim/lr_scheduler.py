@@ -30,17 +30,9 @@ from varlen_rnn.optim.groups import check_positive
 from varlen_rnn.optim.optimizers import Optimizer
 
 __all__ = [
-    "CosineAnnealingLR",
-    "ExponentialLR",
-    "LRScheduler",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
-]
+    "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR",
+    "ReduceLROnPlateau", "SequentialLR", "StepLR",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

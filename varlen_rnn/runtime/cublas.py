@@ -35,28 +35,15 @@ class Cublas:
         columns, depth = weight.shape if transposed else weight.shape[::-1]
         cupy, library, real = self._cupy, self._library, self._cupy.cuda.runtime.CUDA_R_32F
         one, beta = np.ones(1, np.float32), np.full(1, add, np.float32)
+        left = weight.address, real, weight.shape[1]
+        right = a.address + a_column * a.itemsize, real, a.shape[1]
+        out = c.address + c_column * c.itemsize, real, c.shape[1]
+        how = library.CUBLAS_COMPUTE_32F_FAST_TF32, library.CUBLAS_GEMM_DEFAULT
         with cupy.cuda.Stream.null:  # numba-cuda's default stream, on which all launches are
-            library.gemmEx(
-                cupy.cuda.device.get_cublas_handle(),
-                library.CUBLAS_OP_T if transposed else library.CUBLAS_OP_N,
-                library.CUBLAS_OP_N,
-                columns,
-                len(a),
-                depth,
-                one.ctypes.data,
-                weight.address,
-                real,
-                weight.shape[1],
-                a.address + a_column * a.itemsize,
-                real,
-                a.shape[1],
-                beta.ctypes.data,
-                c.address + c_column * c.itemsize,
-                real,
-                c.shape[1],
-                library.CUBLAS_COMPUTE_32F_FAST_TF32,
-                library.CUBLAS_GEMM_DEFAULT,
-            )
+            handle = cupy.cuda.device.get_cublas_handle()
+            flip = library.CUBLAS_OP_T if transposed else library.CUBLAS_OP_N, library.CUBLAS_OP_N
+            sizes = columns, len(a), depth
+            library.gemmEx(handle, *flip, *sizes, one.ctypes.data, *left, *right, beta.ctypes.data, *out, *how)
 
 
 def find() -> Cublas | None:

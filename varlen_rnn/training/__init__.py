@@ -5,16 +5,9 @@ from varlen_rnn.training.picture import plot_history
 from varlen_rnn.training.trainer import Callback, Trainer
 
 __all__ = [
-    "Averaging",
-    "Callback",
-    "Checkpoints",
-    "EarlyStopping",
-    "JSONLog",
-    "Progress",
-    "Schedule",
-    "Trainer",
+    "Averaging", "Callback", "Checkpoints", "EarlyStopping", "JSONLog", "Progress", "Schedule", "Trainer",
     "plot_history",
-]
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
