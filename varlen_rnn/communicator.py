@@ -1,12 +1,12 @@
 """`Communicator`: how ranks, the processes that train together, use the engine that connects them.
 
-The class itself is one rank, alone.  Adapters for real engines (`distributed/`) override the methods that begin with an
+The class itself is one rank, alone.  Adapters for real engines (`distributed/`) define the methods that begin with an
 underscore, whose arguments were checked.  Each is a collective: every rank calls it, in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -56,6 +56,15 @@ class Communicator:
     >>> comm.rank, comm.size, gradient
     (0, 1, array([1., 1.]))
     """
+
+    # What adapters define; `_exchange` takes the rank of the other side, and `_broadcast` the rank that has the array.
+    _all_reduce: Callable[[np.ndarray, Operation], None]
+    _start_all_reduce: Callable[[np.ndarray], Pending]
+    _all_gather: Callable[[np.ndarray], list[np.ndarray]]
+    _all_to_all: Callable[[list[np.ndarray]], list[np.ndarray]]
+    _exchange: Callable[[np.ndarray, int], np.ndarray]
+    _broadcast: Callable[[np.ndarray, int], None]
+    _barrier: Callable[[], None]
 
     def __init__(self) -> None:
         self.rank, self.size, self.bytes_sent = 0, 1, 0
@@ -217,27 +226,6 @@ class Communicator:
 
     def _count_sum(self, array: np.ndarray) -> None:
         self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size
-
-    def _all_reduce(self, array: np.ndarray, op: Operation) -> None:
-        raise NotImplementedError
-
-    def _start_all_reduce(self, array: np.ndarray) -> Pending:
-        raise NotImplementedError
-
-    def _all_gather(self, array: np.ndarray) -> list[np.ndarray]:
-        raise NotImplementedError
-
-    def _all_to_all(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        raise NotImplementedError
-
-    def _exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
-        raise NotImplementedError
-
-    def _broadcast(self, array: np.ndarray, root: int) -> None:
-        raise NotImplementedError
-
-    def _barrier(self) -> None:
-        raise NotImplementedError
 
 
 def check_communicator(value: Any, name: str) -> Communicator:

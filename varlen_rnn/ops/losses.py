@@ -106,12 +106,6 @@ def _label_weights_grad(labels, weight, d_out, ignore_index: int):
     return weight.like(sums)
 
 
-@_label_weights_grad.infer
-def _infer_label_weights_grad(labels, weight, d_out, ignore_index):
-    check_like("label_weights_grad", "d_out", d_out, _infer_label_weights(labels, weight, ignore_index))
-    return weight
-
-
 @label_weights.examples
 def _examples_of_label_weights(rng):
     yield [np.array([0, 2, -1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
@@ -158,12 +152,6 @@ def _infer_focal(loss, gamma):
 def _focal_grad(loss, d_out, gamma: float):
     """Return the gradient of the cross entropy that `focal` takes."""
     return loss.like(focal_loss_grad(loss.data, d_out.data, gamma))
-
-
-@_focal_grad.infer
-def _infer_focal_grad(loss, d_out, gamma):
-    check_like("focal_grad", "d_out", d_out, loss)
-    return loss
 
 
 @focal.examples
