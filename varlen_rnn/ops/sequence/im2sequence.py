@@ -29,7 +29,8 @@ def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], paddi
         rows = rows_at(as_operand(x.data).reshape((x.data.size, 1)), places.reshape(-1)).reshape(places.shape)
     else:
         rows = _windows(x.data, filter_size, stride, padding)
-    return LoDTensor.wrap(rows, _lod(x, counts))
+    lod = LoD([*levels_of(x.structure), np.arange(len(x.data) + 1) * (counts[0] * counts[1])])
+    return LoDTensor.wrap(rows, lod.at_positions_of(x.structure))
 
 
 def _windows(data, filter_size, stride, padding):
@@ -58,11 +59,6 @@ def _counts(shape, filter_size, stride, padding):
     around = padding[0] + padding[2], padding[1] + padding[3]
     sizes = zip(shape[2:], around, filter_size, stride, strict=True)
     return tuple(-1 if n == -1 else (n + more - window) // step + 1 for n, more, window, step in sizes)
-
-
-def _lod(x, counts):
-    lod = LoD([*levels_of(x.structure), np.arange(len(x.data) + 1) * (counts[0] * counts[1])])
-    return lod.at_positions_of(x.structure)
 
 
 @_im2sequence.infer

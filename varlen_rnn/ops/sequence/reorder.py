@@ -14,19 +14,9 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
 
 
-def _entries(x):
-    return x.num_elements(0) if x.num_levels else len(x.data)
-
-
 def _take(x, indices):
     """Return the LoD and the rows of some sequences of level 0; without a LoD, `indices` are the rows."""
     return take_sequences(x.structure, indices) if x.num_levels else (NO_LOD, indices)
-
-
-def _check_rows(name, x):
-    check_moved(name, "x", x)
-    if not x.shape:
-        raise ShapeError(f"{name}, x", expected="rows", got="a single number")
 
 
 @operator(cost=nothing, rows="batch")
@@ -53,15 +43,18 @@ def reorder_by_rank(x, rank_table):
 
 
 def _ranks(x, plan):
-    if _entries(x) != plan.num_sequences:
+    entries = x.num_elements(0) if x.num_levels else len(x.data)
+    if entries != plan.num_sequences:
         expected = f"{plan.num_sequences} sequences, or rows, as the plan"
-        raise LoDError("reorder_by_rank, x", expected=expected, got=_entries(x))
+        raise LoDError("reorder_by_rank, x", expected=expected, got=entries)
     return plan.sorted_indices
 
 
 @reorder_by_rank.infer
 def _infer(x, rank_table):
-    _check_rows("reorder_by_rank", x)
+    check_moved("reorder_by_rank", "x", x)
+    if not x.shape:
+        raise ShapeError("reorder_by_rank, x", expected="rows", got="a single number")
     check_kind("reorder_by_rank", "rank_table", rank_table, LOD_RANK_TABLE)
     return x
 
@@ -69,13 +62,9 @@ def _infer(x, rank_table):
 @reorder_by_rank.backward("x")
 def _backward(x, rank_table, d_out):
     _, index = _take(x, _ranks(x, rank_table))
-    return x.like(_grad_of(x, d_out, index, "reorder_by_rank_grad"))
-
-
-def _grad_of(x, d_out, index, name):
     if not d_out.shape or len(d_out.data) != len(index):
-        raise ShapeError(f"{name}, d_out", expected=f"{len(index)} rows", got=f"shape {d_out.shape}")
-    return rows_taken_grad(d_out.data, index, len(x.data))
+        raise ShapeError("reorder_by_rank_grad, d_out", expected=f"{len(index)} rows", got=f"shape {d_out.shape}")
+    return x.like(rows_taken_grad(d_out.data, index, len(x.data)))
 
 
 @reorder_by_rank.examples
