@@ -229,13 +229,7 @@ class Communicator:
 
 
 def check_communicator(value: Any, name: str) -> Communicator:
-    """Return `value`, or raise an error with `name` unless it is a Communicator.
-
-    Examples
-    --------
-    >>> check_communicator(Communicator(), "comm").size
-    1
-    """
+    """Return `value`, or raise an error with `name` unless it is a Communicator."""
     if not isinstance(value, Communicator):
         raise DTypeError(name, expected="a Communicator, as distributed.connect() returns", got=type(value).__name__)
     return value

@@ -11,12 +11,6 @@ TROUBLES = [LoD.from_lengths(lengths) for lengths in _LENGTHS]
 
 
 def rows(rng, *element, positive=False, lod=LOD):
-    """Return random rows of shape `element`, with a LoD; if `positive`, every number is at least 1/2.
-
-    Examples
-    --------
-    >>> rows(np.random.default_rng(0), 3).shape
-    (6, 3)
-    """
+    """Return random rows of shape `element`, with a LoD; if `positive`, every number is at least 1/2."""
     data = rng.standard_normal((lod.num_rows, *element))
     return LoDTensor(np.abs(data) + 0.5 if positive else data, lod)

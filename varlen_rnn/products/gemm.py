@@ -78,13 +78,7 @@ class Product(NamedTuple):
 
 
 def size_of_piece(count, num_shards, most):
-    """Return a size of pieces, whole tiles and at most `most`, that divides `count` rows evenly among shards.
-
-    Examples
-    --------
-    >>> size_of_piece(144, 2, 48), size_of_piece(10**6, 2, 48)
-    (36, 48)
-    """
+    """Return a size of pieces, whole tiles and at most `most`, that divides `count` rows evenly among shards."""
     pieces = num_shards * -(-count // (num_shards * most))
     return -(-max(1, count) // max(1, pieces) // TILE_ROWS) * TILE_ROWS
 

@@ -35,11 +35,6 @@ class Tile(NamedTuple):
     """The results of a block.
 
     `below`, `beside`: how many 4 x 4 squares of results a thread computes, down and across.
-
-    Examples
-    --------
-    >>> Tile(2, 1).rows, Tile(2, 1).columns, Tile(2, 1).count(100, 100)
-    (64, 32, 8)
     """
 
     below: int

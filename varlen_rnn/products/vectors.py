@@ -20,13 +20,7 @@ TILE_ROWS, TILE_VECTORS = PROCESSOR.tile  # the shape of a tile: rows, and vecto
 
 
 def panel_width(dtype):
-    """Return the columns of a panel, which depend on the host's vectors.
-
-    Examples
-    --------
-    >>> panel_width(np.float32) == 2 * panel_width(np.float64)
-    True
-    """
+    """Return the columns of a panel, which depend on the host's vectors."""
     return TILE_VECTORS * VECTOR_BYTES // np.dtype(dtype).itemsize
 
 

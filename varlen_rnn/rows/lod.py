@@ -191,13 +191,7 @@ class LoD(Frozen):
 
     @classmethod
     def trusted(cls, levels: Iterable[np.ndarray], positions: np.ndarray | None = None, axis: int = 0) -> LoD:
-        """Return a LoD of levels and positions without checking them; they must be valid, int64 and read-only.
-
-        Examples
-        --------
-        >>> LoD.trusted([read_only(np.array([0, 2]))]).num_rows
-        2
-        """
+        """Return a LoD of levels and positions without checking them; they must be valid, int64 and read-only."""
         lod = cls.__new__(cls)
         lod._set(tuple(levels), positions, axis)
         return lod

@@ -86,11 +86,6 @@ class SelectedRows:
         """Return a SelectedRows without checks; the arguments must be valid, and `rows` int64.
 
         The rows are copied, the values are not.
-
-        Examples
-        --------
-        >>> SelectedRows.wrap(np.array([1]), np.ones((1, 2), np.float32), 3).shape
-        (3, 2)
         """
         self = cls.__new__(cls)
         self._set(read_only(rows), value, height)
@@ -232,13 +227,7 @@ class SelectedRows:
 
 
 def append(parts: Sequence[SelectedRows]) -> SelectedRows:
-    """Return the sum of one or more SelectedRows by joining their rows without merging; each is copied once.
-
-    Examples
-    --------
-    >>> append([SelectedRows([row], [[1.0]], height=3) for row in (2, 0, 2)]).rows
-    array([2, 0, 2])
-    """
+    """Return the sum of one or more SelectedRows by joining their rows without merging; each is copied once."""
     first = parts[0]
     for other in parts[1:]:
         first._check_fits(other)

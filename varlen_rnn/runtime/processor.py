@@ -108,13 +108,7 @@ PROCESSORS = {
 
 
 def rows_of(triple):
-    """Return the rows of the table for a triple, in order; the last one is for any host.
-
-    Examples
-    --------
-    >>> [row.tile for row in rows_of("arm64-apple-darwin23.1.0")]
-    [(6, 4), (6, 4), (6, 2)]
-    """
+    """Return the rows of the table for a triple, in order; the last one is for any host."""
     return [row for row in PROCESSORS.values() if re.match(row.triple, triple)]
 
 

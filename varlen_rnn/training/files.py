@@ -28,13 +28,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def step_of(path: Path) -> int:
-    """Return the step of a checkpoint.
-
-    Examples
-    --------
-    >>> step_of(Path("run/step-000000250.safetensors"))
-    250
-    """
+    """Return the step of a checkpoint."""
     return int(path.name[len("step-") : -len(".safetensors")])
 
 
@@ -52,13 +46,7 @@ def forget(folder: Path) -> None:
 
 
 def newest(folder: StrPath) -> Path | None:
-    """Return the checkpoint of the last step, or None if there is none.
-
-    Examples
-    --------
-    >>> newest("/no/such/folder") is None
-    True
-    """
+    """Return the checkpoint of the last step, or None if there is none."""
     found = checkpoints(Path(check_path(folder, "folder")))
     return found[-1] if found else None
 
@@ -90,13 +78,7 @@ def remove_parts(path: Path, kept: Sequence[Path]) -> None:
 
 
 def together(comm: Communicator, write: Callable[[], object], path: Path) -> None:
-    """Write a file on each rank; return once all are written, or raise on all ranks if one of them raises.
-
-    Examples
-    --------
-    >>> together(Communicator(), lambda: print("written"), Path("file"))
-    written
-    """
+    """Write a file on each rank; return once all are written, or raise on all ranks if one of them raises."""
     error = None
     try:
         write()

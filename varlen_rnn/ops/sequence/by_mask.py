@@ -47,13 +47,7 @@ def _check(op, name, x, mask, level):
 
 
 def _order(mask):
-    """Return the positions at which a mask is True, and then the other positions.
-
-    Examples
-    --------
-    >>> _order(np.array([False, True, True, False]))
-    array([1, 2, 0, 3])
-    """
+    """Return the positions at which a mask is True, and then the other positions."""
     return np.argsort(~mask, kind="stable")
 
 

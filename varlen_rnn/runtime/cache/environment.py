@@ -69,13 +69,7 @@ def sources_known():
 
 @functools.cache
 def this_environment():
-    """Return the Environment of this process.
-
-    Examples
-    --------
-    >>> len(this_environment().name), "Numba" in this_environment().description
-    (32, True)
-    """
+    """Return the Environment of this process."""
     if TARGET:
         return environment_of_level(TARGET)
     triple, processor, features = target()
@@ -117,13 +111,7 @@ def _environment(parts, description):
 
 
 def fingerprint(value, seen=()):
-    """Return text that changes whenever the machine code compiled from `value` may change.
-
-    Examples
-    --------
-    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
-    False
-    """
+    """Return text that changes whenever the machine code compiled from `value` may change."""
     function = getattr(value, "py_func", value)
     if isinstance(function, types.FunctionType):
         if function in seen:

@@ -15,13 +15,7 @@ VARIABLE = "VARLEN_RNN_LEVEL"  # environment variable
 
 
 def levels_of(triple):
-    """Return the levels of an architecture, `{name: Level}`.
-
-    Examples
-    --------
-    >>> list(levels_of("x86_64-pc-windows-msvc")), list(levels_of("arm64-apple-darwin23.1.0"))
-    (['x86-64-v4', 'x86-64-v3'], ['arm64'])
-    """
+    """Return the levels of an architecture, `{name: Level}`."""
     return {row.level.name: row.level for row in rows_of(triple) if row.level}
 
 
