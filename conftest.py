@@ -42,6 +42,16 @@ def pytest_cmdline_main(config):
         option.dist = "worksteal"
 
 
+@pytest.fixture(autouse=True)
+def _names_of_examples(doctest_namespace):
+    """Let examples in docstrings use NumPy and the package by their usual names."""
+    import numpy as np
+
+    import varlen_rnn as vr
+
+    doctest_namespace |= {"np": np, "vr": vr}
+
+
 def _files(option):
     """Return the files and tests that the command line names."""
     return [name for name in option.file_or_dir if not Path(name).is_dir()]

@@ -141,7 +141,7 @@ def page_of_index(modules):
     grouped = {heading: [name for name in names if name in modules] for heading, names in GROUPS.items()}
     grouped["Other modules"] = sorted(modules.keys() - {name for names in grouped.values() for name in names})
     lines = [title("API reference"), "Every public name has a page.  Kernels, which your own compiled code may call,"]
-    lines += ["come last.", ""]
+    lines += ["come last.  Examples have ``import numpy as np`` and ``import varlen_rnn as vr`` before them.", ""]
     for heading, names in grouped.items():
         lines += [heading, "-" * len(heading), "", ".. toctree::", "   :hidden:", "", *(f"   {name}" for name in names)]
         lines += ["", *(line for name in names for line in entry_of(modules[name]))]

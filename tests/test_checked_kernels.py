@@ -139,7 +139,7 @@ def main():
         except IndexError as error:
             print(f"{name}: {error}")
     for module in MODULES:
-        assert doctest.testmod(module).failed == 0
+        assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
     assert CHECKED
     print(this_environment().name, this_environment().description)
 

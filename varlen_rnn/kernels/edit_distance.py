@@ -64,7 +64,6 @@ def edit_distance(ids, offsets, labels, label_offsets, scratch, distances):
 
     Examples
     --------
-    >>> import numpy as np
     >>> distances, text = np.empty(1, np.int64), np.array([*b"kitten", *b"sitting"])
     >>> edit_distance(text[:6], np.array([0, 6]), text[6:], np.array([0, 7]), np.empty(8, np.int64), distances)
     >>> distances

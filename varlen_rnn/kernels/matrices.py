@@ -48,7 +48,6 @@ def multiply_matrices(a, of_a, b, of_b, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 1, 1)); a, b = np.ones((1, 1, 2)), np.array([[[1.0], [2.0]], [[3.0], [4.0]]])
     >>> multiply_matrices(a, np.zeros(2, int), b, np.arange(2), out); out.ravel()
     array([3., 7.])

@@ -48,7 +48,6 @@ def segment_inputs(x, starts, t, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> x = np.array([[0.0], [1.0], [2.0], [3.0]])  # sequences of 1 and 3 rows
     >>> out = np.empty((2, 1)); segment_inputs(x, np.array([1, 0]), 0, out); out.ravel()
     array([1., 0.])
@@ -90,7 +89,6 @@ def concat_outputs(step, starts, t, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.zeros((4, 1)); concat_outputs(np.array([[5.0], [6.0]]), np.array([1, 0]), 0, out); out.ravel()
     array([6., 5., 0., 0.])
     """
@@ -111,7 +109,6 @@ def init_memories(boot, sorted_indices, out):
 
     Examples
     --------
-    >>> import numpy as np
     >>> out = np.empty((2, 1)); init_memories(np.array([[7.0], [8.0]]), np.array([1, 0]), out); out.ravel()
     array([8., 7.])
     """
@@ -148,7 +145,6 @@ def init_memories_grad(d_out, sorted_indices, d_boot):
 
     Examples
     --------
-    >>> import numpy as np
     >>> d_boot = np.empty((3, 1)); d_out = np.array([[1.0], [2.0], [3.0]])
     >>> init_memories_grad(d_out, np.array([2, 0, 1]), d_boot); d_boot.ravel()
     array([2., 3., 1.])

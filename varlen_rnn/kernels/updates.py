@@ -157,7 +157,6 @@ def sgd(rows, grad, lr, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> param = np.ones((2, 1)); sgd(np.array([1, 1]), np.array([[1.0], [3.0]]), 0.25, param); param.ravel()
     array([1., 0.])
     """
@@ -187,7 +186,6 @@ def momentum(rows, grad, lr, momentum, nesterov, velocity, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> velocity, param = np.ones((2, 1)), np.ones((2, 1))
     >>> momentum(np.array([1]), np.array([[1.0]]), 0.5, 0.5, False, velocity, param); velocity.ravel(), param.ravel()
     (array([1. , 1.5]), array([1.  , 0.25]))
@@ -217,7 +215,6 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> moment, param = np.zeros((2, 1)), np.ones((2, 1))
     >>> adagrad(np.array([1]), np.array([[2.0]]), 0.5, 0.0, moment, param); moment.ravel(), param.ravel()
     (array([0., 4.]), array([1. , 0.5]))
@@ -252,7 +249,6 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> m1, m2, param = np.zeros((2, 1)), np.zeros((2, 1)), np.ones((2, 1))
     >>> adam(np.array([1]), np.array([[2.0]]), 0.5, 0.5, 0.75, 0.0, m1, m2, param)
     >>> m1.ravel(), m2.ravel(), param.ravel()
@@ -286,7 +282,6 @@ def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> s, v, param = np.zeros((2, 1)), np.zeros((2, 1)), np.ones((2, 1))
     >>> rmsprop(np.array([1]), np.array([[2.0]]), 0.5, 0.75, 0.5, 0.0, s, v, param)
     >>> s.ravel(), v.ravel(), param.ravel()
@@ -320,7 +315,6 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> s, a, param = np.zeros((2, 1)), np.ones((2, 1)), np.ones((2, 1))
     >>> adadelta(np.array([1]), np.array([[2.0]]), 0.5, 0.75, 0.0, s, a, param)
     >>> s.ravel(), a.ravel(), param.ravel()
@@ -354,7 +348,6 @@ def shrink(rows, factor, param):
 
     Examples
     --------
-    >>> import numpy as np
     >>> param = np.ones((2, 1)); shrink(np.array([1]), 0.5, param); param.ravel()
     array([1. , 0.5])
     """

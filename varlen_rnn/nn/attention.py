@@ -48,8 +48,7 @@ class MultiheadAttention(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> x = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 0, 3]])
+    >>> x = vr.create_lod_tensor(np.ones((5, 8), np.float32), [[2, 0, 3]])
     >>> y = MultiheadAttention(8, 2)(x, x, x)
     >>> y.shape, y.lod()
     ((5, 8), [[0, 2, 2, 5]])
@@ -141,8 +140,7 @@ class MultiheadAttention(Module):
 
         Examples
         --------
-        >>> from varlen_rnn.rows.lod import create_lod_tensor
-        >>> x = create_lod_tensor(np.ones((3, 8), np.float32), [[1, 2]])
+        >>> x = vr.create_lod_tensor(np.ones((3, 8), np.float32), [[1, 2]])
         >>> y, weights = MultiheadAttention(8, 2)(x, x, x, need_weights=True)
         >>> weights.value.to_sequences()
         [[array([1.], dtype=float32)], [array([0.5, 0.5], dtype=float32), array([0.5, 0.5], dtype=float32)]]
@@ -214,9 +212,8 @@ class AdditiveAttention(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> query = create_lod_tensor(np.ones((3, 4), np.float32), [[1, 2]])
-    >>> key = create_lod_tensor(np.ones((5, 8), np.float32), [[2, 3]])
+    >>> query = vr.create_lod_tensor(np.ones((3, 4), np.float32), [[1, 2]])
+    >>> key = vr.create_lod_tensor(np.ones((5, 8), np.float32), [[2, 3]])
     >>> AdditiveAttention(4, 8, 16)(query, key).shape
     (3, 8)
 

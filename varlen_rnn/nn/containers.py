@@ -32,14 +32,12 @@ class Sequential(Module):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn.nn import Linear, functional
-    >>> Sequential(Linear(3, 4), functional.relu, Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
+    >>> Sequential(vr.nn.Linear(3, 4), vr.nn.functional.relu, vr.nn.Linear(4, 2))(np.zeros((5, 3), np.float32)).shape
     (5, 2)
 
     Entries are read by number or slice, as in PyTorch:
 
-    >>> model = Sequential(Linear(3, 4), functional.relu, Linear(4, 2))
+    >>> model = Sequential(vr.nn.Linear(3, 4), vr.nn.functional.relu, vr.nn.Linear(4, 2))
     >>> len(model), model[-1].weight.shape, model[:2](np.zeros((5, 3), np.float32)).shape
     (3, (2, 4), (5, 4))
     """
@@ -154,9 +152,8 @@ class ModuleList(_Listed[Module]):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Linear
-    >>> layers = ModuleList(Linear(3, 3) for _ in range(2))
-    >>> layers.append(Linear(3, 2))
+    >>> layers = ModuleList(vr.nn.Linear(3, 3) for _ in range(2))
+    >>> layers.append(vr.nn.Linear(3, 2))
     >>> layers[-1], [name for name, _ in layers[:1].named_parameters()]
     (Linear(3, 2, bias=True), ['0.weight', '0.bias'])
 
@@ -198,10 +195,8 @@ class ModuleDict(Module, MutableMapping[str, Module]):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn.nn import Linear
-    >>> heads = ModuleDict({"tag": Linear(4, 3)})
-    >>> heads["stars"] = Linear(4, 1)
+    >>> heads = ModuleDict({"tag": vr.nn.Linear(4, 3)})
+    >>> heads["stars"] = vr.nn.Linear(4, 1)
     >>> list(heads), heads["tag"](np.zeros((2, 4), np.float32)).shape
     (['tag', 'stars'], (2, 3))
 

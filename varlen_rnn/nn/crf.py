@@ -32,8 +32,7 @@ class LinearChainCRF(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> emission = create_lod_tensor(np.ones((5, 3), np.float32), [[2, 0, 3]])
+    >>> emission = vr.create_lod_tensor(np.ones((5, 3), np.float32), [[2, 0, 3]])
     >>> crf = LinearChainCRF(3)
     >>> crf(emission, np.array([0, 1, 2, 0, 1])).shape, crf.decode(emission).shape
     ((3,), (5,))

@@ -25,10 +25,8 @@ class CTCLoss(Module):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> log_probs = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
-    >>> targets = create_lod_tensor(np.array([1, 1]), [[1, 1]])
+    >>> log_probs = vr.create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
+    >>> targets = vr.create_lod_tensor(np.array([1, 1]), [[1, 1]])
     >>> np.exp(-np.asarray(CTCLoss(reduction="none")(log_probs, targets)))
     array([0.75, 0.5 ])
 

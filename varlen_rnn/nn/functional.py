@@ -100,10 +100,9 @@ def scaled_dot_product_attention(
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> question = create_lod_tensor(np.ones((2, 4)), [[1, 1]])
-    >>> answers = create_lod_tensor(np.ones((5, 4)), [[2, 3]]), create_lod_tensor(np.arange(5.0)[:, None], [[2, 3]])
-    >>> np.asarray(scaled_dot_product_attention(question, *answers)).ravel()
+    >>> question = vr.create_lod_tensor(np.ones((2, 4)), [[1, 1]])
+    >>> key = vr.create_lod_tensor(np.ones((5, 4)), [[2, 3]])
+    >>> np.asarray(scaled_dot_product_attention(question, key, key.like(np.arange(5.0)[:, None]))).ravel()
     array([0.5, 3. ])
 
     Source: Vaswani et al. (2017), "Attention is all you need"; Dao et al. (2022), "FlashAttention"; the form of
@@ -162,9 +161,8 @@ def additive_attention(
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> question = create_lod_tensor(np.zeros((2, 1)), [[1, 1]])
-    >>> answers = create_lod_tensor(np.array([[0.0], [9.0], [9.0]]), [[2, 1]])
+    >>> question = vr.create_lod_tensor(np.zeros((2, 1)), [[1, 1]])
+    >>> answers = vr.create_lod_tensor(np.array([[0.0], [9.0], [9.0]]), [[2, 1]])
     >>> np.asarray(additive_attention(question, answers, answers, np.array([np.log(3.0)]))).ravel().round(3)
     array([6.75, 9.  ])
 

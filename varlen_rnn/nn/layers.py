@@ -456,8 +456,7 @@ class SequenceConv(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> SequenceConv(3, 4)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    >>> SequenceConv(3, 4)(vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
     (5, 4)
 
     Source: the layer `sequence_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
@@ -515,8 +514,7 @@ class RowConv(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> RowConv(3, 2)(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
+    >>> RowConv(3, 2)(vr.create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])).shape
     (5, 3)
 
     Source: the layer `row_conv` of PaddlePaddle Fluid, with the initialisation of `torch.nn.Conv1d`.
@@ -545,8 +543,7 @@ class SequencePool(Module):
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> np.asarray(SequencePool("mean")(create_lod_tensor([1.0, 3.0, 5.0], [[2, 1]])))
+    >>> np.asarray(SequencePool("mean")(vr.create_lod_tensor([1.0, 3.0, 5.0], [[2, 1]])))
     array([2., 5.])
     """
 

@@ -233,9 +233,8 @@ def ctc_loss(
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import create_lod_tensor
-    >>> steps = create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
-    >>> np.exp(-ctc_loss(steps, create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
+    >>> steps = vr.create_lod_tensor(np.log(np.full((3, 2), 0.5)), [[2, 1]])
+    >>> np.exp(-ctc_loss(steps, vr.create_lod_tensor(np.array([1, 1]), [[1, 1]]), reduction="none").value.data)
     array([0.75, 0.5 ])
 
     Source: Graves et al. (2006); `torch.nn.functional.ctc_loss`, where the LoD replaces the arguments for lengths.

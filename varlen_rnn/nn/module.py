@@ -157,10 +157,9 @@ class Buffer(_Kept):
 
     Examples
     --------
-    >>> from varlen_rnn import nn
-    >>> class Count(nn.Module):
+    >>> class Count(vr.nn.Module):
     ...     def __init__(self):
-    ...         self.rows = nn.Buffer(np.zeros((), np.int64))
+    ...         self.rows = vr.nn.Buffer(np.zeros((), np.int64))
     ...
     ...     def forward(self, x):
     ...         self.rows += len(x)
@@ -269,8 +268,7 @@ class Module:
 
         Examples
         --------
-        >>> from varlen_rnn import nn
-        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> model = vr.nn.Sequential(vr.nn.Linear(2, 3), vr.nn.Tanh())
         >>> [type(module).__name__ for module in model.modules()]
         ['Sequential', 'Linear', 'Tanh']
 
@@ -283,8 +281,7 @@ class Module:
 
         Examples
         --------
-        >>> from varlen_rnn import nn
-        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        >>> model = vr.nn.Sequential(vr.nn.Linear(2, 3), vr.nn.Tanh())
         >>> [(name, type(module).__name__) for name, module in model.named_modules()]
         [('', 'Sequential'), ('0', 'Linear'), ('1', 'Tanh')]
 
@@ -352,8 +349,7 @@ class Module:
 
         Examples
         --------
-        >>> from varlen_rnn import nn
-        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+        >>> model = vr.nn.Sequential(vr.nn.Linear(2, 3), vr.nn.Linear(3, 1))
         >>> frozen = model[0].requires_grad_(False)
         >>> [parameter.requires_grad for parameter in model.parameters()]
         [False, False, True, True]
@@ -409,8 +405,7 @@ class Module:
 
         Examples
         --------
-        >>> from varlen_rnn.nn import Linear
-        >>> Linear(3, 2).to("cpu").weight.device
+        >>> vr.nn.Linear(3, 2).to("cpu").weight.device
         device('cpu')
 
         Source: `torch.nn.Module.to`.
@@ -440,8 +435,7 @@ class Module:
 
         Examples
         --------
-        >>> from varlen_rnn.nn import Linear
-        >>> run = Linear(3, 2).prepare()
+        >>> run = vr.nn.Linear(3, 2).prepare()
         >>> run(np.ones((1, 3), np.float32)).requires_grad
         False
         """

@@ -125,8 +125,7 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Embedding, Linear, Sequential, Tanh
-    >>> summary(Sequential(Embedding(100, 8), Linear(8, 2), Tanh()), [[0, 2, 5]])
+    >>> summary(vr.nn.Sequential(vr.nn.Embedding(100, 8), vr.nn.Linear(8, 2), vr.nn.Tanh()), [[0, 2, 5]])
     5 rows in 2 sequences, in evaluation mode
     layer  kind        output  parameters  operations
            Sequential  (5, 2)           0           0

@@ -29,8 +29,6 @@ def costs(desc):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import varlen_rnn as vr
     >>> with vr.program_guard() as program:
     ...     y = vr.feed_data("x", shape=[-1, 4], dtype="float32") @ vr.Variable(np.ones((4, 3), np.float32))
     >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]

@@ -63,7 +63,6 @@ def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
 
     Examples
     --------
-    >>> import numpy as np
     >>> np.asarray(layer_norm(np.array([[1.0, 3.0]]), eps=0.0))
     array([[-1.,  1.]])
 

@@ -32,8 +32,7 @@ class AveragedModel:
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Linear
-    >>> model = Linear(1, 1, bias=False)
+    >>> model = vr.nn.Linear(1, 1, bias=False)
     >>> average = AveragedModel(model, decay=0.5)
     >>> for value in (1.0, 3.0): model.weight.assign([[value]]); average.update()
     >>> with average.applied(): print(model.weight.data)

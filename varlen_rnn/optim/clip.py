@@ -41,8 +41,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([0.0, 0.0]); p.grad = np.array([3.0, 4.0])
+    >>> p = vr.nn.Parameter([0.0, 0.0]); p.grad = np.array([3.0, 4.0])
     >>> clip_grad_norm_([p], 1.0), p.grad
     (5.0, array([0.6, 0.8]))
 

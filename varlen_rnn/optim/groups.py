@@ -65,9 +65,7 @@ class ParamGroup(MutableMapping[str, Any]):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> from varlen_rnn.optim import SGD
-    >>> group = SGD([Parameter([1.0])], lr=0.5).param_groups[0]
+    >>> group = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=0.5).param_groups[0]
     >>> group["lr"] = 0.25
     >>> group["lr"], group["momentum"]
     (0.25, 0.0)

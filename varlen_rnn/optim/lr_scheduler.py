@@ -129,9 +129,7 @@ class LambdaLR(LRScheduler):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> from varlen_rnn.optim import SGD
-    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=1.0)
     >>> schedule = LambdaLR(optimizer, lambda step: 0.5 ** step)
     >>> schedule.step(); schedule.step(); optimizer.lr
     0.25
@@ -193,9 +191,7 @@ class LinearLR(LRScheduler):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> from varlen_rnn.optim import SGD
-    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=1.0)
     >>> schedule = LinearLR(optimizer, start_factor=0.5, total_iters=2)
     >>> rates = [optimizer.lr]
     >>> for _ in range(3): schedule.step(); rates.append(optimizer.lr)
@@ -258,9 +254,7 @@ class OneCycleLR(LRScheduler):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> from varlen_rnn.optim import SGD
-    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=1.0)
     >>> schedule = OneCycleLR(optimizer, 1.0, total_steps=5, pct_start=0.6, anneal_strategy="linear", div_factor=5.0)
     >>> rates = [optimizer.lr]
     >>> for _ in range(4): schedule.step(); rates.append(round(optimizer.lr, 3))
@@ -372,9 +366,7 @@ class ReduceLROnPlateau:
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> from varlen_rnn.optim import SGD
-    >>> optimizer = SGD([Parameter([1.0])], lr=1.0)
+    >>> optimizer = vr.optim.SGD([vr.nn.Parameter([1.0])], lr=1.0)
     >>> schedule = ReduceLROnPlateau(optimizer, patience=1)
     >>> for loss in (3.0, 2.0, 2.0, 2.0): schedule.step(loss)
     >>> optimizer.lr

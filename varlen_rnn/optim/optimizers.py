@@ -289,8 +289,7 @@ class SGD(Optimizer):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> SGD([p], lr=0.25).step(); p.data
     array([0.5])
 
@@ -318,8 +317,7 @@ class Momentum(SGD):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> Momentum([p], lr=0.25).step(); p.data
     array([0.5])
 
@@ -359,8 +357,7 @@ class Adagrad(Optimizer):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> Adagrad([p], lr=0.25).step(); p.data.round(4)
     array([0.75])
 
@@ -412,8 +409,7 @@ class Adam(Optimizer):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> Adam([p], lr=0.25).step(); p.data.round(4)
     array([0.75])
 
@@ -449,8 +445,7 @@ class AdamW(Adam):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([0.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([0.0])
     >>> AdamW([p], lr=0.5, weight_decay=0.1).step(); p.data
     array([0.95])
 
@@ -479,8 +474,7 @@ class RMSprop(Optimizer):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> RMSprop([p], lr=0.1, alpha=0.75).step(); p.data
     array([0.8])
 
@@ -509,8 +503,7 @@ class Adadelta(Optimizer):
 
     Examples
     --------
-    >>> from varlen_rnn.nn import Parameter
-    >>> p = Parameter([1.0]); p.grad = np.array([2.0])
+    >>> p = vr.nn.Parameter([1.0]); p.grad = np.array([2.0])
     >>> Adadelta([p], rho=0.75, eps=1.0).step(); p.data.round(4)
     array([-0.4142])
 

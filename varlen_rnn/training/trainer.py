@@ -171,7 +171,6 @@ class Trainer:
 
     Examples
     --------
-    >>> import varlen_rnn as vr
     >>> x, y = [np.full((n, 1), n, np.float32) for n in (1, 2, 3)], np.array([[1], [2], [3]], np.float32)
     >>> vr.manual_seed(0)
     >>> model = vr.nn.Sequential(vr.nn.SequencePool("mean"), vr.nn.Linear(1, 1))

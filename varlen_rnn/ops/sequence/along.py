@@ -23,9 +23,7 @@ def sequence_reverse(x):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn import LoDTensor
-    >>> np.asarray(sequence_reverse(LoDTensor(np.arange(5), [[0, 2, 5]])))
+    >>> np.asarray(sequence_reverse(vr.LoDTensor(np.arange(5), [[0, 2, 5]])))
     array([1, 0, 4, 3, 2])
 
     Source: the operator `sequence_reverse` of PaddlePaddle Fluid, which takes one level.
@@ -70,9 +68,7 @@ def sequence_cumsum(x, reverse: bool = False):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn.rows.lod import LoDTensor
-    >>> x = LoDTensor(np.array([1.0, 2.0, 4.0, 8.0]), [[0, 3, 3, 4]])
+    >>> x = vr.LoDTensor(np.array([1.0, 2.0, 4.0, 8.0]), [[0, 3, 3, 4]])
     >>> np.asarray(sequence_cumsum(x)), np.asarray(sequence_cumsum(x, reverse=True))
     (array([1., 3., 7., 8.]), array([7., 6., 4., 8.]))
 
@@ -122,9 +118,7 @@ def sequence_softmax(x):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from varlen_rnn.rows.lod import LoDTensor
-    >>> x = LoDTensor(np.array([1e9, 1e9, -5.0]), [[0, 2, 2, 3]])
+    >>> x = vr.LoDTensor(np.array([1e9, 1e9, -5.0]), [[0, 2, 2, 3]])
     >>> np.asarray(sequence_softmax(x))
     array([0.5, 0.5, 1. ])
 

@@ -82,9 +82,8 @@ def concat_outputs(steps: Sequence[Rows], sorted_seqs: SortedSeqs | Variable) ->
 
     Examples
     --------
-    >>> from varlen_rnn.rows.plan import sort_by_seq_len
     >>> steps = [np.array([1.0, 0.0]), np.array([2.0]), np.array([3.0])]
-    >>> concat_outputs(steps, sort_by_seq_len([0, 1, 4])).data
+    >>> concat_outputs(steps, vr.sort_by_seq_len([0, 1, 4])).data
     array([0., 1., 2., 3.])
 
     Source: `ConcatOutputs` of the design document "Variable-length supported RNN".

@@ -62,8 +62,7 @@ def init_memories(boot: Rows, sorted_seqs: SortedSeqs | Variable) -> Variable | 
 
     Examples
     --------
-    >>> from varlen_rnn.rows.plan import sort_by_seq_len
-    >>> init_memories(np.array([10.0, 20.0]), sort_by_seq_len([0, 1, 4]))
+    >>> init_memories(np.array([10.0, 20.0]), vr.sort_by_seq_len([0, 1, 4]))
     array([20., 10.])
 
     Source: `InitMemories` of the design document "Variable-length supported RNN".

@@ -62,8 +62,7 @@ def segment_inputs(x: Rows, sorted_seqs: SortedSeqs | Variable, t: int) -> Varia
 
     Examples
     --------
-    >>> from varlen_rnn.rows.plan import sort_by_seq_len
-    >>> segment_inputs(np.arange(4.0), sort_by_seq_len([0, 1, 4]), 0)
+    >>> segment_inputs(np.arange(4.0), vr.sort_by_seq_len([0, 1, 4]), 0)
     array([1., 0.])
 
     Source: `SegmentInputs` of the design document "Variable-length supported RNN".

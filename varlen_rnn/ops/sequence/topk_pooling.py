@@ -80,9 +80,8 @@ def sequence_topk_avg_pooling(x, row, col, topks: tuple[int, ...], channel_num: 
 
     Examples
     --------
-    >>> from varlen_rnn.rows.lod import LoDTensor
-    >>> x = LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 0.0, 5.0]), [[0, 6]])  # a matrix of 2 rows and 3 columns
-    >>> row, col = LoDTensor(np.zeros(2), [[0, 2]]), LoDTensor(np.zeros(3), [[0, 3]])
+    >>> x = vr.LoDTensor(np.array([1.0, 3.0, 2.0, 4.0, 0.0, 5.0]), [[0, 6]])  # a matrix of 2 rows and 3 columns
+    >>> row, col = vr.LoDTensor(np.zeros(2), [[0, 2]]), vr.LoDTensor(np.zeros(3), [[0, 3]])
     >>> np.asarray(sequence_topk_avg_pooling(x, row, col, topks=(1, 2), channel_num=1))
     array([[3. , 2.5],
            [5. , 4.5]])
