@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -26,6 +26,7 @@ from varlen_rnn.runtime.strided import copy_strided
 in_use = False  # whether there ever was a DeviceArray: only then do operators compare places
 _new = object.__new__
 _WHOLE_STREAMS = None, -1, 1  # streams of consumers that need no wait: none, no order wanted, the one of all launches
+_Binary: TypeAlias = Callable[["DeviceArray", Any], "DeviceArray"]
 
 
 class HostAccessError(PlaceError):
@@ -42,6 +43,11 @@ class _At:
 def _of_form(path: str, doc: str) -> Any:
     """Return a property that reads an attribute of the form; implemented in C, it takes half the time."""
     return property(attrgetter("_form." + path), doc=doc)
+
+
+def _both_sides(op: str) -> tuple[_Binary, _Binary]:
+    """Return the methods of an operator for the array on the left, and for the array on the right."""
+    return lambda self, other: self._apply(op, self, other), lambda self, other: self._apply(op, other, self)
 
 
 class DeviceArray:
@@ -149,29 +155,10 @@ class DeviceArray:
 
     _apply: ClassVar[Callable[..., Any]]  # set by `tape.variable`, because operators belong to a higher room
 
-    def __add__(self, other: Any) -> DeviceArray:
-        return self._apply("add", self, other)
-
-    def __radd__(self, other: Any) -> DeviceArray:
-        return self._apply("add", other, self)
-
-    def __sub__(self, other: Any) -> DeviceArray:
-        return self._apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> DeviceArray:
-        return self._apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> DeviceArray:
-        return self._apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> DeviceArray:
-        return self._apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> DeviceArray:
-        return self._apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> DeviceArray:
-        return self._apply("div", other, self)
+    __add__, __radd__ = _both_sides("add")
+    __sub__, __rsub__ = _both_sides("sub")
+    __mul__, __rmul__ = _both_sides("mul")
+    __truediv__, __rtruediv__ = _both_sides("div")
 
     def __neg__(self) -> DeviceArray:
         return self._apply("neg", self)
