@@ -71,9 +71,6 @@ class _Arrangement:
         self.known.update(zip(instruction.outputs, found, strict=True))
         return trait
 
-    def _are(self, check, places):
-        return all(check(self.known[place]) for place in places)
-
     def _is_regular(self, number):
         """Return whether the sizes of an operator's outputs are known for any number of rows."""
         return None not in [self.known[place] for place in self.all[number].outputs]
@@ -120,9 +117,8 @@ class _Arrangement:
                     late.append(number)
         self.totals = set()
         for number in reversed(late):
-            is_total = self._is_total(number)
             outputs = self.all[number].outputs
-            if is_total:
+            if self._is_total(number):
                 self.totals.update(outputs)
             elif self.summed.intersection(outputs) or not (self.traits[number] == "each" and self._are_whole(number)):
                 return late, number
@@ -134,7 +130,7 @@ class _Arrangement:
     def _is_total(self, number):
         """Return whether an operator on all rows, or on sums over steps, gives the sum of its results over steps."""
         op, _, inputs, outputs, *_ = self.all[number]
-        if not self.summed or not self._are(_is_fixed, outputs):
+        if not self.summed or not all(_is_fixed(self.known[place]) for place in outputs):
             return False
         sums = [place in self.totals for place in inputs]
         if not any(sums):

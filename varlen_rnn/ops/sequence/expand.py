@@ -178,8 +178,7 @@ def _check_rows(x, y):
     """Raise unless `x` has a row for each sequence of the last level of `y`."""
     count = len(levels_of(y.structure)[-1]) - 1
     if len(x.data) != count:
-        expected = f"{count} rows, as y has sequences"
-        raise ShapeError("sequence_expand_as, x", expected=expected, got=f"shape {x.shape}")
+        raise ShapeError("sequence_expand_as, x", expected=f"{count} rows, as y has sequences", got=f"shape {x.shape}")
 
 
 @sequence_expand_as.infer
