@@ -183,8 +183,7 @@ class Communicator:
         array = _plain_array(array, "exchange, array")
         peer = check_int(peer, "exchange, peer", 0)
         if peer >= self.size or peer == self.rank:
-            expected = f"another rank than {self.rank}, of {self.size}"
-            raise OutOfRangeError("exchange, peer", expected=expected, got=peer)
+            raise OutOfRangeError("exchange, peer", expected=f"another rank than {self.rank}, of {self.size}", got=peer)
         self.bytes_sent += array.nbytes
         return self._exchange(array, peer)
 

@@ -121,8 +121,7 @@ class Parameter(_Kept):
         else:
             _check_shareable(array, requires_grad)
         if not requires_grad and rows.dtype not in FLOATS and rows.dtype != np.float16:
-            expected = "float16, float32 or float64"
-            raise DTypeError("Parameter without a gradient", expected=expected, got=rows.dtype)
+            raise DTypeError("Parameter without a gradient", expected="float16, float32 or float64", got=rows.dtype)
         super().__init__(rows, requires_grad=requires_grad, persistable=True)
 
     def _check_floating(self) -> None:

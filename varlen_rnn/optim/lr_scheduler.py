@@ -277,8 +277,7 @@ class OneCycleLR(LRScheduler):
     ) -> None:
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
-                expected = "total_steps, or epochs and steps_per_epoch"
-                raise InputError("OneCycleLR", expected=expected, got="neither")
+                raise InputError("OneCycleLR", expected="total_steps, or epochs and steps_per_epoch", got="neither")
             total_steps = _steps(epochs, "epochs", 1) * _steps(steps_per_epoch, "steps_per_epoch", 1)
         self.total_steps = _steps(total_steps, "total_steps", 1)
         self.pct_start = check_number(pct_start, "pct_start", "0 to 1", lambda share: 0 <= share <= 1)

@@ -44,8 +44,7 @@ def _level_of(nested, names, xs):
     """
     levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
     if len(levels) > 1 or min(levels) < 0:
-        expected = "steps of one level of all sequences"
-        raise LoDError("dynamic_rnn, x", expected=expected, got=f"levels {sorted(levels)}")
+        raise LoDError("dynamic_rnn, x", expected="steps of one level of all sequences", got=f"levels {sorted(levels)}")
     return levels.pop()
 
 

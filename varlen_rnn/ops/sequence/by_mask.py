@@ -42,8 +42,7 @@ def _check(op, name, x, mask, level):
         raise ShapeError(f"{op}, mask", expected="one bool per sequence", got=f"shape {mask.shape}")
     levels = max(1, x.lod_level)
     if not -levels <= level < levels:
-        expected = f"{-levels} <= level < {levels}, a level of {name}"
-        raise OutOfRangeError(f"{op}, level", expected=expected, got=level)
+        raise OutOfRangeError(f"{op}, level", expected=f"{-levels} <= level < {levels}, a level of {name}", got=level)
 
 
 def _order(mask):

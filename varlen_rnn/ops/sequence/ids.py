@@ -119,8 +119,7 @@ def _infer_enumerate(x, win_size, pad_value):
     if not 1 <= win_size <= _MOST_IDS:
         raise OutOfRangeError("sequence_enumerate, win_size", expected=f"1 to {_MOST_IDS}", got=win_size)
     if not _holds(x.dtype, pad_value):
-        what = "sequence_enumerate, pad_value"
-        raise OutOfRangeError(what, expected=f"a number that {x.dtype} holds", got=pad_value)
+        raise OutOfRangeError("sequence_enumerate, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
     return x._replace(shape=(x.shape[0], win_size))
 
 
