@@ -567,11 +567,8 @@ def matched(
     }
     missing, unexpected = sorted(name for name in named if found[name] is None), sorted(arrays.keys() - known)
     if strict and (missing or unexpected):
-        raise CheckpointError(
-            "state_dict",
-            expected=f"also {missing}" if missing else "no more names",
-            got=f"{unexpected} that nothing here is called" if unexpected else "fewer names",
-        )
+        got = f"{unexpected} that nothing here is called" if unexpected else "fewer names"
+        raise CheckpointError("state_dict", expected=f"also {missing}" if missing else "no more names", got=got)
     pairs = [(named[name], parts) for name, parts in found.items() if parts is not None]
     return pairs, IncompatibleKeys(missing, unexpected)
 

@@ -61,12 +61,9 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         entry = int(falls[0]) + 1
-        raise LoDError(
-            f"level {number}, entry {entry}",
-            expected=f"an offset of at least {offsets[entry - 1]}, the one before it",
-            got=int(offsets[entry]),
-            hint="offsets never fall; did you pass lengths?",
-        )
+        expected = f"an offset of at least {offsets[entry - 1]}, the one before it"
+        got, hint = int(offsets[entry]), "offsets never fall; did you pass lengths?"
+        raise LoDError(f"level {number}, entry {entry}", expected=expected, got=got, hint=hint)
     return offsets
 
 
@@ -78,9 +75,8 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
         entry = int(negative[0])
         raise LoDError(f"level {number}, entry {entry}", expected="a length of at least 0", got=int(lengths[entry]))
     if len(lengths) and float(lengths.sum(dtype=np.float64)) > 2.0**62:
-        raise LoDError(
-            f"level {number}", expected="lengths that sum to less than 2**62", got=f"{lengths.max()} and more"
-        )
+        got = f"{lengths.max()} and more"
+        raise LoDError(f"level {number}", expected="lengths that sum to less than 2**62", got=got)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -328,9 +324,6 @@ def check_cover(lod: Any, data: np.ndarray) -> None:
     if data.ndim == 0:
         raise LoDError("data", expected="rows, because it has a LoD", got="a single number")
     if lod.num_rows != len(data):
-        raise LoDError(
-            f"level {len(lod) - 1}",
-            expected=f"to cover {count(len(data), 'row')}, the first dimension of the data",
-            got=count(lod.num_rows, "row"),
-            hint="the last level counts rows; did you mix up lengths and offsets?",
-        )
+        expected = f"to cover {count(len(data), 'row')}, the first dimension of the data"
+        got, hint = count(lod.num_rows, "row"), "the last level counts rows; did you mix up lengths and offsets?"
+        raise LoDError(f"level {len(lod) - 1}", expected=expected, got=got, hint=hint)

@@ -109,12 +109,9 @@ class LoD(Frozen):
         levels = tuple(check_offsets(level, number) for number, level in enumerate(as_levels(offsets)))
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
             if upper[-1] != len(lower) - 1:
-                raise LoDError(
-                    f"level {number}, last entry",
-                    expected=f"{len(lower) - 1}, the number of sequences of level {number + 1}",
-                    got=int(upper[-1]),
-                    hint="upper levels index the entries of the next lower level, not rows",
-                )
+                expected = f"{len(lower) - 1}, the number of sequences of level {number + 1}"
+                got, hint = int(upper[-1]), "upper levels index the entries of the next lower level, not rows"
+                raise LoDError(f"level {number}, last entry", expected=expected, got=got, hint=hint)
         self._set(levels)
 
     def _set(self, levels: tuple[np.ndarray, ...], positions: np.ndarray | None = None, axis: int = 0) -> None:

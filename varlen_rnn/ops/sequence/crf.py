@@ -105,9 +105,8 @@ def _infer(emission, label, transition):
 @linear_chain_crf.backward("emission", "transition", cost=_cost)
 def _backward(emission, label, transition, d_out):
     if d_out.shape != (emission.num_elements(-1),):
-        raise ShapeError(
-            "linear_chain_crf_grad, d_out", expected=f"{emission.num_elements(-1)} sequences", got=d_out.shape
-        )
+        expected = f"{emission.num_elements(-1)} sequences"
+        raise ShapeError("linear_chain_crf_grad, d_out", expected=expected, got=d_out.shape)
     _, d_emission, d_transitions = _costs(emission, label, transition, d_out.data, with_gradient=True)
     return emission.like(d_emission), transition.like(sum_over(d_transitions, 0))
 

@@ -33,9 +33,8 @@ def _join(*x):
             expected = f"{len(first[-1]) - 1} sequences, as the first input"
             raise LoDError(f"sequence_concat, x_{number}", expected=expected, got=len(levels[-1]) - 1)
         if any(not np.array_equal(*pair) for pair in zip(levels[:-1], first[:-1], strict=True)):
-            raise LoDError(
-                f"sequence_concat, x_{number}", expected="the upper levels of the first input", got="other upper levels"
-            )
+            expected = "the upper levels of the first input"
+            raise LoDError(f"sequence_concat, x_{number}", expected=expected, got="other upper levels")
     offsets, places, lengths = _joined(x)
     inputs = [flat(one.data) for one in x]
     out = empty((int(offsets[-1]), inputs[0].shape[1]), inputs[0])
