@@ -27,7 +27,8 @@ def row(op):
     """Return the line of an operator."""
     outputs = [f"({place})" if place in op.intermediate else place for place in op.outputs]
     constants = ", ".join(f"`{name}`: {kind}" for name, kind in op.attrs.items())
-    cost = inspect.getdoc(op.cost or per_output_element).rstrip(".").splitlines()[0]
+    cost = inspect.getdoc(op.cost or per_output_element) or "0"  # of feeds and fetches
+    cost = cost.rstrip(".").splitlines()[0]
     inputs = ", ".join(f"`{place}`" for place in op.inputs)
     cells = f"`{op.type}`", inputs, ", ".join(f"`{o}`" for o in outputs), constants, cost, op.doc.splitlines()[0]
     return f"| {' | '.join(cells)} |\n"

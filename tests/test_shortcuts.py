@@ -7,7 +7,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.cells import CELLS
-from varlen_rnn.ops.sequence.slice import _placed
+from varlen_rnn.ops.sequence.join import _placed
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import apply

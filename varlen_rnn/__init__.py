@@ -19,25 +19,23 @@ from varlen_rnn.interop import from_arrow, from_awkward, to_arrow, to_awkward
 from varlen_rnn.ops.sequence.along import sequence_cumsum, sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
-from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.conv import row_conv, sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
-from varlen_rnn.ops.sequence.ctc_decoders import ctc_beam_search_decoder, ctc_greedy_decoder
-from varlen_rnn.ops.sequence.edit_distance import edit_distance
+from varlen_rnn.ops.sequence.ctc import ctc_beam_search_decoder, ctc_greedy_decoder
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
-from varlen_rnn.ops.sequence.ids import sequence_enumerate, sequence_erase
+from varlen_rnn.ops.sequence.ids import edit_distance, sequence_enumerate, sequence_erase
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
-from varlen_rnn.ops.sequence.init_memories import init_memories
-from varlen_rnn.ops.sequence.join import sequence_concat
-from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_unpad
-from varlen_rnn.ops.sequence.pool import sequence_first_step, sequence_last_step, sequence_pool
-from varlen_rnn.ops.sequence.rank_table import sort_by_seq_len
-from varlen_rnn.ops.sequence.reorder import reorder_by_rank
-from varlen_rnn.ops.sequence.scatter import sequence_scatter
-from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
-from varlen_rnn.ops.sequence.slice import sequence_slice
+from varlen_rnn.ops.sequence.join import sequence_concat, sequence_slice
+from varlen_rnn.ops.sequence.pad import sequence_mask, sequence_pad, sequence_scatter, sequence_unpad
+from varlen_rnn.ops.sequence.pool import (
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pool,
+    sequence_topk_avg_pooling,
+)
+from varlen_rnn.ops.sequence.ranks import reorder_by_rank, sort_by_seq_len
+from varlen_rnn.ops.sequence.steps import concat_outputs, init_memories, segment_inputs
 from varlen_rnn.ops.sequence.structure import lod_append, lod_reset, sequence_reshape
-from varlen_rnn.ops.sequence.topk_pooling import sequence_topk_avg_pooling
 from varlen_rnn.program.checker import check_operator
 from varlen_rnn.program.desc import BlockDesc, LoDTensorDesc, OpDesc, ProgramDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.program.executor import Executor

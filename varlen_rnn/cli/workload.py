@@ -10,12 +10,10 @@ from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
-from varlen_rnn.ops.sequence.concat_outputs import concat_outputs
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
-from varlen_rnn.ops.sequence.init_memories import init_memories
+from varlen_rnn.ops.sequence.join import sequence_slice
 from varlen_rnn.ops.sequence.pool import sequence_pool
-from varlen_rnn.ops.sequence.segment_inputs import segment_inputs
-from varlen_rnn.ops.sequence.slice import sequence_slice
+from varlen_rnn.ops.sequence.steps import concat_outputs, init_memories, segment_inputs
 from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len

@@ -15,7 +15,7 @@ from varlen_rnn.errors import NO_DEVICE, check_choice, check_flag, check_int, hi
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, Parameter, check_dtype
 from varlen_rnn.ops.recurrent.inputs import Form, weight_shapes
-from varlen_rnn.ops.sequence.single_rows import single_rows
+from varlen_rnn.ops.sequence.steps import single_rows
 from varlen_rnn.tape.modes import grad_enabled
 from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required

@@ -1,26 +1,29 @@
-"""Pad sequences, remove padding, and compute masks, for code that uses padded batches instead of LoDs."""
+"""Padded batches for code that uses them instead of LoDs: pad, remove padding, masks, and updates at positions."""
 
 import math
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError
-from varlen_rnn.ops.cost import nothing
-from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.copies import copied
+from varlen_rnn.kernels.rows import scatter_add_rows
+from varlen_rnn.ops.cost import nothing, size
+from varlen_rnn.ops.examples import LOD, TROUBLES, rows
+from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, beside, host_numbers
-from varlen_rnn.tape.checks import check_integer, check_lod_level, check_rank, check_shape, shared_lod
+from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
-from varlen_rnn.tape.spec import TensorSpec
+from varlen_rnn.tape.spec import TensorSpec, sizes_fit
 
 MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
 _INT64 = np.dtype(np.int64)
 _MOST_STEPS = 2**24  # of a padded batch; without a limit, a program of a few bytes could request any amount of memory
 
 
-def _places(lengths, steps):
+def _places_of_pad(lengths, steps):
     """Return the first place of each sequence in a padded batch, which has `steps` places for each sequence."""
     return np.arange(len(lengths)) * steps
 
@@ -77,7 +80,7 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     *above, offsets = levels_of(x.structure)
     lengths = np.diff(offsets)
     steps = _steps("sequence_pad", lengths, maxlen)
-    out = runs_placed(x.data, _places(lengths, steps), lengths, len(lengths) * steps, pad_value)
+    out = runs_placed(x.data, _places_of_pad(lengths, steps), lengths, len(lengths) * steps, pad_value)
     lod = LoD(above).at_positions_of(x.structure)
     out = out.reshape(len(lengths), steps, *x.shape[1:])
     return LoDTensor.wrap(out, lod), LoDTensor.wrap(beside(lengths, x.data), lod)
@@ -117,7 +120,7 @@ def _pad_grad(x, d_out, pad_value, maxlen):
     lengths = np.diff(offsets)
     steps = _steps("sequence_pad_grad", lengths, maxlen)
     check_shape("sequence_pad_grad", "d_out", d_out, (len(lengths), steps, *x.shape[1:]))
-    return x.like(runs_taken(_flat_places(d_out.data), _places(lengths, steps), lengths).reshape(x.shape))
+    return x.like(runs_taken(_flat_places(d_out.data), _places_of_pad(lengths, steps), lengths).reshape(x.shape))
 
 
 @sequence_pad.examples
@@ -161,7 +164,7 @@ def sequence_unpad(x, length):
     """
     offsets = _offsets("sequence_unpad", x, length)
     lengths = np.diff(offsets)
-    out = runs_taken(_flat_places(x.data), _places(lengths, x.shape[1]), lengths)
+    out = runs_taken(_flat_places(x.data), _places_of_pad(lengths, x.shape[1]), lengths)
     above = shared_lod("sequence_unpad", x, length, names=("x", "length"))
     lod = LoD([*levels_of(above), offsets]).at_positions_of(above)
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[2:]), lod)
@@ -196,7 +199,7 @@ def _unpad_grad(x, length, d_out):
     offsets = _offsets("sequence_unpad_grad", x, length)
     check_shape("sequence_unpad_grad", "d_out", d_out, (int(offsets[-1]), *x.shape[2:]))
     lengths, steps = np.diff(offsets), x.shape[1]
-    out = runs_placed(d_out.data, _places(lengths, steps), lengths, len(lengths) * steps)
+    out = runs_placed(d_out.data, _places_of_pad(lengths, steps), lengths, len(lengths) * steps)
     return x.like(out.reshape(x.shape))
 
 
@@ -260,3 +263,92 @@ def _examples_of_mask(rng):
     yield [np.array([2, 0, 3])], {"maxlen": None, "dtype": "int64"}
     yield [np.array([[2], [0]], np.int32)], {"maxlen": 1, "dtype": "float64"}
     yield [np.array([], np.int64)], {"maxlen": None, "dtype": "bool"}
+
+
+def _places_of_scatter(op, x, index, updates):
+    """Return the flat position in `x`, counted over all rows, at which each update is added."""
+    shared_lod(op, index, updates, names=("index", "updates"))
+    offsets = levels_of(index.structure)[-1]
+    if len(x.data) != len(offsets) - 1:
+        raise LoDError(f"{op}, x", expected=f"{len(offsets) - 1} rows, as index has sequences", got=len(x.data))
+    if len(updates.data) != offsets[-1]:
+        raise ShapeError(f"{op}, updates", expected=f"{offsets[-1]} rows, as index", got=f"shape {updates.shape}")
+    positions = indices(f"{op}, index", index, x.shape[1], "position")
+    return positions + np.repeat(np.arange(len(x.data)) * x.shape[1], np.diff(offsets))
+
+
+def _added(inputs, outputs):
+    """1 operation per element of the updates."""
+    return size(inputs[2])
+
+
+@operator(cost=_added, rows="batch")
+def sequence_scatter(x, index, updates):
+    """Return `x` with the updates of sequence i added to row i, at the positions in sequence i of `index`.
+
+    Parameters
+    ----------
+    x : Variable or array, shape `(sequences, positions, ...)`
+    index : Variable or LoDTensor of integers, shape `(rows,)` or `(rows, 1)`
+        With at least one level; the sequences are taken from the last level.  Positions may repeat: all updates are
+        added.
+    updates : Variable or LoDTensor, shape `(rows, ...)`, the data type of `x`
+        With the LoD of `index`, or without a LoD.  Updates of single numbers may have the shape `(rows, 1)`.
+
+    Returns
+    -------
+    Variable of the shape of `x`
+
+    Raises
+    ------
+    OutOfRangeError
+        If `x` does not have a position.
+
+    Examples
+    --------
+    >>> index = LoDTensor(np.array([2, 2, 0]), [[0, 2, 3]])
+    >>> np.asarray(sequence_scatter(np.zeros((2, 3)), index, np.array([1.0, 2.0, 4.0])))
+    array([[0., 0., 3.],
+           [4., 0., 0.]])
+
+    Source: the operator `sequence_scatter` of PaddlePaddle Fluid, which takes one level and does not check positions.
+    """
+    places = _places_of_scatter("sequence_scatter", x, index, updates)
+    out = copied(x.data)
+    added = as_operand(updates.data).reshape(len(places), math.prod(x.shape[2:]))
+    scatter_add_rows(added, places, _flat_places(out))
+    return x.like(out)
+
+
+@sequence_scatter.infer
+def _infer(x, index, updates):
+    check_float("sequence_scatter", x=x, updates=updates)
+    check_integer("sequence_scatter", index=index)
+    check_lod_level("sequence_scatter", "index", index)
+    if len(x.shape) < 2:
+        raise ShapeError("sequence_scatter, x", expected="(sequences, positions, ...)", got=f"shape {x.shape}")
+    if index.shape[1:] not in ((), (1,)):
+        raise ShapeError("sequence_scatter, index", expected="one position per row", got=f"shape {index.shape}")
+    element = x.shape[2:]
+    if not updates.shape or not any(sizes_fit(updates.shape[1:], one) for one in (element, element or (1,))):
+        expected = f"rows of {element}, as positions of x"
+        raise ShapeError("sequence_scatter, updates", expected=expected, got=f"shape {updates.shape}")
+    return x
+
+
+@sequence_scatter.backward("x", "updates")
+def _backward(x, index, updates, d_out):
+    places = _places_of_scatter("sequence_scatter_grad", x, index, updates)
+    d_updates = rows_at(_flat_places(d_out.data), places)
+    return x.like(d_out.data), updates.like(d_updates.reshape(updates.shape))
+
+
+@sequence_scatter.examples
+def _examples(rng):
+    index = LoDTensor(np.array([1, 1, 0, 2, 2, 1], np.int32), LOD)
+    yield [rng.standard_normal((4, 3)), index, rows(rng)], {}
+    yield [rng.standard_normal((4, 3, 2)), index, rng.standard_normal((6, 2))], {}
+    yield [rng.standard_normal((4, 3)), index.like(index.data[:, None]), rows(rng, 1)], {}
+    for lod in TROUBLES:
+        index = LoDTensor(rng.integers(0, 3, lod.num_rows), lod)
+        yield [rng.standard_normal((len(lod.levels[-1]) - 1, 3)), index, rows(rng, lod=lod)], {}

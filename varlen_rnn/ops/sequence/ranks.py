@@ -1,4 +1,8 @@
-"""Bring sequences, or rows, into the order of a plan."""
+"""The plan of a batch as an operator, so that each run of a program makes its own, and sequences in its order."""
+
+from __future__ import annotations
+
+from typing import Any, overload
 
 import numpy as np
 
@@ -7,11 +11,52 @@ from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
-from varlen_rnn.rows.lod import NO_LOD, LoDTensor, take_sequences
-from varlen_rnn.rows.plan import sort_by_seq_len
-from varlen_rnn.tape.checks import check_kind
+from varlen_rnn.rows import plan
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, take_sequences
+from varlen_rnn.rows.plan import SortedSeqs
+from varlen_rnn.tape.checks import check_kind, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_RANK_TABLE
+from varlen_rnn.tape.modes import recorder
+from varlen_rnn.tape.spec import PLAN
+from varlen_rnn.tape.variable import Variable
+from varlen_rnn.typing import Offsets
+
+
+@operator(cost=nothing)
+def lod_rank_table(x, level: int):
+    """Return the plan of a level: its sequences sorted by length, longest first."""
+    return plan.sort_by_seq_len(x, level)
+
+
+lod_rank_table.examples(lambda rng: [([rows(rng, 3)], {"level": -1})])
+
+
+@lod_rank_table.infer
+def _infer_rank_table(x, level):
+    check_lod_level("lod_rank_table", "x", x)
+    if not -x.lod_level <= level < x.lod_level:
+        raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
+    return PLAN
+
+
+@overload
+def sort_by_seq_len(x: Variable, level: int = -1) -> SortedSeqs | Any: ...
+@overload
+def sort_by_seq_len(x: LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs: ...
+def sort_by_seq_len(x: Variable | LoDTensor | LoD | Offsets, level: int = -1) -> SortedSeqs | Variable:
+    """Return the plan of a batch, longest sequence first; see `varlen_rnn.rows.plan.sort_by_seq_len`.
+
+    For a variable of a program, return a variable that is the plan of each run.
+
+    Examples
+    --------
+    >>> sort_by_seq_len(LoDTensor([1.0, 2.0, 3.0, 4.0, 5.0], [[0, 2, 2, 5]]))
+    SortedSeqs(3 sequences, 3 steps, 5 rows)
+    """
+    if isinstance(x, Variable) and recorder() is not None:
+        return lod_rank_table(x, level)
+    return plan.sort_by_seq_len(x, level)
 
 
 def _take(x, indices):
@@ -51,7 +96,7 @@ def _ranks(x, plan):
 
 
 @reorder_by_rank.infer
-def _infer(x, rank_table):
+def _infer_reorder(x, rank_table):
     check_moved("reorder_by_rank", "x", x)
     if not x.shape:
         raise ShapeError("reorder_by_rank, x", expected="rows", got="a single number")
