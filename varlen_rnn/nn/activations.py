@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 from varlen_rnn.errors import IN_PLACE, check_choice, check_number, hinting, over_last_axis
 from varlen_rnn.nn import functional
@@ -12,15 +13,26 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 
-class _WithoutOptions(Module):
-    """An activation that has no constants."""
+class _Activation(Module):
+    """A function of `functional` with the constants that a subclass names."""
+
+    _function: ClassVar[Callable[..., Variable]]
+    _constants: ClassVar[tuple[str, ...]] = ()
 
     @hinting(inplace=IN_PLACE)
     def __init__(self) -> None:
         pass
 
+    def forward(self, x: Rows) -> Variable:
+        """Return rows with the shape and LoD of `x`."""
+        return type(self)._function(x, *[getattr(self, name) for name in self._constants])
 
-class Tanh(_WithoutOptions):
+    def extra_repr(self) -> str:
+        """Return the constants as text for `repr`."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._constants)
+
+
+class Tanh(_Activation):
     """The hyperbolic tangent of every element.
 
     Examples
@@ -31,12 +43,10 @@ class Tanh(_WithoutOptions):
     Source: `torch.nn.Tanh`.
     """
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.tanh(x)
+    _function = staticmethod(functional.tanh)
 
 
-class Sigmoid(_WithoutOptions):
+class Sigmoid(_Activation):
     """`1 / (1 + exp(-x))` of every element.
 
     Examples
@@ -47,12 +57,10 @@ class Sigmoid(_WithoutOptions):
     Source: `torch.nn.Sigmoid`.
     """
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.sigmoid(x)
+    _function = staticmethod(functional.sigmoid)
 
 
-class ReLU(_WithoutOptions):
+class ReLU(_Activation):
     """Every element if it is positive, otherwise 0.
 
     Examples
@@ -63,12 +71,10 @@ class ReLU(_WithoutOptions):
     Source: `torch.nn.ReLU`.
     """
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.relu(x)
+    _function = staticmethod(functional.relu)
 
 
-class LeakyReLU(Module):
+class LeakyReLU(_Activation):
     """Every element if it is positive, otherwise `negative_slope` times the element.
 
     Parameters
@@ -83,20 +89,15 @@ class LeakyReLU(Module):
     Source: `torch.nn.LeakyReLU`.
     """
 
+    _function = staticmethod(functional.leaky_relu)
+    _constants = ("negative_slope",)
+
     @hinting(inplace=IN_PLACE)
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = check_number(negative_slope, "LeakyReLU, negative_slope", "finite", math.isfinite)
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.leaky_relu(x, self.negative_slope)
 
-    def extra_repr(self) -> str:
-        """Return the slope as text for `repr`."""
-        return f"negative_slope={self.negative_slope}"
-
-
-class ELU(Module):
+class ELU(_Activation):
     """Every element if it is positive, otherwise `alpha (e**x - 1)`.
 
     Parameters
@@ -111,20 +112,15 @@ class ELU(Module):
     Source: `torch.nn.ELU`.
     """
 
+    _function = staticmethod(functional.elu)
+    _constants = ("alpha",)
+
     @hinting(inplace=IN_PLACE)
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_number(alpha, "ELU, alpha", "finite", math.isfinite)
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.elu(x, self.alpha)
 
-    def extra_repr(self) -> str:
-        """Return alpha as text for `repr`."""
-        return f"alpha={self.alpha}"
-
-
-class GELU(Module):
+class GELU(_Activation):
     """Every element times the probability that a standard normal number is less than it; see `functional.gelu`.
 
     Parameters
@@ -140,19 +136,14 @@ class GELU(Module):
     Source: `torch.nn.GELU`.
     """
 
+    _function = staticmethod(functional.gelu)
+    _constants = ("approximate",)
+
     def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
         self.approximate = check_choice(approximate, "GELU, approximate", "none", "tanh")
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.gelu(x, self.approximate)
 
-    def extra_repr(self) -> str:
-        """Return the formula as text for `repr`."""
-        return f"approximate={self.approximate!r}"
-
-
-class SiLU(_WithoutOptions):
+class SiLU(_Activation):
     """Every element times its sigmoid; this function is also called swish.
 
     Examples
@@ -163,12 +154,10 @@ class SiLU(_WithoutOptions):
     Source: `torch.nn.SiLU`.
     """
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.silu(x)
+    _function = staticmethod(functional.silu)
 
 
-class Softplus(Module):
+class Softplus(_Activation):
     """`log(1 + exp(beta x)) / beta` of every element, or the element where `beta x` exceeds `threshold`.
 
     Parameters
@@ -185,21 +174,16 @@ class Softplus(Module):
     Source: `torch.nn.Softplus`.
     """
 
+    _function = staticmethod(functional.softplus)
+    _constants = ("beta", "threshold")
+
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         self.beta = check_number(beta, "Softplus, beta", "more than 0", lambda beta: 0 < beta < math.inf)
         holds = lambda threshold: not math.isnan(threshold)
         self.threshold = check_number(threshold, "Softplus, threshold", "a number", holds)
 
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.softplus(x, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        """Return the constants as text for `repr`."""
-        return f"beta={self.beta}, threshold={self.threshold}"
-
-
-class Softmax(Module):
+class Softmax(_Activation):
     """The softmax over the last axis: positive numbers whose sum is 1.
 
     `sequence_softmax` is over the steps of each sequence.
@@ -212,10 +196,8 @@ class Softmax(Module):
     Source: `torch.nn.Softmax`, with `dim=-1`.
     """
 
+    _function = staticmethod(functional.softmax)
+
     @over_last_axis
     def __init__(self) -> None:
         pass
-
-    def forward(self, x: Rows) -> Variable:
-        """Return rows with the shape and LoD of `x`."""
-        return functional.softmax(x)
