@@ -33,13 +33,17 @@ WRITTEN = {
     "elu": "the derived gradient alpha (y + 1) loses the digits of y that are less than 1",
     "softplus": "the derived gradient of a large negative number divides two numbers that are 0",
 }
-OTHERS = {"pow": "its exponent is no part of a trace", "gelu": "a trace has no normal distribution", "focal": "a power"}
+OTHERS = {
+    "pow": "a trace has no powers of any exponent",
+    "gelu": "a trace has no normal distribution",
+    "focal": "a trace has no powers",
+}
 
 
 def declared():
     """Return the operators that are declared by an equation of one operand, by name."""
     found = [made for module in (elementwise, activations) for made in vars(module).values()]
-    return {made.op.type: made for made in found if hasattr(made, "compute")}
+    return {made.op.type: made for made in found if hasattr(made, "compute") and hasattr(made, "gradient")}
 
 
 def edges(dtype):

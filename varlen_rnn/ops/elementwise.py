@@ -189,15 +189,14 @@ def unary(
     """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        equation = of or function
         compute = of or forward(function, host=host)
-        names, _ = operands_of(equation)
+        names, _ = operands_of(function)
 
         @functools.wraps(function)
         def of_values(x, **constants):
             return x.like(compute(x.data, *[constants[name] for name in names[1:]]))
 
-        made: Any = operator(**{"scalar": equation, "rows": "each"} | options)(of_values)
+        made: Any = operator(**{"scalar": of or function, "rows": "each"} | options)(of_values)
 
         @made.infer
         def infer(x, **constants):
@@ -207,7 +206,7 @@ def unary(
         made.examples(_example_of_one)
         made.compute = compute
         if derive:
-            _backward(made, derived(equation, f"{made.op.type}_grad"), equation)
+            _backward(made, derived(of or function, f"{made.op.type}_grad"), function)
         return made
 
     return declare
@@ -279,16 +278,9 @@ def _absolute_grad(x, y, d_y):
     return arithmetic.where(x > 0, d_y, arithmetic.where(x < 0, -d_y, d_y * x))
 
 
-@operator(name="pow", rows="each", scalar=lambda x, exponent: x**exponent)
+@unary(arithmetic.power, derive=False, name="pow", scalar=lambda x, exponent: x**exponent)
 def power(x, exponent: float):
     """Return every element to the power `exponent`; infinities and NaN arise as in NumPy, without a warning."""
-    return x.like(arithmetic.power(x.data, exponent))
-
-
-@power.infer
-def _infer_power(x, exponent):
-    check_float("pow", x=x)
-    return x
 
 
 @power.backward("x", aliases={"d_y": "d_out"})

@@ -23,7 +23,6 @@ phase 1 and passes it on as a value; the gradient of phase 1 carries two values 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -355,7 +354,7 @@ class _Derivation:
             later = [k for group in [*roots[number + 1 :], *self.norms[number + 1 :]] for k in group]
             normed = [self.trace.node("norm", k).number for k in self.norms[number]]
             known = {*given, *passed, *normed}
-            cross = [*self.norms[number], *self._frontier(later, known, functools.partial(self._is_known, number))]
+            cross = [*self.norms[number], *self._frontier(later, known, lambda k, last=number: self.levels[k] <= last)]
             lines, texts = write(self.trace, here, [*roots[number], *cross], "prev[0]")
             first, states, slots = self._split_forward(number, [texts[k] for k in roots[number]])
             results = first, as_tuple(states), as_tuple(slots), as_tuple(texts[k] for k in cross)
@@ -391,10 +390,6 @@ class _Derivation:
         first, end = self._kept_columns(number)
         cut = len(texts) - (end - first)
         return texts[0], texts[1:cut], texts[cut:]
-
-    def _is_known(self, number: int, k: int) -> bool:
-        """Return whether node `k` can be computed right after the product of phase `number`."""
-        return self.levels[k] <= number
 
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
         """Return the nodes that a phase must hand to other phases so that they can compute `roots`.
