@@ -74,17 +74,8 @@ def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
 def read_arrays(source: StrPath | bytes, mmap: bool = False) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """Return the metadata and the arrays of a file; an array that is mapped is read-only, and not in memory yet.
 
-    `source` is the file, or its content, which is copied.
-
-    Raise a ValueError, TypeError or RecursionError if it is not a whole safetensors file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/file"
-    >>> with open(path, "wb") as file: file.writelines(pieces({"w": np.ones(2)}, {"by": "me"}))
-    >>> read_arrays(path, mmap=True)
-    ({'by': 'me'}, {'w': array([1., 1.])})
+    `source` is the file, or its content, which is copied.  Raise a ValueError, TypeError or RecursionError if it is not
+    a whole safetensors file.
     """
     # The file is opened once: another process may replace it meanwhile, and this one still reads the old file.
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:

@@ -174,10 +174,7 @@ def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
 
 
 def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:
-    """Return the entries of a state dict as arrays, by name.
-
-    Raise a CheckpointError that begins with `what` if `state` is not a dict of str to array.
-    """
+    """Return the entries of a state dict by name, or raise a CheckpointError that begins with `what`."""
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(what, expected="a dict of str to array", got=shown(state))
     arrays = {}

@@ -75,13 +75,7 @@ def warn(what: object, *, expected: object, got: object, hint: str | None = None
 
 
 def shown(value: object) -> str:
-    """Return the first 80 characters of `repr(value)` for a message; this never raises.
-
-    Examples
-    --------
-    >>> shown([1, "a"]), len(shown("a" * 1000))
-    ("[1, 'a']", 80)
-    """
+    """Return the first 80 characters of `repr(value)` for a message; this never raises."""
     try:
         return repr(value)[:80]
     except Exception:  # nested too deeply for `repr`, or an integer with too many digits
@@ -96,13 +90,7 @@ def listed(names: Iterable[object], most: int = 10) -> str:
 
 
 def alike(name: object, names: Iterable[object]) -> str | None:
-    """Return a hint with the name that is most like a name that is not there, or None if no name is like it.
-
-    Examples
-    --------
-    >>> alike("lable", ["id", "label"])
-    "is it 'label'?"
-    """
+    """Return a hint with the name that is most like a name that is not there, or None if no name is like it."""
     texts = [text for text in names if isinstance(text, str)]
     found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
     return f"is it {shown(found[0])}?" if found else None
@@ -272,10 +260,7 @@ def check_choice(value: Any, name: str, *choices: str) -> str:
 
 
 def check_list(value: Any, name: str, expected: str = "a list") -> list[Any]:
-    """Return the entries of an iterable as a list, or raise an error with `name`.
-
-    Strings, mappings, sets and Variables are errors, although they are iterable.
-    """
+    """Return the entries of an iterable as a list, or raise; strings, mappings, sets and Variables are errors."""
     try:
         # Iterating over a Variable would silently split it into one new Variable per row.
         other = isinstance(value, (str, bytes, Mapping, set, frozenset)) or hasattr(value, "requires_grad")

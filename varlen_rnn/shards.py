@@ -31,13 +31,7 @@ def is_shard(name: str) -> bool:
 
 
 def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
-    """Return the names in a state of an array and of its shards.
-
-    Examples
-    --------
-    >>> names_of({"w[0::2]": np.ones(1), "w[1::2]": np.ones(1), "w2": np.ones(1)}, "w")
-    ['w[0::2]', 'w[1::2]']
-    """
+    """Return the names in a state of an array and of its shards."""
     found = [name] if name in arrays else []
     return found + [other for other in arrays if (match := _NAME.fullmatch(other)) and match[1] == name]
 
@@ -45,16 +39,8 @@ def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
 def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
     """Return where a state has the rows of an array, from the whole array or from shards; None if it lacks some.
 
-    Raise if an array has another shape or data type; the error has `prefix` before the name.
-
-    Parameters
-    ----------
-    arrays : dict of str to array
-    name, prefix : str
-    shard : object with `rank`, `size` and `height`, or None
-        Which rows of the whole array are asked for; None asks for the array.
-    like : object with `shape` and `dtype`
-        The rows that are asked for.
+    Raise if an array has another shape or data type; the error has `prefix` before the name.  `shard` says which rows
+    of the whole array are asked for, None all of them, and `like` has their shape and data type.
 
     Examples
     --------

@@ -20,23 +20,9 @@ def write_file(path, payload, durable=True):
     If several processes write at once, the last move wins.  The new file gets the mode of an existing file; if `path`
     is a link, its target is replaced.  Temporary files that killed writers of the same path have left are removed.
 
-    Parameters
-    ----------
-    path : path
-        If it is not a regular file but, for example, a pipe, the payload is written directly to it.  An OSError names
-        the path, not the temporary file.
-    payload : bytes, or iterator of buffers
-        Buffers are written one after another, and may be used again for the next.
-    durable : bool
-        Whether to wait until the disk has stored the file and its name.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "file")
-    >>> write_file(path, b"whole")
-    >>> os.path.getsize(path), os.listdir(os.path.dirname(path))
-    (5, ['file'])
+    If `path` is no regular file but, for example, a pipe, the payload is written directly to it.  The payload is bytes,
+    or buffers, each of which may be used again for the next.  `durable` waits until the disk has stored the file and
+    its name.  An OSError names the path, not the temporary file.
     """
     try:
         target = os.path.realpath(os.fsdecode(path))

@@ -39,38 +39,32 @@ class Code(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The arrays of a call: as in `Forward`, with `dots` (heads, queries), the dot products of outputs and gradients.
-
-    `d_weight` has a row for each task.
-    """
+    """The arrays of a call, as in `Forward`."""
 
     q: Any
     k: Any
     v: Any
     d_out: Any
     sums: Any
-    dots: Any
+    dots: Any  # (heads, queries), the dot products of outputs and gradients
     d_q: Any
     d_k: Any
     d_v: Any
     weight: Any
-    d_weight: Any
+    d_weight: Any  # a row for each task
     scale: Any
     left: int
     right: int
 
 
 class _Memory(NamedTuple):
-    """Memory of one thread: packed operands, attention weights and gradients of scores (each also transposed), sums.
-
-    For additive scores, `packed_queries` is scratch for `additive.score_grad`.
-    """
+    """Memory of one thread: packed operands, attention weights and gradients of scores (each also transposed), sums."""
 
     keys: Any
     values: Any
     key_rows: Any
     d_out_rows: Any
-    packed_queries: Any
+    packed_queries: Any  # scratch of `additive.score_grad`
     weights: Any
     d_scores: Any
     weights_of_keys: Any

@@ -42,32 +42,18 @@ class Call(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A work item: one head of some rows of queries, which attend to the keys of their sequence.
-
-    Attributes
-    ----------
-    head : int
-    first, end : int
-        The range of the rows of queries.
-    origin : int
-        The row of queries at which their sequence begins.
-    first_key, end_key : int
-        The range of the rows of keys.
-    """
+    """A work item: one head of some rows of queries, which attend to the keys of their sequence."""
 
     head: int
-    first: int
+    first: int  # in rows of queries
     end: int
-    origin: int
-    first_key: int
+    origin: int  # the row of queries at which their sequence begins
+    first_key: int  # in rows of keys
     end_key: int
 
 
 class Operands(NamedTuple):
-    """The operands of a head: addresses of the first query, key and value, and strides from row to row in elements.
-
-    A row has `depth` elements, and a row of values `depth_v`.
-    """
+    """The addresses of a head's first query, key and value, and strides from row to row in elements."""
 
     q: Any
     k: Any
@@ -75,8 +61,8 @@ class Operands(NamedTuple):
     q_stride: int
     k_stride: int
     v_stride: int
-    depth: int
-    depth_v: int
+    depth: int  # elements of a query or key
+    depth_v: int  # elements of a value
 
 
 class Block(NamedTuple):

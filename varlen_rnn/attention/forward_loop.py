@@ -44,7 +44,6 @@ class Forward(NamedTuple):
     """The arrays of a call: operands and outputs (rows, heads * depth), and `sums` (2 * heads, queries).
 
     Row `head` of `sums` has the largest score of each query, and row `heads + head` 1 over the sum of its weights.
-    `weight` is the weight of features in additive scores; it is empty for dot products.
     """
 
     q: Any
@@ -52,24 +51,21 @@ class Forward(NamedTuple):
     v: Any
     out: Any
     sums: Any
-    weight: Any
+    weight: Any  # of features in additive scores; empty for dot products
     scale: Any
     left: int
     right: int
 
 
 class _Memory(NamedTuple):
-    """Memory of one thread: packed keys and values, scores, weighted sums of values, sums of weights, largest scores.
-
-    The fields that end with `_rows` are lists of offsets from row to row.
-    """
+    """Memory of one thread; the fields that end with `_rows` are lists of offsets from row to row."""
 
     keys: Any
     values: Any
     scores: Any
-    sums: Any
-    totals: Any
-    maxima: Any
+    sums: Any  # weighted sums of values
+    totals: Any  # sums of weights
+    maxima: Any  # largest scores
     q_rows: Any
     score_rows: Any
     sum_rows: Any

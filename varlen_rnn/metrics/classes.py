@@ -49,10 +49,7 @@ def accuracy_counts(
 
 
 def _are_among_largest(scores, classes, k):
-    """Return whether each row's class has one of the `k` largest scores of the row.
-
-    Of two equal scores, the score of the earlier class ranks first.  NaN ranks before all numbers.
-    """
+    """Return whether each row's class has one of its `k` largest scores; an earlier class wins ties, NaN wins all."""
     if k == 1:
         return equal(argmax_over(scores, 1), beside(classes, scores))
     if on_device(scores):

@@ -131,13 +131,7 @@ class Metric:
 
 
 class TargetMetric(Metric):
-    """The base of metrics that compare predictions with targets.
-
-    Attributes
-    ----------
-    op : str
-        The name of the operator that computes the counts of a batch.
-    """
+    """The base of metrics that compare predictions with targets; `op` names the operator that counts a batch."""
 
     op: str
 

@@ -120,10 +120,7 @@ class MeanSquaredError(MeanAbsoluteError):
 
 @operator(cost=per_input_element)
 def variance_counts(predictions, targets, sample_weight=None):
-    """Return, for each column, the total weight, the targets' mean, and the sums of squared deviations and errors.
-
-    The deviations are of the targets from their mean; the errors are predictions minus targets.  Rows are weighted.
-    """
+    """Return per column the total weight, the targets' mean, and weighted sums of squared deviations and errors."""
     weights = weights_of("variance_counts", predictions, targets, sample_weight)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
     if on_device(x):

@@ -24,11 +24,7 @@ SAID: dict[str, Callable[..., Any]] = {}
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
-    """Return a decorator that registers a converter for these operators.
-
-    The converter is called as `function(graph, op, *inputs, **constants)` and returns the Value of the output, or a
-    list.
-    """
+    """Return a decorator for a converter `function(graph, op, *inputs, **constants)`, which returns Values."""
 
     def take(function: Callable) -> Callable:
         SAID.update(dict.fromkeys(names, function))

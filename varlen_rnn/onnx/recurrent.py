@@ -26,13 +26,7 @@ ACTIVATIONS = {
 
 
 def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the ONNX name of a cell and its options, or None if ONNX cannot express the cell.
-
-    Examples
-    --------
-    >>> options_of("lstm(peepholes=True)"), options_of("indrnn")
-    (('LSTM', {'peepholes': True}), None)
-    """
+    """Return the ONNX name of a cell and its options, or None if ONNX cannot express the cell."""
     for kind, family in _FAMILIES.items():
         options = family.options_in(cell)
         if options is not None and all(family.options[name].in_onnx for name in options):

@@ -16,14 +16,12 @@ STEPS, SEQUENCES = "steps", "sequences"
 class Rows(NamedTuple):
     """Rows of sequences in place of a padded ONNX value.
 
-    `axes` has the meaning of each axis of the ONNX value: STEPS, SEQUENCES, or the index of an axis of a row.
-    `declared` has the numbers of steps and sequences that the model declares for its input, or -1; reshapes of a model
-    that was exported for one shape of batches contain these numbers.
+    Reshapes of a model that was exported for one shape of batches contain the numbers in `declared`.
     """
 
     variable: Variable
-    axes: tuple[Any, ...]
-    declared: Mapping[str, int]
+    axes: tuple[Any, ...]  # for each axis of the ONNX value: STEPS, SEQUENCES, or an axis of a row
+    declared: Mapping[str, int]  # steps and sequences of the model's input, or -1
 
     def place(self, axis: int) -> int:
         """Return the variable's axis for an axis of the ONNX value; raise if that runs over steps or sequences."""

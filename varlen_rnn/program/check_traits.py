@@ -18,16 +18,9 @@ _MOST_CHOICES = 512  # the most choices of axes of rows, one axis or none per op
 
 
 class Application:
-    """An operator on values, whose traits are checked.
+    """An operator on values (None for a missing input), whose traits are checked.
 
-    Parameters
-    ----------
-    op : Op
-    values : list of values
-        None for a missing input.
-    attrs : dict
-    refuse : callable
-        `refuse(subject, expected, got)` raises the error of a broken promise.
+    `refuse(subject, expected, got)` raises the error of a broken promise.
     """
 
     def __init__(self, op, values, attrs, refuse):

@@ -39,10 +39,8 @@ KINDS: dict[type, str] = {**_SCALARS, Type: "VarType.Type"}  # in the .proto
 def field(
     number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None, required: bool | None = None
 ) -> Any:
-    """Declare a field with its number, and with its kind in the .proto if its type does not determine it.
-
-    A file leaves out a default, unless the field is `required`.  A field without a default is required.
-    """
+    """Declare a field with its number, and its kind in the .proto if its type does not determine it."""
+    # A file leaves out a default, unless the field is `required`.
     required = default is dataclasses.MISSING if required is None else required
     return dataclasses.field(default=default, metadata={"number": number, "kind": kind, "required": required})
 

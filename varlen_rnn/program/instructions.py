@@ -92,11 +92,10 @@ def nested_blocks(desc):
 
 
 class Nested:
-    """A nested block of a description.
+    """A nested block, which reads only its own variables; one that none of its operators computes is an argument.
 
-    It reads only its own variables.  A variable that none of its operators computes is an argument.  A block of
-    gradients also reads the variables of the block that it differentiates.  `tables` has the specs of each block's
-    variables by name; all nested blocks of the description share it.
+    A block of gradients also reads the variables of the block that it differentiates.  `tables` has the specs of each
+    block's variables by name; all nested blocks of the description share it.
     """
 
     def __init__(self, desc, index, tables=None):

@@ -16,13 +16,7 @@ def aligned(numbers, unit):
 
 
 def wrapped(items, indent, width, begin=""):
-    """Join items into lines that break only between items; lines after the first are indented.
-
-    Examples
-    --------
-    >>> wrapped(["first(", "second,", "third)"], indent="  ", width=14)
-    ['first( second,', '  third)']
-    """
+    """Join items into lines that break only between items; lines after the first are indented."""
     lines, line = [], begin + items[0]
     for item in items[1:]:
         if len(line) + 1 + len(item) > width:

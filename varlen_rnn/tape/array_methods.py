@@ -506,11 +506,7 @@ def no_variables(value: T) -> T:
 
 
 def operand(value: Rows, like: V) -> V | LoDTensor:
-    """Return a value as an operand for an operator whose other operand is the Variable `like`.
-
-    Numbers, also scalars of NumPy, and masks (arrays of bool) take the data type of `like`, as in PyTorch.  Other
-    values keep their data type, and operators refuse mixed data types.
-    """
+    """Return a value as an operand beside the Variable `like`; numbers and masks take its data type, as in PyTorch."""
     if isinstance(value, (ArrayMethods, LoDTensor)):
         return value
     if isinstance(value, UnknownSize):

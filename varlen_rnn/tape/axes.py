@@ -27,22 +27,11 @@ COUNTS = (1, 2147483629, 2147483647)
 
 
 class Known(NamedTuple):
-    """The shape of a value for any number of rows.
+    """The shape of a value for any number of rows."""
 
-    Attributes
-    ----------
-    specs : tuple of TensorSpec
-        One for each of `COUNTS`; None for a missing input.
-    axis : int or None
-        The axis that runs over rows; None if the sizes do not depend on the number of rows.
-    depth : int
-        The number of LoD levels between a step's rows and the entries of `axis`: 0 if these are the step's rows, 1 if
-        each row of the step is a sequence of entries.
-    """
-
-    specs: tuple[Any, ...]
-    axis: int | None = None
-    depth: int = 0
+    specs: tuple[Any, ...]  # a TensorSpec for each of `COUNTS`; None for a missing input
+    axis: int | None = None  # the axis that runs over rows; None if the sizes do not depend on their number
+    depth: int = 0  # LoD levels from a step's rows to the entries of `axis`; 0 if these are the rows
 
 
 def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
@@ -124,10 +113,7 @@ def _declared(
 
 
 def _may_have_sequences(known: Known, depth: int) -> bool:
-    """Return whether a trait of sequences is possible for an operand.
-
-    It must be a weight, which has no rows, the rows of sequences, or states of sequences, whose axis is not the first.
-    """
+    """Return whether a value may be a weight, the rows of sequences, or states of sequences on a later axis."""
     if known.axis is None:
         return True
     if known.axis == 0:
@@ -136,10 +122,7 @@ def _may_have_sequences(known: Known, depth: int) -> bool:
 
 
 def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
-    """Return the spec of an output that has its own sequences, or one entry per sequence.
-
-    `infer` leaves its number of rows or sequences open.
-    """
+    """Return an output with its own sequences, or an entry per sequence; `infer` leaves their number open."""
     first = specs[0]
     if first.kind is LOD_TENSOR and specs[1:] == specs[:-1] and -1 in first.shape:
         axis = first.shape.index(-1)

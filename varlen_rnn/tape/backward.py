@@ -111,10 +111,7 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
 
 
 def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
-    """Return a gradient as a Variable, after checking its shape and data type, which a Python number takes from `like`.
-
-    SelectedRows may stand for an array, and an array for SelectedRows.
-    """
+    """Return a gradient as a Variable, after checking that it is like `like`; a Python number takes its data type."""
     value = given.value if isinstance(given, Variable) else given
     if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):
         other = operand(value, like)

@@ -112,10 +112,7 @@ def broadcast_shape(op, x, y):
 
 
 def shared_lod(op, *tensors, names=None):
-    """Return the LoD that an elementwise result takes from its operands; two different ones are an error.
-
-    `names` are the names of the operands in messages; by default x[0], x[1], ...
-    """
+    """Return the LoD that an elementwise result takes from `tensors`; raise, with their `names`, if two differ."""
     shared = NO_LOD
     for tensor in tensors:
         lod = tensor.structure

@@ -237,10 +237,7 @@ def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
 
 
 class Operator(Generic[P, R]):
-    """The function that `operator` returns, as type checkers see it, and the decorators that are its attributes.
-
-    See `varlen_rnn.operator`.
-    """
+    """The function that `operator` returns, as type checkers see it, and the decorators that are its attributes."""
 
     __call__: Callable[P, R]
 
@@ -357,8 +354,7 @@ def _declared(op: Op, function: Callable) -> Operator:
 def _applying(op: Op, function: Callable) -> Any:
     """Return a function with the signature of `function` that applies the operator.
 
-    It is compiled from source text, as dataclasses compile their methods.  So Python itself binds the arguments of a
-    call, as fast as for a function written by hand.
+    It is compiled from source text, as dataclasses compile their methods, so that Python itself binds the arguments.
     """
     parameters = inspect.signature(function).parameters.values()
     taken: list[str] = []
@@ -453,7 +449,6 @@ def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) 
 
 
 def _kind(op_type: str, parameter: inspect.Parameter) -> str:
-    """Return the kind of a constant."""
     kind = kind_of(parameter.annotation)
     if kind is None:
         expected = "float, int, bool, str, tuple[int, ...], tuple[str, ...], or one of them | None"

@@ -26,10 +26,7 @@ class _Source(NamedTuple):
 
 
 def gradient_of(op, function, of, aliases, *, cost, rows):
-    """Return the operator that a function declares as the gradient of `op`, and the rule that applies it.
-
-    `of`, `aliases`, `cost` and `rows` are as `Operator.backward` takes them.
-    """
+    """Return the operator that a function declares as the gradient of `op` (see `Operator.backward`), and its rule."""
     parameters = inspect.signature(function).parameters
     attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}
     check_order(f"{op.type}_grad", function, attrs)

@@ -68,10 +68,7 @@ def _updated(record, which):
 
 
 class _Outputs(list):
-    """The outputs of a record, for its gradient function: reading one that was updated since raises.
-
-    Most gradients read no output, and are computed.
-    """
+    """The outputs of a record, for its gradient function: reading one that was updated since raises."""
 
     def __init__(self, record, num_inputs, outputs):
         super().__init__(outputs)
@@ -228,10 +225,7 @@ class Leaves:
 
 
 class Watched(Leaves):
-    """Where the gradients of watched leaves end: in `on_ready(leaf, gradient)`, as soon as no more will come.
-
-    The gradient is None if none arrived.
-    """
+    """Where gradients of watched leaves end: in `on_ready(leaf, gradient or None)`, as soon as no more will come."""
 
     def __init__(self, leaves, on_ready, scales):
         super().__init__(leaves._apply, leaves._gradient_like)
@@ -255,13 +249,8 @@ class Watched(Leaves):
 class Pass:
     """Gradients on their way from some Variables back to the leaves that require one.
 
-    Parameters
-    ----------
-    apply, variables_of : callable
-        Of `variable.py`, which imports this file.  A record that held its own outputs would be freed late, so
-        `variables_of(values)` makes new Variables of them.
-    gradient_like : callable
-        `gradient_like(given, like, name)` makes a Variable of the gradient that a hook returned for `like`.
+    The functions come from `variable.py` and `backward.py`, which import this file.  `variables_of(values)` makes new
+    Variables of a record's outputs, because a record that held its own outputs would be freed late.
     """
 
     def __init__(self, apply, variables_of, gradient_like):
@@ -297,10 +286,7 @@ class Pass:
         leaves.end()
 
     def _take(self, records):
-        """Take the inputs and values from each record, and return `(record, inputs, values)` for each.
-
-        A later pass that meets such a record raises, even after an error, because residuals may be overwritten.
-        """
+        """Take the values of records, so that a later pass raises, because residuals may be overwritten."""
         taken = [(record, record.inputs, record.values) for record in records]
         for record in records:
             record.inputs = record.values = None

@@ -12,20 +12,13 @@ Hook = Callable[[Any], Any]
 
 
 class Hooks(dict["HookHandle", Hook]):
-    """The hooks of a Variable, by their handles, in the order of registration.
-
-    Attributes
-    ----------
-    retains : bool
-        Whether an inner Variable keeps its gradient.
-    watcher : object, optional
-        Runs the passes that reach a leaf; see `gradient.watch`.
-    """
+    """The hooks of a Variable, by their handles, in the order of registration."""
 
     __slots__ = ("retains", "watcher")
 
     def __init__(self) -> None:
-        self.retains, self.watcher = False, None
+        self.retains = False  # whether an inner Variable keeps its gradient
+        self.watcher = None  # runs the passes that reach a leaf; see `gradient.watch`
 
     def add(self, function: Hook) -> HookHandle:
         """Register a function; if it is registered twice, it runs twice."""
@@ -48,10 +41,7 @@ class HookHandle:
 
 
 def shown_to_hooks(value: Any) -> Any:
-    """Return a gradient as hooks see it: an array, a LoDTensor if there is a LoD, or SelectedRows; read-only.
-
-    It is read-only because several Variables may share its memory, as the operands of a sum do.
-    """
+    """Return a gradient as hooks see it: without an empty LoD, and read-only, as Variables may share its memory."""
     array = (value.value if isinstance(value, SelectedRows) else value.data).view()
     array.flags.writeable = False
     if isinstance(value, SelectedRows):

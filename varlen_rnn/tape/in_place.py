@@ -17,10 +17,7 @@ from varlen_rnn.tape.variable import apply, as_variable
 
 
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
-    """Check groups of Variables; return a function that runs an operator on each group to update it in place.
-
-    The keys of `groups` name the inputs in errors.
-    """
+    """Check groups of Variables, whose keys name them in errors; return a function that updates each group in place."""
     op, is_recording = find(op_type), RECORDER.get() is not None
     ready = []
     for name, given in groups.items():

@@ -6,10 +6,7 @@ import numpy as np
 
 
 class Type(IntEnum):
-    """The data types, then the kinds of variables, with the numbers of the design document "Var_desc".
-
-    The numbers after CHANNEL are as in Fluid 1.8.
-    """
+    """Data types, then kinds of variables, with the numbers of "Var_desc"; after CHANNEL, of Fluid 1.8."""
 
     BOOL = 0
     INT16 = 1

@@ -22,14 +22,13 @@ PASSED_ON = (InputError, MemoryError, Warning)
 # No NamedTuple, because its attributes take several times as long to read, and each application reads some.
 @dataclass(slots=True, eq=False)
 class Op:
-    """An operator, as `declare.operator` makes it; `vr.operator` documents all fields that are not below.
+    """An operator, as `declare.operator` makes it; `vr.operator` documents all fields without a comment.
+
+    A last name in `inputs` or `outputs` that begins with `*` takes all further ones; an input whose name ends with `?`
+    may be missing.  Operators set `shortcut`, `divisor` and `finds` themselves.
 
     Attributes
     ----------
-    type : str
-    inputs, outputs : tuple of str
-        Names of inputs and outputs.  A last name that begins with `*` takes all further ones; an input whose name ends
-        with `?` may be missing.
     forward : callable
         `forward(*values, **attrs)` returns a value, or a tuple of them; arrays get their LoD.
     infer : callable
@@ -38,28 +37,15 @@ class Op:
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
     passed_to : frozenset of int, optional
         Positions of the inputs that `grad` may return a gradient of; None if it may of any.  A result needs no gradient
-        because of another input, such as one of which only the LoD is read.  `backward` sets it, and so does
-        `gradient=False`.
-    grad_operator : str, optional
-        The name of the operator that `grad` applies, if it was declared as a function over values.
-    attrs : mapping of str to str
-        The constants and their kinds, as in `tape.constants`.
-    in_place : tuple of int
-        For an operator that updates in place: for each output, the position of the input that it is.
+        because of another input, such as one of which only the LoD is read.
     shortcut : callable, optional
         `shortcut(values, **attrs)` does the work of `infer` and `forward` at once for the most common values, and
-        returns a list of values.  It returns None for anything that `infer` or `forward` would refuse, so that they
-        raise the error.  Operators set it themselves.
+        returns a list of values.  It returns None if `infer` or `forward` would refuse, so that they raise.
     divisor : callable, optional
         For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
-        weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results by
-        it.  Operators set it themselves.
+        weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results so.
     finds : mapping
-        Maps a constant that names an object, such as a cell, to the function that finds the object.  A program in
-        memory holds such objects.  Operators set it themselves.
-    examples : callable, optional
-        `examples(rng)` yields `(inputs, attrs)` pairs.
-    doc : str
+        Maps a constant that names an object, such as a cell, to the function that finds the object.
     """
 
     type: str
@@ -69,10 +55,10 @@ class Op:
     infer: Callable
     grad: Callable | None = None
     passed_to: frozenset[int] | None = None
-    grad_operator: str | None = None
-    attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    grad_operator: str | None = None  # the operator that `grad` applies, if it was declared as a function over values
+    attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)  # the constants' kinds; see `tape.constants`
     intermediate: frozenset = frozenset()
-    in_place: tuple[int, ...] = ()
+    in_place: tuple[int, ...] = ()  # for each output of an update in place, the position of the input that it is
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
     shortcut: Callable | None = None
@@ -85,7 +71,7 @@ class Op:
     onnx: str | None = None
     divisor: Callable | None = None
     finds: Mapping[str, Callable] = field(default_factory=lambda: _NOTHING)
-    examples: Callable | None = None
+    examples: Callable | None = None  # `examples(rng)` yields pairs (inputs, attrs)
     doc: str = ""
 
     def is_linear_in(self, position: int) -> bool:
@@ -165,10 +151,7 @@ UFUNCS: dict[np.ufunc, str] = {}  # the operator that each function of NumPy app
 
 
 def register(op: Op) -> None:
-    """Add an operator to the table; raise if another one has its name.
-
-    The same function declared again, as in a notebook, replaces the former operator.
-    """
+    """Add an operator to the table; raise if another function's has its name: a notebook may declare one again."""
     former = OPERATORS.get(op.type)
     if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
         got = f"that of a function of {former.forward.__module__}"

@@ -17,10 +17,7 @@ def place_of_value(value):
 
 
 def check_places(op, values):
-    """Raise if the values of an operator are in different places.
-
-    A single number on the host may stand beside values on a device, as in PyTorch: it goes there with the launch.
-    """
+    """Raise if values of an operator are in different places; a single number on the host may stand beside any."""
     first = None
     for position, value in enumerate(values):
         place = place_of_value(value)
@@ -35,10 +32,7 @@ def check_places(op, values):
 
 
 def without_kernel(op, values, error):
-    """Return a PlaceError if an error says that an operator met values on a device where it needs NumPy, else None.
-
-    NumPy, Numba and DeviceArrays raise such errors before anything is computed or copied.
-    """
+    """Return a PlaceError if an error means that an operator has no kernel for values on a device, otherwise None."""
     if isinstance(error, InputError) and not isinstance(error, HostAccessError):
         return None
     if not isinstance(error, (TypeError, AttributeError)) and not type(error).__module__.startswith("numba."):
@@ -47,7 +41,7 @@ def without_kernel(op, values, error):
 
 
 def checked_results(op, values, results):
-    """Return the results of an operator; raise if values were on a device, and a result other than a number is not.
+    """Return the results; raise if values were on a device, and a result other than a number is not.
 
     A result in the memory of a remembered copy (`device.beside`) is copied, because an optimizer may write to it.
     """

@@ -34,11 +34,7 @@ def check_in_place(op, values):
 
 
 def run(op, values, attrs):
-    """Return the outputs of an operator as a list of values.
-
-    `infer` checks the specs of the values, as it does when a program is recorded; `forward` checks the values.  If one
-    of them raises an error other than an InputError, it becomes a ProgramError with the operator's name.
-    """
+    """Return an operator's outputs as a list; an error that is no InputError becomes a ProgramError."""
     if not device_array.in_use:
         return _run(op, values, attrs)
     check_places(op, values)

@@ -69,14 +69,7 @@ class UnknownSize(int):
 
 
 class Symbol:
-    """A stand-in for a value that a program has only when it runs.
-
-    Attributes
-    ----------
-    block : the block of a recorder that it belongs to
-    name : str
-    spec : TensorSpec
-    """
+    """A stand-in, in a block of a recorder, for a value that a program has only when it runs."""
 
     __slots__ = ("block", "name", "spec")
 

@@ -47,10 +47,7 @@ def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str
 
 
 def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Return the result of a function of NumPy that is no ufunc, or raise if an array of floats loses a gradient.
-
-    Functions that call a method of the Variable, as `np.sum` does, return Variables.
-    """
+    """Return the result of a function that is no ufunc, or raise if an array of floats loses a gradient."""
     # Without types, the method of NumPy calls the function's own code.
     found = np.ndarray.__array_function__(_HOST, function, (), inputs, options)
     if function not in _WITHOUT_GRADIENT and _has_floats(found) and loses_gradient([*inputs, *options.values()]):

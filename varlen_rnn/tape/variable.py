@@ -447,13 +447,7 @@ class Variable(ArrayMethods["Variable"]):
         return call_function(function, inputs, options)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Hand the memory of the value to another library, which sees no gradient.
-
-        Raises
-        ------
-        BufferError
-            If the Variable requires a gradient, as in PyTorch.
-        """
+        """Hand the memory to another library; raise a BufferError if that would lose a gradient."""
         if self.requires_grad:
             raise BufferError("this Variable requires a gradient, which another library would lose: use detach()")
         return self.value.data.__dlpack__(**options)
@@ -553,10 +547,7 @@ def required(value: Rows | Value | None, name: str) -> Variable:
 
 
 def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
-    """Run an operator on Variables or values, and remember it for a gradient; return a Variable, or a list of several.
-
-    The error for an input that does not fit names the operator and the input.
-    """
+    """Run an operator on Variables or values, and remember it for a gradient; return one Variable or a list."""
     return apply_op(find(op_type), inputs, attrs)
 
 

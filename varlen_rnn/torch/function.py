@@ -112,14 +112,11 @@ class Module(torch.nn.Module):
 
 
 class _Place:
-    """Replaces a tensor in the structure of arguments or results.
-
-    `number` is the tensor's index in the list of all tensors, `lod` its LoD, and `offsets` the offsets of a jagged
-    nested tensor or None.
-    """
+    """Replaces a tensor in the structure of arguments or results."""
 
     def __init__(self, number: int, lod: LoD, offsets: Tensor | None) -> None:
-        self.number, self.lod, self.offsets = number, lod, offsets
+        self.number, self.lod = number, lod  # the number counts the list of all tensors
+        self.offsets = offsets  # of a jagged nested tensor
 
 
 def _run(
@@ -246,11 +243,7 @@ def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Ten
 
 
 def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
-    """Return the offsets of a LoD as a tensor, or None without levels.
-
-    If an argument has the same LoD, its offsets tensor is returned, because torch compares jagged shapes by its
-    identity.
-    """
+    """Return a LoD's offsets: an argument's own tensor if one has it, as torch compares shapes by its identity."""
     if not lod.num_levels:
         return None
     if lod.num_levels > 1:

@@ -85,10 +85,7 @@ class _Unpadded(_Base):
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _operands_of_step(self, input: Any, hx: Any) -> tuple[Any, ...] | None:
-        """Return the LoD, the rows and the states of a single step of one layer if they fit; None for all else.
-
-        Loops that decode call a layer so.  The tests of other inputs would take longer than the step.
-        """
+        """Return the operands of a single step of one layer, or None: other tests would take longer than the step."""
         if type(input) is not Tensor or input.is_nested or self.num_layers > 1 or self.bidirectional or self.proj_size:
             return None
         shape, weight, states = input.shape, self._flat_weights[0], hx if type(hx) is tuple else (hx,)

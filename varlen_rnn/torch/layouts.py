@@ -23,19 +23,14 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """The rows of sequences, one sequence after another, their LoD, and conversions to the caller's layout.
-
-    `shaped` converts rows to the caller's layout.  `sort` reorders the caller's states, of shape (layers, sequences,
-    units), into the order of the sequences in the rows, and `unsort` reverses this.  If `is_one`, there is a single
-    sequence whose states have no axis of sequences.
-    """
+    """The rows of sequences, one sequence after another, their LoD, and conversions to the caller's layout."""
 
     rows: Tensor
     lod: LoD
-    shaped: Callable[[Tensor], Any] = _same
-    sort: Callable[[Tensor], Tensor] = _same
-    unsort: Callable[[Tensor], Tensor] = _same
-    is_one: bool = False
+    shaped: Callable[[Tensor], Any] = _same  # converts rows to the caller's layout
+    sort: Callable[[Tensor], Tensor] = _same  # puts states (layers, sequences, units) into the order of the rows
+    unsort: Callable[[Tensor], Tensor] = _same  # reverses `sort`
+    is_one: bool = False  # a single sequence, whose states have no axis of sequences
 
     @property
     def state_axes(self) -> tuple[int, ...]:
@@ -160,10 +155,7 @@ def _taken(data: Tensor, places: np.ndarray, lod: LoD, shaped: Callable[[Tensor]
 
 
 class _Taken(torch.autograd.Function):
-    """Gather the rows at `places`, with zeros for -1; the gradient gathers at the inverse positions `back`.
-
-    This is correct because no row is gathered twice.
-    """
+    """Gather the rows at `places`, none twice, with zeros for -1; the gradient gathers at the inverse `back`."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: np.ndarray, back: np.ndarray) -> Tensor:

@@ -21,36 +21,24 @@ from varlen_rnn.torch.eager import saves_elsewhere
 
 
 class Step(NamedTuple):
-    """The constants of a layer.
-
-    `reverse` says for each direction whether it runs backward.  `directions` are arrays of the weights if the caller
-    has them; otherwise each call makes them.
-    """
+    """The constants of a layer."""
 
     cell: Cell
-    reverse: tuple[bool, ...]
-    directions: list[Direction] | None = None
+    reverse: tuple[bool, ...]  # for each direction
+    directions: list[Direction] | None = None  # arrays of the weights; without them, each call makes them
 
 
 class _Operands(NamedTuple):
-    """The arrays that the engine takes; they share the memory of tensors.
+    """The arrays that the engine takes; they share the memory of tensors."""
 
-    `axes` are the sizes of the axes before the features of the inputs: one axis of rows, or two of steps and sequences.
-    `initial` has the shape (states, directions, sequences, hidden); it is None without initial states.
-    """
-
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # sizes before the features: rows, or steps and sequences
     x: np.ndarray
     directions: list[Direction]
-    initial: np.ndarray | None
+    initial: np.ndarray | None  # (states, directions, sequences, hidden)
 
 
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
-    """Return the outputs of rows and the last states, with gradients if torch needs them.
-
-    The operands are the inputs of the operator `recurrent`: rows, whose LoD is `lod`, initial states, and the weights
-    of each direction.  A missing input is None.
-    """
+    """Return the outputs and last states, with gradients if torch needs them, from the inputs of `recurrent`."""
     if torch.is_grad_enabled():
         for tensor in operands:
             if tensor is not None and tensor.requires_grad:

@@ -101,18 +101,9 @@ _FIELDS_OF = {"Version": lambda version: {"version": version}, "OpDesc.Attr": _a
 
 
 def from_json(text):
-    """Return the description that a JSON text holds; `Program` checks whether its operators fit together.
+    """Return the description that a JSON text holds, or raise a ProgramError that names the place.
 
-    Raise a ProgramError that names the place if the text is not JSON, or not exactly such a description.
-
-    Examples
-    --------
-    >>> from varlen_rnn.program.desc import ProgramDesc
-    >>> from_json(to_json(ProgramDesc())) == ProgramDesc()
-    True
-    >>> from_json('{"blocks": [{"idx": 0, "parent_idx": true}]}')
-    Traceback (most recent call last):
-    varlen_rnn.errors.ProgramError: blocks[0].parent_idx: expected an integer of 32 bits, got True
+    `Program` checks whether its operators fit together.
     """
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(_WHOLE, expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
