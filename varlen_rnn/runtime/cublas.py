@@ -12,14 +12,7 @@ import numpy as np
 
 
 class Cublas:
-    """The calls of cuBLAS.
-
-    Parameters
-    ----------
-    cupy : module
-    library : module
-        CuPy's `cupy_backends.cuda.libs.cublas`.
-    """
+    """The calls of cuBLAS, by CuPy's module `cupy_backends.cuda.libs.cublas`."""
 
     def __init__(self, cupy: Any, library: Any) -> None:
         self._cupy, self._library = cupy, library
@@ -27,10 +20,8 @@ class Cublas:
     def multiply(self, a: Any, a_column: int, weight: Any, transposed: bool, c: Any, c_column: int, add: bool) -> None:
         """Compute or `add` `c[:, c_column:][:, :columns] = a[:, a_column:][:, :depth] @ weight`.
 
-        Parameters
-        ----------
-        a, weight, c : DeviceArray of float32, C-contiguous, (rows, a_columns), (depth, columns), (rows, c_columns)
-            `weight` is (columns, depth) if `transposed`.  No product is empty.
+        The arrays are DeviceArrays of float32, C-contiguous; `weight` (depth, columns) is (columns, depth) if
+        `transposed`.
         """
         columns, depth = weight.shape if transposed else weight.shape[::-1]
         cupy, library, real = self._cupy, self._library, self._cupy.cuda.runtime.CUDA_R_32F

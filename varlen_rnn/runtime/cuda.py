@@ -67,13 +67,10 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 class Kernel:
-    """A CUDA kernel, launched as `kernel[blocks, threads](*arguments)` and compiled then for the types of arguments.
-
-    `py_func` is the code of a thread.
-    """
+    """A CUDA kernel, launched as `kernel[blocks, threads](*arguments)` and compiled then for the types of arguments."""
 
     def __init__(self, py_func: Any):
-        self.py_func: FunctionType = py_func
+        self.py_func: FunctionType = py_func  # the code of a thread
         self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
     def __getitem__(self, configuration: tuple[int, int]) -> Any:
@@ -104,15 +101,10 @@ class Driver:
     """The memory and launches of numba-cuda, on the GPU that it chooses; tests put another driver in its place.
 
     Addresses are of memory on the device, sizes are in bytes, and arrays are of NumPy, C-contiguous.
-
-    Attributes
-    ----------
-    uploads : dict
-        Copies of small arrays of the host, as `device.beside` remembers them.
     """
 
     def __init__(self) -> None:
-        self.uploads: dict[Any, Any] = {}
+        self.uploads: dict[Any, Any] = {}  # copies of small arrays of the host, as `device.beside` remembers them
         self._functions: dict[Any, Any] = {}
         self._pool = Pool(self.allocate, self.uploads.clear)
 

@@ -44,10 +44,7 @@ def to_tf32(typing, x):
 
 @intrinsic
 def load_four(typing, array, index):
-    """Return four neighbours of an array of 4 or 8 bytes a number, from `index` on, by loads of 16 bytes.
-
-    The first one's address must be a multiple of 16.
-    """
+    """Return four neighbours of an array from `index` on; the address of the first must be a multiple of 16."""
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments)

@@ -52,13 +52,7 @@ def to_host(array):
 
 
 def host_numbers(array):
-    """Return integers or bools as an array of NumPy, without a copy from a device.
-
-    Raises
-    ------
-    PlaceError
-        If they were computed on the device.
-    """
+    """Return integers or bools as an array of NumPy; raise if they were computed on the device, not copied there."""
     found = array if isinstance(array, np.ndarray) else array.host
     if found is None:
         expected, hint = "integers that came from the host", "x.to('cpu') copies them"
@@ -104,11 +98,7 @@ def bytes_of(array):
 
 
 def as_operand(array):
-    """Return an array unchanged if it is C-contiguous and writeable, otherwise a copy that is, in the same place.
-
-    Kernels are compiled for such arrays.  For a read-only array, such as a memory map, Numba would compile the kernel
-    again, which takes seconds.
-    """
+    """Return a C-contiguous, writeable array, copied if necessary: for others, Numba would compile kernels again."""
     if array.flags.carray:
         return array
     return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()

@@ -51,18 +51,7 @@ def _both_sides(op: str) -> tuple[_Binary, _Binary]:
 
 
 class DeviceArray:
-    """An array in the memory of a CUDA device.
-
-    Parameters
-    ----------
-    memory : Memory
-    shape : tuple of int
-    dtype : numpy.dtype
-    strides : tuple of int, bytes, optional
-        By default, the array is C-contiguous.
-    offset : int, bytes
-        Where the array begins in the memory.
-    """
+    """An array in the memory of a CUDA device; `strides` and `offset`, where it begins in the memory, are in bytes."""
 
     # The form is an array of NumPy at the address on the device.  It has the geometry of views for us, and nobody may
     # read its numbers, because the host cannot.
@@ -306,11 +295,7 @@ def shared(value: Any) -> DeviceArray | None:
     """Return an array over the device memory of another library's object; None if its memory is not on a device.
 
     The object has `__cuda_array_interface__`, as arrays of PyTorch and CuPy do, or `__dlpack__`, as arrays of JAX do.
-
-    Raises
-    ------
-    PlaceError
-        If its memory is read-only or masked.
+    Raise a PlaceError if its memory is read-only or masked.
     """
     if isinstance(value, DeviceArray):
         return value.view()

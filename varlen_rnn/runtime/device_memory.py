@@ -17,42 +17,22 @@ _LEAST = 512  # bytes, the alignment of a driver
 
 
 class Block(NamedTuple):
-    """Memory that the driver has allocated.
-
-    Attributes
-    ----------
-    address : int
-    size : int, bytes
-    owner : object
-        Frees the memory when nobody refers to it any more.
-    """
+    """Memory that the driver has allocated."""
 
     address: int
-    size: int
-    owner: Any
+    size: int  # bytes
+    owner: Any  # frees the memory when nobody refers to it any more
 
 
 class Memory:
-    """The memory of an array and of all of its views; it goes back when the last of them is gone.
-
-    Attributes
-    ----------
-    address : int
-    size : int, bytes
-    owner : object
-        Keeps the memory allocated.
-    host : bytes or None
-        The same bytes on the host, if they are integers that came from there and that nothing has overwritten.
-    is_upload : bool
-        Whether it is a copy that `device.beside` remembers, and nothing has overwritten it.
-    """
+    """The memory of an array and of all of its views; it goes back when the last of them is gone."""
 
     __slots__ = ("__weakref__", "address", "host", "is_upload", "owner", "size")
 
     def __init__(self, address: int, size: int, owner: Any) -> None:
         self.address, self.size, self.owner = address, size, owner
-        self.host: bytes | None = None
-        self.is_upload = False
+        self.host: bytes | None = None  # the same bytes, if they are integers that came from the host
+        self.is_upload = False  # whether it is a copy that `device.beside` remembers; an overwritten one is not
 
     def changes(self) -> None:
         """Note that the bytes change, or may change from now on."""
@@ -72,12 +52,8 @@ class _Lender(weakref.ref):
 class Pool:
     """The blocks of a driver, in use and idle.
 
-    Parameters
-    ----------
-    allocate : callable
-        `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory.
-    forget : callable
-        Drops the copies that `device.beside` remembers.
+    `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory; `forget`
+    drops the copies that `device.beside` remembers.
     """
 
     def __init__(self, allocate: Callable[[int], Block], forget: Callable[[], object]) -> None:

@@ -57,10 +57,7 @@ def capsule_of(form: np.ndarray) -> Any:
 
 
 def form_in(capsule: Any) -> np.ndarray:
-    """Return the memory in a capsule, which is used up, as an array of NumPy whose address is on the device.
-
-    Nobody may read its numbers.  It keeps the memory.
-    """
+    """Return the memory in a capsule, which is used up, as an array that keeps it, whose numbers nobody may read."""
     try:
         head = _head(capsule)
     except (ValueError, TypeError, ctypes.ArgumentError) as error:

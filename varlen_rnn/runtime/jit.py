@@ -49,10 +49,7 @@ def cpu_kernel(function):
 
 
 def engine_kernel(function):
-    """Compile a CPU loop that allocates no arrays; it only reads and writes arrays that it is given, by address.
-
-    Only Python calls it, never compiled code.
-    """
+    """Compile a CPU loop that allocates no arrays; Python calls it, and its arrays are read and written by address."""
     return _engine_cached(numba.njit(**_ENGINE)(function))
 
 

@@ -10,15 +10,7 @@ import numpy as np
 
 
 def map_of(array: np.ndarray) -> np.ndarray | None:
-    """Return the array that has the whole memory map that an array is a view of; None if its memory is no file.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryFile() as file:
-    ...     table = np.memmap(file, np.float32, "w+", shape=(4, 2))
-    >>> map_of(np.asarray(table)[1:]) is table, map_of(np.zeros(3))
-    (True, None)
-    """
+    """Return the array that has the whole memory map that an array is a view of; None if its memory is no file."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array if isinstance(array.base, mmap.mmap) else None
@@ -29,16 +21,6 @@ def zeros_beside(array: np.ndarray) -> np.ndarray:
 
     Zeros for a map of a file are a map of a file without a name, in the same folder: the file is sparse, so that it
     takes disk for the pages that were written to, and it is gone when the process ends.
-
-    Raises
-    ------
-    OSError
-        If there can be no file in that folder.
-
-    Examples
-    --------
-    >>> zeros_beside(np.ones(2, np.float32))
-    array([0., 0.], dtype=float32)
     """
     path = getattr(map_of(array), "filename", None)
     if path is None or not array.size:

@@ -57,14 +57,7 @@ _counted = attrgetter("memory.counted")
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
-    """Return an uninitialised array of `size` bytes that begins at a cache line.
-
-    Examples
-    --------
-    >>> address = array((4, 256), np.dtype(np.float32), 4096).__array_interface__["data"][0]
-    >>> address % CACHE_LINE, array((4096,), np.dtype(np.int8), 4096).__array_interface__["data"][0] == address
-    (0, True)
-    """
+    """Return an uninitialised array of `size` bytes that begins at a cache line."""
     roomy = with_room_to_grow(size)
     memory = _waiting_memory(size, roomy) or _Memory(roomy)
     loan = np.ndarray(shape, dtype, memory.buffer, memory.start)
@@ -76,10 +69,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
 
 
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
-    """Return the smallest idle block of `size` to `2 * size` bytes, or None.
-
-    `roomy` is the size of a new block for this request; a block of exactly this size ends the search.
-    """
+    """Return the smallest idle block of `size` to `2 * size` bytes, or None; one of `roomy` bytes ends the search."""
     while True:
         found, smallest = None, 2 * size + 1
         for lender in reversed(_waiting):  # the latest block may still be in the processor's caches

@@ -34,14 +34,7 @@ def can_be_saved(compiled):
 
 
 def to_bytes(compiled, linkable):
-    """Return a compiled function as bytes, or raise if it cannot be pickled.
-
-    Parameters
-    ----------
-    compiled : CompileResult
-    linkable : bool
-        Whether other compiled code may inline the function; the bytes then also hold its bitcode.
-    """
+    """Return a CompileResult as bytes, with its bitcode if other code may inline it; raise if it has no pickle."""
     library, *others = compiled._replace(type_annotation="")._reduce()  # the annotation is only for people
     if not linkable:
         name, kind, (code, _) = library
@@ -193,19 +186,14 @@ NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def items_read(function, position):
-    """Return the indices of the items that a function reads from a tuple, its argument number `position`.
+    """Return the indices that a function reads from a tuple, its argument number `position`.
 
-    Returns
-    -------
-    list of int, or None
-        None if the function uses the tuple in any other way than by indexing it with constants.
+    None if it uses the tuple in any other way than by indexing it with constants.
 
     Examples
     --------
     >>> items_read(lambda pair, x: x + pair[1], 0)
     [1]
-    >>> items_read(lambda pair, x: sum(pair), 0) is None
-    True
     """
     blocks = compiler.run_frontend(function).blocks.values()
     statements = [statement for block in blocks for statement in block.body]

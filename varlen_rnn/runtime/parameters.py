@@ -19,19 +19,11 @@ _BYTES = 8  # of a number; a kernel reads the first ones of a smaller type
 
 
 class ArrayKind(NamedTuple):
-    """What the code of a kernel depends on in an array: its data type, its axes, and how it lies in memory.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-    ndim : int
-    layout : str
-        C or F if the array is contiguous in that order, otherwise A.
-    """
+    """What the code of a kernel depends on in an array."""
 
     dtype: np.dtype
     ndim: int
-    layout: Literal["C", "F", "A"]
+    layout: Literal["C", "F", "A"]  # C or F if contiguous in that order, otherwise A
 
 
 def _bits_of(number: Any) -> int:
@@ -78,27 +70,16 @@ def _of_array(argument: Any) -> tuple[ArrayKind, tuple[int, ...]]:
 
 
 class Parameters:
-    """The arguments of launches.
+    """The arguments of launches, which are kept because `address` refers to their memory.
 
-    Attributes
-    ----------
-    arguments : tuple
-        They are kept, because `address` refers to their memory.
-    numbers : array
-        All of them, eight bytes each.
-    kinds : tuple
-        A kernel is compiled for these: an `ArrayKind`, the type of a number, or a tuple of kinds.
-    address : int
-        The address of an array of pointers, one to each entry of `numbers`, as a launch takes it.
+    `numbers` has all of them, eight bytes each, and `address` is the address of an array of pointers to these numbers,
+    as a launch takes it.  A kernel is compiled for `kinds`: an `ArrayKind`, the type of a number, or a tuple of kinds.
 
     Examples
     --------
     >>> found = Parameters((3, (0.5, True)))
     >>> found.kinds, found.numbers[0]
     ((<class 'int'>, (<class 'float'>, <class 'bool'>)), 3)
-    >>> found.replace(4)
-    >>> found.numbers[0]
-    4
     """
 
     __slots__ = ("_pointers", "address", "arguments", "kinds", "numbers")

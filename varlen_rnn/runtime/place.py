@@ -15,13 +15,7 @@ from varlen_rnn.errors import PlaceError, shown
 
 
 class Place(NamedTuple):
-    """Where the numbers of a value are; `vr.device` makes it, and `x.device` returns it.
-
-    Attributes
-    ----------
-    type : str
-        "cpu" or "cuda".
-    """
+    """Where the numbers of a value are, by `type` "cpu" or "cuda"; `vr.device` makes it, and `x.device` returns it."""
 
     type: str
 

@@ -10,75 +10,35 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """Processors that run the same machine code, compiled ahead.
-
-    Attributes
-    ----------
-    name : str
-    features : tuple of str
-        LLVM's names of the features that the code may use.
-    cpu : str
-        LLVM's name of the processor to compile for.
-    """
+    """Processors that run the same machine code, compiled ahead."""
 
     name: str
-    features: tuple[str, ...]
-    cpu: str
+    features: tuple[str, ...]  # LLVM's names of the features that the code may use
+    cpu: str  # LLVM's name of the processor to compile for
 
 
 class Costs(NamedTuple):
-    """Measured costs of a recurrent step, for the cost model; their unit is the products of one row, if none is named.
+    """Measured costs of a recurrent step, for the cost model, in units of the products of one row."""
 
-    Attributes
-    ----------
-    weight_pass, far_weight_pass : float
-        Reading all weights once, as each step of a group does: from L2, and from beyond.
-    one_row, two_rows : float
-        Extra cost of a step of one row, and of two.
-    member_lag : float
-        Time of the slowest member of a team over the mean; members fetch each other's results.
-    """
-
-    weight_pass: float
-    far_weight_pass: float
-    one_row: float
-    two_rows: float
-    member_lag: float
+    weight_pass: float  # reading all weights once from L2, as each step of a group does
+    far_weight_pass: float  # reading them from beyond L2
+    one_row: float  # extra cost of a step of one row
+    two_rows: float  # extra cost of a step of two
+    member_lag: float  # no unit: time of a team's slowest member over the mean
 
 
 class Processor(NamedTuple):
-    """A kind of processors.
+    """A kind of processors.  A tile's sums must leave registers for a row's number and the panel's vectors."""
 
-    Attributes
-    ----------
-    triple : str
-        A regular expression for the beginning of LLVM's triple of the host.
-    feature : str or None
-        LLVM's name of the feature that the kind has, unlike the rows below it; None if it needs no feature.
-    level : Level or None
-        The level for which kernels are compiled ahead; None if there is none.
-    vector_bytes : int
-        Bytes of a vector.
-    tile : (int, int)
-        Rows of a tile, and vectors of a row.  Its sums must leave registers for a row's number and the panel's vectors.
-    pause : tuple
-        LLVM's intrinsic for spin loops, and its int32 arguments; empty if there is none.
-    costs : Costs
-    line_bytes : int
-        Bytes of a cache line.
-    l2_bytes : int
-        Packed weights of more bytes are assumed not to stay in L2.
-    """
-
-    triple: str
-    feature: str | None
-    level: Level | None
+    triple: str  # a regular expression for the beginning of LLVM's triple of the host
+    feature: str | None  # LLVM's name of a feature that the rows below lack; None if it needs none
+    level: Level | None  # for which kernels are compiled ahead
     vector_bytes: int
-    tile: tuple[int, int]
-    pause: tuple
+    tile: tuple[int, int]  # rows, and vectors of a row
+    pause: tuple  # LLVM's intrinsic for spin loops, and its int32 arguments; may be empty
     costs: Costs
-    line_bytes: int = 64
-    l2_bytes: int = 2**21
+    line_bytes: int = 64  # bytes of a cache line
+    l2_bytes: int = 2**21  # packed weights of more bytes are assumed not to stay in L2
 
 
 _V3_FEATURES = (
@@ -113,20 +73,5 @@ def rows_of(triple):
 
 
 def processor_of(triple, features):
-    """Return the Processor of a host.
-
-    Parameters
-    ----------
-    triple : str
-        LLVM's triple.
-    features : dict of str to bool
-        By LLVM's name of each feature, whether the host has it.
-
-    Examples
-    --------
-    >>> processor_of("aarch64-unknown-linux-gnu", {"neon": True}).level.name
-    'arm64'
-    >>> processor_of("x86_64-unknown-linux-gnu", {"avx": True}).vector_bytes
-    32
-    """
+    """Return the Processor of a host with LLVM's triple, and `features[name]` by LLVM's names."""
     return next(row for row in rows_of(triple) if row.feature is None or features.get(row.feature))

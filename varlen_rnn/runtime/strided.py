@@ -9,13 +9,7 @@ _MOST_AXES = 4
 
 
 def copy_strided(source, target):
-    """Overwrite a device array by another one of its shape and data type, both with any strides.
-
-    Raises
-    ------
-    PlaceError
-        If they have more than four axes.
-    """
+    """Overwrite a device array by another of its shape and type; both have any strides, and at most four axes."""
     if source.ndim > _MOST_AXES:
         expected, hint = f"at most {_MOST_AXES} axes of a strided array", "x.to('cpu') copies it"
         raise PlaceError("an array on the device", expected=expected, got=f"shape {source.shape}", hint=hint)

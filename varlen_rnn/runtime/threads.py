@@ -46,10 +46,7 @@ def _available_cores() -> int:
 
 
 def _performance_cores() -> int:
-    """Return the number of a Mac's performance cores, or 0 if it is unknown.
-
-    Efficiency cores are left out, because the members of a team wait for the slowest one at each step.
-    """
+    """Return a Mac's performance cores, 0 if unknown: a team would wait at each step for efficiency cores."""
     if sys.platform != "darwin":
         return 0
     number, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -132,15 +129,7 @@ def set_num_threads_here(num_threads: int) -> None:
 
 
 def count_shards(work: int, max_shards: int) -> int:
-    """Return the number of shards for some work: 1 if the work is too small to wake helpers.
-
-    Parameters
-    ----------
-    work : int
-        The total number of multiply-adds; work below `SMALL_WORK` gets one shard, on the calling thread.
-    max_shards : int
-        The largest number of shards into which the work can be divided.
-    """
+    """Return the number of shards for some multiply-adds: 1 if they are too few to wake helpers."""
     return 1 if work < SMALL_WORK else max(1, min(get_num_threads(), max_shards))
 
 
@@ -150,12 +139,8 @@ def for_each_shard(
     """Call `kernel(shard, num_shards, *arguments)`, which should release the GIL, for every shard.
 
     The call returns after all shards have ended.  If a shard fails, no further shard starts, and its error is raised
-    after the running shards have ended.
-
-    Parameters
-    ----------
-    give_up : function, optional
-        Called when a shard failed, perhaps more than once, so that shards that wait for it return.  It must not raise.
+    after the running shards have ended.  Meanwhile `give_up`, which must not raise, is called, perhaps more than once,
+    so that shards that wait for the failed one return.
     """
     if num_shards == 1:
         kernel(0, 1, *arguments)
@@ -237,10 +222,7 @@ class _Job:
 
 
 def _wake_helpers() -> None:
-    """Wake as many helpers as all jobs together need, and start missing helper threads.
-
-    Fewer helpers could block forever, because the members of a team wait for each other.
-    """
+    """Wake as many helpers as all jobs need; with fewer, members of a team could wait forever."""
     wanted = sum(job.num_helpers for job in list(_jobs))
     _ensure_helpers(wanted)
     while _wakes.qsize() < wanted:

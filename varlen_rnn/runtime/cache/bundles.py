@@ -55,15 +55,11 @@ def foreign_bundles():
 
 
 class Carried(NamedTuple):
-    """The result of an export or import.
+    """The result of an export or import."""
 
-    `num_kernels` kernels were copied, `num_damaged` were damaged and left out, and `foreign` describes the folders of
-    other versions or processors.
-    """
-
-    num_kernels: int
-    num_damaged: int
-    foreign: list
+    num_kernels: int  # kernels that were copied
+    num_damaged: int  # kernels that were damaged, and left out
+    foreign: list  # the folders of other versions or processors, described
 
 
 def known_names():
@@ -72,35 +68,17 @@ def known_names():
 
 
 def export_kernels(target):
-    """Copy this version's kernels, compiled here or installed, to the folder `target`; return a Carried.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be written.
-    """
+    """Copy this version's kernels, compiled here or installed, to the folder `target`; return a Carried."""
     return _carry([*folders.kernel_folders(), *installed_bundles()], Path(target))
 
 
 def import_kernels(source):
-    """Copy the kernels that this version can use from the folder `source` to the user's cache; return a Carried.
-
-    Raises
-    ------
-    OSError
-        If the user's cache cannot be written.
-    """
+    """Copy the kernels that this version can use from the folder `source` to the user's cache; return a Carried."""
     return _carry(folders.kernel_folders(Path(source)), folders.cache_folder())
 
 
 def take_installed(level):
-    """Copy this version's installed kernels for a level of processors to the user's cache.
-
-    Raises
-    ------
-    OSError
-        If the user's cache cannot be written.
-    """
+    """Copy this version's installed kernels for a level of processors to the user's cache, or raise an OSError."""
     name = environment_of_level(level).name
     _carry([folder for folder in installed_bundles() if folder.path.name == name], folders.cache_folder())
 

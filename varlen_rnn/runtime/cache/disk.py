@@ -35,14 +35,9 @@ _BETWEEN_TRIES = 0.02  # seconds
 
 
 class Alone:
-    """The right to compile a kernel, held by locking a file beside the kernel's file.
+    """The right to compile a kernel, held by locking a file beside `path`, in which the kernel will be saved.
 
     The constructor waits for the lock, at most `LONGEST_WAIT`.  The system unlocks the file when its process is killed.
-
-    Parameters
-    ----------
-    path : Path
-        The file in which the kernel will be saved.
     """
 
     def __init__(self, path):
@@ -87,11 +82,7 @@ def environment_folder():
 class DiskCache(Cache):
     """A cache for one kernel, with Numba's interface; it never raises, so that it cannot stop a program.
 
-    Parameters
-    ----------
-    kernel : Dispatcher
-    linkable : bool
-        Whether other compiled code may inline the kernel.
+    If `linkable`, other compiled code may inline the kernel.
     """
 
     def __init__(self, kernel, linkable):

@@ -22,16 +22,7 @@ def levels_of(triple):
 def level_of(triple, features):
     """Return the level whose kernels a host with these features uses, or None if it must compile its own.
 
-    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.  `processor_of`
-    describes the arguments.
-
-    Examples
-    --------
-    >>> triple = "x86_64-unknown-linux-gnu"
-    >>> level_of(triple, dict.fromkeys(levels_of(triple)["x86-64-v3"].features, True))
-    'x86-64-v3'
-    >>> level_of(triple, {"avx": True}) is None
-    True
+    A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.
     """
     level = processor_of(triple, features).level
     return level.name if level and all(map(features.get, level.features)) else None
