@@ -228,19 +228,9 @@ def _cublas_for(a, weight, c):
 def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):
     """Compute `c = a @ weight + bias`, or add `a @ weight` to `c`, on windows of columns of `a` and `c`.
 
-    Parameters
-    ----------
-    a : (rows, a_columns) C-contiguous; the product reads `depth` columns from `a_column` on.
-        On the host, `a_column + depth` may exceed `a_columns`: the row then continues in the rows after it, which must
-        exist, as for the windows of a convolution.
-    weight : (depth, columns), or (columns, depth) when `transposed`; C-contiguous
-    c : (rows, c_columns) C-contiguous; the product writes `columns` columns from `c_column` on.
-    bias : (columns,), optional; unused when accumulating
-
-    Examples
-    --------
-    >>> c = np.zeros((2, 1)); product(np.ones((2, 3)), np.ones((3, 1)), c, bias=np.ones(1)); c.ravel()
-    array([4., 4.])
+    The arrays are C-contiguous; `weight` (depth, columns) is (columns, depth) if `transposed`, and `bias` (columns,) is
+    unused when accumulating.  On the host, `a_column + depth` may exceed the columns of `a`: the row then continues in
+    the rows after it, which must exist, as for the windows of a convolution.
     """
     columns, depth = weight.shape if transposed else weight.shape[::-1]
     if on_device(a):

@@ -27,45 +27,28 @@ ALL_ROWS.flags.writeable = False  # like all lists of rows, because kernels are 
 
 
 class Weight(NamedTuple):
-    """A weight to pack.
-
-    Attributes
-    ----------
-    at, rows, columns, stride : pointer and int
-        The weight: its address, its shape (no rows if there is no weight), and elements from row to row.
-    groups : int
-        A transposed weight has `groups` groups of equally many rows.  Neighbouring panels hold the same rows of each.
-    bias, has_bias : pointer and bool
-        Without a bias, the last row of a panel stays as it is.
-    order, num_ordered : pointer and int
-        Row k of a panel is row `order[k]` of the weight; row k if `num_ordered` is 0.
-    panels : pointer
-        The address of the packed panels.
-    """
+    """A weight to pack: the address `at`, the shape (no rows if there is none), and the address of packed panels."""
 
     at: Any
     rows: int
     columns: int
-    groups: int
+    groups: int  # of equally many rows of a transposed weight; neighbouring panels hold the same rows of each
     bias: Any
-    has_bias: bool
-    order: Any
-    num_ordered: int
+    has_bias: bool  # without a bias, the last row of a panel stays as it is
+    order: Any  # row k of a panel is row `order[k]` of the weight
+    num_ordered: int  # 0 for rows in their own order
     panels: Any
-    stride: int
+    stride: int  # elements from row to row
 
 
 class Blocks(NamedTuple):
-    """The blocks of panels that a thread packs: all from `first` to `end`, or, if `shared`, the ones that it takes.
-
-    Threads take shared blocks one after another.  The counter `taken` counts blocks begun, `packed` finished blocks.
-    """
+    """The blocks of panels that a thread packs: all from `first` to `end`, or, if `shared`, the ones that it takes."""
 
     first: int
     end: int
     shared: bool
-    taken: Any
-    packed: Any
+    taken: Any  # a counter of blocks begun, which threads take one after another
+    packed: Any  # a counter of finished blocks
 
 
 @cpu_inlined

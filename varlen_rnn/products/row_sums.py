@@ -77,8 +77,7 @@ _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LIN
 class Factor(NamedTuple):
     """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`.
 
-    Row k of `a` meets row `rows[k]` of `b`; an entry -1 - i of `rows` means row i of `initial` (n, columns); without
-    `rows`, it meets row k.  Row i of the result is written to row `targets[i]`, or to row i without `targets`.
+    An entry -1 - i of `rows` means row i of `initial` (n, columns).
     """
 
     first: int
@@ -87,56 +86,34 @@ class Factor(NamedTuple):
     column: int
     columns: int
     initial: np.ndarray
-    rows: np.ndarray
-    targets: np.ndarray = ALL_ROWS
+    rows: np.ndarray  # row k of `a` meets row `rows[k]` of `b`; without them, row k
+    targets: np.ndarray = ALL_ROWS  # row i of the result is written to row `targets[i]`; without them, to row i
 
 
 class Cut(NamedTuple):
-    """How row products are cut into pieces of work.
+    """How row products are cut into pieces of work; a piece has all rows of a slab, which is `_SLAB` blocks."""
 
-    Attributes
-    ----------
-    lowest, highest : int
-        The range of the columns of `a` that have products.
-    piece : int
-        Columns of `a` in a piece of work, whole tiles.
-    depth : int
-        Rows of a slab, which is `_SLAB` blocks.  A piece of work has all rows of a slab.
-    panel_rows : int
-        Rows from a panel to the next.  It is no power of two, so that panels do not share one set of a cache.
-    whole : int
-        In the first `whole` slabs, a thread takes all pieces of columns of a slab at once.
-    """
-
-    lowest: int
-    highest: int
-    piece: int
-    depth: int
-    panel_rows: int
-    whole: int
+    lowest: int  # the first column of `a` that has products
+    highest: int  # the end of these columns
+    piece: int  # columns of `a` in a piece of work, whole tiles
+    depth: int  # rows of a slab
+    panel_rows: int  # from a panel to the next; no power of two, so that panels do not share one set of a cache
+    whole: int  # in the first `whole` slabs, a thread takes all pieces of columns at once
 
 
 class _Columns(NamedTuple):
     """The rows of `a`, a shard's copy of a slab of them, and the sums of their columns.
 
-    Attributes
-    ----------
-    at, stride, num_rows : pointer and int
-        The array `a`: its address, elements from row to row, and its rows.
-    tiles, size : pointer and int
-        The copy, with `size` elements for the columns of each tile.  A tile reads `a` column by column; in the copy,
-        the columns of a tile are neighbours.
-    sums, span : pointer and int
-        The sums of columns in float64, block after block, with `span` elements for each tile.
+    A tile reads `a` column by column; in the copy, the columns of a tile are neighbours.
     """
 
-    at: Any
-    stride: int
+    at: Any  # the address of `a`
+    stride: int  # elements from row to row
     num_rows: int
     tiles: Any
-    size: int
-    sums: Any
-    span: int
+    size: int  # elements of the copy for the columns of each tile
+    sums: Any  # of columns in float64, block after block
+    span: int  # elements of `sums` for each tile
 
 
 class _Side(NamedTuple):
@@ -438,19 +415,10 @@ def row_product_kernel():
 
 
 def row_products(a, one, two, num_columns=0):
-    """Return three sums over the rows of `a`, C-contiguous: the products with two factors, and the sums of its columns.
+    """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of its columns.
 
-    Parameters
-    ----------
-    a : (rows, a_columns)
-    one, two : Factor
-    num_columns : int
-        The first so many columns are summed even if no factor uses them.
-
-    Returns
-    -------
-    of_one, of_two : (end - first, columns) of each factor
-    of_all : (a_columns,); further columns that no factor uses may be missing from the sum
+    The products have the shape (end - first, columns) of each factor; sums of further columns that no factor uses may
+    be missing, unless they are among the first `num_columns`.
     """
     if on_device(a):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
@@ -508,13 +476,7 @@ def _row_sum_on_device(a):
 
 
 def row_product(a, b):
-    """Return `a^T @ b` for `a` (rows, depth) and `b` (rows, columns): the gradient of a weight.
-
-    Examples
-    --------
-    >>> row_product(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
-    array([[6.]])
-    """
+    """Return `a^T @ b` for `a` (rows, depth) and `b` (rows, columns): the gradient of a weight."""
     none = empty((0, 0), a)
     factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
     if on_device(a):

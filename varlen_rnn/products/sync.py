@@ -26,10 +26,7 @@ _yield_core = types.ExternalFunction("SwitchToThread" if sys.platform == "win32"
 
 @intrinsic
 def arrive(typing, counter):
-    """Add one to the int64 at an address and return the old value.
-
-    A thread that reads the new value also sees all earlier writes of this thread.
-    """
+    """Add one to the int64 at an address and return the old value; who reads the new one sees all earlier writes."""
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")

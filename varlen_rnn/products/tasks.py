@@ -15,17 +15,8 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 def tasks_of(offsets, chunk, heads, costs, *columns):
     """Return a row of int64 for each task: head, first row, end of rows, and the entries of its sequence in `columns`.
 
-    The most expensive tasks come first.  A sequence without rows has a task for each head.
-
-    Parameters
-    ----------
-    offsets : (sequences + 1,) int64, in rows
-    chunk : int
-        The most rows of a task.
-    heads : int
-    costs : (sequences,)
-        The cost of a row.
-    *columns : (sequences,) int64
+    The most expensive tasks come first, by `costs` (sequences,) of a row; a task has at most `chunk` rows.  A sequence
+    without rows has a task for each head.
 
     Examples
     --------
@@ -46,14 +37,8 @@ def tasks_of(offsets, chunk, heads, costs, *columns):
 def run_tasks(kernel, code, tasks, scratch, work, like, it):
     """Run a kernel over the result of `tasks_of`, on as many threads as the work needs, in multiply-adds.
 
-    Parameters
-    ----------
-    code : tuple of int
-        The addresses of compiled functions that the kernel calls.
-    scratch : (int, int)
-        How many elements of the type of `like`, and how many int64, a thread needs.
-    it : tuple
-        The arrays and numbers of the call.
+    `code` has addresses of functions that the kernel calls, `scratch` how many elements of the type of `like`, and how
+    many int64, a thread needs, and `it` the arrays and numbers of the call.
     """
     if len(tasks):
         shards = count_shards(work, len(tasks))

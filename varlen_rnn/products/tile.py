@@ -73,33 +73,17 @@ class Prefetch(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """The shape of a tile.
+    """The shape of a tile."""
 
-    Attributes
-    ----------
-    rows, panels : int
-        The rows of A, and the panels, that it multiplies.
-    k_step : int
-        Elements of A from one k to the next.
-    lines : float
-        Cache lines that it prefetches into L2 at each k.
-    adds : bool
-        Whether chains begin at zero and the start is added to their results, instead of beginning at the start.
-    """
-
-    rows: int
+    rows: int  # of A
     panels: int
-    k_step: int
-    lines: float
-    adds: bool
+    k_step: int  # elements of A from one k to the next
+    lines: float  # cache lines that it prefetches into L2 at each k
+    adds: bool  # whether chains begin at zero and the start is added to their results, instead of beginning there
 
 
 class _Writer:
-    """Writes the instructions of one tile.
-
-    It keeps one vector of sums for each (row, panel, vector of the panel).  In the loop over k these are phi values, so
-    they stay in registers.
-    """
+    """Writes the instructions of one tile, whose vectors of sums are phi values, so they stay in registers."""
 
     def __init__(self, builder, scalar, tile, a, panels, start, c, later):
         self.builder, self.tile, self.panels, self.later = builder, tile, panels, later

@@ -32,13 +32,10 @@ _PADDING = 4  # numbers after a row of shared memory, so that no more than two o
 
 
 class Tile(NamedTuple):
-    """The results of a block.
+    """The results of a block."""
 
-    `below`, `beside`: how many 4 x 4 squares of results a thread computes, down and across.
-    """
-
-    below: int
-    beside: int
+    below: int  # 4 x 4 squares of results that a thread computes, down
+    beside: int  # squares across
 
     @property
     def rows(self):
@@ -64,10 +61,7 @@ LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
 
 
 def tile_for(rows, columns):
-    """Return the tile for a product: the large one if it is filled, and each multiprocessor gets two or more.
-
-    A block has two warps, and a multiprocessor has four schedulers.
-    """
+    """Return the tile for a product: the large one if filled, and if each multiprocessor gets two or more."""
     enough = 2 * cuda.driver.limits.multiprocessors
     return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
 
@@ -95,10 +89,7 @@ def own_column(thread):
 
 @body
 def place_of(i):
-    """Return how far row or column i of a thread's results is from its first one.
-
-    The results of a thread lie in squares; the squares of all threads lie between.
-    """
+    """Return how far row or column i of a thread's results is from its first; squares of all threads lie between."""
     return uint32(i // NEIGHBOURS * SQUARES + i % NEIGHBOURS)
 
 

@@ -154,10 +154,7 @@ def _unsigned(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
 
 
 def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
-    """Raise if an array of `data` would lose a gradient: if it is a Variable that requires one, or a list with one.
-
-    Under `no_grad`, nothing is lost.
-    """
+    """Raise if an array of `data` would lose a gradient: if it is a Variable that requires one, or a list with one."""
     if loses_gradient(data):
         remedy = "x.detach() ends the gradient here; under vr.no_grad() there is none"
         got = "a Variable that requires a gradient" if not isinstance(data, (list, tuple)) else "a list with Variables"
@@ -203,10 +200,7 @@ def device_rows(data: Any) -> DeviceArray | None:
 
 
 def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
-    """Raise if `data` is a masked array with masked entries, whose hidden values a plain array would expose.
-
-    Masked arrays inside of nested lists are found, too, down to `depth` levels.
-    """
+    """Raise if `data`, or an array in lists down to `depth`, has masked entries, whose values would be exposed."""
     if isinstance(data, np.ma.MaskedArray):
         if np.ma.is_masked(data):
             expected, hint = "an array without masked entries", "use filled()"
@@ -219,15 +213,7 @@ def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
 def as_indices(indices: ArrayLike, count: int, what: str) -> np.ndarray:
     """Return indices of sequences, or a mask, as a new int64 array of indices of at least 0, or raise.
 
-    Parameters
-    ----------
-    indices : array_like of int or of bool
-        Negative indices count from the end; bools are a mask of all `count` sequences.
-
-    Raises
-    ------
-    DTypeError, ShapeError, OutOfRangeError
-        If `indices` are neither integers nor bools, or an index is out of range.
+    Negative indices count from the end; bools are a mask of all `count` sequences.
 
     Examples
     --------

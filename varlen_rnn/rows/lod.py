@@ -273,8 +273,7 @@ def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -
 def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T]) -> T:
     """Return `make()`, cached on the LoD under `key` until it is called with another object `other`, often a LoD.
 
-    Only the last result per key is cached, because a long-lived LoD would otherwise collect a result for every other
-    LoD.
+    Only the last result per key is cached: a long-lived LoD would otherwise collect a result for every other LoD.
     """
     found = lod._cache.get(key)
     if found is None or found[0] is not other:
@@ -286,12 +285,6 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
     """Return the LoD of chosen sequences of level 0 with all lower levels, and the indices of their rows.
 
     The LoD has no positions, because copies of a sequence at one position would be drawn alike.
-
-    Parameters
-    ----------
-    lod : LoD
-    indices : array, int64
-        Indices of sequences of level 0, at least 0, as `as_indices` returns them.
 
     Examples
     --------
