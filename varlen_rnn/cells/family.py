@@ -18,16 +18,11 @@ _LONGEST_NAME = 1000  # characters, because a file from elsewhere may hold a nam
 class Family:
     """A kind of cell with options: `family(**options)` returns the cell with these options.
 
-    Parameters
-    ----------
-    name : str
-        The beginning of the names of its cells.
-    options : mapping of str to Option
-    equations : function
-        `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
-    named : mapping of str to dict
-        Short names of cells, with the options that each name means, such as `{"lstm": {}}`.  The default options must
-        have a short name.
+    name: the beginning of the names of its cells
+    options: the Option of each name
+    equations: `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name
+    named: short names of cells, with the options that each name means, such as `{"lstm": {}}`; the default options must
+        have a short name
     """
 
     def __init__(
@@ -44,13 +39,7 @@ class Family:
         self._made: dict[str, Cell] = {}
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options in canonical form, with defaults for options that were not given.
-
-        Raises
-        ------
-        TypeError
-            If the family does not have an option of this name.
-        """
+        """Return all options in canonical form, with defaults for options that were not given."""
         if unknown := given.keys() - self.options.keys():
             raise unexpected(f"{self.name}_cell", min(unknown))
         return {name: option.check(given.get(name, option.default), name) for name, option in self.options.items()}
@@ -69,14 +58,7 @@ class Family:
         return f"{self.name}({', '.join(given)})"
 
     def options_in(self, name: str) -> dict[str, Any] | None:
-        """Return the options that the name of a cell gives; None if the cell is not of this family.
-
-        Examples
-        --------
-        >>> from varlen_rnn.cells import lstm_cell
-        >>> lstm_cell.options_in("lstm"), lstm_cell.options_in("lstm(clip=3.0)"), lstm_cell.options_in("gru")
-        ({}, {'clip': 3.0}, None)
-        """
+        """Return the options that the name of a cell gives; None if the cell is not of this family."""
         text = next((text for text, own in self.named.items() if own == name), name)
         if not text.startswith(f"{self.name}("):
             return None
@@ -86,13 +68,7 @@ class Family:
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
 
     def of_name(self, name: str) -> Cell:
-        """Return the cell with a name such as `lstm(peepholes=True)`, as programs write it.
-
-        Raises
-        ------
-        ProgramError
-            If the family does not have these options.
-        """
+        """Return the cell with a name such as `lstm(peepholes=True)`, as programs write it."""
         try:
             found = self(**(self.options_in(name if len(name) < _LONGEST_NAME else f"{self.name}(") or {}))
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:

@@ -40,7 +40,6 @@ _OPTIONS = {
 
 
 def _equations(options: Mapping[str, Any]) -> Callable:
-    """Return the equations of a GRU with options."""
     clip, zoneout, masked = (options[name] for name in ("clip", "zoneout", "recurrent_dropout"))
     gate, candidate = map(activation, options["activations"])
     rows = ["keep_h"] * zoneout + ["mask_h"] * masked

@@ -37,13 +37,7 @@ NAMED = {
 
 
 def check_activation(spec: Any, what: str) -> Spec:
-    """Return the spec of an activation in its shortest form: a name, or a tuple of a name and its parameters.
-
-    Raises
-    ------
-    DTypeError, ShapeError
-        If there is no activation with this name, or it does not have these parameters.
-    """
+    """Return the spec of an activation in its shortest form: a name, or a tuple of a name and its parameters."""
     given = (spec,) if isinstance(spec, str) else spec
     expected = f"one of {', '.join(NAMED)}, or a tuple of a name and its parameters"
     if not isinstance(given, (tuple, list)) or not given or not isinstance(given[0], str) or given[0] not in NAMED:
@@ -59,13 +53,7 @@ def check_activation(spec: Any, what: str) -> Spec:
 
 
 def activation(spec: Spec) -> Callable[[Any], Any]:
-    """Return the function of an activation, for the equations of a cell.
-
-    Examples
-    --------
-    >>> activation(("leaky_relu", 0.1))(-2.0)
-    -0.2
-    """
+    """Return the function of an activation, for the equations of a cell."""
     name, *parameters = (spec,) if isinstance(spec, str) else spec
     function, defaults = NAMED[str(name)]
     if not defaults:

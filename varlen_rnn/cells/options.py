@@ -16,15 +16,9 @@ from varlen_rnn.kernels.activations import clip, constant
 class Option(NamedTuple):
     """An option of a family of cells, or of its layers.
 
-    Attributes
-    ----------
-    default : object
-    check : function
-        `check(value, name)` returns the value in canonical form, or raises.
-    kind, doc : str
-        The type and the meaning, for docstrings.
-    in_onnx : bool
-        Whether ONNX has the option.
+    check: `check(value, name)` returns the value in canonical form, or raises
+    kind, doc: the type and the meaning, for docstrings
+    in_onnx: whether ONNX has the option
     """
 
     default: Any

@@ -23,7 +23,6 @@ _OPTIONS = {
 
 
 def _equations(options: Mapping[str, Any]) -> Callable:
-    """Return the equations of a simple recurrent cell with options."""
     function, clip, zoneout = activation(options["activation"]), options["clip"], options["zoneout"]
     rows = ["keep_h"] * zoneout + ["mask_h"] * options["recurrent_dropout"]
 

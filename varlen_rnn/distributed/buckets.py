@@ -1,7 +1,6 @@
 """Sums of gradients over ranks by the engine, which begin while the pass of gradients goes on.
 
-Engines carry arrays of the host.  So a gradient on a device is copied to the host once it is final, and its sum is
-copied back.
+Engines carry arrays of the host, so a final gradient on a device is copied to the host, and its sum back.
 
 Buckets hold the gradients of several parameters, the last parameters first, as passes finish them.  A bucket is begun
 only after those before it, so that all ranks begin them in one order, whatever their graphs are.
@@ -32,17 +31,13 @@ DENSE, SPARSE, CROWDED = 1, 2, 4
 class Layout:
     """Which parameters share a bucket: all but those whose gradients are sparse, or that no rank reaches.
 
-    Sparse gradients of a table of which some rank touches half of the rows go into a bucket, too.  All rows have at
-    most twice the bytes of those, and need no exchange of their own.
+    If some rank touches half of the rows of a table, its sparse gradients go into a bucket, too: all rows have at most
+    twice the bytes, and need no exchange of their own.
 
-    Attributes
-    ----------
-    buckets : list of list of Variables
-    sparse : list of Variables
-        Of their gradients, only the touched rows travel.
-    crowded : set of Variables
-        Sparse gradients of these are in buckets.
-    bucket_of : dict of Variable to int
+    buckets: the parameters of each bucket
+    sparse: parameters of whose gradients only the touched rows travel
+    crowded: parameters whose sparse gradients are in buckets
+    bucket_of: the number of the bucket of each parameter in one
     """
 
     def __init__(self, parameters: Sequence[Variable], kinds: Sequence[int], itemsize: int = 0) -> None:
@@ -131,15 +126,7 @@ class EngineSum:
 
 
 def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, has_rows: bool) -> None:
-    """Write a gradient, and marks, whose sum tells whether any rank has a gradient, or with `has_rows`, each row.
-
-    Examples
-    --------
-    >>> numbers, marks = np.empty((3, 1)), np.empty(3)
-    >>> _write(SelectedRows([2], [[0.5]], height=3), numbers, marks, has_rows=True)
-    >>> numbers.ravel(), marks
-    (array([0. , 0. , 0.5]), array([0., 0., 1.]))
-    """
+    """Write a gradient, and marks: 1 if there is one, or with `has_rows` 1 for each row that it has, otherwise 0."""
     numbers[...] = 0 if gradient is None else dense(gradient)
     if has_rows and isinstance(gradient, SelectedRows):
         marks[...] = 0
@@ -167,13 +154,7 @@ Listed: TypeAlias = tuple[np.ndarray, np.ndarray]  # the numbers of some rows, a
 
 
 def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Listed]]:
-    """Return for each table the rows of each rank, all in one exchange.
-
-    Examples
-    --------
-    >>> gather_rows(Communicator(), [(np.array([3]), np.ones((1, 2), np.float32))])
-    [[(array([3]), array([[1., 1.]], dtype=float32))]]
-    """
+    """Return for each table the rows of each rank, all in one exchange."""
     if not tables:
         return []
     # Words of 8 bytes, of which engines count no more than 2^31.
@@ -195,13 +176,7 @@ def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Liste
 
 
 def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:
-    """Return the sums of arrays over all ranks, in one exchange; arrays on a device travel by the host.
-
-    Examples
-    --------
-    >>> sums_over(Communicator(), np.int64(3), np.ones(2, np.float32))
-    [array(3), array([1., 1.], dtype=float32)]
-    """
+    """Return the sums of arrays over all ranks, in one exchange; arrays on a device travel by the host."""
     places, arrays = map(place_of, sums), [np.asarray(moved(array, HOST)) for array in sums]
     flat = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
     comm.all_reduce(flat)

@@ -90,37 +90,19 @@ _NO_GRID = 1 << 20  # the exponent where a gradient is infinite or NaN
 
 
 def exponent_of(top: float, bits: int) -> int:
-    """Return the exponent of the grid on which numbers below `top` have fewer than `bits` bits.
-
-    Examples
-    --------
-    >>> exponent_of(0.75, 60), exponent_of(1.0, 60), exponent_of(0.0, 60)
-    (60, 59, 60)
-    """
+    """Return the exponent of the grid on which numbers below `top` have fewer than `bits` bits."""
     return bits - int(np.frexp(top)[1]) if np.isfinite(top) else _NO_GRID
 
 
 def to_grid(array: np.ndarray, exponent: int) -> np.ndarray:
-    """Return numbers as int64: how many lines of the grid each is from 0.
-
-    Examples
-    --------
-    >>> to_grid(np.array([0.75, -0.5]), 4)
-    array([12, -8])
-    """
+    """Return numbers as int64: how many lines of the grid each is from 0."""
     if exponent == _NO_GRID:
         return np.zeros(array.shape, np.int64)
     return np.rint(np.ldexp(array.astype(np.float64), exponent)).astype(np.int64)
 
 
 def from_grid(array: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
-    """Return the numbers that integers are on the grid; NaN where a number was infinite or NaN.
-
-    Examples
-    --------
-    >>> from_grid(np.array([12, -8]), 4, np.dtype("f8"))
-    array([ 0.75, -0.5 ])
-    """
+    """Return the numbers that integers are on the grid; NaN where a number was infinite or NaN."""
     if exponent == _NO_GRID:
         return np.full(array.shape, np.nan, dtype)
     return np.ldexp(array.astype(np.float64), -exponent).astype(dtype)

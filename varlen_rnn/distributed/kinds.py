@@ -31,14 +31,9 @@ IsCommon = Callable[[Variable | None], bool]
 class Kind(NamedTuple):
     """The kind of a value.
 
-    Attributes
-    ----------
-    kind : int
-    spec : TensorSpec, optional
-        It leaves out the number of rows, so that batches of all sizes have the same kinds.  None if rows are mixed, or
-        if the operand is missing.
-    axis : int
-        The axis of the rows, for `ROWS`.
+    spec: without the number of rows, so that batches of all sizes have the same kinds; None if rows are mixed, or if
+        the operand is missing
+    axis: the axis of the rows, for `ROWS`
     """
 
     kind: int
@@ -90,7 +85,6 @@ class _Kinds:
         self._is_common = is_common
 
     def of(self, variable: Variable | None) -> Kind:
-        """Return the kind of an operand."""
         return _MISSING if variable is None else kind_of(variable, self.found, self._is_common)
 
     def add(self, record: Record, given: Sequence[Kind]) -> Sequence[int | None]:

@@ -32,18 +32,11 @@ from varlen_rnn.tape.variable import Variable
 class Terms(NamedTuple):
     """The parts of a loss.
 
-    Attributes
-    ----------
-    reductions : list of Record
-        The sums and means over rows, in the order of their application.
-    tail : list of Record
-        The records that follow them on the way to the loss, in that order.
-    shares : bool
-        Whether a parameter acts on the loss without passing a sum or mean, as a penalty or a learned weight does.
-    constants : bytes
-        A digest of the constants of the tail, which are the same on all ranks.
-    trouble : str
-        Why ranks cannot compute the loss, or nothing.
+    reductions: the sums and means over rows, in the order of their application
+    tail: the records that follow them on the way to the loss, in that order
+    shares: whether a parameter acts on the loss without passing a sum or mean, as a penalty or a learned weight does
+    constants: a digest of the constants of the tail, which are the same on all ranks
+    trouble: why ranks cannot compute the loss, or nothing
     """
 
     reductions: list[Record]
@@ -118,15 +111,11 @@ def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
 class Part(NamedTuple):
     """One rank's results of the sums and means of a loss.
 
-    Attributes
-    ----------
-    numbers : array of float64
-        All results, one after another; a mean times its weight.
-    weights : array of float64, shape `(reductions,)`
-        The total weight of each mean: rows, elements, sequences or given weights; NaN for a sum.
-    counts : array of float64
-        If there are sums: the numbers of rows, elements, outer and inner sequences of the input of each sum, and of the
-        first value that has sequences.
+    numbers: float64, all results, one after another; a mean times its weight
+    weights: float64 `(reductions,)`, the total weight of each mean: rows, elements, sequences or given weights; NaN
+        for a sum
+    counts: float64; if there are sums, the numbers of rows, elements, outer and inner sequences of the input of each
+        sum, and of the first value that has sequences
     """
 
     numbers: np.ndarray
@@ -233,12 +222,7 @@ def restoring(terms: Terms) -> Iterator[None]:
 def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:
     """Give a loss its value over all ranks; return the factors of the gradients that arrive at its sums and means.
 
-    Parameters
-    ----------
-    mine : Part
-        The part of this loss.
-    every : Part
-        The sum of all parts.
+    `mine` is the part of this loss, `every` the sum of all parts.
     """
     place, factors = 0, {}
     for number, record in enumerate(terms.reductions):

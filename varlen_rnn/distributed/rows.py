@@ -16,47 +16,24 @@ HEAD = 16 + SMALL
 
 
 def row_bytes(array: np.ndarray) -> int:
-    """Return the bytes of a row of an array.
-
-    Examples
-    --------
-    >>> row_bytes(np.zeros((0, 3), np.float32))
-    12
-    """
+    """Return the bytes of a row of an array."""
     return array.dtype.itemsize * math.prod(array.shape[1:])
 
 
 def ends_of(counts: np.ndarray) -> np.ndarray:
-    """Return 0 and the sums of the counts up to each.
-
-    Examples
-    --------
-    >>> ends_of(np.array([2, 0, 3]))
-    array([0, 2, 2, 5])
-    """
+    """Return 0 and the sums of the counts up to each."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
 def check_same_rows(what: str, bytes_of_ranks: np.ndarray) -> None:
-    """Raise unless the rows of all ranks have the same number of bytes; every rank knows all, so all raise.
-
-    Examples
-    --------
-    >>> check_same_rows("all_gather", np.array([8, 8]))
-    """
+    """Raise unless the rows of all ranks have the same number of bytes; every rank knows all, so all raise."""
     if (bytes_of_ranks != bytes_of_ranks[0]).any():
         expected, got = "rows of one shape and data type on all ranks", f"rows of {bytes_of_ranks.tolist()} bytes"
         raise ShapeError(what, expected=expected, got=got)
 
 
 def head_of(array: np.ndarray) -> np.ndarray:
-    """Return HEAD bytes: how many rows there are, how many bytes each has, and the rows themselves if they are small.
-
-    Examples
-    --------
-    >>> head_of(np.array([[5, 6]], np.uint8))[[0, 8, 16, 17]]
-    array([1, 2, 5, 6], dtype=uint8)
-    """
+    """Return HEAD bytes: how many rows there are, how many bytes each has, and small rows themselves."""
     head = np.zeros(HEAD, np.uint8)
     head[:16].view(np.int64)[:] = len(array), row_bytes(array)
     if array.nbytes <= SMALL:
@@ -65,14 +42,7 @@ def head_of(array: np.ndarray) -> np.ndarray:
 
 
 def read_heads(heads: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
-    """Return the number of rows of each rank, and the arrays of all ranks if all are small, given the heads of all.
-
-    Examples
-    --------
-    >>> array = np.array([7, 8])
-    >>> read_heads(np.stack([head_of(array), head_of(array[:1])]), array)
-    (array([2, 1]), [array([7, 8]), array([7])])
-    """
+    """Return the number of rows of each rank, and the arrays of all ranks if all are small, given the heads of all."""
     counts, widths = np.ascontiguousarray(heads[:, :16]).view(np.int64).T
     check_same_rows("all_gather", widths)
     ends = 16 + counts * widths

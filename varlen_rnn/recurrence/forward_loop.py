@@ -167,7 +167,6 @@ def _bring_rows(code, sizes, layer, units, scratch, num_rows):
 
 @cpu_inlined
 def _panel_of(units, carry, group, phase, number, first):
-    """Return the _Panel with a number, in a phase, for the sequences from rank `first` on."""
     unit = number * units.width
     states = offset(carry.states, (number * group.count + first) * units.width)
     return _Panel(number, unit, least(units.width, phase.units - unit), states)
@@ -199,7 +198,6 @@ def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, w
 
 @cpu_inlined
 def _run_equations(sizes, units, scratch, block, panel, phase):
-    """Run a phase's equations on a block of units."""
     number, at_x = panel.number - units.first_block, block.at_x
     projected = offset(scratch.projected, (number * sizes.x_gates * PROJECTED_ROWS + at_x) * units.width)
     given = offset(scratch.given, (number * sizes.rows * PROJECTED_ROWS + at_x) * units.width)

@@ -217,7 +217,6 @@ class _Places(NamedTuple):
 
 @functools.lru_cache
 def _places(cell, shape):
-    """Return the Places of a cell."""
     hidden, start = shape.hidden, cell.x_slot * shape.hidden
     of_phases = [(phase.h_slot * hidden, (phase.h_slot + phase.gates) * hidden) for phase in cell.phases]
     rows, all_rows = [_weight_rows(phase.order, hidden) for phase in cell.phases], ALL_ROWS

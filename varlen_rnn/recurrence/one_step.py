@@ -155,7 +155,6 @@ def _batch(count):
 
 
 def _taken(idle, make):
-    """Return an idle memory, or a new one."""
     try:
         return idle.pop()  # atomic, so two threads never get the same memory
     except IndexError:

@@ -49,14 +49,7 @@ class Layout(NamedTuple):
     @classmethod
     @functools.cache
     def of(cls, cell, hidden):
-        """Return the layout of the fewest blocks whose weights fit into registers, or None if there is none.
-
-        Examples
-        --------
-        >>> from varlen_rnn.cells import LSTM
-        >>> Layout.of(LSTM, 512), Layout.of(LSTM, 500)
-        (Layout(gates=4, hidden=512, threads=256, units=16, tiles=1), None)
-        """
+        """Return the layout of the fewest blocks whose weights fit into registers, or None if there is none."""
         phase = cell.phases[0]
         if len(cell.phases) > 1 or phase.norms or not phase.gates:
             return None

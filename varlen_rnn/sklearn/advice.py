@@ -29,16 +29,7 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
 
 
 def about_columns(frame: Table) -> tuple[str, str]:
-    """Return which columns of a frame are not numbers, and how to make X of the frame, for an error.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> from varlen_rnn.data.frames import frame_of
-    >>> frame = frame_of(pandas.DataFrame({"x": [[1.0]], "age": [40], "region": ["north"]}))
-    >>> about_columns(frame)[1]
-    "pandas.get_dummies(X, columns=['region']) makes numbers of texts"
-    """
+    """Return which columns of a frame are not numbers, and how to make X of the frame, for an error."""
     others = [field for field in frame.fields if not holds_numbers(frame.foreign(field))]
     firsts = {field: next((x for x in values_of(frame.foreign(field)) if x is not None), None) for field in others}
     texts = [field for field, first in firsts.items() if isinstance(first, str)]

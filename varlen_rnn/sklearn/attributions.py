@@ -36,14 +36,6 @@ def integrated(
     The function maps rows to one number for each sequence, which depends on the rows of this sequence only.  The
     baseline has the rows at the beginning of the line.  `steps` gradients are computed, at the nodes of Gauss and
     Legendre.
-
-    Examples
-    --------
-    >>> rows = LoDTensor(np.array([[3.0, 2.0], [1.0, 1.0]]), [[0, 1, 2]])
-    >>> function = lambda x: x[:, 0] ** 2.0 + x[:, 1]
-    >>> integrated(function, rows, np.zeros(2), 4).round(6)
-    array([[9., 2.],
-           [1., 1.]])
     """
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     difference, total = rows.data - baseline, np.zeros(rows.data.shape)

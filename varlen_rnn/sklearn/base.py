@@ -333,7 +333,6 @@ class SequenceEstimator(Options, BaseEstimator):
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say which forms of X are accepted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = tags.input_tags.string = True
         tags.input_tags.allow_nan = True

@@ -137,7 +137,6 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
     @property
     def _n_features_out(self) -> int:
-        """The number of columns of the result of `transform`."""
         return sum(candidate.num_features for candidate in self._chosen("transform"))
 
     def transform(self, X: Any) -> Any:
@@ -242,7 +241,6 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         return found
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say that embeddings are float32 for any X."""
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags

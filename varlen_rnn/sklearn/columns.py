@@ -37,20 +37,8 @@ class Columns:
 
 def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[Any, Columns | None]:
     """Return X with its features in the order of the training, and the names of its columns, or None.
+
     Without the columns of the training, the first frame of a list decides the order.
-
-    Raises
-    ------
-    ShapeError
-        If X has other features than the training, or steps in another order.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> frames = [pandas.DataFrame({"b": [1.0], "a": [2.0]})]
-    >>> in_order(frames, Columns(("a", "b"), False))[0][0]
-         a    b
-    0  2.0  1.0
     """
     if isinstance(X, (list, tuple)):
         return _of_frames(list(X), columns, name)

@@ -37,14 +37,7 @@ class Ends:
 
     @classmethod
     def of(cls, lengths: np.ndarray, horizon: int) -> Ends:
-        """Return the ends of series of these lengths; none are held out if too few rows would be left.
-
-        Examples
-        --------
-        >>> ends = Ends.of(np.array([30, 9]), 2)
-        >>> ends.first, ends.held
-        (array([22,  6]), array([21, 22, 23, 24, 25, 26, 27, 35, 36]))
-        """
+        """Return the ends of series of these lengths; none are held out if too few rows would be left."""
         begin = np.cumsum([0, *lengths[:-1]])
         room = np.minimum(lengths - horizon - _LEAST + 1, np.maximum(1, lengths // 4))  # for ends, among the last rows
         number = np.clip(math.ceil(_ENDS / max(1, (room > 0).sum())), 0, np.maximum(room, 0))

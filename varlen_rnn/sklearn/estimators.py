@@ -185,7 +185,6 @@ class SequenceClassifier(_Classifying, ChoosingEstimator):
         return accuracy_score(wanted, found, sample_weight=sample_weight)
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say that a sequence may have several classes."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
@@ -296,7 +295,6 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
         return float(np.mean(scores))
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say that there may be several targets."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

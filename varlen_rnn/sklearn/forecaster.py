@@ -453,7 +453,6 @@ class SequenceForecaster(BaseEstimator):
             raise InputError("_chosen", expected=f"some of {listed(known)}", got=shown(self._chosen))
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags, which say that X alone is fitted."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = tags.input_tags.three_d_array = True
         tags.target_tags.required = False

@@ -44,18 +44,7 @@ def check_one_kind(labels: Iterable[Any]) -> None:
 
 
 def as_array(labels: Any) -> np.ndarray:
-    """Return labels of one kind as an array; if some in a list are missing, all keep their types.
-
-    Raises
-    ------
-    DTypeError
-        If labels are of several kinds, as `check_one_kind` says.
-
-    Examples
-    --------
-    >>> as_array(["a", np.nan])
-    array(['a', nan], dtype=object)
-    """
+    """Return labels of one kind as an array; if some in a list are missing, all keep their types."""
     labels = labels.to_numpy() if hasattr(labels, "iloc") else labels
     if isinstance(labels, (list, tuple)) or getattr(labels, "dtype", None) == np.dtype(object):
         check_one_kind(labels)
@@ -80,13 +69,7 @@ def _exact(found: np.ndarray, labels: Iterable[Any]) -> np.ndarray:
 
 
 def with_none(labels: np.ndarray) -> np.ndarray:
-    """Return labels of steps with None for each missing one.
-
-    Examples
-    --------
-    >>> with_none(np.array([1.0, np.nan])), with_none(np.array([1, 2]))
-    (array([1.0, None], dtype=object), array([1, 2]))
-    """
+    """Return labels of steps with None for each missing one."""
     if labels.dtype.kind not in "fOmM":
         return labels
     gone = np.fromiter(map(is_absent, labels), bool, len(labels))
@@ -97,13 +80,7 @@ def with_none(labels: np.ndarray) -> np.ndarray:
 
 
 def of_one_kind(labels: np.ndarray) -> np.ndarray:
-    """Return an array of objects that are all numbers, as pandas may hold them, as an array of numbers.
-
-    Examples
-    --------
-    >>> of_one_kind(np.array([1, 2.5], object)), of_one_kind(np.array([True, 2], object))
-    (array([1. , 2.5]), array([True, 2], dtype=object))
-    """
+    """Return an array of objects, as pandas may hold them, as an array of numbers if all are numbers."""
     if labels.dtype.kind != "O":
         return labels
     of_flags = {isinstance(label, (bool, np.bool_)) for label in labels.ravel()}

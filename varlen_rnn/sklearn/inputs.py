@@ -45,14 +45,7 @@ _HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a fram
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The kind of the training sequences, which converts other sequences to rows in the same way.
-
-    Examples
-    --------
-    >>> inputs = Inputs.learn(["abba", "b"])
-    >>> inputs.rows_of(["ba", "xb"])
-    [array([1, 2]), array([0, 1])]
-    """
+    """The kind of the training sequences, which converts other sequences to rows in the same way."""
 
     kind: str  # "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features)
     size: int  # the number of different tokens or ids, or the columns of a row of numbers: features, then indicators
@@ -189,18 +182,6 @@ def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
     """Return the kind of sequences, and a list of them: texts, lists of tokens, int64 ids or rows of numbers.
 
     Rows have the type `dtype`, and fit float32.  Missing numbers are NaN.  Static features of a frame are left out.
-
-    Raises
-    ------
-    DTypeError, ShapeError, InputError
-        If X does not contain sequences, or they are of different kinds, or a number is infinite.
-
-    Examples
-    --------
-    >>> as_sequences([[1.5, 2.0], []])
-    ('numbers', [array([[1.5], [2. ]], dtype=float32), array([], shape=(0, 1), dtype=float32)])
-    >>> as_sequences(["ab", "c"])
-    ('texts', ['ab', 'c'])
     """
     check_unmasked(X, "X")
     if isinstance(X, (str, bytes, dict)):

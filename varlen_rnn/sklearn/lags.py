@@ -56,23 +56,13 @@ class Form:
 class Rows:
     """The rows of series, one for each step, in the order of the series.
 
-    Parameters
-    ----------
-    form : Form
-    series : list of arrays, float64, `(steps,)`
-    covariates : list of arrays, float64, `(steps + horizon, columns)`, optional
-        In the training they may end with the series.
-
-    Attributes
-    ----------
-    features : (rows, features)
-    last, base, seasonal : (rows,), (rows, horizon), (rows, horizon)
-        Values or logarithms: of the row's step; from which changes count; and one season before each step to forecast.
-    scale, unit : (rows,)
-        The scale of changes; and the scale of values, for errors.
-    logarithm : (rows,) bool
-    future : (rows, horizon)
-        The values that follow; NaN after the end of the series.
+    covariates: (steps + horizon, columns) of each series; in the training they may end with the series
+    features: (rows, features)
+    last, base, seasonal: (rows,), (rows, horizon), (rows, horizon), values or logarithms: of the row's step; from which
+        changes count; and one season before each step to forecast
+    scale, unit: (rows,), the scale of changes; and the scale of values, for errors
+    logarithm: (rows,) bool
+    future: (rows, horizon), the values that follow; NaN after the end of the series
     """
 
     def __init__(self, form: Form, series: list[np.ndarray], covariates: list[np.ndarray] | None = None) -> None:
@@ -148,11 +138,6 @@ def season_of(series: list[np.ndarray]) -> int:
     The autocorrelation of differences (of logarithms of positive series) is averaged over the series of at least three
     seasons.  A season is the first peak that is almost as high as the highest.  A peak is 0.15 above 0 and above a lag
     before, and two deviations of series without a season more.
-
-    Examples
-    --------
-    >>> season_of([np.sin(np.arange(60) * 2 * np.pi / 12) + 0.1 * np.arange(60)])
-    12
     """
     longest = max(map(len, series)) // 3
     total, count, steps = np.zeros(longest + 1), np.zeros(longest + 1), 0

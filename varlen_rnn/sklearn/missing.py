@@ -18,18 +18,7 @@ from varlen_rnn.sklearn.restored import numbers_of, wholes_of
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """How missing numbers are filled: with the last number of the sequence, or with the mean if there is none.
-
-    Examples
-    --------
-    >>> rows = np.array([[1.0, 5.0], [np.nan, 7.0]], np.float32)
-    >>> filling = Filling.learn([rows], 2)
-    >>> filling
-    Filling(means=(1.0, 6.0), indicated=(0,))
-    >>> filling.fill(rows[::-1])
-    array([[1., 7., 1.],
-           [1., 5., 0.]], dtype=float32)
-    """
+    """How missing numbers are filled: with the last number of the sequence, or with the mean if there is none."""
 
     means: tuple[float, ...]  # of each feature over the rows of the training that have it; 0 if none has
     indicated: tuple[int, ...] = ()  # features that lacked numbers in the training: each has a column of flags behind
@@ -78,13 +67,7 @@ class Filling:
 
 
 def without_padding(rows: np.ndarray) -> np.ndarray:
-    """Return the rows of a padded sequence without the rows at its end that are all NaN.
-
-    Examples
-    --------
-    >>> without_padding(np.array([[1.0], [np.nan], [2.0], [np.nan]])).ravel()
-    array([ 1., nan,  2.])
-    """
+    """Return the rows of a padded sequence without the rows at its end that are all NaN."""
     if rows.dtype.kind != "f" or not len(rows) or not np.isnan(rows[-1]).all():
         return rows
     there = np.flatnonzero(~np.isnan(rows).all(axis=1))

@@ -47,23 +47,12 @@ class Network(nn.Module):
     If rows are numbers and are pooled, convolutions run beside the recurrent layer, on the same rows.  The maximum and
     the mean of their outputs are joined to the pooled outputs of the recurrent layer.
 
-    Parameters
-    ----------
-    options : object
-        The attributes `cell`, `embedding_size`, `hidden_size`, `num_layers`, `bidirectional` and `dropout`.
-    inputs : Inputs
-        Static features are joined to each row before the recurrent layer, and to the results of pooling.
-    num_outputs : int
-    pool : list of str
-        The kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence.  If empty, the outputs are
-        computed for each row instead.
-    stride : int
-        The mean of so many rows is a row of all layers.
-
-    Attributes
-    ----------
-    stretches : bool
-        Whether standardised rows are stretched and scaled at random in training (`stretched`).
+    options: has `cell`, `embedding_size`, `hidden_size`, `num_layers`, `bidirectional` and `dropout`
+    inputs: static features are joined to each row before the recurrent layer, and to the results of pooling
+    pool: the kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence; if empty, the outputs are
+        computed for each row instead
+    stride: the mean of so many rows is a row of all layers
+    stretches: whether standardised rows are stretched and scaled at random in training (`stretched`)
 
     Source: Karim, Majumdar, Darabi and Chen (2018), "LSTM fully convolutional networks for time series classification",
     arXiv 1709.05206.

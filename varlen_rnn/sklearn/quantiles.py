@@ -32,13 +32,7 @@ def with_median(quantiles: list[float]) -> list[float]:
 
 
 def places_of(quantiles: Any, levels: list[float]) -> list[int]:
-    """Return the place of each quantile among the levels of a fit, or raise if one is not among them.
-
-    Examples
-    --------
-    >>> places_of((0.1, 0.9), [0.1, 0.5, 0.9])
-    [0, 2]
-    """
+    """Return the place of each quantile among the levels of a fit, or raise if one is not among them."""
     wanted = check_quantiles(quantiles)
     if not set(wanted) <= set(levels):
         expected = f"some of {listed(levels)}, as in the fit" if levels else "a fit with quantiles"
@@ -57,17 +51,11 @@ def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.n
 def quantiles_of(
     values: np.ndarray, levels: np.ndarray, weights: np.ndarray | None = None, independent: int | None = None
 ) -> np.ndarray:
-    """Return a quantile of each column, so that another number lies below it with the probability `level`.
+    """Return a quantile of each column of `values`, so that another number lies below it with the probability `level`.
 
-    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  If fewer are independent, levels are as far from
-    the middle as in a sample of so few.  A level beyond the first or last has its number.
-    Each column of `values` has its level.  `independent` says how many of the numbers are independent, such as the ends
-    of series, each of which has several errors.
-
-    Examples
-    --------
-    >>> quantiles_of(np.arange(1.0, 10)[:, None], np.array([0.25]))
-    array([2.5])
+    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  A level beyond the first or last has its number.
+    If only `independent` numbers are independent, such as the ends of series, each of which has several errors, levels
+    are as far from the middle as in a sample of so few.
     """
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
     values, weights = values[weights > 0], weights[weights > 0]

@@ -30,24 +30,13 @@ def batch_size(count: int, convolved: bool) -> int:
     """Return the sequences per step, so that all batches have about the same size.
 
     `convolved` says whether the network normalises over the rows of a batch.
-
-    Examples
-    --------
-    >>> batch_size(50, True), batch_size(50, False), batch_size(30_000, True)
-    (17, 8, 64)
     """
     size = min(64, max(16 if convolved else 8, count // 40))
     return math.ceil(count / max(1, round(count / size))) if convolved else size
 
 
 def epochs(count: int, steps_per_epoch: int, convolved: bool) -> int:
-    """Return the number of epochs of a training.
-
-    Examples
-    --------
-    >>> epochs(50, 3, True), epochs(50, 7, False), epochs(30_000, 469, True)
-    (200, 200, 6)
-    """
+    """Return the number of epochs of a training."""
     steps = min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(_STEPS_PER_ROOT * count**0.5))) if convolved else _MOST_STEPS
     return min(_MOST_EPOCHS if convolved else _MOST_EPOCHS // 2, max(_LEAST_EPOCHS, math.ceil(steps / steps_per_epoch)))
 
@@ -100,10 +89,7 @@ def _entropy(shares: np.ndarray) -> float:
 
 
 def warn_if_failed(history: list[dict[str, float]], constant: float) -> None:
-    """Warn with advice if the mean losses of the epochs show that the training failed.
-
-    `history` is the one of a `training.Trainer`, and `constant` the result of `loss_of_constant`.
-    """
+    """Warn with advice if the losses of epochs show that a training failed, given the loss of a constant prediction."""
     if not history or history[-1]["step"] < _FEW or constant <= 1e-3:
         return
     last, best = history[-1]["loss"], min(record["loss"] for record in history)

@@ -16,10 +16,7 @@ from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_int, che
 def array_of(
     arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int | None, ...], dtype: Any = np.float32
 ) -> np.ndarray:
-    """Return an array of a file, or raise unless it is there, in this shape and data type, and without NaN.
-
-    None in a shape stands for any size.
-    """
+    """Return an array of a file, or raise unless it has this shape (None is any size) and data type, and no NaN."""
     array = arrays.get(name)
     if not isinstance(array, np.ndarray):
         raise InputError(name, expected="an array", got=shown(array))

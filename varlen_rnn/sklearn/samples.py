@@ -20,7 +20,6 @@ class Samples:
     num_held: int = 0  # the last so many sequences are not trained on
 
     def __len__(self) -> int:
-        """Return the number of sequences."""
         return len(self.sequences)
 
     @property

@@ -22,15 +22,9 @@ def series_of(
     X: Any, known: Any, orders: tuple[Columns | None, Columns | None]
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None, tuple[Columns | None, Columns | None]]:
     """Return series, columns known ahead that begin with the series or None, and the names of both's columns.
-    `known` are the `future_covariates` of a forecaster, and `orders` the steps of X and the columns of `known` in the
-    training.
 
-    Examples
-    --------
-    >>> series_of([[np.nan, 5.0, 6.0]], [[0.0, 1.0, 0.0, 1.0]], (None, None))[:2]
-    ([array([5., 6.])], [array([[1.],
-           [0.],
-           [1.]])])
+    `known` are the `future_covariates` of a forecaster; `orders` are the steps of X and the columns of `known` in the
+    training.
     """
     rows, of_series = _as_rows(X, "X", orders[0])
     if not rows:

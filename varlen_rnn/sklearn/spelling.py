@@ -50,13 +50,7 @@ def vocabulary_of_forms(
 
 
 def spelled(sequences: Iterable[Iterable[str]], vocabulary: Iterable[str]) -> list[list[str]]:
-    """Return sequences with the first form of each token that is in the vocabulary, or its shape.
-
-    Examples
-    --------
-    >>> spelled([["a", "b2"]], ["<unk>", "a", "<unk:x0>"])
-    [['a', '<unk:x0>']]
-    """
+    """Return sequences with the first form of each token that is in the vocabulary, or its shape."""
     known = set(vocabulary)
     found: dict[str, str] = {}
 

@@ -32,13 +32,7 @@ class Sequences(list[np.ndarray]):
 
 
 def take(sequences: list[np.ndarray], indices: Iterable[int]) -> Sequences:
-    """Return some of the sequences, with their static features.
-
-    Examples
-    --------
-    >>> take(Sequences([np.zeros(1), np.ones(2)], np.array([[3.0], [4.0]])), [1]).static
-    array([[4.]])
-    """
+    """Return some of the sequences, with their static features."""
     static = static_of(sequences)
     indices = np.asarray(indices, np.int64)
     return Sequences([sequences[k] for k in indices], None if static is None else static[indices])
@@ -57,15 +51,7 @@ def static_of(sequences: list[np.ndarray]) -> np.ndarray | None:
 
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """The static features of the training: their names, how missing ones are filled, and how all are standardised.
-
-    Examples
-    --------
-    >>> table = np.array([[40.0, 1.0], [60.0, 0.0]], np.float32)
-    >>> Static.learn(("age", "male"), table).standardized(table)
-    array([[-1.,  1.],
-           [ 1., -1.]], dtype=float32)
-    """
+    """The static features of the training: their names, how missing ones are filled, and how all are standardised."""
 
     names: tuple[str, ...]  # the columns of the frame
     filling: Filling
@@ -107,11 +93,6 @@ def divided(X: Any) -> tuple[Any, tuple[str, ...], np.ndarray | None]:
 
     A frame with one column of lists or arrays and other columns of numbers has static features.  A column of texts has
     none, because it may hold the ids of a frame with a row per step.
-
-    Raises
-    ------
-    InputError
-        If a static feature is infinite.
     """
     if (frame := frame_of(X, "X")) is None:
         return X, (), None

@@ -19,12 +19,6 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
 
     Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A part of
     a batch, whose sequences have positions, is stretched as the whole batch is.
-
-    Examples
-    --------
-    >>> x = LoDTensor.from_sequences([np.zeros((20, 1), np.float32), np.ones((1, 1), np.float32)])
-    >>> stretched(x, np.random.default_rng(0)).lod()
-    [[0, 20, 21]]
     """
     (offsets,) = map(np.asarray, x.lod())
     lengths = np.diff(offsets)
@@ -43,14 +37,7 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
 
 
 def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
-    """Return the mean of each `stride` neighbours; the parts of a sequence are about equal and none is longer.
-
-    Examples
-    --------
-    >>> short = shortened(LoDTensor(np.array([[1.0], [3.0], [5.0], [7.0], [9.0]]), [[0, 1, 5]]), 2)
-    >>> np.asarray(short)[:, 0], short.lod()
-    (array([1., 4., 8.]), [[0, 1, 3]])
-    """
+    """Return the mean of each `stride` neighbours; the parts of a sequence are about equal and none is longer."""
     x = x if isinstance(x, Variable) else Variable(x)
     whole = x.value.structure
     offsets = whole.levels[0]

@@ -44,13 +44,8 @@ _TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names of temporaries in the source
 class Step(NamedTuple):
     """The traced equations of a cell.
 
-    Attributes
-    ----------
-    trace : Trace
-    gates, states, vectors, rows : tuple of str
-        The names in the signature; the first state is the output.
-    results : tuple of int
-        The nodes of the states after the step, the output first.
+    gates, states, vectors, rows: the names in the signature; the first state is the output
+    results: the nodes of the states after the step, the output first
     """
 
     trace: Trace
@@ -64,17 +59,11 @@ class Step(NamedTuple):
 class Column(NamedTuple):
     """A slot of a row: the forward pass may save a number there, which the gradient pass replaces by a gradient.
 
-    Attributes
-    ----------
-    kind : str
-        The gradient that the column gets: "x" of a gate's projected input, "h" of its recurrent product, "both" if
-        these two gradients are equal, "row" of a row input, or "none".
-    name : str
-        The name of the gate or the row input.
-    number : int
-        The node of the gradient, or -1 if the column gets none.
-    kept : int
-        The node of the number that `step` saves there, or -1 if it saves none.
+    kind: the gradient that the column gets: "x" of a gate's projected input, "h" of its recurrent product, "both" if
+        these two gradients are equal, "row" of a row input, or "none"
+    name: the gate or the row input
+    number: the node of the gradient, or -1 if the column gets none
+    kept: the node of the number that `step` saves there, or -1 if it saves none
     """
 
     kind: str
@@ -84,29 +73,18 @@ class Column(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """The phases of a step, derived from its trace.  Tuples with one item per phase come first.
+    """The phases of a step, derived from its trace.  The first fields have one item per phase.
 
-    Attributes
-    ----------
-    columns : tuple of tuple of Column
-    gates : tuple of tuple of str
-        The gates whose product belongs to the phase.
-    passes, carries : tuple of int
-        How many values the phase hands to later phases, and how many its gradient hands to earlier phases.
-    normed : tuple of tuple of int
-        The nodes that are normalised after the phase.
-    kept : tuple of (int, int)
-        The range of the phase's columns in which its `step` saves a number.
-    vectors : tuple of tuple of int
-        The positions of the vectors whose gradients the phase returns.
-    reads_output : bool
-        Whether an equation reads the output of the step before, unit by unit.
-    gradients : dict
-        The gradient of each leaf, by its kind and name.
-    slots : tuple of str
-        The names of all columns.
-    source : str
-        The functions of all phases as Python.
+    columns: its columns
+    gates: the gates whose product belongs to the phase
+    passes, carries: how many values the phase hands to later phases, and how many its gradient hands to earlier phases
+    normed: the nodes that are normalised after the phase
+    kept: the range of the phase's columns in which its `step` saves a number
+    vectors: the positions of the vectors whose gradients the phase returns
+    reads_output: whether an equation reads the output of the step before, unit by unit
+    gradients: the gradient of each leaf, by its kind and name
+    slots: the names of all columns
+    source: the functions of all phases as Python
     """
 
     columns: tuple[tuple[Column, ...], ...]
@@ -305,7 +283,6 @@ class _Derivation:
         return {leaf.what for leaf in leaves if leaf.op in ("x", "h", "of")}
 
     def derived(self) -> Derived:
-        """Return the phases and their source."""
         self.slot_names = self._slot_names()
         forward, passes = self._forward_source()
         backward, carries = self._backward_source()
@@ -469,7 +446,6 @@ class _Derivation:
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 
     def _gradient_function(self, number, here, lines, slots, onward, cross, d_vectors, most) -> str:
-        """Return the source of the gradient of a phase."""
         if self.num_phases > 1:
             lines = [*lines, "none = type(carried[0])(0)"]
             onward = [*onward, "none", *cross, *["none"] * (most - len(cross))]

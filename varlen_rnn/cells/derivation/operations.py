@@ -15,18 +15,11 @@ CHOICE, COMPARISON, SUM, PRODUCT, SIGN, CALL = range(6)  # how tightly an operat
 class Operation(NamedTuple):
     """An operation that equations may use.
 
-    Attributes
-    ----------
-    on_arrays : function of NumPy arrays
-    source : str
-        A format string with one field per operand.
-    binds : int
-        How tightly the operation binds its operands in Python.
-    price : int or None
-        The price of computing it twice (saving a number costs 1000); None for a transcendental function.
-    gradient : function or None
-        `gradient(d, y, *operands)` returns the gradients of the operands, given the result `y` and its gradient `d`;
-        None for an operand without a gradient.
+    source: a format string with one field per operand
+    binds: how tightly the operation binds its operands in Python
+    price: of computing it twice (saving a number costs 1000); None for a transcendental function
+    gradient: `gradient(d, y, *operands)` returns the gradients of the operands, given the result `y` and its gradient
+        `d`; None for an operand without a gradient
     """
 
     on_arrays: Callable[..., Any]

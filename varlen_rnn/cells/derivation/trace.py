@@ -35,15 +35,10 @@ class EquationError(ProgramError):
 class Node(NamedTuple):
     """A node of a trace: an operation, or a leaf.
 
-    Attributes
-    ----------
-    op : str
-        A key of OPERATIONS, or the kind of a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand,
-        d_norm.
-    operands : tuple of int
-        The numbers of the nodes that it is applied to.
-    `what` : object
-        The value of a number; the name, or the position, of any other leaf; None for an operation.
+    op: a key of OPERATIONS, or the kind of a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand,
+        d_norm
+    operands: the numbers of the nodes that it is applied to
+    `what`: the value of a number; the name, or the position, of any other leaf; None for an operation
     """
 
     op: str
