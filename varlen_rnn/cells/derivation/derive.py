@@ -23,6 +23,7 @@ phase 1 and passes it on as a value; the gradient of phase 1 carries two values 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -331,7 +332,7 @@ class _Derivation:
             later = [k for group in [*roots[number + 1 :], *self.norms[number + 1 :]] for k in group]
             normed = [self.trace.node("norm", k).number for k in self.norms[number]]
             known = {*given, *passed, *normed}
-            cross = [*self.norms[number], *self._frontier(later, known, lambda k, last=number: self.levels[k] <= last)]
+            cross = [*self.norms[number], *self._frontier(later, known, functools.partial(self._is_known, number))]
             lines, texts = write(self.trace, here, [*roots[number], *cross], "prev[0]")
             first, states, slots = self._split_forward(number, [texts[k] for k in roots[number]])
             results = first, as_tuple(states), as_tuple(slots), as_tuple(texts[k] for k in cross)
@@ -341,6 +342,10 @@ class _Derivation:
             passed |= dict.fromkeys([*normed, *cross[len(normed) :]])
             counts.append(len(cross))
         return sources, tuple(counts)
+
+    def _is_known(self, number: int, k: int) -> bool:
+        """Return whether node `k` can be computed right after the product of phase `number`."""
+        return self.levels[k] <= number
 
     def _x_gates(self) -> tuple[str, ...]:
         reached = {self.trace.nodes[k].what for k in self.native if self.trace.nodes[k].op == "x"}

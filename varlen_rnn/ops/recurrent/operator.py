@@ -69,8 +69,7 @@ def _infer(*inputs, cell, keep, reverse=None, all_states=False, every=None):
         _check_every(cell, every, all_states)
     if not all_states and reverse in _ONE_WAY:
         operands = _operands(cell, inputs)
-    are_tensors = operands and None not in operands and all(spec.kind is LOD_TENSOR for spec in operands)
-    if are_tensors and inputs[0].lod_level and _fit(cell, *operands):
+    if operands and None not in operands and _are_rows_and_weights(*operands) and _fit(cell, *operands):
         num_directions, hidden = 1, operands[2].shape[1]
         units = [hidden] * len(cell.states)
     else:
@@ -95,6 +94,10 @@ def _check_every(cell, every, all_states):
         what = "inputs of rows" if cell.row_inputs else "all states"
         hint = "recompute=False keeps what they need"
         raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
+
+
+def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
+    return x.lod_level and LOD_TENSOR is x.kind is w_ih.kind is w_hh.kind is b_ih.kind is b_hh.kind
 
 
 def _wrapped(cell, lod, y, last, plan, kept):
