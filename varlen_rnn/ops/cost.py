@@ -25,15 +25,7 @@ class Cost(NamedTuple):
 
 
 def costs(desc):
-    """Return `(OpDesc, Cost)` pairs for all operators of the outermost block except feeds and fetches.
-
-    Examples
-    --------
-    >>> with vr.program_guard() as program:
-    ...     y = vr.feed_data("x", shape=[-1, 4], dtype="float32") @ vr.Variable(np.ones((4, 3), np.float32))
-    >>> [(op.type, tuple(cost)) for op, cost in costs(program.desc)]
-    [('matmul', (24, 76))]
-    """
+    """Return `(OpDesc, Cost)` pairs for all operators of the outermost block except feeds and fetches."""
     return costs_of_block(nested_blocks(desc)(0))
 
 

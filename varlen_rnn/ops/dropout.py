@@ -24,19 +24,9 @@ _NONE = read_only(np.empty(0, np.int64))
 
 
 def mask_of_rows(x, units, p, below, others):
-    """Draw a mask of `(rows, units)`: `below` with probability `p`, otherwise `others`.
+    """Draw a mask, `(rows, units)` of the data type of `x`: `below` with probability `p`, otherwise `others`.
 
-    Parameters
-    ----------
-    x : LoDTensor
-        A row without a LoD is a sequence of one row, at the position that its LoD without levels has, or at its index.
-    units : int
-    p : float
-    below, others : float
-
-    Returns
-    -------
-    array, shape `(rows, units)`, the data type of `x`
+    A row without a LoD is a sequence of one row, at the position that its LoD without levels has, or at its index.
     """
     return _drawn(x, x.shape[0] if x.shape else 1, units, p, below, others, *_places_of_rows(x))
 

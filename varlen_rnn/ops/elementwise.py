@@ -176,16 +176,10 @@ def unary(
 
     The result has the shape, data type and LoD of the operand.  Annotated parameters of the equation are constants.
 
-    Parameters
-    ----------
-    of : callable, optional
-        A function of arrays and symbols, which replaces the equation: the decorated function has only documentation.
-    derive : bool
-        Whether the gradient is derived from the equation; otherwise `unary_backward` declares its equation.
-    host : callable, optional
-        Computes NumPy arrays, in place of the equation.
-    **options
-        Of `operator`.  The trait `scalar` is by default the equation.
+    of: a function of arrays and symbols, which replaces the equation: the decorated function has only documentation
+    derive: whether the gradient is derived from the equation; otherwise `unary_backward` declares its equation
+    host: computes NumPy arrays, in place of the equation
+    options: of `operator`; the trait `scalar` is by default the equation
     """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:

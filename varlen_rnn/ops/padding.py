@@ -80,13 +80,7 @@ def places_of_rows(offsets, steps, reverse=False):
 
 
 def rows_at_places(places):
-    """Return the place of each row, as a position in `places.ravel()`.
-
-    Examples
-    --------
-    >>> rows_at_places(places_of_rows(np.array([0, 2, 2, 5]), 3))
-    array([0, 1, 6, 7, 8])
-    """
+    """Return the place of each row, as a position in `places.ravel()`."""
     places = places.ravel()
     taken = np.flatnonzero(places >= 0)
     back = np.empty(len(taken), np.int64)
@@ -97,12 +91,10 @@ def rows_at_places(places):
 class Rectangle(NamedTuple):
     """The outputs of the operator `rectangle`.
 
-    Attributes
-    ----------
-    pad : the row for each place of the padded batch, or -1 for padding
-    unpad : the place in the padded batch of each row
-    last : the place of the last step of each sequence, or -1 if the sequence is empty
-    is_empty : 1 for each sequence that is empty, otherwise 0, of shape `(sequences, 1)`
+    pad: the row for each place of the padded batch, or -1 for padding
+    unpad: the place in the padded batch of each row
+    last: the place of the last step of each sequence, or -1 if the sequence is empty
+    is_empty: (sequences, 1), 1 for each sequence that is empty, otherwise 0
     """
 
     pad: Variable

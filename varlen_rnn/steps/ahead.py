@@ -16,11 +16,9 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 class Ahead(NamedTuple):
     """The operators that run ahead of a step, and the remaining inputs of the step.
 
-    Attributes
-    ----------
-    operators : in the order in which they run
-    given : Variables of the step with rows: its arguments, or results of these operators
-    captured : pairs of an outer value and the Variable that represents it in the step
+    operators: in the order in which they run
+    given: Variables of the step with rows: its arguments, or results of these operators
+    captured: pairs of an outer value and the Variable that represents it in the step
     """
 
     operators: list
@@ -31,14 +29,8 @@ class Ahead(NamedTuple):
 def split(block, arguments, results):
     """Remove the operators that may run ahead from the block of a step; return them, or None if there are none.
 
-    Parameters
-    ----------
-    block : Block
-        Nothing else may refer to it yet.
-    arguments : list of Variable
-        The arguments of the step that come from sequences.
-    results : list of Variable
-        The results of the step.
+    Nothing else may refer to the block yet.  `arguments` are those arguments of the step that come from sequences, and
+    `results` are its results.
     """
     # The next step must see an update in place, so then nothing runs ahead.
     if any(op.in_place for op, *_ in block.ops):
@@ -62,13 +54,8 @@ def split(block, arguments, results):
 def run(ahead, xs, levels):
     """Run the operators ahead of a step; return the Variables whose sequences the step reads.
 
-    Parameters
-    ----------
-    xs : dict of int to Variable
-        The outer Variable for each argument and captured value of the step, by the identity of its symbol.  The first
-        is a sequence.
-    levels : int
-        The number of levels of the sequences, down to the level whose entries are steps.
+    `xs` has the outer Variable for each argument and captured value of the step, by the identity of its symbol, first a
+    sequence.  `levels` counts the levels of the sequences, down to the level whose entries are steps.
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:

@@ -46,16 +46,9 @@ def places_of(place, names):
 def describe_step(cell, xs, states, level=-1):
     """Trace a step; return the operator's constants, the sequences, the captured values, and names of early operators.
 
-    Operators that can run ahead of the step run here, or are recorded.  The sequences that are returned are `xs`, or
-    results of these operators.  The last result has the names of these operators.
-
-    Parameters
-    ----------
-    cell : callable
-        The step, as in `nn.DynamicRNN`; it is called once.
-    xs, states : lists of Variables
-    level : int
-        The level of `xs` whose entries are steps; the inputs of a step have the levels below it.
+    Operators that can run ahead of the step run here, or are recorded, and the last result has their names.  The
+    sequences that are returned are `xs`, or results of these operators.  `cell` is called once.  The entries of `level`
+    of `xs` are steps; the inputs of a step have the levels below it.
     """
     below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
@@ -189,12 +182,7 @@ def describe_gradient(block, names):
 def lowered_step(nested, names, inputs=None):
     """Return a step lowered to a cell, or a text that says why it cannot be lowered.
 
-    Parameters
-    ----------
-    nested : Nested
-    names : Names
-    inputs : list of values, optional
-        The inputs of a run; they give the sizes that are unknown in the description.
+    The inputs of a run give the sizes that are unknown in the description.
     """
     if (found := nested.lowered.get(None)) is None:
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})

@@ -12,14 +12,9 @@ from varlen_rnn.tape.run import run
 class OverSteps:
     """The values of a variable at all steps: one value for all, the rows of all steps together, or a value per step.
 
-    Attributes
-    ----------
-    known : Known, or None
-        The spec of the variable at any step; None if it may differ from step to step.
-    same : value, or None
-        The value, if it is the same at every step.
-    steps : list of values, or None
-        One for each step.
+    known: the spec of the variable at any step; None if it may differ from step to step
+    same: the value, if it is the same at every step
+    steps: a value for each step, or None
     """
 
     __slots__ = ("_whole", "known", "same", "steps")
@@ -60,19 +55,10 @@ def run_once(instructions, variables, stages):
 class Loop:
     """The operators that run at every step.
 
-    Parameters
-    ----------
-    stages : Stages
-    variables : list of OverSteps or None
-        By position; values that the loop makes are added.
-    ends : list of int
-        Where the rows of each step end.
-    arguments : list of int
-        Positions of the arguments of `run`.
-    read : set of int
-        Positions whose values are read after each step.
-    recorded : set of int
-        Positions whose values are read after the loop.
+    variables: by position; values that the loop makes are added
+    ends: where the rows of each step end
+    arguments: positions of the arguments of `run`
+    read, recorded: positions whose values are read after each step, and after the loop
     """
 
     def __init__(self, stages, variables, ends, arguments, read, recorded):

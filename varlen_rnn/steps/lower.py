@@ -53,14 +53,8 @@ class Product(NamedTuple):
 class Lowered(NamedTuple):
     """A step lowered to a cell, and the positions of its weights among the captured values.
 
-    Attributes
-    ----------
-    cell : Cell
-    states : tuple of int
-        For each state of the cell, the output first, its position among the memories.
-    of_x, of_h : tuples of Product
-        In the order of the cell's gates.
-    vectors : tuple of Part
+    states: for each state of the cell, the output first, its position among the memories
+    of_x, of_h: in the order of the cell's gates
     """
 
     cell: Cell

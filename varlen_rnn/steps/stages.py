@@ -30,17 +30,10 @@ class Stages(NamedTuple):
 def arrange(instructions, given, late, carried, summed):
     """Return the stages of a block.
 
-    Parameters
-    ----------
-    instructions : list of Instruction
-    given : dict of int to Known, or None
-        The spec of each argument of a step, by position; None if nothing is known.
-    late : set of int
-        Positions of arguments that are known only when their step runs.
-    carried : iterable of int
-        Positions of values that a step hands to the next one.
-    summed : iterable of int
-        Positions of values that are summed over steps.
+    given: the spec of each argument of a step, by position; None if nothing is known
+    late: positions of arguments that are known only when their step runs
+    carried: positions of values that a step hands to the next one
+    summed: positions of values that are summed over steps
     """
     return _Arrangement(instructions, given, late, set(carried), set(summed)).stages()
 

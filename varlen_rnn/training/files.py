@@ -17,13 +17,7 @@ _NAME = re.compile(r"step-\d{9,}\.safetensors")
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return the path of the checkpoint of a step.
-
-    Examples
-    --------
-    >>> checkpoint_path(Path("run"), 250).as_posix()
-    'run/step-000000250.safetensors'
-    """
+    """Return the path of the checkpoint of a step."""
     return folder / f"step-{step:09}.safetensors"
 
 
@@ -55,11 +49,6 @@ def part_path(path: Path, step: int, rank: int, size: int) -> Path:
     """Return the path of a rank's part of a checkpoint: its rows of tables that ranks divide.
 
     Its name has the step, so that no part of an older file of this path is overwritten before the new one is whole.
-
-    Examples
-    --------
-    >>> part_path(Path("run/step-000000250.safetensors"), 250, 1, 4).as_posix()
-    'run/step-000000250.safetensors.250.1-of-4'
     """
     return path.with_name(f"{path.name}.{step}.{rank}-of-{size}")
 

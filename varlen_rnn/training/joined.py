@@ -22,16 +22,10 @@ from varlen_rnn.tape.variable import Variable
 class JoinedLoss:
     """The loss of the batches so far.
 
-    Attributes
-    ----------
-    total : float
-        The sum of the losses, each times its count.
-    count : float
-        The sum of the counts of means: rows, sequences, elements or weights.
-    losses : float
-        The sum of the losses.
-    has_sums : bool
-        Whether a batch has a sum for its loss.  Then the losses of all batches are added.
+    total: the sum of the losses, each times its count
+    count: the sum of the counts of means: rows, sequences, elements or weights
+    losses: the sum of the losses
+    has_sums: whether a batch has a sum for its loss; then the losses of all batches are added
     """
 
     def __init__(self, total: float = 0.0, count: float = 0.0, losses: float = 0.0, has_sums: bool = False) -> None:

@@ -110,13 +110,8 @@ def drawn(family: Family) -> dict[str, Option]:
 def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
     """Return a decorator for the layer of a family: its signature and docstring show each option.
 
-    Parameters
-    ----------
-    family : Family
-    options : TypedDict
-        The types of the options that `__init__` takes as `**options`.
-    base : class
-        The class whose docstring documents the options of every layer, its attributes and its errors.
+    `options` is a TypedDict of the options that `__init__` takes as `**options`.  The docstring of `base` documents the
+    options of every layer, its attributes and its errors.
     """
 
     def show(cls: T) -> T:

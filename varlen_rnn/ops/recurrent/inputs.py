@@ -47,12 +47,6 @@ class Form(NamedTuple):
         """Return the values of the argument `name` as a tuple with one value per state; each is None if none is given.
 
         Raise ShapeError if there are not as many values as states.  A single state may be given without a tuple.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> Form(np.dtype("f4"), 3, (("h_0", 4), ("c_0", 4))).each("LSTM", "states", None)
-        (None, None)
         """
         count = len(self.states)
         if given is None:
@@ -119,12 +113,6 @@ def weight_shapes(cell, features, hidden, outputs=None):
 
     `outputs` is the number of units of the output, if it is projected.  A weight that the cell does not use has 0 rows,
     and is None among the inputs.  Raise ShapeError if a vector or a row input of the cell is named as another input.
-
-    Examples
-    --------
-    >>> from varlen_rnn.cells import CELLS
-    >>> weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hh"], weight_shapes(CELLS["lstm"], 3, 4, 2)["weight_hr"]
-    ((16, 2), (2, 4))
     """
     x_gates, h_gates = len(cell.x_gates), len(cell.h_gates)
     found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, x_gates, h_gates, features, hidden, outputs)
@@ -151,9 +139,8 @@ class Layer(NamedTuple):
 
     x: rows
     states: initial states, None if missing
-    directions: list of dicts, the weights of each direction by name
-    hidden: units of a state
-    outputs: units of the output, fewer than `hidden` if it is projected
+    directions: the weights of each direction by name
+    hidden, outputs: units of a state, and of the output, fewer if it is projected
     """
 
     x: object

@@ -31,12 +31,10 @@ def _check_entries(x, y, ref_level):
 class _Copies(NamedTuple):
     """How sequences, or rows, are repeated by the sequences of another LoD; cached with this other LoD.
 
-    Attributes
-    ----------
-    lod : LoD of the copies
-    num_rows : int, rows of all copies
-    offsets : (sequences + 1,) int64, where each sequence, or row, begins
-    times : (sequences,) int64, how often each is repeated
+    lod: of the copies
+    num_rows: rows of all copies
+    offsets: (sequences + 1,) int64, where each sequence, or row, begins
+    times: (sequences,) int64, how often each is repeated
     """
 
     lod: LoD

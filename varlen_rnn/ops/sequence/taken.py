@@ -9,13 +9,7 @@ from varlen_rnn.runtime.device import as_operand, empty, zeros
 
 
 def rows_taken(data, index):
-    """Return `data[index]`, rows of any element shape; an index of -1 gives zeros.
-
-    Examples
-    --------
-    >>> rows_taken(np.array([1.0, 2.0]), np.array([1, -1, 1]))
-    array([2., 0., 2.])
-    """
+    """Return `data[index]`, rows of any element shape; an index of -1 gives zeros."""
     rows = flat(data)
     out = empty((len(index), rows.shape[1]), rows)
     gather_rows(rows, index, out)
@@ -23,13 +17,7 @@ def rows_taken(data, index):
 
 
 def rows_taken_grad(d_out, index, height):
-    """Return the gradient of the source of `rows_taken`, which has `height` rows.
-
-    Examples
-    --------
-    >>> rows_taken_grad(np.array([1.0, 2.0, 3.0]), np.array([1, -1, 1]), 2)
-    array([0., 4.])
-    """
+    """Return the gradient of the source of `rows_taken`, which has `height` rows."""
     d_rows, taken, origin = flat(d_out), np.flatnonzero(index >= 0), np.full(height, -1)
     origin[index[taken]] = taken
     if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
@@ -44,13 +32,7 @@ def rows_taken_grad(d_out, index, height):
 
 
 def runs_taken(data, starts, lengths):
-    """Return runs of neighbouring rows of `data`, one after another.
-
-    Examples
-    --------
-    >>> runs_taken(np.array([1.0, 2.0, 3.0]), np.array([1, 0]), np.array([2, 1]))
-    array([2., 3., 1.])
-    """
+    """Return runs of neighbouring rows of `data`, one after another."""
     rows, ends, lengths = flat(data), lengths.cumsum(), as_operand(lengths)
     out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
     copy_runs(rows, as_operand(starts), ends - lengths, lengths, out)
@@ -58,15 +40,7 @@ def runs_taken(data, starts, lengths):
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
-    """Return `height` rows: runs of `data` at the given places, and the number `elsewhere` in all other rows.
-
-    The places must ascend.
-
-    Examples
-    --------
-    >>> runs_placed(np.array([1.0, 2.0, 3.0]), np.array([0, 2]), np.array([1, 2]), 4)
-    array([1., 0., 2., 3.])
-    """
+    """Return `height` rows: runs of `data` at ascending places, and the number `elsewhere` in all other rows."""
     rows = flat(data)
     out = empty((height, rows.shape[1]), rows)
     places, lengths = as_operand(places), as_operand(lengths)
