@@ -123,12 +123,6 @@ def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
     >>> total([1], dim=1)
     Traceback (most recent call last):
     TypeError: total() got an unexpected keyword argument 'dim' (its name is axis)
-    >>> total([1], scal=2)
-    Traceback (most recent call last):
-    TypeError: total() got an unexpected keyword argument 'scal' (is it 'scale'?)
-    >>> total([1], 0, 2)
-    Traceback (most recent call last):
-    TypeError: total() takes 2 positional arguments, got 3 (options have names: scale=; dim: its name is axis)
     """
 
     def decorate(function: F) -> F:

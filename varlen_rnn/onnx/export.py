@@ -205,7 +205,6 @@ class _Writer:
         into.append(self.onnx.helper.make_tensor_value_info(name, kind, sizes))
 
     def model(self) -> Any:
-        """Return the ONNX model of the converted nodes."""
         helper = self.onnx.helper
         nodes = needed(self.graph.nodes, [item.name for item in self.outputs])
         read = {name for node in nodes for name in node.input}

@@ -59,22 +59,19 @@ def code_of(dtype):
 
 
 class Product(NamedTuple):
-    """The operands of `product`, memory for its packed weight (`panels`), and the rows of a piece of work (`piece`).
-
-    While a piece is multiplied, tiles prefetch the next piece of `a`: tile i from offset `parts[i]` of that piece on.
-    """
+    """The operands of `product`."""
 
     a: np.ndarray
     a_column: int
     weight: np.ndarray
     transposed: bool
     bias: np.ndarray
-    panels: np.ndarray
+    panels: np.ndarray  # memory for the packed weight
     c: np.ndarray
     c_column: int
     accumulate: bool
-    piece: int
-    parts: np.ndarray
+    piece: int  # rows of a piece of work
+    parts: np.ndarray  # while a piece is multiplied, tile i prefetches the next piece of `a` from offset `parts[i]` on
 
 
 def size_of_piece(count, num_shards, most):

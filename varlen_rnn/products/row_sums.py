@@ -117,14 +117,9 @@ class _Columns(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """A Factor as addresses, with a shard's packed slab of its rows, and the sums of its products.
+    """A Factor as addresses, with a shard's packed slab of its rows, and the sums of its products."""
 
-    It covers columns `first` to `end` of `a`.  The packed panels are `panel_step` elements apart.  `c` holds totals,
-    sums of a group of blocks, and rounding errors, `c_step` elements apart.  `c_rows` has the offset of each row of
-    sums, and a row has `c_columns` elements.
-    """
-
-    first: int
+    first: int  # the first column of `a`
     end: int
     b: Any
     stride: int
@@ -132,11 +127,11 @@ class _Side(NamedTuple):
     initial: Any
     rows: Any
     num_listed: int
-    panels: Any
+    panels: Any  # a packed slab, panels `panel_step` elements apart
     panel_step: int
-    c: Any
-    c_rows: Any
-    c_columns: int
+    c: Any  # totals, sums of a group of blocks, and rounding errors, `c_step` elements apart
+    c_rows: Any  # the offset of each row of sums
+    c_columns: int  # elements of a row of sums
     c_step: int
 
 

@@ -73,8 +73,6 @@ class Prefetch(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """The shape of a tile."""
-
     rows: int  # of A
     panels: int
     k_step: int  # elements of A from one k to the next

@@ -188,7 +188,6 @@ class _Job:
         self.has_run = True
 
     def help(self) -> None:
-        """Work on shards as a helper thread."""
         self.came.append(None)  # before reading `is_closed`, because `settle` sets that first and then reads `came`
         for shard in self.shards:
             if self.is_closed:

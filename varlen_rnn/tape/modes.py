@@ -52,19 +52,7 @@ def no_grad() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating() -> Iterator[None]:
-    """Let all modules act as in evaluation mode in this context.
-
-    Modules keep their modes, so threads that share a module do not change it for one another.
-
-    Examples
-    --------
-    >>> from varlen_rnn.nn import Dropout
-    >>> layer = Dropout(0.5)
-    >>> with evaluating(): layer.training
-    False
-    >>> layer.training
-    True
-    """
+    """Let all modules act as in evaluation mode in this context; their own modes, which threads share, stay."""
     yield from _held(EVALUATING, object)
 
 

@@ -80,10 +80,7 @@ def environment_folder():
 
 
 class DiskCache(Cache):
-    """A cache for one kernel, with Numba's interface; it never raises, so that it cannot stop a program.
-
-    If `linkable`, other compiled code may inline the kernel.
-    """
+    """A cache for one kernel, with Numba's interface; it never raises, so that it cannot stop a program."""
 
     def __init__(self, kernel, linkable):
         self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
