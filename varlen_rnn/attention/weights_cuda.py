@@ -87,15 +87,7 @@ def _pairs_of(call, of_pairs, like):
 
 
 def forward(q, k, of_pairs, call):
-    """Return the weights of attention, one row per pair of a query and a key of its sequence, one column per head.
-
-    Parameters
-    ----------
-    q, k, call
-        As `attention.forward` takes them.
-    of_pairs : (queries + 1,) int64
-        The offsets of the pairs of each query.
-    """
+    """Return the weights, a row per pair of a query and a key of its sequence; `of_pairs` has each query's offsets."""
     out = empty((int(of_pairs[-1]), call.heads), q)
     ranges = ranges_seen(call.q_offsets, call.k_offsets, call.left, call.right, q)
     given = *_pairs_of(call, of_pairs, q), ranges, q.dtype.type(call.scale)

@@ -75,17 +75,14 @@ _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LIN
 
 
 class Factor(NamedTuple):
-    """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`.
-
-    An entry -1 - i of `rows` means row i of `initial` (n, columns).
-    """
+    """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`."""
 
     first: int
     end: int
     b: np.ndarray
     column: int
     columns: int
-    initial: np.ndarray
+    initial: np.ndarray  # (n, columns); an entry -1 - i of `rows` means row i of it
     rows: np.ndarray  # row k of `a` meets row `rows[k]` of `b`; without them, row k
     targets: np.ndarray = ALL_ROWS  # row i of the result is written to row `targets[i]`; without them, to row i
 
@@ -102,15 +99,12 @@ class Cut(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """The rows of `a`, a shard's copy of a slab of them, and the sums of their columns.
-
-    A tile reads `a` column by column; in the copy, the columns of a tile are neighbours.
-    """
+    """The rows of `a`, a shard's copy of a slab of them, and the sums of their columns."""
 
     at: Any  # the address of `a`
     stride: int  # elements from row to row
     num_rows: int
-    tiles: Any
+    tiles: Any  # the copy; a tile reads columns, and here the columns of a tile are neighbours
     size: int  # elements of the copy for the columns of each tile
     sums: Any  # of columns in float64, block after block
     span: int  # elements of `sums` for each tile

@@ -18,10 +18,7 @@ _MOST_CHOICES = 512  # the most choices of axes of rows, one axis or none per op
 
 
 class Application:
-    """An operator on values (None for a missing input), whose traits are checked.
-
-    `refuse(subject, expected, got)` raises the error of a broken promise.
-    """
+    """An operator on values, None if missing, whose traits are checked; `refuse(subject, expected, got)` raises."""
 
     def __init__(self, op, values, attrs, refuse):
         self.op, self.values, self.attrs, self.refuse = op, values, attrs, refuse

@@ -186,9 +186,7 @@ NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def items_read(function, position):
-    """Return the indices that a function reads from a tuple, its argument number `position`.
-
-    None if it uses the tuple in any other way than by indexing it with constants.
+    """Return the indices that a function reads from a tuple, its argument `position`; None for any other use.
 
     Examples
     --------
