@@ -143,11 +143,6 @@ def _cost_of_additive(inputs, outputs, **attrs):
     return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
 
 
-def _cost_of_additive_grad(inputs, outputs, **attrs):
-    """3 times the cost of the operator."""
-    return 3 * _cost_of_additive(inputs, outputs)
-
-
 @operator(
     name=_ADDITIVE, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_additive,
     rows=_rows,
@@ -176,7 +171,7 @@ def _infer_additive(query, key, value, weight, left, right):
     return TensorSpec((query.shape[0], value.shape[1]), query.dtype, query.lod_level), of_sums
 
 
-@attend_additively.backward("query", "key", "value", "weight", cost=_cost_of_additive_grad)
+@attend_additively.backward("query", "key", "value", "weight", cost=lambda *given, **_: 3 * _cost_of_additive(*given))
 def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
     q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
     if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
@@ -279,12 +274,7 @@ def _infer_weights(query, key, left, right):
     return TensorSpec((-1, query.shape[1]), query.dtype, query.lod_level + 1)
 
 
-def _cost_of_weights_grad(inputs, outputs, **attrs):
-    """2 times the cost of the operator."""
-    return 2 * _cost_of_weights(inputs, outputs)
-
-
-@attention_weights.backward("query", "key", cost=_cost_of_weights_grad)
+@attention_weights.backward("query", "key", cost=lambda *given, **_: 2 * _cost_of_weights(*given))
 def _weights_backward(query, key, out, d_out, left, right):
     of_pairs, parts = _parts(query, key)
     if len(out.data) != of_pairs[-1] or d_out.shape != out.shape:

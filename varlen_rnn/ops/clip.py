@@ -16,12 +16,8 @@ from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
 
 
-def _of_clipping(inputs, outputs, max_norm):
-    """3 operations per element: 2 for the norm and 1 for the scaling."""
-    return 3 * sum(map(size, inputs))
-
-
-@operator(outputs=("norm", "*out"), cost=_of_clipping)
+# 2 operations per element are for the norm, and 1 for the scaling.
+@operator(outputs=("norm", "*out"), cost=lambda inputs, outputs, max_norm: 3 * sum(map(size, inputs)))
 def clip_by_global_norm(*x, max_norm: float):
     """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
     # Duplicate rows are summed first, because the gradient of a row is their sum.

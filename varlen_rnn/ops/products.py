@@ -82,12 +82,7 @@ def _products_examples(rng):
     yield [rows(rng, 2, 3), rng.standard_normal((3, 2)), None], {"transposed": False}
 
 
-def _of_row_product(inputs, outputs):
-    """2 m k n operations for the product of (k, m), transposed, and (k, n)."""
-    return 2 * size(inputs[0]) * known(inputs[1].shape[-1])
-
-
-@operator(cost=_of_row_product, rows="sum")
+@operator(cost=lambda inputs, outputs: 2 * size(inputs[0]) * known(inputs[1].shape[-1]), rows="sum")
 def row_product(a, b):
     """Return `a.T @ b`, the sum over rows of their outer products; the gradient of a weight has this form."""
     return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
@@ -130,12 +125,7 @@ def _check_has_rows(op, name, desc):
 _SMALL, _SHORT = 2**12, 2**9
 
 
-def _of_products(inputs, outputs):
-    """2 m k n operations for each product of a matrix (m, k) and a matrix (k, n)."""
-    return 2 * known(inputs[0].shape[-1]) * size(outputs[0])
-
-
-@operator(cost=_of_products, rows="each")
+@operator(cost=lambda inputs, outputs: 2 * known(inputs[0].shape[-1]) * size(outputs[0]), rows="each")
 def batched_matmul(x, y):
     """Multiply the matrices in the last two axes; the result has the LoD of the operands that have every batch axis."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])

@@ -293,11 +293,7 @@ def _examples_of_topk(rng):
     yield [rng.standard_normal((2, 3, 2))], {"k": 3, "axis": 1}
 
 
-def _rows_of_cumsum(specs, axes, axis):
-    return "each" if axes[0] != axis % len(specs[0].shape) else None
-
-
-@operator(rows=_rows_of_cumsum)
+@operator(rows=lambda specs, axes, axis: "each" if axes[0] != axis % len(specs[0].shape) else None)
 def cumsum(x, axis: int):
     """Return cumulative sums along an axis other than the rows of sequences."""
     return x.like(running_sums(x.data, axis))

@@ -186,13 +186,7 @@ def _grad(inputs, outputs, d_outputs, **constants):
     ]
 
 
-def _of_rows(inputs, outputs, filter_size, padding_start):
-    """2 k n operations per row for a weight of (k, n)."""
-    d, weight = inputs
-    return 2 * known(d.shape[0]) * size(weight)
-
-
-@operator(cost=_of_rows)
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[1]))
 def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the rows of `sequence_conv`."""
     start, taps = Window.of(filter_size, padding_start)
@@ -214,12 +208,7 @@ def _infer_grad(d, weight, filter_size, padding_start):
     return d._replace(shape=(d.shape[0], weight.shape[0] // filter_size))
 
 
-def _of_weight(inputs, outputs, filter_size, padding_start):
-    """2 k n operations per row for a weight of (k, n)."""
-    return 2 * known(inputs[0].shape[0]) * size(inputs[2])
-
-
-@operator(cost=_of_weight)
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[2]))
 def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the weight of `sequence_conv`."""
     window, offsets, rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], np.arange(len(d.data))
@@ -248,12 +237,7 @@ def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
     return weight
 
 
-def _of_padding(inputs, outputs, filter_size, padding_start):
-    """2 k n operations per row of padding, for a weight of (k, n)."""
-    return 2 * known(inputs[2].shape[0]) * size(inputs[1])
-
-
-@operator(cost=_of_padding)
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[2].shape[0]) * size(inputs[1]))
 def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)

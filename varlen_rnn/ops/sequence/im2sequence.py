@@ -80,12 +80,7 @@ def _infer(x, filter_size, stride, padding):
     return TensorSpec((-1 if -1 in counts else counts[0] * counts[1] * counts[2], features), x.dtype, x.lod_level + 1)
 
 
-def _additions(inputs, outputs, **constants):
-    """1 operation per element of the windows."""
-    return size(inputs[1])
-
-
-@_im2sequence.backward("x", cost=_additions)
+@_im2sequence.backward("x", cost=lambda inputs, outputs, **constants: size(inputs[1]))
 def _im2sequence_grad(x, d_out, filter_size, stride, padding):
     (height, width), counts = filter_size, _counts(x.shape, filter_size, stride, padding)
     check_shape("im2sequence_grad", "d_out", d_out, (len(x.data) * counts[0] * counts[1], x.shape[1] * height * width))

@@ -277,12 +277,7 @@ def _places_of_scatter(op, x, index, updates):
     return positions + np.repeat(np.arange(len(x.data)) * x.shape[1], np.diff(offsets))
 
 
-def _added(inputs, outputs):
-    """1 operation per element of the updates."""
-    return size(inputs[2])
-
-
-@operator(cost=_added, rows="batch")
+@operator(cost=lambda inputs, outputs: size(inputs[2]), rows="batch")
 def sequence_scatter(x, index, updates):
     """Return `x` with the updates of sequence i added to row i, at the positions in sequence i of `index`.
 
