@@ -116,13 +116,7 @@ def divided(x, sizes, axis):
 
 
 def places_along(sizes, axis):
-    """Return the indices of parts of some sizes along an axis, at least 0, one after another.
-
-    Examples
-    --------
-    >>> places_along([2, 1], 0)
-    [(slice(0, 2, None),), (slice(2, 3, None),)]
-    """
+    """Return the indices of parts of some sizes along an axis, at least 0, one after another."""
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)

@@ -209,13 +209,7 @@ def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places
 
 
 def places_of(offsets, target_offsets):
-    """Return where the numbers of each sequence begin in the scratch of `ctc`, and how many there are in all.
-
-    Examples
-    --------
-    >>> places_of(np.array([0, 2, 5]), np.array([0, 1, 1]))
-    array([ 0, 30, 51])
-    """
+    """Return where the numbers of each sequence begin in the scratch of `ctc`, and how many there are in all."""
     widths = 2 * np.diff(target_offsets) + 3
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 

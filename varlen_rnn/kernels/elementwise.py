@@ -64,23 +64,14 @@ def quiet(function):
 def elementwise(host, numbers=0, dtype=None, loop=False):
     """Return a decorator that makes a function of arrays from an equation of scalars.
 
-    Parameters
-    ----------
-    host : callable or None
-        Computes the result of NumPy arrays, `host(*operands)`; None if all callers are on a device.
-    numbers : int, optional
-        How many of the equation's last parameters are Python numbers; the others are arrays that broadcast.
-    dtype : data type, optional
-        The data type of the result, by default of the last array.
-    loop : bool, optional
-        Whether the host computes float32 by a loop made from the equation, which has one operand.
+    host: computes the result of NumPy arrays, `host(*operands)`; None if all callers are on a device
+    numbers: how many of the equation's last parameters are Python numbers; the others are arrays that broadcast
+    dtype: the data type of the result, by default of the last array
+    loop: whether the host computes float32 by a loop made from the equation, which has one operand
 
-    Returns
-    -------
-    callable
-        The decorator, for an equation.  A constant in an equation takes the type of its operand, `type(x)(1)`.  The
-        function that it makes returns a new array where the operands are; applied to symbols, it records its name.
-        That is the name of the equation, or of `host` if the equation is a lambda.
+    A constant in an equation takes the type of its operand, `type(x)(1)`.  The function that the decorator makes
+    returns a new array where the operands are; applied to symbols, it records its name.  That is the name of the
+    equation, or of `host` if the equation is a lambda.
     """
 
     def declare(equation):

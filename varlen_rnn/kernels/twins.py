@@ -61,17 +61,11 @@ def launch_beside(kernel, num_threads, *arguments):
 def twins(cpu, cuda, size=elements, work=None):
     """Return a decorator that makes the front of a kernel from a function that only documents it.
 
-    Parameters
-    ----------
-    cpu : callable
-        The CPU loop.
-    cuda : callable
-        Its twin, a CUDA kernel; if `size` is None, a function that launches kernels itself.
-    size : callable, optional
-        `size(*arguments)` returns how many threads the twin needs.
-    work : callable, optional
-        `work(*arguments)` returns about how many operations the CPU loop takes.  The loop then runs on several threads,
-        `size` of them at most, and takes its shard and the number of shards as first arguments.
+    cpu: the CPU loop
+    cuda: its twin, a CUDA kernel; if `size` is None, a function that launches kernels itself
+    size: `size(*arguments)` returns how many threads the twin needs
+    work: `work(*arguments)` returns about how many operations the CPU loop takes.  The loop then runs on several
+        threads, `size` of them at most, and takes its shard and the number of shards as first arguments.
     """
 
     def on_host(*arguments):

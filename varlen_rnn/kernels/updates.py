@@ -23,18 +23,11 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 class Update(NamedTuple):
     """An update, as `update` declares it.
 
-    Attributes
-    ----------
-    kernel : callable
-        The front, `kernel(rows, grad, lr, *constants, *states, param)`.
-    states : tuple of str
-        The arrays that it changes besides the parameter.
-    constants : dict of str to float or bool
-        The numbers besides the learning rate, with example values.
-    fractions : tuple of str
-        The constants `x` that must be less than 1, because the step also takes `share_of_x`, 1 - x.
-    rows : {"all", "listed", "repeated"}
-        The rows that a sparse gradient moves.
+    kernel: the front, `kernel(rows, grad, lr, *constants, *states, param)`
+    states: the arrays that it changes besides the parameter
+    constants: the numbers besides the learning rate, with example values
+    fractions: the constants `x` that must be less than 1, because the step also takes `share_of_x`, 1 - x
+    rows: the rows that a sparse gradient moves: "all", "listed" or "repeated"
     """
 
     kernel: Any
@@ -73,22 +66,14 @@ def {name}_cuda(rows, grad, {operands}, {arrays}):
 def update(step, rows="all", **constants):
     """Return a decorator that makes the kernel of an update, its two loops and their front, from its documentation.
 
-    Parameters
-    ----------
-    step : callable
-        A `body` that returns the new states and the new parameter of one element.  Its arguments are the gradient, the
-        numbers, the states and the parameter, in this order.  For a number `x`, an argument `share_of_x` is 1 - x,
+    step: a `body` that returns the new states and the new parameter of one element.  Its arguments are the gradient,
+        the numbers, the states and the parameter, in this order.  For a number `x`, an argument `share_of_x` is 1 - x,
         computed in float64: in float32, 1 - 0.99999999 is 0, and 1 - 0.999 is off by 1e-5.
-    rows : {"all", "listed", "repeated"}
-        The rows that a sparse gradient changes: all rows; the listed rows, each once; or the listed rows as often as
-        they are listed, one after another.
-    **constants : float or bool
-        The numbers besides the learning rate, in the order of the kernel's parameters, with example values.
+    rows: the rows that a sparse gradient changes: "all" rows; the "listed" rows, each once; or "repeated", the listed
+        rows as often as they are listed, one after another
+    constants: the numbers besides the learning rate, in the order of the kernel's parameters, with example values
 
-    Returns
-    -------
-    callable
-        The decorator, for a function `kernel(rows, grad, lr, *constants, *states, param)` that only documents it.
+    The decorator takes a function `kernel(rows, grad, lr, *constants, *states, param)` that only documents the kernel.
     """
 
     def declare(documented):

@@ -52,7 +52,6 @@ def _reshaped(reduce, x, axis, keepdims):
 
 
 def _shape_after(x, axis, keepdims):
-    """Return the shape after a reduction."""
     kept = (1,) if keepdims else ()
     if axis is None:
         return kept * x.data.ndim

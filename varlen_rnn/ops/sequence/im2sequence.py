@@ -49,7 +49,6 @@ def _places(shape, filter_size, stride, padding):
 
 
 def _padded(data, padding):
-    """Return images with zeros around them."""
     up, left, down, right = padding
     return np.pad(data, ((0, 0), (0, 0), (up, down), (left, right)))
 
