@@ -1,9 +1,9 @@
-"""Run the operators of a step that read no state ahead of the recurrence, if steps are sub-sequences.
+"""If steps are sub-sequences, run the operators of a step that read no state once, ahead of the recurrence.
 
-A step of a recurrence over the sentences of a document may run a layer over the words of its sentence and pool the
-results.  These operators look at one sentence at a time and at no state.  So they can run on all sentences of the batch
-at once, as ordinary operators outside of the step, and so can their gradients.  The remaining operators are the step,
-often a cell.
+For example, a recurrence over the sentences of a document can run, at each step, a layer over the words of the sentence
+and pool the results.  These operators read one sentence and no state, so they and their gradients can run on all
+sentences of the batch at once, as ordinary operators outside of the step.  The remaining operators form the step.
+Often, it can then be lowered to a cell.
 """
 
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 class Ahead(NamedTuple):
-    """The operators that run ahead of a step, and the remaining inputs of the step.
+    """The operators that run ahead of a step, and the inputs of the remaining step.
 
-    operators: in the order in which they run
-    given: Variables of the step with rows: its arguments, or results of these operators
-    captured: pairs of an outer value and the Variable that represents it in the step
+    operators: the operators, in the order in which they run
+    given: the Variables with rows that the step reads, which are its arguments or results of these operators
+    captured: pairs of a value from outside and the Variable that represents it in the step
     """
 
     operators: list
@@ -27,12 +27,12 @@ class Ahead(NamedTuple):
 
 
 def split(block, arguments, results):
-    """Remove the operators that may run ahead from the block of a step; return them, or None if there are none.
+    """Remove the operators that can run ahead from the block of a step; return an Ahead, or None if there are none.
 
-    Nothing else may refer to the block yet.  `arguments` are those arguments of the step that come from sequences, and
-    `results` are its results.
+    `arguments` are the arguments of the step that come from sequences, and `results` are its results.  The block must
+    be new, because nothing that refers to it is updated.
     """
-    # The next step must see an update in place, so then nothing runs ahead.
+    # If an operator updates in place, nothing runs ahead, because the next step must see the update.
     if any(op.in_place for op, *_ in block.ops):
         return None
     known, early = _known_and_early(block, arguments, results)
@@ -54,8 +54,8 @@ def split(block, arguments, results):
 def run(ahead, xs, levels):
     """Run the operators ahead of a step; return the Variables whose sequences the step reads.
 
-    `xs` has the outer Variable for each argument and captured value of the step, by the identity of its symbol, first a
-    sequence.  `levels` counts the levels of the sequences, down to the level whose entries are steps.
+    `xs` maps the identity (`id`) of each symbol that the step takes from outside to the Variable outside; its first
+    entry is a sequence.  `levels` is the number of levels of the sequences, down to the level whose entries are steps.
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:
@@ -65,7 +65,7 @@ def run(ahead, xs, levels):
 
 
 def _of_steps(value, x, levels):
-    """If `value` has one row per step and no LoD, give it the levels of `x` down to the steps."""
+    """Return `value` with the LoD of `x` down to the steps if it has one row per step; unchanged if it has a LoD."""
     if describe(value.value).lod_level:
         return value
     while describe(x.value).lod_level > levels:
@@ -74,9 +74,10 @@ def _of_steps(value, x, levels):
 
 
 def _known_and_early(block, arguments, results):
-    """Return the spec of each symbol for any number of rows, and the positions of operators that may run ahead.
+    """Return the spec of each symbol for any number of rows, and the positions of operators that can run ahead.
 
-    The step may read their results only if these have one row per step, or rows of the levels below with their LoD.
+    If the remaining step reads a result of such an operator, this result must have one row per step, or one row per
+    entry of the levels below, and their LoD.
     """
     followed: dict[Any, Any] = {}
     excluded = _last_products(block.ops, _known_of(block, arguments, set(), followed))
@@ -93,10 +94,10 @@ def _known_and_early(block, arguments, results):
 
 
 def _known_of(block, arguments, excluded, followed):
-    """Return the specs of symbols that are computed row by row, or sequence by sequence, without excluded operators.
+    """Return the spec of each symbol that is computed row by row, or sequence by sequence, by the symbol's `id`.
 
-    The keys are identities of symbols.  `followed` caches results, by the number of the operator and the specs of its
-    inputs.
+    Results of the operators in `excluded` have no spec.  `followed` caches the results of `follow`, by the number of
+    the operator and the specs of its inputs.
     """
     known = {id(v.value): with_rows(v.value.spec, depth=v.value.spec.lod_level) for v in arguments}
     known |= {id(own.value): without_rows(own.value.spec) for _, own in block.captures.values()}
@@ -121,7 +122,10 @@ def _is_same(known):
 
 
 def _last_products(operators, known):
-    """Return the positions of the last products over one row per step, which stay as a cell's gates."""
+    """Return the positions of products with one row per step that no later such product depends on.
+
+    They stay in the step, as the gates of its cell.
+    """
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
         op, inputs, outputs, _ = operators[number]
@@ -141,9 +145,9 @@ def _may_cross(symbol, known):
 
 
 def _needed(numbers, operators, ids, known):
-    """Return the positions of operators whose results are in `ids`, or are read by another needed operator.
+    """Return the positions, among `numbers`, of operators with results in `ids`, or read by another needed operator.
 
-    If `known` is given, an operator whose results differ from step to step is always needed.
+    If `known` is given, an operator whose results differ from step to step is always needed, too.
     """
     needed, found = set(ids), []
     for number in sorted(numbers, reverse=True):
@@ -156,7 +160,7 @@ def _needed(numbers, operators, ids, known):
 
 
 def _cut(results, symbols):
-    """Return the Variables of the given symbols, found by walking back from the results, and make them leaves."""
+    """Return the Variables of `symbols`, found by walking back from the results; each forgets how it was computed."""
     found, wanted, waiting, seen = {}, {id(symbol) for symbol in symbols}, list(results), set()
     while waiting:
         variable = waiting.pop()
@@ -175,7 +179,7 @@ def _cut(results, symbols):
 
 
 def _forget(block, operators, leaves, captured, arguments):
-    """Remove from a block all operators but the given ones, and the symbols that are no longer used."""
+    """Leave only the given operators in a block, and remove the symbols that are no longer used."""
     own = {id(own.value) for _, own in block.captures.values()} | {id(variable.value) for variable in arguments}
     own |= {id(symbol) for _, _, outputs, _ in block.ops for symbol in outputs}
     kept = {id(variable.value) for variable in leaves} | {id(variable.value) for _, variable in captured}

@@ -1,7 +1,7 @@
 """Describe a user's step: trace it into a block of operators, and lower this block to a cell.
 
-In eager mode, each call traces the step again, because its code may have changed.  If an equal step is known, its
-instructions, its cell and the description of its gradient are used again.
+In eager mode, each call traces the step again, because the Python function can behave differently in each call.  If an
+equal step was traced before, its instructions, its cell and the description of its gradient are used again.
 """
 
 import threading
@@ -20,7 +20,7 @@ from varlen_rnn.tape.variable import Variable, required
 
 
 class Names(NamedTuple):
-    """The names of a step's variables: its arguments, in the order of the operator's inputs, and its results."""
+    """The names of a step's variables: first its arguments, in the order of the operator's inputs, then its results."""
 
     step_inputs: tuple[str, ...]
     memories: tuple[str, ...]
@@ -29,11 +29,11 @@ class Names(NamedTuple):
     next_memories: tuple[str, ...]
 
     def taken(self):
-        """Return the arguments of the step, in the order of the operator's inputs."""
+        """Return the names of the step's arguments, in the order of the operator's inputs."""
         return [*self.step_inputs, *self.memories, *self.captured]
 
     def split(self, inputs):
-        """Return the sequences, the initial memories, and the rest of an operator's inputs."""
+        """Split an operator's inputs into the sequences, the initial memories, and the captured values."""
         first, second = len(self.step_inputs), len(self.step_inputs) + len(self.memories)
         return inputs[:first], inputs[first:second], inputs[second:]
 
@@ -46,16 +46,16 @@ def places_of(place, names):
 def describe_step(cell, xs, states, level=-1):
     """Trace a step; return the operator's constants, the sequences, the captured values, and names of early operators.
 
-    Operators that can run ahead of the step run here, or are recorded, and the last result has their names.  The
-    sequences that are returned are `xs`, or results of these operators.  `cell` is called once.  The entries of `level`
-    of `xs` are steps; the inputs of a step have the levels below it.
+    Early operators are those that can run once, ahead of the step.  They run here, or are recorded in a program.  The
+    sequences that are returned are `xs` or results of early operators.  `cell` is called once.  Each entry of the LoD
+    level `level` of `xs` is a step, whose inputs have the levels below `level`.
     """
     below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
     xs, states = [[into.admit(v) for v in group] if recorder() else group for group in (xs, states)]
     with recording(into), into.block() as block:
         arguments = [block.argument("x", x, x.requires_grad, n) for x, n in zip(xs, below, strict=True)]
-        # A state depends on the step's inputs, so a gradient passes through it even if its initial value needs none.
+        # A state depends on earlier inputs, so it needs a gradient even if its initial value needs none.
         level = describe(xs[0].value).lod_level - 1 - below[0]
         for state in states:
             levels = levels_of_state(describe(state.value).lod_level, level)
@@ -76,7 +76,7 @@ def describe_step(cell, xs, states, level=-1):
         xs = ahead.run(early, outside, level + 1)
         sequences, captures = early.given, early.captured
     captured, own = zip(*captures, strict=True) if captures else ((), ())
-    # The block is part of a reference cycle, which would keep the caller's Variables alive for a long time.
+    # The block is in a reference cycle.  With its captures, it would keep the caller's Variables alive for a long time.
     block.captures = {}
     taken = [sequences, arguments[len(below) :], own]
     block.variables = {variable.name: variable for group in (*taken, results) for variable in group}
@@ -90,7 +90,7 @@ def describe_step(cell, xs, states, level=-1):
 
 
 def _called(cell, arguments):
-    """Call a step and return its results; if inputs do not fit, the error describes them."""
+    """Call a step and return its results; if an operator raises because inputs do not fit, add the step's arguments."""
     try:
         return cell(*arguments)
     except (ShapeError, DTypeError, LoDError) as error:
@@ -99,7 +99,7 @@ def _called(cell, arguments):
 
 
 def levels_of_state(num_levels, level):
-    """Return how many levels a state has at a step; 0 if it has one row per sequence."""
+    """Return how many of a state's `num_levels` levels it has at a step; 0 if it has one row per sequence."""
     return max(0, num_levels - max(0, level))
 
 
@@ -110,7 +110,7 @@ def _levels_below(num_levels, level):
     return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises the error
 
 
-class _Known(threading.local):  # one per thread, because a step under description belongs to its thread
+class _Known(threading.local):  # one per thread, because only the thread that traces a step may use its block
     def __init__(self):
         self.steps = {}
 
@@ -120,7 +120,7 @@ _MOST_KNOWN = 64
 
 
 def _once(step):
-    """Return an equal step that was described before, or this step if there is none."""
+    """Return an equal step that was described before, or `step` if there is none."""
     if (key := _key(step)) is None:
         return step
     if (found := _known.steps.get(key)) is None:
@@ -132,7 +132,7 @@ def _once(step):
 
 
 def _key(step):
-    """Return a key that identifies a step, or None if it contains another step, whose content the key would miss.
+    """Return a key that is equal for equal steps; None if the step contains another step, which a key cannot describe.
 
     The key leaves out the names of the operators' results, because the operators determine them.
     """
@@ -155,7 +155,10 @@ def _hashable(kind, value):
 
 
 class Gradient(NamedTuple):
-    """The gradient of a step: its block, and the names of the block's arguments and results; "" for a missing one."""
+    """The gradient of a step: its block, and the names of the block's arguments and results.
+
+    The result for an input of the step that has no gradient is named "".
+    """
 
     block: Any
     d_outputs: tuple[Any, ...]
@@ -163,7 +166,7 @@ class Gradient(NamedTuple):
 
 
 def describe_gradient(block, names):
-    """Return the description of a step's gradient."""
+    """Return the Gradient of a step; trace it if `block` has none yet, or if a program is recorded."""
     into = block.recorder
     if block.gradient is None or recorder() is not None:
         roots = [block.variables[name] for name in (names.output, *names.next_memories)]
@@ -182,13 +185,13 @@ def describe_gradient(block, names):
 def lowered_step(nested, names, inputs=None):
     """Return a step lowered to a cell, or a text that says why it cannot be lowered.
 
-    The inputs of a run give the sizes that are unknown in the description.
+    If the description leaves sizes unknown, they are read from `inputs`, the inputs of a run.
     """
     if (found := nested.lowered.get(None)) is None:
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
     if inputs is None or found != SIZES_UNKNOWN:
         return found
-    of_rows = len(names.step_inputs) + len(names.memories)  # their number of rows does not matter
+    of_rows = len(names.step_inputs) + len(names.memories)  # so many inputs may have any number of rows
     shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
     if (found := nested.lowered.get(tuple(shapes))) is None:
         specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}
@@ -199,7 +202,7 @@ def lowered_step(nested, names, inputs=None):
 
 
 def explain(early, block, **names):
-    """Return a text that says how a step runs, and why, and which operators run `early`, ahead of it."""
+    """Return a text that says how a step runs, and why, and that the operators `early` run ahead of it."""
     text = _explained(lowered_step(block.nested, Names(**names)))
     return f"{text}; ahead of it, on all steps at once: {', '.join(early)}" if early else text
 

@@ -1,7 +1,7 @@
 """A recurrence whose step is the user's own: a nested block of ordinary operators, run once for each step of a batch.
 
-The batch shrinks as it does for the built-in cells: step t runs over the sequences that are still alive, longest first.
-The gradient runs the gradient block of the step from the last step to the first, over the values that each step saved.
+As for the built-in cells, the batch shrinks: step t runs over the sequences with more than t steps, longest first.  The
+gradient runs the gradient block of the step from the last step to the first, on the values that each step saved.
 
 Source: `RecurrentOp` and `RecurrentGradientOp` of the design document "Variable-length supported RNN"; `DynamicRNN` of
 PaddlePaddle Fluid.
@@ -33,14 +33,14 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 def _as_rows(spec, lod_level=0):
-    """Return the spec of a variable with an unknown number of rows, and with `lod_level` levels."""
+    """Return `spec` with an unknown number of rows, and with `lod_level` levels."""
     return spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level)
 
 
 def _level_of(nested, names, xs):
-    """Return the LoD level whose entries become time steps; a step sees the levels below it.
+    """Return the LoD level whose entries are time steps; the inputs of a step have the levels below it.
 
-    `xs` are the numbers of levels of the sequence inputs.
+    `xs` has the number of levels of each sequence input.
     """
     levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
     if len(levels) > 1 or min(levels) < 0:
@@ -49,7 +49,7 @@ def _level_of(nested, names, xs):
 
 
 def _text(spec):
-    """Return the spec of a variable as text for an error; -1 is the number of sequences alive, or an unknown size."""
+    """Return a spec as text for an error, in which -1 means the number of sequences alive, or another unknown size."""
     if spec.dtype is None:
         return f"a {spec.kind.name}"
     kind = "" if spec.kind == LOD_TENSOR else f"{spec.kind.name} of "
@@ -97,7 +97,7 @@ def _infer(*inputs, block, keep, **names):
 
 
 def _check_batch(op, xs, boots, level):
-    """Return the plan of the sequences; raise unless inputs have the same LoD, and each memory fits its sequences."""
+    """Return the plan of the sequences; raise unless all inputs have the same LoD, and each state has all sequences."""
     if all(x.num_levels == level + 1 for x in xs):
         shared_lod(op, *xs)
     first = levels_of(xs[0].structure)[: level + 1]
@@ -129,7 +129,7 @@ def _forward(*inputs, block, keep, names):
         y, last, variables = interpret.run(nested, names, xs, states, others, plan, level, keep)
     else:
         spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
-        # A size of the output that only running a step determines is 0 for a batch without steps.
+        # If only running a step determines a size of the output, it is 0 for a batch without steps.
         y = empty((0, *(max(size, 0) for size in spec.shape[1:])), xs[0].data, spec.dtype)
     by_rank = zip(last, boots, below, strict=True)
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
@@ -164,9 +164,9 @@ def _backward_fused(inputs, scopes, y, d_y, d_last, names, need_x):
 
 
 def _grad(inputs, outputs, d_outputs, block, keep, **names):
-    """Describe the gradient of the step as a block beside it, and apply the operator that runs it.
+    """Describe the gradient of the step as a block beside it, and apply the operator that runs this block.
 
-    A step that ran as a cell needs no description of its gradient, unless it is to be recorded.
+    If the step ran as a cell and no program is recorded, compute the gradient from the cell instead.
     """
     of_step = Names(**names)
     if recorder() is None and outputs[-1].value.fused is not None:
@@ -241,7 +241,10 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
 
 
 def _of_captured(value, total, kind):
-    """Return the gradient of a captured value; without steps, it is zeros, or has no rows if it is sparse."""
+    """Return the gradient of a captured value as a tensor; if no step ran (`total` is None), all zeros.
+
+    A sparse gradient of zeros has no rows.
+    """
     if total is not None:
         return value.like(total.data) if isinstance(total, LoDTensor) else total
     if kind == SELECTED_ROWS:
@@ -251,7 +254,7 @@ def _of_captured(value, total, kind):
 
 
 def _given(names):
-    """Return the names of the operator's inputs: sequences, initial memories, and captured values."""
+    """Return numbered names of the operator's inputs, as x_0, state_0, captured_0: each group in its order."""
     counted = (("x", names.step_inputs), ("state", names.memories), ("captured", names.captured))
     return [f"{place}_{number}" for place, of_step in counted for number in range(len(of_step))]
 
@@ -269,12 +272,12 @@ def _places_grad(num_inputs, num_outputs, block, grad_block, d_outputs, d_inputs
     return [*given, "sorted_seqs", "step_scopes", "y", "d_y", *d_last], [f"d_{place}" for place in given]
 
 
-# A cache, because blocks nest: if each block runs the next one twice, counting would take twice as long per depth.
+# A cache, because blocks nest: if each block contained the next one twice, each level would double the time to count.
 _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
-    """The operations of the step's operators, or of the operators of its gradient, for one row, times the rows."""
+    """Return the number of arithmetic operations of the step (or of its gradient) for one row, times the rows."""
     nested = grad_block or block
     if nested not in _flops_of_blocks:
         _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))

@@ -1,4 +1,7 @@
-"""Run a lowered step: assemble captured values into the weights of a layer, and split the gradients again."""
+"""Run a step that was lowered to a cell.
+
+Before the run, blocks of captured values are joined into the weights of a layer.  Their gradients are split likewise.
+"""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +14,7 @@ from varlen_rnn.steps.lower import Part
 
 
 class Run(NamedTuple):
-    """The values of a forward run of a lowered step that its gradient needs."""
+    """The values that the gradient needs from the forward run of a lowered step."""
 
     lowered: Any
     direction: recurrence.Direction
@@ -20,10 +23,10 @@ class Run(NamedTuple):
 
 
 def forward(lowered, x, states, captured, plan, keep):
-    """Return the outputs, the last states in the order of the memories, and the Run.
+    """Return the outputs, the last states, and the Run.
 
-    `x` is (rows, input), and `states` are (sequences, hidden) each, in the order of the memories.  If `keep`, the Run
-    saves columns for the gradient.
+    `x` is (rows, input).  `states` has the initial states, each (sequences, hidden).  States are given and returned in
+    the order of the memories.  If `keep`, the Run saves the numbers that the gradient needs.
     """
     hidden = states[0].shape[1]
     vectors = [_part(captured, part, hidden) for part in lowered.vectors]
@@ -43,12 +46,12 @@ def forward(lowered, x, states, captured, plan, keep):
 def backward(run, x, y, plan, d_y, d_last, captured, need_x):
     """Return the gradients of x (None unless `need_x`), of the initial states, and of captured values.
 
-    `x` and `y` are the input and the output of the forward pass, `d_last` are the gradients of the last states in the
+    `x` and `y` are the input and the output of the forward pass.  `d_last` has the gradients of the last states, in the
     order of the memories.
     """
     lowered = run.lowered
     d_states = stacked([d_last[number] for number in lowered.states])[:, None]
-    # The first backward pass overwrites the saved columns, so a second pass over the same run computes them again.
+    # The first backward pass overwrites the saved numbers, so a second pass over the same run computes them again.
     kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
     saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_states)
     d_x, (d,), d_initial = recurrence.backward(
@@ -71,13 +74,13 @@ def _add_to(total, more):
 
 
 def _rows_of(captured, part, hidden):
-    """Return a view of the part of a captured weight, one row per unit."""
+    """Return a view of the block of a captured weight that `part` names, one row per unit."""
     weight = captured[part.number] if part.transposed else captured[part.number].T
     return weight[part.block * hidden : (part.block + 1) * hidden, part.begin : part.end]
 
 
 def _part(captured, part, hidden):
-    """Return a view of the part of a captured vector."""
+    """Return a view of the numbers of a captured vector that `part` names, one per unit."""
     return captured[part.number].reshape(-1)[part.block * hidden : (part.block + 1) * hidden]
 
 
@@ -89,7 +92,7 @@ def _weight(products, captured, hidden, depth, like):
     blocks = [Part(parts[0].number, block, True, 0, depth) for block in range(len(whole) // hidden)]
     if parts == blocks and whole.shape[1] == depth:
         return as_operand(whole)
-    # Joining alone would make the columns of transposed weights contiguous, not their rows.
+    # If the weights are transposed, the joined array has contiguous columns, but the cell reads contiguous rows.
     return contiguous(joined([_rows_of(captured, part, hidden) for part in parts]))
 
 

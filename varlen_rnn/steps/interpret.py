@@ -1,6 +1,7 @@
-"""Run a step operator by operator: operators that depend on no memory run once for all rows, others at every step.
+"""Run a step operator by operator.
 
-Step t runs over the sequences that are still alive, longest first.
+Operators that depend on no memory (state) run once for all rows, the other operators at every step.  Step t runs over
+the sequences that are still alive (longer than t steps), longest first: the sequence of rank 0 is the longest.
 """
 
 import itertools
@@ -24,7 +25,8 @@ from varlen_rnn.tape.spec import describe
 def _rows_at_steps(x, level, order, ends):
     """Return the positions of the rows of `x` step after step, the end of each step's rows, and each step's LoD.
 
-    `order` and `ends` refer to entries of a level.  At the last level, entries are rows, and steps have no LoD.
+    `order` has the entries of a level step after step, and `ends` the end of each step's entries.  The entries of the
+    last level are rows, so there the steps have no LoD: return `order`, `ends` and None.
     """
     if level == x.num_levels - 1:
         return order, ends, None
@@ -48,7 +50,7 @@ def _steps_of(x, level, order, ends):
 
 
 def run(nested, names, xs, states, others, plan, level, keep):
-    """Run all steps; return the outputs, the last states by rank, and the variables of the step by name."""
+    """Run all steps; return the output rows, the last states by rank, and an OverSteps for each variable by name."""
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     memories, after = (places_of(place, group) for group in (names.memories, names.next_memories))
     output = place[names.output]
@@ -86,9 +88,9 @@ def _first(state, count, rows):
 
 
 def _run_loop(stages, loop, sizes, states, memories, after, output, names):
-    """Run all steps; return the output of each step, and the last state of each sequence by rank.
+    """Run the loop; return a list with the output of each step, and the last state of each sequence by rank.
 
-    The list of outputs is empty if the loop's variables hold the output as rows.
+    The list is empty if the output has one row per sequence alive: then the caller reads it from the variables.
     """
     last = [empty(state.shape, state.data) for state in states]
     counts = [_num_rows(state, sizes[0]) for state in states]
@@ -116,7 +118,10 @@ def _run_loop(stages, loop, sizes, states, memories, after, output, names):
 
 
 def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_states, d_xs):
-    """Write gradients of sequences to `d_xs`; return gradients of initial states, by rank, and of captured values."""
+    """Run the gradient of all steps; write the gradients of the sequences to `d_xs`.
+
+    Return the gradients of the initial states, by rank, and the gradients of the captured values.
+    """
     place, (order, ends) = nested.instructions.place, rows_by_step(plan)
     of_y, *of_states = places_of(place, d_outputs)
     to_xs, to_states, to_others = names.split([place[name] if name else None for name in d_inputs])
@@ -152,15 +157,15 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
 
 
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
-    """Run the steps from the last to the first; yield the number and the values of each step.
+    """Run the gradient from the last step to the first; yield the number and the values of each step.
 
-    In the end `d_states`, in the order of ranks, hold the gradients of the initial states.
+    `d_states`, in the order of ranks, hold the gradients of the last states; in the end, of the initial states.
     """
     sizes = plan.batch_sizes.tolist()
     arriving, later = [d.data[:0] for d in d_states], 0
     for t in range(len(sizes) - 1, -1, -1):
         alive = sizes[t]
-        if alive > later:  # sequences that end at this step join
+        if alive > later:  # sequences whose last step is this one join
             ended = [end.data[len(d) : _num_rows(end, alive)] for d, end in zip(arriving, d_states, strict=True)]
             arriving = [joined(pair) for pair in zip(arriving, ended, strict=True)]
         held = loop.run(t, (_first(end, alive, d) for d, end in zip(arriving, d_states, strict=True)))
@@ -175,9 +180,10 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
 
 
 def _collect(total, value):
-    """Add the gradient of a step to the gradients of later steps; sparse gradients are joined at the end.
+    """Add the gradient `value` of a step to the list `total`.
 
-    Dense gradients are added immediately, because each takes the memory of a whole parameter.
+    A dense gradient is added to the sum in the list, because each takes the memory of a whole parameter.  A sparse one
+    is appended: the caller sums them once, at the end.
     """
     if total and isinstance(value, LoDTensor):
         total[0] = sum_values([total[0], value])
@@ -186,7 +192,7 @@ def _collect(total, value):
 
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
-    """Return the stages of a block; if its arguments have the specs of its last run, use its stages again."""
+    """Return the stages of a block; reuse the stages of its last run if its arguments have the same specs as then."""
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
@@ -196,7 +202,7 @@ def _stages_of(nested, given, late, carried, summed=frozenset()):
 
 
 def _rows_of(value, count, what, like):
-    """Return the rows of a value; raise unless there are `count` rows, of the shape and data type of `like`'s rows."""
+    """Return the rows of a value; raise unless there are `count`, each like a row of `like` in shape and data type."""
     if not value.shape or len(value.data) != count:
         raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
@@ -208,7 +214,7 @@ def _rows_of(value, count, what, like):
 def to_ranks(state, plan, levels):
     """Return the rows of a state in the order of ranks, longest sequence first.
 
-    Without `levels`, each sequence has one row.  Otherwise the last `levels` levels of the state give its rows.
+    If `levels` is 0, each sequence has one row.  Otherwise, its rows are given by the last `levels` levels of the LoD.
     """
     if levels:
         lod, index = take_sequences(_below(state, levels), plan.sorted_indices)
@@ -234,7 +240,7 @@ def _below(state, levels):
 
 
 def _state_of(value, alive, what, before, like):
-    """Return the rows of a next state; raise unless it has the LoD of the state before."""
+    """Return the rows of a next state; raise unless it has the same LoD as `before`, the state before the step."""
     if not before.num_levels:
         return _rows_of(value, alive, what, like)
     if value.structure != before.structure:

@@ -1,4 +1,4 @@
-"""Run the stages of a step: operators that run once for all steps, and the loop over the other operators."""
+"""Run the stages of a step: some operators run once for all steps, the others in a loop over the steps."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from varlen_rnn.tape.run import run
 
 
 class OverSteps:
-    """The values of a variable at all steps: one value for all, the rows of all steps together, or a value per step.
+    """The values of a variable at all steps: a single value, the rows of all steps together, or a value per step.
 
     known: the spec of the variable at any step; None if it may differ from step to step
-    same: the value, if it is the same at every step
-    steps: a value for each step, or None
+    same: the value if it is the same at every step, otherwise None
+    steps: a list with the value of each step; None until `at_steps` splits the rows
     """
 
     __slots__ = ("_whole", "known", "same", "steps")
@@ -29,7 +29,7 @@ class OverSteps:
         return self.same if self._whole is None else self._whole
 
     def at_steps(self, ends):
-        """Return the value of each step; `ends` are the ends of the rows of each step."""
+        """Return the value of each step; the rows of step t end at row `ends[t]`."""
         if self.steps is None:
             rows, begins = self._whole.data, [0, *ends[:-1]]
             self.steps = [LoDTensor.wrap(rows[begin:end]) for begin, end in zip(begins, ends, strict=True)]
@@ -37,13 +37,13 @@ class OverSteps:
 
 
 def rows_by_step(plan):
-    """Return the rows in the order of steps, by rank within a step, and the end of each step's rows."""
-    # A copy, because Numba would compile the kernels again for a read-only array.
+    """Return the positions of the rows, sorted by step, then by rank, and the end of each step's rows in this order."""
+    # The positions are copied, because Numba would compile the kernels again for a read-only array.
     return step_rows(plan, reverse=False).copy(), np.cumsum(plan.batch_sizes).tolist()
 
 
 def run_once(instructions, variables, stages):
-    """Run operators for all steps at once."""
+    """Run operators for all steps at once, and add their results to `variables`."""
     for op, attrs, inputs, outputs, *_ in instructions:
         given = [variables[place].whole() for place in inputs]
         for place, value in zip(outputs, run(op, given, attrs), strict=True):
@@ -55,10 +55,11 @@ def run_once(instructions, variables, stages):
 class Loop:
     """The operators that run at every step.
 
-    variables: by position; values that the loop makes are added
-    ends: where the rows of each step end
-    arguments: positions of the arguments of `run`
-    read, recorded: positions whose values are read after each step, and after the loop
+    variables: an OverSteps for each position; the loop adds those that it computes and that `recorded` names
+    ends: the row at which each step's rows end
+    arguments: positions of the variables that `run` is given
+    read: positions of the values that the caller reads after each step
+    recorded: positions of the values that are read after the loop
     """
 
     def __init__(self, stages, variables, ends, arguments, read, recorded):
@@ -77,7 +78,7 @@ class Loop:
             self._recorded.append((place, variables[place].steps))
 
     def run(self, step, given):
-        """Run a step, and return its values by position."""
+        """Run a step on the values `given` for its arguments; return a list with the value at each position."""
         held = self._same.copy()
         for place, values in self._by_step:
             held[place] = values[step]

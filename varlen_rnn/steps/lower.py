@@ -1,7 +1,8 @@
 """Lower a step of ordinary operators to a cell: products with weights become gates, other operators equations.
 
-The block is interpreted once on scalars of one unit: a variable of `k * hidden` columns is a list of `k` scalars.
-Products with a captured weight may mix units.  Any other operator that mixes rows or units is refused.
+The equations of a cell compute one unit of one row.  To find them, the block is interpreted on the scalars of one unit:
+a variable of `k * hidden` columns becomes a list of `k` scalars.  Only products with a captured weight may mix units:
+if any other operator mixes rows or units, the step is refused.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _ONE_WAY = None, (0,)  # values of a layer's constant `reverse` for one forward direction
-_INPUT = "x"  # in place of scalars: all columns of the step's input
+_INPUT = "x"  # stands in a list of scalars for all columns of the step's input
 SIZES_UNKNOWN = "its sizes are known only when it runs"
 _MIXES = "may mix rows or units: use products with weights and elementwise operators"
 _MOST_NODES = 400  # the most nodes of a step, because the time to derive a cell grows faster than their number
@@ -30,19 +31,19 @@ class Refused(Exception):
 
 
 class Part(NamedTuple):
-    """`hidden` units of a captured weight or vector, from unit `block * hidden` on."""
+    """A block of `hidden` units of a captured weight or vector, which begins at unit `block * hidden`."""
 
     number: int  # its position among the captured values
     block: int
-    transposed: bool = True
-    begin: int = 0  # the first column of the weight
-    end: int | None = None
+    transposed: bool = True  # whether the weight has one row per unit, otherwise one column
+    begin: int = 0  # the first column of the weight, if it has one row per unit
+    end: int | None = None  # the column after the last
 
 
 class Product(NamedTuple):
-    """A product of `hidden` units: its kind, its weight, and its bias or None.
+    """A product that gives `hidden` units: its kind, its weight, and its bias or None.
 
-    The kind is "x" for the step's input, "h" for the output before, and "of" for any other value.
+    The kind names the left operand: "x" is the step's input, "h" the output of the step before, "of" any other value.
     """
 
     kind: str
@@ -53,8 +54,8 @@ class Product(NamedTuple):
 class Lowered(NamedTuple):
     """A step lowered to a cell, and the positions of its weights among the captured values.
 
-    states: for each state of the cell, the output first, its position among the memories
-    of_x, of_h: in the order of the cell's gates
+    states: the memory's position for each state of the cell; the first state is the output
+    of_x, of_h: the products of the input and of a state, each in the order of the cell's gates
     """
 
     cell: Cell
@@ -73,7 +74,7 @@ class Block(NamedTuple):
     captured: tuple[int, ...]
     output: int
     next_memories: tuple[int, ...]
-    missing: int  # the position that means a missing input
+    missing: int  # an operator that lacks an input has this position in its place
     specs: dict
 
 
@@ -82,7 +83,7 @@ def lower(block):
     operators = [(sorted(one.attrs.items()), one.inputs, one.outputs) for one in block.instructions]
     operators += [find_cell(one.attrs["cell"]).source for one in block.instructions if one.op.type == "recurrent"]
     text = repr((block[1:-1], sorted(block.specs.items()), operators))
-    # The operators themselves, because another operator may be declared under the same name.
+    # The key holds the operators themselves, because another operator can be declared later under the same name.
     key = text, *(one.op for one in block.instructions)
     if (found := _known.get(key)) is None:
         try:
@@ -98,7 +99,7 @@ def lower(block):
 
 
 _MOST = 256
-# Lowered steps by content; lowering takes longer than running many steps.
+# A cache of lowered steps by content, because lowering takes longer than running many steps.
 _known: dict[tuple[Any, ...], Any] = {}
 _cells: dict[str, Cell] = {}  # {equations: cell}, because a cell does not depend on sizes
 _MOST_NUMBERS = 8
@@ -108,7 +109,7 @@ _numbers_of: dict[str, int] = {}  # {equations without constants: how many cells
 def _cell_of(step):
     """Return the known cell with the same equations, or make a new one.
 
-    A step whose constants change from call to call is refused, because compiling a cell for each takes too long.
+    If a step's constants change from call to call, refuse it, because compiling a cell for each call takes too long.
     """
     key = repr((step.gates, step.vectors, step.results, step.trace.nodes))
     if (cell := _cells.get(key)) is None:
@@ -130,7 +131,7 @@ class _Lowering:
         self.numbers = {place: number for number, place in enumerate(block.captured)}
 
     def _checked(self):
-        """Return the number of units, and the memories' positions in the order of the cell's states, output first."""
+        """Return the number of units, and the memories' positions, the output's first; raise if the step is no cell."""
         block, specs = self.block, self.specs
         if len(block.inputs) != 1:
             told = "concat them before the layer, and multiply the whole by a weight"
@@ -156,7 +157,7 @@ class _Lowering:
         return hidden, (first, *(n for n in range(len(block.memories)) if n != first))
 
     def lowered(self):
-        # The first interpretation finds pairs of products that are only read as their sum: such a pair is one gate.
+        # The first interpretation finds pairs of products of which only the sum is read: such a pair is one gate.
         pairs = self._pairs(*self._interpret({}))
         names = {key: f"g{number}" for number, pair in enumerate(pairs) for key in pair if key is not None}
         trace, results = self._interpret(names)
@@ -175,7 +176,10 @@ class _Lowering:
         )  # fmt: skip
 
     def _pairs(self, trace, results):
-        """Return the gates of the cell: each is a pair (product of the input, product of a state); one may be None."""
+        """Return the gates of the cell: pairs (product of the input, product of a state), or (other product, None).
+
+        The products of a pair are read only as their sum.
+        """
         reached = trace.reach(results)
         used = [a for k in reached for a in trace.nodes[k].operands]
         keys = {k: trace.nodes[k].what for k in reached if trace.nodes[k].op in ("x", "h", "of")}
@@ -199,7 +203,7 @@ class _Lowering:
         """Return a trace of the step, and the nodes of its next states, the output first."""
         self.trace, self.names, self.vectors = Trace(), names, []
         self.values: dict[int, list[Any]] = {self.block.inputs[0]: [_INPUT]}
-        self.of_layers = set[int]()  # states of layers, (1, rows, units), have one axis more
+        self.of_layers = set[int]()  # positions of states that recurrent layers return: (1, rows, units), not rows
         for state, memory in enumerate(self.order):
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
@@ -240,14 +244,14 @@ class _Lowering:
 
     def _number(self, where, attrs, inputs):
         if attrs["shape"] != ():
-            raise Refused(f"{where}, {_MIXES}")
+            raise Refused(f"{where}, is a constant that is not a single number")
         return [[float(attrs["value"])]]
 
     def _detached(self, where, attrs, inputs):
         raise Refused(f"{where}: it stops the gradient; fused, constant(value) in a vr.cell does so")
 
     def _reshaped(self, where, attrs, inputs):
-        """Return the blocks of columns of a reshaped variable, unchanged; raise unless the shape keeps the rows."""
+        """Return the blocks of columns of a variable unchanged; raise unless the new shape has the same rows."""
         value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
@@ -255,9 +259,9 @@ class _Lowering:
         return [value]
 
     def _cell(self, where, attrs, inputs):
-        """Run a recurrent layer in the step, which has one row per sequence, as its cell's equations.
+        """Replace a recurrent layer, which runs one step here, by the equations of its cell.
 
-        Return None in place of the layer's output, then each state after the step, in a list.
+        Return a list: None in place of the layer's output, then each state after the step.
         """
         cell = find_cell(attrs["cell"])
         states = inputs[1 : 1 + len(cell.states)]
@@ -292,7 +296,7 @@ class _Lowering:
         return [self._product(where, attrs["transposed"], *inputs)]
 
     def _product(self, where, transposed, left, weight, bias):
-        """Return the scalars of a product; with several blocks of columns, sum the products of the blocks."""
+        """Return the scalars of a product; if `left` has several blocks of columns, each is a sum of products."""
         values = self._blocks(where, left)
         if weight not in self.numbers:
             raise Refused(f"{where}: its weight is computed in the step; compute it outside")
@@ -317,7 +321,7 @@ class _Lowering:
         return results
 
     def _kind(self, where, value):
-        """Return the kind of a product by its left operand: the input, the output before, or another value."""
+        """Return the kind of a product (see Product), given its left operand."""
         if value is _INPUT:
             return "x"
         if not isinstance(value, Scalar):
@@ -325,7 +329,7 @@ class _Lowering:
         return "h" if value.number == self.trace.node("prev", what=0).number else "of"
 
     def _blocks(self, where, place):
-        """Return a variable as blocks of `hidden` columns each; it may be the step's input."""
+        """Return the scalars of a variable; if it is the step's input, [_INPUT]."""
         value = self.values.get(place)
         return self._scalars(where, place) if value is None else value
 
@@ -354,7 +358,7 @@ class _Lowering:
         return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
 
     def _scalars(self, where, place):
-        """Return the scalars of a variable; a captured vector becomes a parameter per unit."""
+        """Return the scalars of a variable; a captured vector becomes a vector of the cell, one number per unit."""
         value = self.values.get(place)
         if value is not None:
             if any(block is _INPUT for block in value):
@@ -386,7 +390,7 @@ class _Lowering:
         except EquationError as error:
             raise Refused(f"{where}: {error}") from error
 
-    # How operators that are not elementwise change blocks of columns.
+    # For each operator that is not elementwise, the method that returns the scalars of its outputs.
     MOVES: ClassVar[dict[str, Callable[..., list[Any]]]] = {
         "matmul": _matmul, "getitem": _columns, "concat": _concat, "split": _pieces, "reshape": _reshaped,
         "single_rows": _single_rows, "recurrent": _cell, "fill_constant": _number, "detach": _detached,

@@ -1,10 +1,9 @@
-"""Decide which operators of a step run once for all rows, before or after the loop, and which at every step.
+"""Decide which operators of a step run once for all rows, before or after the loop, and which run at every step.
 
-A step depends on the step before it only through its memories.  Operators that do not read memories run before the
-loop, on the rows of all steps.  Operators whose results neither memories nor the loop read run after it.  So the
-product of a step's input with a weight is one product, and so is the gradient of a weight that every step reads, since
-a sum over rows is linear.  In a step `h = tanh(x @ w + h @ u)`, `x @ w` runs before the loop; `h @ u`, the sum and tanh
-run inside it.
+A step depends on the step before it only through its memories (states).  Operators that do not depend on memories run
+before the loop, on the rows of all steps.  Operators whose results neither memories nor the loop read run after it.  In
+a step `h = tanh(x @ w + h @ u)`, `x @ w` runs before the loop as one product; `h @ u`, the sum and tanh run inside it.
+In the gradient, the sum of the gradient of `w` over the steps is one product after the loop.
 """
 
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from varlen_rnn.tape.axes import Known, follow
 
 
 class Stages(NamedTuple):
-    """The operators of a block, divided by the stage in which they run."""
+    """The operators of a block, divided by the stage in which they run; a position is the number of a variable."""
 
     before: list
     loop: list  # pairs of an Instruction, and whether it needs no checks
@@ -32,8 +31,8 @@ def arrange(instructions, given, late, carried, summed):
 
     given: the spec of each argument of a step, by position; None if nothing is known
     late: positions of arguments that are known only when their step runs
-    carried: positions of values that a step hands to the next one
-    summed: positions of values that are summed over steps
+    carried: positions of values that a step hands to the next step
+    summed: positions of values of which the caller needs only the sum over steps
     """
     return _Arrangement(instructions, given, late, set(carried), set(summed)).stages()
 
@@ -51,7 +50,7 @@ class _Arrangement:
         self.all, self.known, self.carried, self.summed = instructions, dict(given), carried, summed
         self.traits = [self._follow(instruction) for instruction in instructions]
         self.early = {place for place, known in given.items() if known is not None and place not in late}
-        # If an operator updates in place, hoist nothing: any other may read that memory.
+        # If an operator updates an array in place, hoist nothing, because any other operator could read that array.
         self.in_order = any(instruction.op.in_place for instruction in instructions)
         self.is_early = [self._runs_before(number) for number in range(len(instructions))]
 
@@ -77,7 +76,7 @@ class _Arrangement:
         return True
 
     def stages(self):
-        """Return the Stages.  An operator runs after the loop if it can, and if no value in the loop depends on it."""
+        """Return the Stages; an operator runs after the loop if it can and no operator in the loop depends on it."""
         held = set(range(len(self.all))) if self.in_order else set()
         late, wrong = self._after(held)
         while wrong is not None:
@@ -97,9 +96,10 @@ class _Arrangement:
         )
 
     def _after(self, held):
-        """Return the operators to run after the loop, None; or any value, and an operator that cannot run there.
+        """Return the numbers of the operators to run after the loop, and None.
 
-        `held` are the operators that must stay in the loop, so everything that they read stays there, too.
+        If one of them turns out not to run there, return the list so far, and this operator's number.  `held` has the
+        operators that must stay in the loop.  Operators whose results they read stay there, too.
         """
         needed, late = set(self.carried), []
         for number in range(len(self.all) - 1, -1, -1):
@@ -121,7 +121,7 @@ class _Arrangement:
         return all(_is_rows(self.known[place]) or place in self.early for place in self.all[number].inputs)
 
     def _is_total(self, number):
-        """Return whether an operator on all rows, or on sums over steps, gives the sum of its results over steps."""
+        """Return whether an operator, run once on all rows or on sums over steps, gives its results' sum over steps."""
         op, _, inputs, outputs, *_ = self.all[number]
         if not self.summed or not all(_is_fixed(self.known[place]) for place in outputs):
             return False

@@ -1,4 +1,4 @@
-"""A loop whose end depends on data: a body of operators runs as long as a condition holds, also in a program."""
+"""A loop whose end depends on data: a body of operators runs as long as a condition holds, in a program, too."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,8 +32,8 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
     cond : callable
         `cond(*variables)` returns a single number or bool, which says whether to go on.
     body : callable
-        `body(*variables)` returns the next variables, as many, with the same data types and numbers of levels.  The
-        number of rows and the LoD may change, so a variable may hold sequences that grow.  Other sizes must stay.
+        `body(*variables)` returns the next variables: the same number, with the same data types and numbers of levels.
+        The number of rows and the LoD may change, so a variable can hold sequences that grow.  Other sizes must stay.
     loop_vars : list of Variable or array
         The variables before the first iteration.
 
@@ -73,7 +73,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
 
 
 def describe_loop(cond, body, variables):
-    """Trace the condition and the body of a loop into blocks; return the inputs and the constants of its operator."""
+    """Trace the condition and the body of a loop into blocks; return the inputs and constants of `_while_loop`."""
     into = recorder() or Recorder()
     if recorder() is not None:
         variables = [into.admit(variable) for variable in variables]
@@ -87,7 +87,7 @@ def describe_loop(cond, body, variables):
 
 
 def _described(into, function, specs):
-    """Trace a function; return its block with the names of arguments, captures and results, and the captured values."""
+    """Trace a function; return (its block, names of its arguments, captures and results), and the captured values."""
     with recording(into), into.block() as block:
         given = [block.take("loop", spec) for spec in specs]
         results = [into.admit(required(result, _NAME)) for result in function(*given)]
@@ -108,7 +108,7 @@ def _checked_results(results, count):
 
 
 def _changing(spec):
-    """Return the spec of a loop variable at any iteration, with an unknown number of rows."""
+    """Return the spec of a loop variable with an unknown number of rows, because it can change in each iteration."""
     check_tensor(_NAME, "loop_vars", spec)
     return spec._replace(shape=(-1, *spec.shape[1:]) if spec.shape else ())
 
@@ -126,11 +126,11 @@ def _holds(value):
         got = f"shape {value.shape}"
         hint = "of several, functional.where(condition, 1.0, 0.0).sum() > 0.0 asks for any"
         raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint=hint)
-    return bool(value.data.item())  # from a device, this number is copied, because Python needs it
+    return bool(value.data.item())  # copies the number from the device to the host, because Python decides
 
 
 def _cost(inputs, outputs, cond: Any, body: Any, **names):
-    """The operations of one run of the condition and the body."""
+    """Return the number of arithmetic operations of one run of the condition and the body."""
     return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
 
 
@@ -180,7 +180,7 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
 
 
 def _check_taken(nested, names, likes):
-    """Raise unless the arguments of a block have these names, and each fits the value that is passed."""
+    """Raise unless the arguments of a block have these names, and each fits the spec of the value that is passed."""
     if len(set(names)) != len(names) or set(names) != set(nested.arguments):
         raise ProgramError(f"{_NAME}, block", expected=f"the arguments {names}", got=nested.arguments)
     for name, like in zip(names, likes, strict=True):
