@@ -24,16 +24,16 @@ def take(count):
     return load
 
 
+@body
+def _nothing(a, start, stride, values):
+    pass
+
+
 @functools.cache
 def put(count):
     """Return `store(a, start, stride, values)`, which writes `count` values `stride` apart."""
     if count == 0:
-
-        @body
-        def store_none(a, start, stride, values):
-            pass
-
-        return store_none
+        return _nothing
     head, last = put(count - 1), count - 1
 
     @body
@@ -48,12 +48,7 @@ def put(count):
 def add(count):
     """Return `accumulate(a, start, stride, values)`, which adds `count` values to elements that are `stride` apart."""
     if count == 0:
-
-        @body
-        def add_none(a, start, stride, values):
-            pass
-
-        return add_none
+        return _nothing
     head, last = add(count - 1), count - 1
 
     @body
