@@ -160,22 +160,40 @@ def _multiply_of(layout):
     return multiply
 
 
+def _bring_states_of(layout):
+    """Return a body that brings the previous states of `count` sequences to shared memory."""
+    from varlen_rnn.runtime.cuda_intrinsics import to_tf32
+
+    hidden, threads = layout.hidden, layout.threads
+    pitch = hidden + _PADDING[0]
+
+    @body
+    def bring_states(ranks, d, first, groups, count, t, y, initial, thread, bits):
+        for place in range(count):
+            r = first + groups * place
+            row_before = row_of(ranks, d, r, t - 1)
+            for k in range(thread, hidden, threads):
+                value = y[row_before, d * hidden + k] if t > 0 else initial[0, d, ranks[2][r], k]
+                bits[uint32(place * pitch + k)] = to_tf32(value)
+
+    return bring_states
+
+
 @functools.cache
 def forward_kernel(cell, layout):
     """Return the kernel that runs all steps of all directions; blocks of a direction follow one another."""
-    from varlen_rnn.runtime.cuda_intrinsics import add_release, load_acquire, to_tf32
+    from varlen_rnn.runtime.cuda_intrinsics import add_release, load_acquire
 
     (phase,), num_slots, num_states = cell.phases, len(cell.slots), len(cell.states)
     step, states, (first_slot, end) = phase.step, states_before(cell), phase.kept
     num_rows, take_rows, take_vectors = len(cell.row_inputs), take(len(cell.row_inputs)), take(len(cell.vectors))
     take_x, take_h = take(len(cell.x_gates)), take(phase.gates)
     put_slots, put_others = put(end - first_slot), put(num_states - 1)
-    load_weights, multiply = _load_weights_of(layout), _multiply_of(layout)
+    load_weights, bring_states, multiply = _load_weights_of(layout), _bring_states_of(layout), _multiply_of(layout)
     gates, hidden, threads, units, tiles = layout
     rows, blocks, warps, width, registers = layout.rows, layout.blocks, layout.warps, gates * units, layout.registers
     of_width, pitch, sums_pitch = width // DEPTH, hidden + _PADDING[0], width + _PADDING[1]
-    sums_begin = rows * pitch
-    biases_begin = sums_begin + warps * rows * sums_pitch
+    sums_begin, biases_begin = rows * pitch, rows * (pitch + warps * sums_pitch)
 
     @cuda_kernel
     def persistent_forward(ranks, sizes, layer, weight, bias, arrived):
@@ -202,29 +220,24 @@ def forward_kernel(cell, layout):
                     while load_acquire(arrived, counter) < blocks * t:
                         pass
                 cuda.syncthreads()
-                for place in range(min(rows, alive - j)):
-                    r = group + groups * (j + place)
-                    row_before = row_of(ranks, d, r, t - 1)
-                    for k in range(thread, hidden, threads):
-                        value = y[row_before, d * hidden + k] if t > 0 else initial[0, d, ranks[2][r], k]
-                        bits[uint32(place * pitch + k)] = to_tf32(value)
+                first, count = group + groups * j, min(rows, alive - j)
+                bring_states(ranks, d, first, groups, count, t, y, initial, thread, bits)
                 cuda.syncthreads()
                 multiply(bits, numbers, weights, warp, r8, q, sums)
                 cuda.syncthreads()
                 place, own = thread // units, thread % units
-                if place < rows and j + place < alive:
-                    r, unit = group + groups * (j + place), first_unit + own
+                if place < count:
+                    r, unit = first + groups * place, first_unit + own
                     row, row_before = row_of(ranks, d, r, t), row_of(ranks, d, r, t - 1)
                     for e in range(gates):
                         totals[e] = numbers[uint32(biases_begin + e * units + own)]
                         for w in range(warps):
                             totals[e] += numbers[uint32(sums_begin + (w * rows + place) * sums_pitch + e * units + own)]
                     prev = states(initial, ranks[2][r], d, y, hidden, kept[d], row_before, t, unit)
-                    x = take_x(projected[d, row], unit, hidden)
                     of_rows = take_rows(given[d][row if num_rows else 0], unit, hidden)
                     v = take_vectors(vectors[d][:, unit], 0, 1) + of_rows
-                    first, new, slots, _ = step(x, take_h(totals, 0, 1), prev, (), v)
-                    y[row, d * hidden + unit] = first
+                    h, new, slots, _ = step(take_x(projected[d, row], unit, hidden), take_h(totals, 0, 1), prev, (), v)
+                    y[row, d * hidden + unit] = h
                     put_others(kept[d, row], num_slots * hidden + unit, hidden, new)
                     put_slots(kept[d, row], first_slot * hidden + unit, hidden, slots)
             cuda.syncthreads()
