@@ -1,8 +1,8 @@
 """Names of PyTorch and NumPy that people type and that this library does not have, and the code to write instead.
 
 Each hint is Python code that begins at the package: `nn.functional.tanh(x)` is `varlen_rnn.nn.functional.tanh(x)`.
-", or " is between two ways, and ", because " before a reason.  `tests/test_foreign.py` runs each way, with the names of
-its table `GIVEN`: `x`, `mask`, `model` and so on.  A name that another public module or a Variable has needs no entry.
+", or " is between two ways, and ", because " before a reason.  `tests/test_foreign.py` runs each way, with names
+that its function `given` returns, such as `x`.  A name that another public module or a Variable has needs no entry.
 
 To add a hint for a name that is typed often, add a line; docs/coming_from_pytorch.md has the others.
 """

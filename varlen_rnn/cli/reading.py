@@ -37,8 +37,9 @@ def check_out(option, path, *inputs):
 def options_of(arguments):
     """Return a dict of the options that were given on the command line."""
     given = {name: value for name in ("format", *_OPTIONS) if (value := getattr(arguments, name)) is not None}
-    for option in given.keys() & {"features", "ignore"}:
-        given[option] = [name.strip() for name in given[option].split(",")]
+    for option in given:
+        if option in _OPTIONS and _OPTIONS[option].command.get("metavar") == "COLUMNS":
+            given[option] = [name.strip() for name in given[option].split(",")]
     return given
 
 
