@@ -308,7 +308,7 @@ def test_classes_of_equal_numbers_or_texts_are_one():
         assert SequenceClassifier(random_state=0).fit([[0.5], [1.5]], y).classes_.tolist() == classes
 
 
-BESIDE = "expected integers that one data type holds, got -1, beside 2\\*\\*63 or more"
+BESIDE = "expected integers that fit one data type, int64 or uint64, got -1 together with integers of 2\\*\\*63 or more"
 MIXED_SIGNS = {
     "a list": [2**63, -1],
     "a tuple": (-1, 2**63),

@@ -432,7 +432,7 @@ def test_lists_of_equal_lists_are_rows(tmp_path):
     assert [rows.tolist() for rows in data.sequences] == values
     assert {rows.shape[1:] for rows in data.sequences} == {(2,)}
     parquet.write_table(pa.table({"x": [[[1.0, 2.0]], [[3.0]]]}), path)
-    with pytest.raises(vr.InputError, match="column 'x': expected lists of equally long lists, got lists of 1 to 2"):
+    with pytest.raises(vr.InputError, match="'x': expected inner lists of equal length, got lengths from 1 to 2"):
         read(path, sequence="x")
     parquet.write_table(pa.table({"x": [[[[1.0]]]]}), path)
     with pytest.raises(vr.InputError, match="column 'x': expected lists of numbers, or of equally long lists of them"):

@@ -87,7 +87,7 @@ def warm(dtypes):
 
 
 def _warm_level(level, float64):
-    """Take a level's kernels of the installation, and compile those that it lacks.
+    """Copy the installed kernels of a level (a class of processors), and compile its other kernels.
 
     They are compiled in another process, because importing the package fixes the shape of tiles.
     """

@@ -14,7 +14,7 @@ from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads_here
 
-MOST_BYTES = 4 * 2**30  # for a padded batch, because the system may kill a process that needs more
+MOST_BYTES = 4 * 2**30  # the most for a padded batch, because the system may kill a process that needs more
 
 # For each integer option: its default, its least value, and its meaning.
 OPTIONS = {

@@ -15,7 +15,7 @@ KIND_OF = {
 
 
 def label_kind_of(model):
-    """Return the kind of labels that a model was trained on, or None for one without labels."""
+    """Return the kind of labels that a model was trained on, or None if it has no labels."""
     kinds = [kind for kind, estimator in KIND_OF.items() if estimator == type(model).__name__]
     return next((kind for kind in kinds if kind.endswith("of rows") == model._labels.by_row), None)
 
@@ -47,7 +47,7 @@ def metrics_of(model, data):
 
 
 def _calibration(model, log, y):
-    """Return the log loss, and the expected calibration error, of the probabilities of classes; {} for unknown classes.
+    """Return the log loss and the expected calibration error of probabilities of classes; {} if y has other classes.
 
     Sequences, or steps, are sorted into 15 bins of equal width by the probability of the class that is predicted.  The
     error is the mean difference of this probability and the accuracy (Guo et al., 2017, "On calibration of modern
@@ -74,14 +74,14 @@ def _coverage(model, data, y):
 
 
 def baseline_of(model, train, test):
-    """Return the scores on a data set of the best constant of another, and a description of this constant.
+    """Return the scores on `test` of the constant that is best on `train`, and a description of this constant.
 
     The constant is the most frequent class, or the mean of numbers.
     """
     from varlen_rnn.sklearn.labels import labels_of_data
 
     known, y = (labels_of_data(data, None) for data in (train, test))
-    if isinstance(y, list):  # of steps, of which some may have none
+    if isinstance(y, list):  # labels of steps; some steps may have none
         known, y = (np.array([label for row in rows for label in row if label is not None]) for rows in (known, y))
     of_classes = hasattr(model, "classes_")
     if of_classes and y.ndim == 1:

@@ -4,10 +4,10 @@ from varlen_rnn.cli import reading
 from varlen_rnn.cli.estimators import estimators, print_metrics
 from varlen_rnn.errors import InputError, shown
 
-DIGITS = {"dtype": "float64"}  # of files: forecasts of 1.6e7 and more have digits that float32 has not
+DIGITS = {"dtype": "float64"}  # for reading files: float32 lacks digits of numbers above 1.6e7
 _WITHOUT = dict.fromkeys(("num_layers", "batch_size", "class_weight", "picture"))
 _WITHOUT |= {"test_fraction": 0.1, "early_stopping": False}
-_OPTIONS = "season_length", "max_epochs", "lr", "quantiles", "cell", "hidden_size"  # of a forecaster
+_OPTIONS = "season_length", "max_epochs", "lr", "quantiles", "cell", "hidden_size"  # passed to the forecaster
 
 
 def numbers(text):
@@ -38,7 +38,7 @@ def train(arguments):
 
 
 def evaluate(model, data):
-    """Print the errors of forecasts of the last steps of each series, beside the naive ones."""
+    """Print the errors of forecasts of the last steps of each series, and of naive forecasts of the same steps."""
     for name, errors in model.evaluate(data.sequences).items():
         print_metrics(errors, f"{name}, the last {model.horizon} of {len(data)} series")
 

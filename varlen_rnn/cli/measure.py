@@ -19,8 +19,8 @@ from varlen_rnn.tape.variable import Variable
 
 # The least number of runs per batch and of steps in all; with fewer, a ratio of two means would be mostly noise.
 _LEAST_RUNS, _LEAST_STEPS = 5, 30
-NUMBERS_OF_GROUPS = (2, 4, 8, 16)  # of a batch; the fastest of them is compared
-_TRIES = 3  # of each number of groups, before the fastest is measured
+NUMBERS_OF_GROUPS = (2, 4, 8, 16)  # into which a batch is cut; the fastest number is compared
+_TRIES = 3  # how often each number of groups is tried, before the fastest is measured
 
 
 class Cost(NamedTuple):
@@ -39,7 +39,7 @@ def cut(lengths, batch_size, *, shuffle, bucket, seed=0):
 
 
 def divide(batch, number):
-    """Return a batch in groups of neighbouring lengths, of as many sequences each, about; none without rows."""
+    """Return a batch cut into groups of similar lengths and about equal counts; groups without rows are left out."""
     return [group for group in np.array_split(np.sort(batch), number) if group.any()]
 
 
@@ -109,7 +109,7 @@ def random_rows(batches, input_size):
 
 
 def fastest_number(seconds_of):
-    """Return the number of groups for which `seconds_of(number)` is least, in the best of some tries."""
+    """Return the number of groups with the least `seconds_of(number)`; the shortest of several tries counts."""
     tries = [[seconds_of(number) for number in NUMBERS_OF_GROUPS] for _ in range(_TRIES)]
     return NUMBERS_OF_GROUPS[int(np.argmin(np.min(tries, axis=0)))]
 

@@ -3,9 +3,9 @@
 In the same process, PyTorch's spinning threads would slow down the threads of this library.
 
 `Packed` starts this file as a script and exchanges lines of JSON with it.  The first line describes the layer and the
-groups of each batch for each number of groups, and the script answers with PyTorch's version.  Each further line is
-such a number, which asks for a step on every batch, and the script answers with the seconds of each step.  Number 1
-packs the batch, the others pad each group and sum the gradients of the weights.
+groups of each batch for each number of groups, and the script answers with PyTorch's version.  Each further line is a
+number of groups, which asks for a step on every batch; the script answers with the seconds of each step.  With number
+1, a batch is packed.  With other numbers, each group is padded, and the gradients of the weights are summed.
 
 The script answers on a copy of standard output; anything else that is printed goes to standard error, where it may
 explain a failure.

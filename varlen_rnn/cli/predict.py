@@ -36,7 +36,7 @@ def _add_files(parser, run):
 
 
 def _read(arguments, labelled):
-    """Return the model, the data set, and the field of ids; the training's options are the defaults."""
+    """Return the model, the data set, and the field of ids; options saved with the model are the defaults."""
     model = estimators().load(arguments.model)
     given = reading.options_of(arguments)
     options = reading.fitting((model.notes_ or {}) | given, arguments.data) | given

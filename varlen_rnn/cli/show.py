@@ -58,7 +58,7 @@ def persistable_rows(program):
 
 
 def _group(desc, name):
-    """Return the group of a persistable.
+    """Return the group under which a persistable (a saved array) is listed: parameters, states, or constants.
 
     The first output of an update operator is a parameter, its other outputs are states of the optimizer.
     """

@@ -22,7 +22,8 @@ def number(text):
     return text if text == "auto" else int(text)
 
 
-# Options of estimators: their types and help.  One that is not given has the estimator's own default, which help names.
+# Options of estimators: their types and help.  An option that is not given has the estimator's default, which its help
+# names.
 OPTIONS = {
     "cell": (str, "lstm, gru, rnn, or the name of another cell; default lstm, with --horizon gru"),
     "hidden_size": (int, "units of a layer in a direction; default 64, with --horizon 32"),
@@ -74,7 +75,7 @@ def _run(arguments):
     if arguments.season_length is not None and arguments.horizon is None:
         raise InputError("train, --season-length", expected="none without --horizon", got=arguments.season_length)
     if arguments.picture is not None and not Path(arguments.picture).suffix:
-        arguments.picture += ".png"  # as matplotlib would, but the file is named, and checked
+        arguments.picture += ".png"  # as matplotlib would later; the name is checked below
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
         reading.check_out(option, path, arguments.data)
     if arguments.picture is not None:
@@ -121,7 +122,7 @@ def _train(arguments, comm):
     stop = _Stop(folder)
     model = _estimator(arguments, data.label_kind, folder)
     resumes = model.checkpoints is not None
-    # On several ranks, an interrupt does not come between the same two steps of all.
+    # On several ranks, `_Stop` is not used, because an interrupt comes after different steps on different ranks.
     model.set_params(callbacks=[_HeldBack(model, test), *([stop] if resumes and comm.size == 1 else [])])
     try:
         model.fit(train, comm=comm)
@@ -203,7 +204,7 @@ class _HeldBack(Callback):
 
         try:
             self.model._labels.encode(labels_of_data(self.test, None), self.test.lengths)
-        except InputError:  # a label that only the held-back sequences have: they have no loss
+        except InputError:  # a class occurs in the held-back sequences only, so they have no loss
             self.test = self.test.take([])
 
     def on_epoch_end(self, trainer):
@@ -227,7 +228,7 @@ class _Stop(Callback):
 
     def on_step_end(self, trainer):
         self.step = trainer.step
-        if self.asked and trainer.step % trainer.steps_per_epoch:  # an epoch's last step is saved below
+        if self.asked and trainer.step % trainer.steps_per_epoch:  # after an epoch's last step, `on_epoch_end` saves
             self._end(trainer)
 
     def on_epoch_end(self, trainer):

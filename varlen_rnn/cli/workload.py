@@ -124,7 +124,7 @@ def _drop_and_normalise(dtype):
 
 
 def _curve(dtype):
-    """Compute the functions whose float32 is a compiled loop."""
+    """Compute the functions that have a compiled loop for float32."""
     for function in (F.exp, F.log, F.tanh, F.sigmoid, F.softplus, F.elu):
         function(np.ones(2, dtype))
 

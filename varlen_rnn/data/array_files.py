@@ -1,4 +1,4 @@
-"""The parsers of Parquet, Arrow and NumPy files, whose arrays keep their type; rows of Arrow files stay there."""
+"""The parsers of Parquet, Arrow and NumPy files.  Arrays keep their type; rows of Arrow files stay in the file."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _table(path: str, format: str, read: Callable[[], Any]) -> Table:
 def arrow_entries(column: Any, where: str, place: Place, options: Options) -> list[Any]:
     """Return the sequences in a column of an Arrow table: texts, lists, or arrays that share its memory.
 
-    `where` describes the column for error messages, and `place(row)` an entry.  Lists may contain None if `missing`
-    allows it.
+    In error messages, `where` describes the column, and `place(row)` describes an entry.  Lists may contain None if
+    `missing` allows it.
     """
     pa = library("pyarrow", "pyarrow")
     if _is_text(pa, column.type):
@@ -80,7 +80,7 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
         raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
     found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
     if len(found) > 1:
-        expected, got = "lists of equally long lists", f"lists of {found[0]} to {found[-1]}"
+        expected, got = "inner lists of equal length", f"lengths from {found[0]} to {found[-1]}"
         raise ShapeError(where, expected=expected, got=got)
     width = int(found[0]) if len(found) else 1
     return [
@@ -90,7 +90,7 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
 
 
 def _is_text(pa: Any, kind: Any) -> bool:
-    """Return whether a type of Arrow is one of texts, or of lists of texts."""
+    """Return whether an Arrow type means texts, or lists of texts."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_dictionary(kind):
         kind = kind.value_type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -98,7 +98,7 @@ def _is_text(pa: Any, kind: Any) -> bool:
 
 
 def parse_npz(path: str, options: Options) -> Table:
-    """Return the Table of a file of `np.savez`, whose array "offsets" divides the rows of all sequences."""
+    """Return the Table of a file of `np.savez`, in which the array "offsets" divides the rows into sequences."""
     try:
         with open(path, "rb") as raw:  # NumPy would not close a file that is no archive
             file = np.load(raw, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Make batches of sequences, in an order that changes with every epoch: with every pass.
+"""Make batches of sequences, in an order that changes with every epoch (every pass over the batches).
 
 The order depends only on (seed, epoch), so that a run that was stopped can continue with exactly the next batch.
 Batches need no padding, but `bucket` still saves time, because sequences of similar length keep every step busy.
@@ -76,7 +76,7 @@ class Batches(Generic[Batch]):
     ) -> None:
         self._stores, self._static, self._labels = stores, static, labels
         self._cut, self._is_random, self._has_begun = cut, is_random, False
-        # Both are set at once, because an interrupt may come between two lines.
+        # One line sets epoch and batches, because an interrupt between two lines would leave them inconsistent.
         self._of_epoch = epoch, cut(epoch)
         self._part: tuple[int, int, StepCost] | None = None
 
@@ -147,7 +147,7 @@ class Batches(Generic[Batch]):
         return found[batch].copy()
 
     def _chosen(self, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return those sequences of a whole batch that its part has, and their positions in the whole batch."""
+        """Return the indices of the sequences in this part of a batch, and their positions in the whole batch."""
         if self._part is None:
             return whole, None
         rank, size, cost = self._part
@@ -155,7 +155,7 @@ class Batches(Generic[Batch]):
         return whole[positions], read_only(positions)
 
     def indices(self, batch: int) -> np.ndarray:
-        """Return the indices of a batch's sequences, or of its part's, in the caller's list, int64.
+        """Return the indices, in the caller's list, of the sequences of a batch or of this part of it, int64.
 
         Examples
         --------
@@ -375,7 +375,7 @@ def _cut(
 ) -> list[np.ndarray]:
     """Return the indices of the sequences of each batch of an epoch.
 
-    `costs` are the shares of the sequences in the budget of a batch, and `chances` their probabilities to be drawn.  If
+    `costs` has how much of a batch's budget each sequence uses, and `chances` its probability to be drawn.  If
     `seed` is None, each epoch has the same batches.
     """
     number = len(lengths)
@@ -390,7 +390,7 @@ def _cut(
             keys = np.where(pools % 2, -lengths[order], lengths[order])
             order = order[np.lexsort((keys, pools))]
     spent, bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs[order])]), [0]
-    while bounds[-1] < len(order):  # as many sequences as the budget allows, and at least one
+    while bounds[-1] < len(order):  # a batch has as many sequences as the budget allows, and at least one
         begin = bounds[-1]
         bounds.append(max(begin + 1, int(np.searchsorted(spent, spent[begin] + budget, side="right")) - 1))
     found = [order[a:b] for a, b in itertools.pairwise(bounds)]
@@ -400,14 +400,14 @@ def _cut(
 
 
 def _each_input(others: Any) -> list[Any]:
-    """Return the further inputs; raise if they are named, because a batch has no names, or one input."""
+    """Return the further inputs as a list; raise if they have names, or if an entry is not a list of sequences."""
     if isinstance(others, Mapping):
         hint = "a batch is a tuple of the inputs in their order: others=list(inputs.values())"
         raise DTypeError("others", expected="a list of inputs", got=shown(others), hint=hint)
     inputs = check_list(others, "others", "a list of inputs")
     for number, given in enumerate(inputs):
         entry = given[0] if isinstance(given, (list, tuple, np.ndarray)) and len(given) else None
-        if isinstance(entry, _NUMBERS):  # numbers, and so no list of sequences
+        if isinstance(entry, _NUMBERS):  # so the input is one sequence, not a list of them
             what, hint = f"others, input {number}", "others=[sequences] has one further input"
             raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)
     return inputs
@@ -436,7 +436,7 @@ def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
 
 
 def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | None:
-    """Return labels of sequences as an array, or labels of rows as a store."""
+    """Return labels of sequences as an array, labels of rows as a store, or None if there are none."""
     if labels is None:
         return None
     if _are_of_rows(labels):

@@ -1,4 +1,4 @@
-"""`Table`: the columns of a file, or of a frame in memory, and words for the places of their entries in errors.
+"""`Table`: the columns of a file, or of a frame in memory; it also describes where an entry is, for errors.
 
 Each format has one parser, which returns a Table; `entries.py` and `tables.py` make a data set of it.  An example:
 
@@ -26,7 +26,7 @@ from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import EMPTY
 from varlen_rnn.errors import DTypeError, InputError, alike, listed, shown
 
-Place = Callable[..., str]  # `place(row, field=None)` describes a row, or its entry in a field, for error messages
+Place = Callable[..., str]  # `place(row, field=None)` says in error messages where a row is, or its entry in a field
 
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _OF_OPTIONS = {
@@ -65,13 +65,13 @@ class Table:
         return len(next(iter(self._columns.values()), ()))
 
     def foreign(self, field: str, option: str = "field") -> Any:
-        """Return a column as its library has it, or raise an error that names the option."""
+        """Return a column as the object of its library (pandas, ...), or raise an error that names the option."""
         if not isinstance(field, str) or field not in self._columns:
             raise lacking(self.head or self.name, field, option, self.fields, self.noun, self.levels)
         return self._columns[field]
 
     def column(self, field: str, option: str = "field") -> Sequence[Any]:
-        """Return the entry of a column in each row, as Python has it; a missing entry is None, or blank in CSV."""
+        """Return a column as Python objects, an entry per row; a missing entry is None, or blank in CSV."""
         return values_of(self.foreign(field, option))
 
     def ids(self, field: str) -> Sequence[str]:
@@ -79,7 +79,7 @@ class Table:
         return self._all_texts(field, "id", "an id")
 
     def _all_texts(self, field: str, option: str, expected: str) -> Sequence[str]:
-        """Return a column as texts, blank if they are missing, or raise if an entry has none, as a long integer."""
+        """Return a column as texts, blank if missing, or raise if an entry has no text, such as a very long integer."""
         entries, texts = self.column(field, option), []
         if self.texts:
             return entries
@@ -93,13 +93,13 @@ class Table:
     def labels(self, field: str, kind: str | None) -> Sequence[Any]:
         """Return a column of labels; a missing label is None or blank.
 
-        Texts are floats if all are numbers.  Whole floats of a frame are integers if the kind of labels is of classes.
+        Texts are floats if all are numbers.  If labels are classes, whole floats of a frame are integers.
         """
         column = self.foreign(field, "label")
         if isinstance(column, (list, tuple)):
             return typed(column) if self.texts else column
         values = [plain(value) for value in values_of(column)]
-        if kind is not None and "classes" in kind:  # pandas makes floats of integers beside missing ones
+        if kind is not None and "classes" in kind:  # pandas turns integers into floats if some are missing
             return [int(value) if type(value) is float and value.is_integer() else value for value in values]
         return values
 
@@ -107,7 +107,7 @@ class Table:
         """Return a column as float64; a missing entry is NaN, and an entry that is no number raises."""
         column = self.foreign(field, option)
         place = lambda row: self.place(row, field)
-        # No array of texts, which would pad each to the longest.
+        # Texts do not become an array, which would pad each text to the longest.
         array = np.zeros(0, object) if self.texts else np.asarray(column)
         if array.dtype.kind in "fiub":
             found = array.astype(np.float64)
@@ -122,7 +122,7 @@ class Table:
         return found
 
     def times(self, field: str) -> np.ndarray:
-        """Return a column of times as numbers that have their order."""
+        """Return a column of times as numbers in the same order."""
         column = self.foreign(field, "time")
         kind = "U" if self.texts else np.asarray(column).dtype.kind
         if kind not in "iumMf":
@@ -153,7 +153,7 @@ def places(name: str, unit: str, noun: str, numbers: Sequence[int] | None = None
 def lacking(
     where: str, field: Any, option: str, fields: list[str], noun: str = "field", levels: Sequence[Any] = ()
 ) -> InputError:
-    """Return the error that the field that an option names is not one of `fields`."""
+    """Return the error for a field that an option names but that is not in `fields`."""
     of_index = "`frame.reset_index()` makes the index columns" if field in levels else None
     delimiter = other_delimiter(fields) if noun == "field" else None
     hint = of_index or delimiter or alike(field, fields) or _OF_OPTIONS.get(option)
@@ -162,7 +162,7 @@ def lacking(
 
 
 def values_of(column: Any) -> Sequence[Any]:
-    """Return the entries of a column of pandas, polars or pyarrow as Python has them; a missing entry is None."""
+    """Return the entries of a column of pandas, polars or pyarrow as Python objects; a missing entry is None."""
     if isinstance(column, (list, tuple)):
         return column
     if hasattr(column, "to_pylist"):
@@ -180,7 +180,7 @@ def holds_numbers(column: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a label as Python has it: an array, or a column of polars inside of a column, becomes a list."""
+    """Return a label as a Python object: an array, or a column of polars inside a column, becomes a list."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return value.to_list() if hasattr(value, "to_list") else value

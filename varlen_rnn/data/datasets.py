@@ -144,7 +144,7 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
     """
     limit = None if limit is None else min(check_int(limit, "limit", 1), sys.maxsize)
     root = pathlib.Path(sysconfig.get_path("stdlib"))
-    # Without this condition, the folder of tests would be the largest package.
+    # Without the condition on `_TEST_FOLDERS`, the folder of tests would be the largest package.
     known = sorted(
         path.parent.name for path in root.glob("[a-z]*/__init__.py") if path.parent.name not in _TEST_FOLDERS
     )
@@ -166,8 +166,7 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
 def _sentences(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", text):
         prose = " ".join(_BULLET.sub("", paragraph).split())
-        # Prose begins with a capital, a quote or a star and ends with a full stop or a like sign; code seldom does
-        # both.
+        # Prose begins with a capital, a quote or a star and ends with a punctuation mark; code seldom does both.
         begins = prose[:1].isupper() or prose[:1] in ('"', "*")
         if begins and prose[-1] in ".!?:" and not _NO_PROSE.search(paragraph):
             yield from _SENTENCE_END.split(prose)

@@ -1,4 +1,4 @@
-"""Make a data set of sequences that are the entries of a column: find their kind; encode tokens, numbers and labels."""
+"""Make a data set from a column whose entries are sequences: find their kind, and encode tokens, numbers and labels."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def dataset_of(
 ) -> Dataset:
     """Return the Dataset of sequences, which must all be of the same kind, and of their labels.
 
-    `place(k)` and `label_place(k)` describe sequence k and its label for error messages.  Arrays that are `kept` stay
-    as they are.
+    `place(k)` and `label_place(k)` describe sequence k and its label for error messages.  If `kept`, arrays are not
+    converted.
     """
     missing, tokens, vocabulary = options.missing, options.tokens or "auto", options.vocabulary
     there: Sequence[int] = range(len(entries))
@@ -167,7 +167,7 @@ def _rows_of_arrays(entries: Sequence[Any], where: Where, dtype: str) -> list[np
     """Return arrays as int64 ids, or as rows of one width and the type `dtype`, or raise if an array is neither."""
     found: list[np.ndarray] = []
     for number, entry in enumerate(entries):
-        array = np.asarray(entry)  # a list is empty
+        array = np.asarray(entry)  # if it is a list, it is empty
         if array.dtype.kind in "uO":
             check_no_large_id(array.astype(np.float64), array.flat, where(number))
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):

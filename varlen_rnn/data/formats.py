@@ -1,7 +1,8 @@
 """The table of file formats: their suffixes, parsers, and forms.
 
-A parser returns the `Table` of a file.  A form says where the sequences of a table are: each row is one ("wide"), a
-column holds them ("entries"), or each row is a step ("long").  Options choose the form (`Options.form`).
+A parser returns the `Table` of a file.  A form says where the sequences of a table are: each row is a sequence
+("wide"), a column holds the sequences ("entries"), or each row is a step ("long").  Options choose the form
+(`Options.form`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class Format(NamedTuple):
     """How files of a format are read."""
 
     suffixes: tuple[str, ...]
-    parse: Callable[[Any, Options], Table]  # of a path and the options
+    parse: Callable[[Any, Options], Table]  # takes a path and the options
     forms: Mapping[str, str]  # the name of each form in error messages
-    without: tuple[str, ...] = ("delimiter",)  # the options that apply to a form, but not to this format
+    without: tuple[str, ...] = ("delimiter",)  # options that some form has, but not this format
 
     def form_of(self, options: Options) -> str:
-        """Return the form that the options choose; the only form if the format has one."""
+        """Return the form that the options choose, or the format's only form."""
         return options.form if len(self.forms) > 1 else next(iter(self.forms))
 
     def unused(self, form: str) -> list[str]:
@@ -65,7 +66,7 @@ def _check_entries(table: Table, options: Options) -> None:
         hint = (other_delimiter(table.fields) if table.texts else None) or _HINT
         raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
     if table.texts and options.tokens is None:
-        given = [text for text in table.column(field, "sequence") if text.strip()]  # a number may be missing
+        given = [text for text in table.column(field, "sequence") if text.strip()]  # a blank may be a missing number
         if given and all(map(_looks_like_numbers, given)):
             hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + _HINT
             raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
@@ -80,7 +81,7 @@ def _looks_like_numbers(text: str) -> bool:
 
 
 def format_of(path: str) -> str:
-    """Return the name of the format with a path's suffix, or raise if there is none."""
+    """Return the name of the format that has the suffix of `path`, or raise if no format has it."""
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         expected = f"a suffix of {', '.join(sorted(SUFFIXES))}"

@@ -42,7 +42,7 @@ def entries_of(column: Any) -> list[Any]:
     >>> entries_of(pyarrow.array([[1, 2], [3]])), entries_of(pyarrow.array([["a"], ["b", "c"]]))
     ([array([1, 2]), array([3])], [['a'], ['b', 'c']])
     """
-    # polars iterates over lists as views of their numbers, which `to_list` would make Python's.
+    # Iterating over a polars column gives views of its lists; `to_list` would make Python objects of all numbers.
     return [_entry(entry) for entry in (column if hasattr(column, "get_chunks") else values_of(column))]
 
 
@@ -51,15 +51,15 @@ def _entry(entry: Any) -> Any:
     if isinstance(entry, str) or not hasattr(entry, "__len__"):
         return entry
     if isinstance(entry, list) and any(isinstance(token, str) for token in entry):
-        return entry  # no array of texts, which would pad each to the longest, and make the text "nan" of NaN
+        return entry  # an array would pad each text to the longest, and turn NaN into the text "nan"
     try:
         array = np.asarray(entry)
         if array.dtype.kind == "f" and not isinstance(entry, np.ndarray) and (np.abs(array) >= 2.0**63).any():
-            given = np.array(plain(entry), object)  # as they were before they became floats
+            given = np.array(plain(entry), object)  # the integers before they became floats
             array = array if large_id(array, given.flat) is None else given
         if array.dtype.kind in "fiub" or array.ndim == 0:
-            return array if array.ndim else entry  # bytes, a dict or a set is no list
-        values = _lists(array)  # lists inside of lists, as pandas reads Parquet, or numbers beside None
+            return array if array.ndim else entry  # bytes, a dict or a set is not a sequence
+        values = _lists(array)  # lists inside lists, as pandas reads them from Parquet, or numbers and None
         if all(isinstance(token, str) for token in values):
             return values
         floats, given = np.array(values, np.float64), np.array(values, object)  # None is NaN
@@ -69,6 +69,6 @@ def _entry(entry: Any) -> Any:
 
 
 def _lists(array: np.ndarray) -> list[Any]:
-    """Return an array whose entries may be arrays as lists inside of a list."""
+    """Return an array as a list; entries that are arrays become lists, too."""
     nested = lambda value: hasattr(value, "__len__") and not isinstance(value, str)
     return [_lists(np.asarray(value)) if nested(value) else value for value in array.tolist()]

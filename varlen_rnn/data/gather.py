@@ -27,7 +27,7 @@ class TensorStore:
     def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:
             raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
-        self.tensor = LoDTensor(tensor.data, tensor.structure)  # a copy, because the caller may set another LoD
+        self.tensor = LoDTensor(tensor.data, tensor.structure)  # a new object, because the caller may set another LoD
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
@@ -40,7 +40,7 @@ class ListStore:
     """A store of sequences in separate arrays, which may be memory maps.
 
     All rows must have the same shape and data type.  An array without rows gets the row shape and data type of the
-    others.
+    other arrays.
     """
 
     def __init__(self, sequences: Iterable[Rows], name: str = "sequences") -> None:

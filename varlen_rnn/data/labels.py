@@ -12,13 +12,13 @@ import numpy as np
 from varlen_rnn.data.missing import EMPTY, Where, is_missing
 from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
 
-# The kinds of labels.  A sequence has one class, one or more numbers, or any number of classes ("several classes");
-# or each row has a class or a number.
+# The kinds of labels.  A sequence has one class ("classes"), one or more numbers ("numbers"), or any number of classes
+# ("several classes").  Or each of its rows has a class or a number.
 KINDS = ("classes", "numbers", "several classes", "classes of rows", "numbers of rows")
 IGNORED = -100  # the class of a row without a label; losses ignore it
 
 _INTEGER = re.compile(r"[+-]?\d+")
-_MOST_BITS = 10_000  # of an integer, because Python prints 4,300 digits at most
+_MOST_BITS = 10_000  # the longest integer; Python prints at most 4,300 digits
 _NUMBERS = {int, float}
 _NAMES = {str, int, bool}
 
@@ -34,7 +34,7 @@ def labels_of(
     """Return the array or list of labels for a `Dataset`, and the names of the classes; numbers have no classes.
 
     Lists that are as long as their sequences (`lengths`) are labels of rows, unless `kind` says otherwise.  With
-    `gaps`, the classes of some rows may be missing; they become -100.
+    `gaps`, rows may lack a class; the class of such rows is -100.
 
     Examples
     --------

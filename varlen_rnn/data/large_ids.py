@@ -1,4 +1,4 @@
-"""Refuse integers of 2**63 and more, such as hashes, where numbers are measurements: as floats they would be others.
+"""Refuse integers of 2**63 and more, such as hashes, among measurements, because floats would round them.
 
 For example, 2**63 + 5 and 2**63 + 6 are one number in float64, and in float32.
 """
@@ -19,7 +19,7 @@ _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
 def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | Where, bits: int = 63) -> None:
-    """Raise if an entry that became a float is an integer of 2**bits or more, or of -2**bits or less.
+    """Raise if an entry that became a float was an integer of 2**bits or more, or of -2**bits or less.
 
     Entries are in the order of the floats.  `where` describes all entries, or `where(k)` describes entry k.
     """
@@ -39,6 +39,6 @@ def large_id(floats: np.ndarray, entries: Iterable[Any], bits: int = 63) -> tupl
         for position in positions:
             entry = given[position]
             is_integer = isinstance(entry, Integral) or (isinstance(entry, str) and _INTEGER.fullmatch(entry))
-            if is_integer and abs(int(entry)) >= 2**bits:  # its float may be larger
+            if is_integer and abs(int(entry)) >= 2**bits:  # check the integer, because its float may be rounded up
                 return int(position), entry
     return None

@@ -1,4 +1,4 @@
-"""`Options`: the options for reading a file in one record, which is also their table: meanings, forms and commands.
+"""`Options`: all options for reading a file, each with its default, its meaning, and how commands take it.
 
 `Options(...)` checks options once.  `documented` writes their meanings into docstrings, and `cli/reading.py` into the
 help of commands.
@@ -25,8 +25,8 @@ class Option(NamedTuple):
 
     kind: str  # its type in docstrings
     text: str  # its meaning in docstrings; the first sentence is the help of commands
-    forms: str  # the forms that it applies to, of "wide", "entries" and "long"
-    command: dict[str, Any]  # how commands take it, as `ArgumentParser.add_argument` does; empty if no command takes it
+    forms: str  # the forms that it applies to: some of "wide", "entries" and "long"
+    command: dict[str, Any]  # arguments of `ArgumentParser.add_argument`; empty if no command takes it
 
 
 def _option(default: Any, kind: str, text: str, forms: str = "wide entries long", /, **command: Any) -> Any:

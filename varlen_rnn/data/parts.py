@@ -44,7 +44,7 @@ class StepCost(NamedTuple):
     per_row : float
         Seconds for each row.
     per_step : float
-        Seconds for each step: for each row of the longest sequence.
+        Seconds for each step; a batch has as many steps as its longest sequence has rows.
     per_sequence : float
         Seconds for each sequence.
 
@@ -78,9 +78,9 @@ _MOST_REPEATS = 1000
 def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> list[np.ndarray]:
     """Return the indices of the sequences of each part, so that the parts take about the same time.
 
-    Each sequence goes, longest first, to the part that has least to do.  If only rows cost, the slowest part takes at
-    most 4/3 of the shortest possible time.  No sequence is divided, so parts gain nothing beyond the cost of all
-    sequences over the cost of the longest.
+    Longest first, each sequence goes to the part with the least work so far.  If only rows cost, the slowest part takes
+    at most 4/3 of the shortest possible time.  No sequence is divided, so more parts than (cost of all sequences) /
+    (cost of the longest) gain nothing.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> 
         raise OutOfRangeError("balanced_parts, parts", expected=f"at most {_MOST_PARTS}", got=shown(parts))
     if parts == 1:
         return [np.arange(len(found))]
-    parts_with_work = min(parts, len(found))  # a heap of the others would only take memory
+    parts_with_work = min(parts, len(found))  # other parts stay empty and need no entry in the heap
     loads = [(0.0, part) for part in range(parts_with_work)]
     owners, has_begun = np.empty(len(found), np.int64), [False] * parts_with_work
     order = np.argsort(-found, kind="stable")
     for index, length in zip(order.tolist(), found[order].tolist(), strict=True):
         load, part = loads[0]
         load += cost.per_row * length + cost.per_sequence
-        if not has_begun[part]:  # by its longest sequence
+        if not has_begun[part]:  # its first sequence is its longest
             load += cost.per_step * length + cost.per_batch
             has_begun[part] = True
         owners[index] = part
@@ -181,14 +181,14 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
             begin = time.perf_counter()
             step(*inputs)
             best = min(best, time.perf_counter() - begin)
-        seconds.append(max(best, 1e-9))  # the clock's unit, because errors are relative
+        seconds.append(max(best, 1e-9))  # never 0, because the fit divides by the seconds
     if not terms:
         raise ShapeError("measure_step_cost, batches", expected="at least one batch", got="none")
     return StepCost(*_fit(np.array(terms, np.float64), np.array(seconds)))
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Return factors of at least 0 of each term; errors count relative to the seconds."""
+    """Return a factor of at least 0 for each term (least squares); errors are divided by the seconds."""
     relative = terms / seconds[:, None]
     factors, used = np.zeros(terms.shape[1]), list(range(terms.shape[1]))
     while used:

@@ -16,7 +16,7 @@ from varlen_rnn.data.missing import is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import InputError, check_list, count, listed, shown, warn
 
-_FEW = 10  # if the label differs within fewer than one of so many ids, it is probably wrong there
+_FEW = 10  # if labels differ within at most one of so many ids, they are probably errors
 
 
 def read_long(table: Table, options: Options) -> Dataset:
@@ -59,9 +59,9 @@ def read_wide(table: Table, options: Options) -> Dataset:
 
 
 def _rows(table: Table, options: Options, *others: str | None) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the fields with numbers, by default all but the label, ignored fields and `others`, and the numbers."""
+    """Return the names of the fields with numbers, by default all but label, `ignore` and `others`; and the numbers."""
     if options.label is not None:
-        table.foreign(options.label, "label")  # before the label's own field is taken for numbers
+        table.foreign(options.label, "label")  # raises if it is missing, before `features` is checked
     names = [name for name in table.fields if name not in (options.label, *(options.ignore or ()), *others)]
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")
@@ -71,7 +71,7 @@ def _rows(table: Table, options: Options, *others: str | None) -> tuple[tuple[st
 
 
 def _groups(table: Table, id: str, ids: Sequence[str]) -> np.ndarray:
-    """Return the number of the id of each line; ids are numbered in the order of the table."""
+    """Return for each line the number of its id; ids are numbered in the order of the table."""
     numbers: dict[str, int] = {}
     for line, text in enumerate(ids):
         if not text.strip():
@@ -80,7 +80,7 @@ def _groups(table: Table, id: str, ids: Sequence[str]) -> np.ndarray:
 
 
 def _kept(table: Table, lines: np.ndarray, rows: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows that were read from these lines, with the rule `missing` applied, and the indices of those kept."""
+    """Apply the rule `missing` to rows that were read from `lines`; return the rows, and the indices of kept rows."""
     too_large = (np.abs(np.nan_to_num(rows, posinf=np.inf, neginf=np.inf)) > np.finfo(options.dtype).max).any(axis=1)
     if too_large.any():
         wrong = int(np.flatnonzero(too_large)[0])
@@ -111,7 +111,7 @@ def _labelled(
     if options.missing == "error" and any(gone):
         with_labels(values, "error", lambda line: f"{table.place(line)}, label")  # raises
     own = [[values[line] for line in part if not gone[line]] for part in parts]
-    differ = [any(label != labels[0] for label in labels) for labels in own]  # no set, for a label may be a list
+    differ = [any(label != labels[0] for label in labels) for labels in own]  # not a set, because a label may be a list
     of_rows = any(differ) if kind is None else kind.endswith("of rows")
     if any(differ) and not of_rows:
         first, *others = (line for line in parts[differ.index(True)] if not gone[line])
@@ -125,7 +125,7 @@ def _labelled(
         warn(f"{table.name}, `label` {options.label!r}", expected=expected, got=differences(ids, differ), hint=hint)
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:
-        raise InputError(table.name, expected="labels", got="none in all of them")
+        raise InputError(table.name, expected="a label in at least one row", got="no labels")
     where = lambda number: f"{table.place(int(parts[there[number]][0]))}, label"
     if kind is None and (of_rows or not isinstance(own[there[0]][0], list)):
         kind = ("numbers" if isinstance(own[there[0]][0], float) else "classes") + " of rows" * of_rows

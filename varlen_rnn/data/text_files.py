@@ -36,7 +36,7 @@ def parse_csv(path: str, options: Options) -> Table:
         fields, lines = next(reader, []), list(reader)
         numbers = list(range(2, len(lines) + 2))
         if reader.line_num > len(lines) + 1 or not {len(fields)}.issuperset(map(len, lines)):
-            # Some entries have several lines, or some lines are blank or incomplete: each line is looked at.
+            # Some entries have several lines, or some lines are blank or incomplete, so check each line.
             reader, lines, numbers = read(), [], []
             next(reader)
             for line in filter(None, reader):
@@ -52,7 +52,7 @@ def parse_csv(path: str, options: Options) -> Table:
 
 
 def _completed(line: list[str], fields: list[str], where: str, options: Options) -> list[str]:
-    """Return a line with all fields, or raise if it has too many, or lacks one that is read."""
+    """Return a line with blanks for its missing fields; raise if it has too many fields, or lacks one that is read."""
     if len(line) > len(fields) or options.form != "entries":
         hint = other_delimiter(fields) or "a text with the delimiter in it needs quotes"
         expected = f"{len(fields)} field{'s' * (len(fields) > 1)}"
@@ -64,7 +64,7 @@ def _completed(line: list[str], fields: list[str], where: str, options: Options)
 
 
 class _Records(Table):
-    """The objects of a JSON Lines file, which may differ in their fields; they are a column without a name."""
+    """The objects of a JSON Lines file, which may have different fields; they are one column, with the name ""."""
 
     def foreign(self, field: str, option: str = "field") -> list[Any]:
         """Return the entry of a field in each object, or raise an error that names the first line without it."""
@@ -119,6 +119,6 @@ def _wide_encoding(raw: bytes) -> str | None:
         return "utf-32"
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if len(raw) > 1 and 0 in raw[:2] and any(raw[:2]):  # the first character is one of ASCII
+    if len(raw) > 1 and 0 in raw[:2] and any(raw[:2]):  # the first character is ASCII, in two bytes
         return "utf-16-be" if raw[0] == 0 else "utf-16-le"
     return None

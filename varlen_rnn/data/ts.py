@@ -1,7 +1,8 @@
 r"""Read a .ts file, the format of the UCR, UEA and TSER archives of time series.
 
-Lines before `@data` describe the file.  Each line after it is a series: its channels between colons, the numbers of a
-channel between commas, and at the end a class or a number to predict.  A series of two channels, two steps and a class:
+Lines before `@data` describe the file.  Each line after it is a series: colons separate its channels, commas separate
+the numbers of a channel, and at the end comes a class or a number to predict.  A series of two channels, two steps and
+a class:
 
     @classLabel true up down
     @data
@@ -21,11 +22,11 @@ from varlen_rnn.data.options import Options
 from varlen_rnn.data.text_files import file_text
 from varlen_rnn.errors import InputError, ShapeError, shown
 
-_LABELS = {"classlabel": "class", "targetlabel": "target"}  # the field that each line of the description declares
+_LABELS = {"classlabel": "class", "targetlabel": "target"}  # the field that a line such as `@classLabel true` declares
 
 
 def parse_ts(path: str, options: Options) -> Table:
-    """Return the Table of a .ts file: the series, and the field "class", or "target" if it is a number."""
+    """Return the Table of a .ts file: a column of series, and a column "class", or "target" if labels are numbers."""
     lines = [line.strip() for line in file_text(path).splitlines()]
     start = next((index for index, line in enumerate(lines) if line.lower() == "@data"), None)
     if start is None:
@@ -54,7 +55,7 @@ def _is_true(line: str, key: str) -> bool:
 
 
 def _series(line: str, field: str | None, where: str) -> tuple[list[Any], Any]:
-    """Return the series of a line, as a list of numbers, or of rows if there are several channels, and its label."""
+    """Return the series of a line (a list of numbers, or of rows if there are several channels), and its label."""
     channels = line.split(":")
     label: Any = channels.pop().strip() if field else None
     columns = [_numbers(channel, where) for channel in channels]

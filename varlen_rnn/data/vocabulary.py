@@ -13,7 +13,7 @@ from varlen_rnn.errors import DTypeError, InputError, check_int, check_list, sho
 
 TOKENS = ("characters", "words", "list")
 
-# The token with id 0: all tokens that the vocabulary lacks, and padding in baselines.
+# The token with id 0: it replaces tokens that the vocabulary lacks, and is padding in baselines.
 UNKNOWN = "<unk>"
 
 # Texts of fewer words are mostly names, codes or formulas, where characters are better tokens than words.

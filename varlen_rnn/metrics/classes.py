@@ -49,7 +49,7 @@ def accuracy_counts(
 
 
 def _are_among_largest(scores, classes, k):
-    """Return whether each row's class has one of its `k` largest scores; an earlier class wins ties, NaN wins all."""
+    """Return for each row whether its class is among the `k` best: of equal scores the first wins, NaN is the best."""
     if k == 1:
         return equal(argmax_over(scores, 1), beside(classes, scores))
     if on_device(scores):

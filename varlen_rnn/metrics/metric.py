@@ -55,7 +55,7 @@ class Metric:
         self.update_counts(other._counts)
 
     def all_reduce(self, comm: Communicator) -> None:
-        """Take the counts of all ranks, so that `compute` returns the result of all their batches; every rank calls it.
+        """Sum the counts of all ranks, so that `compute` returns the result of all their batches; every rank calls it.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Metric:
         return found.copy()
 
     def _shape(self) -> tuple[int, ...]:
-        return tuple(size or -1 for size in self._nothing().shape)  # of scores, there are as many as rows
+        return tuple(size or -1 for size in self._nothing().shape)  # -1 is any size, as of `AUC`'s scores
 
 
 class TargetMetric(Metric):

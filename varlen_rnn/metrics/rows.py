@@ -1,4 +1,4 @@
-"""What the operators of metrics share: the rows that count, their weights, and checks of predictions and targets."""
+"""Helpers of the operators of metrics: which rows count, their weights, and checks of predictions and targets."""
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def that_weigh(weights, *arrays):
 
 
 def check_weight(op, weight, num_rows, per_sequence=False):
-    """Raise unless there is no weight, or a number for each row, or each sequence."""
+    """Raise unless `weight` is None, or has a number for each row, or for each sequence if `per_sequence`."""
     if weight is not None:
         check_tensor(op, "sample_weight", weight)
         if weight.dtype.kind not in "fiub":
@@ -87,6 +87,6 @@ def classes_and_counted(op, labels, num_classes, ignore_index):
 
 
 def both_sums(numbers, weights):
-    """Return the sum of numbers on a device, and of the weights."""
+    """Return an array of two sums, on the device of `numbers`: the sum of the numbers, and the sum of the weights."""
     rows = [row.reshape((1, len(weights))) for row in (numbers, beside(weights, numbers))]
     return sum_over(joined(rows, 0), 1)

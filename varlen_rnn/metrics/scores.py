@@ -25,7 +25,7 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
     """Return three rows: the scores, the labels (0 or 1), and the weights of all rows whose weight is not 0."""
     labels, counted = classes_and_counted("score_counts", targets, 2, ignore_index)
     weights = weights_of("score_counts", predictions, targets, sample_weight, counted)
-    if on_device(predictions.data):  # positions of rows whose weight is not 0, because scores are not on the host
+    if on_device(predictions.data):  # select rows by their positions, because scores are not on the host
         kept = np.flatnonzero(weights)
         weights, scores, labels = weights[kept], rows_at(predictions.data, kept), labels[kept]
         has_nan = len(kept) > 0 and np.isnan(to_host(max_over(scores, None)))
@@ -85,7 +85,7 @@ class AUC(TargetMetric):
         super().__init__(ignore_index=check_ignored("AUC", ignore_index))
 
     def compute(self) -> float:
-        """Return the area, or NaN if no row of one of the labels counts."""
+        """Return the area, or NaN unless rows of both labels count."""
         scores, labels, weights = self._counts[:, np.argsort(self._counts[0], kind="stable")]
         ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if scores.size else np.zeros(0, int)
         positive, negative = (np.diff(np.cumsum(weights * part)[ends], prepend=0) for part in (labels, 1 - labels))

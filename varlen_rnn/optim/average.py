@@ -28,7 +28,7 @@ class AveragedModel:
     model : nn.Module
     decay : float or None
         Each update sets `average = decay average + (1 - decay) parameter`.  None means the mean over all updates.  The
-        first update copies the parameters.  The averages are where the parameters are.
+        first update copies the parameters.  The averages are on the device of the parameters.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class AveragedModel:
         buffers = {name for name, _ in self.model.named_buffers()}
         for name, variable in self._kept():
             average, array = self._average_of(name, variable), variable.value.data
-            if name in buffers or array.dtype not in FLOATS:  # moments are averages already, and no float16 is trained
+            if name in buffers or array.dtype not in FLOATS:  # not averaged: batch moments (averages already), float16
                 copy_into(average, array)
             else:
                 with no_grad(), recording(None):

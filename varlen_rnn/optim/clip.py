@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | Any:
-    """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the norm before.
+    """Scale all gradients by one factor so that their global norm is at most `max_norm`; return the unscaled norm.
 
     Duplicate rows of a SelectedRows gradient are summed first, because the gradient of a row is their sum.  If ranks
     divide a table, the norm counts the rows of all ranks, and every rank calls this function.
@@ -65,7 +65,7 @@ def clip_grad_norm_(parameters: Iterable[Variable], max_norm: float) -> float | 
 
 
 def _clip_over_ranks(targets: list[Variable], max_norm: float) -> float:
-    """Clip by the norm of all rows of divided tables, and of the gradients that every rank has, which count once."""
+    """Clip by one norm over all ranks' rows of divided tables and over gradients that every rank has (counted once)."""
     _, *merged = apply_list("clip_by_global_norm", *(target.grad for target in targets), max_norm=math.inf)
     values = [gradient.value for gradient in merged]
     of_shards: dict[Any, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Groups of parameters: the options that they share, each checked whenever it is set."""
+"""Groups of parameters, with the options that a group shares; an option is checked whenever it is set."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from varlen_rnn.tape.variable import Variable
 
 
 def check_positive(name: str, value: Any) -> float:
-    """Return a number of at least 0, or raise an error that names it."""
+    """Return `value` as a number of at least 0, or raise an error that names it `name`."""
     return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < math.inf)
 
 
 def check_fraction(name: str, value: Any) -> float:
-    """Return a number of at least 0 and less than 1, or raise an error that names it."""
+    """Return `value` as a number of at least 0 and less than 1, or raise an error that names it `name`."""
     return check_number(value, name, "at least 0 and less than 1", lambda number: 0 <= number < 1)
 
 
@@ -45,7 +45,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def settle(parameters: Iterable[Variable]) -> None:
-    """Bring home the gradients of the parameters that ranks divide among them: a collective if there are any."""
+    """Send gradients of divided tables to the ranks that have the rows; with such tables, every rank must call it."""
     if recorder() is None:
         for parameter in parameters:
             if parameter.shard is not None:

@@ -40,7 +40,7 @@ def __dir__() -> list[str]:
 
 
 def _steps(value: int, name: str, minimum: int) -> int:
-    """Return a number of steps, or raise unless it is an integer from `minimum` to the largest that float64 counts."""
+    """Return a number of steps, at most 2**53, up to which float64 counts; raise unless it is at least `minimum`."""
     return min(check_int(value, name, minimum), 2**53)
 
 
@@ -68,7 +68,7 @@ class LRScheduler:
             raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
         self.base_lrs = []
-        for group in optimizer.param_groups:  # kept if set, because an earlier schedule may have changed the rate
+        for group in optimizer.param_groups:  # not set again, because an earlier schedule may have changed the rate
             group.initial_lr = group["lr"] if group.initial_lr is None else group.initial_lr
             self.base_lrs.append(group.initial_lr)
         self.last_epoch = 0

@@ -175,7 +175,7 @@ class Optimizer:
         Parameters
         ----------
         set_to_none : bool
-            Whether `grad` becomes None, so that `step` leaves a parameter alone that the next loss does not reach.
+            Whether `grad` becomes None, so that `step` does not change a parameter that the next loss does not reach.
             Otherwise a gradient becomes zeros, so that momentum and weight decay still move it.  In a program, `grad`
             becomes None in both cases.
         """
@@ -198,20 +198,20 @@ class Optimizer:
         return [find(self._update_of(group)).inputs[_STATES] for group in self.param_groups for _ in group.params]
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
-        """Return learning rates and states, by the parameter's number and the state's name, as arrays on the host.
+        """Return learning rates and states as arrays on the host, named by the parameter's number and the state's name.
 
         The rate of the first group is named "lr", the next "lr.1", and so on.
 
         Parameters
         ----------
         copy : bool
-            Whether later steps leave the states as they are; without it, `vr.save` writes states that are larger than
-            the memory.
+            Whether to return copies, which later steps do not change; without copies, `vr.save` can write states that
+            are larger than the memory.
         """
         copied = check_flag(copy, "state_dict, copy")
         state = {name: np.asarray(group["lr"], np.float64) for name, group in self._rates()}
         for number, (states, names) in enumerate(zip(self._states, self._names(), strict=True)):
-            if states is None or len(states) != len(names):  # an option has changed, so states begin anew
+            if states is None or len(states) != len(names):  # an option has changed, so the next step makes new states
                 continue
             for name, value in zip(names, states, strict=True):
                 shard = None if name == "step" else self.parameters[number].shard
@@ -237,7 +237,8 @@ class Optimizer:
         pairs = enumerate(zip(self.parameters, names, strict=True))
         loaded = [self._load(number, parameter, own, rest) for number, (parameter, own) in pairs]
         if rest:
-            raise CheckpointError("optimizer state", expected="no more names", got=sorted(rest)[:8])
+            expected, got = "only the names of this optimizer's states", f"also {sorted(rest)[:8]}"
+            raise CheckpointError("optimizer state", expected=expected, got=got)
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
         for number, (states, values) in enumerate(zip(self._states, loaded, strict=True)):
@@ -520,7 +521,7 @@ class Adadelta(Optimizer):
 
 
 def _check_parameter(parameter: object, where: str) -> None:
-    """Raise unless a value is a Variable that an optimizer may update, now or once it requires a gradient."""
+    """Raise unless a value is a Variable that an optimizer can update, now or once it requires a gradient."""
     if (
         not isinstance(parameter, Variable)
         or parameter.record is not None

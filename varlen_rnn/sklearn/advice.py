@@ -11,14 +11,14 @@ from varlen_rnn.errors import listed, shown, warn
 
 MEASUREMENTS = "integers are ids of tokens: x.astype(float) if they are measurements"
 LARGE_IDS = "[list(map(str, x)) for x in X] has hashes and large ids as tokens, whose vocabulary is learned"
-_MANY = 100  # distinct ids
+_MANY = 100  # more distinct ids than this may be measurements
 
 
 def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     """Warn if ids of tokens may be measurements.
 
-    For numbers, which are predicted more often from measurements than from tokens, the warning always comes.  For
-    classes, it comes if there are many distinct ids, most of which occur once or twice.
+    An estimator that predicts numbers always warns, because numbers are mostly predicted from measurements.  A
+    classifier warns if there are more than 100 distinct ids, each of which occurs less than twice on average.
     """
     flat = np.concatenate(sequences)
     distinct = len(np.unique(flat))
@@ -29,7 +29,7 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
 
 
 def about_columns(frame: Table) -> tuple[str, str]:
-    """Return which columns of a frame are not numbers, and how to make X of the frame, for an error."""
+    """Return two texts for an error: which columns of a frame are not numbers, and how to make X of the frame."""
     others = [field for field in frame.fields if not holds_numbers(frame.foreign(field))]
     firsts = {field: next((x for x in values_of(frame.foreign(field)) if x is not None), None) for field in others}
     texts = [field for field, first in firsts.items() if isinstance(first, str)]

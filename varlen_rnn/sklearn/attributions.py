@@ -25,17 +25,17 @@ from varlen_rnn.tape.backward import backward
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 
-_INCOMPLETE = 0.05  # the share of the largest difference of predictions that a sum of attributions may miss
+_INCOMPLETE = 0.05  # a sum of attributions may be wrong by this share of the largest difference
 
 
 def integrated(
     function: Callable[[Variable], Variable], rows: LoDTensor, baseline: np.ndarray, steps: int
 ) -> np.ndarray:
-    """Return the attribution of each number of rows, float64, of their shape.
+    """Return the attribution of each number in `rows`, float64, in an array of the shape of `rows`.
 
-    The function maps rows to one number for each sequence, which depends on the rows of this sequence only.  The
-    baseline has the rows at the beginning of the line.  `steps` gradients are computed, at the nodes of Gauss and
-    Legendre.
+    `function` maps rows to one number per sequence, which depends on the rows of that sequence only.  `baseline` has
+    the rows at which the line begins.  The integral along the line is computed from `steps` gradients (Gauss-Legendre
+    quadrature).
     """
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     difference, total = rows.data - baseline, np.zeros(rows.data.shape)
@@ -50,7 +50,7 @@ def integrated(
 def constant(network: Network) -> Network:
     """Return a copy of a network in evaluation mode, which shares the network's parameters as constants.
 
-    So gradients of rows are computed without a change of the network, which other threads may use.
+    So gradients with respect to rows leave the network unchanged; other threads may be using it.
     """
     shared = {id(parameter): parameter.detach() for parameter in network.parameters()}
     return copy.deepcopy(network, shared).eval()
@@ -66,9 +66,10 @@ def attributions(
     """Return the attributions of the rows of a batch, and each sequence's score less the score of its baseline.
 
     Attributions are float32, `(rows, features)`, or `(rows,)` for tokens.  The network is the result of `constant`.  A
-    batch has sequences, static features if there are any, and the number that `score` takes for each sequence, beside
-    the network's outputs.  In the baseline of rows of numbers, each feature has its mean of the training (`filling`);
-    the attribution of a feature's indicator is added to its own.  The baseline of tokens is an embedding of zeros.
+    batch has sequences, static features if there are any, and for each sequence the number that `score` takes together
+    with the network's outputs.  If rows are numbers, the baseline has each feature's mean over the training
+    (`filling`), and the attribution of a feature's indicator (1 if missing) is added to the feature's.  The baseline of
+    tokens is an embedding of zeros.
     """
     x, *static, numbers = batch
     function = lambda rows: score(network.output(network.features(rows, *static)), numbers)

@@ -1,4 +1,4 @@
-"""`SequenceEstimator`, the base class: inputs, labels and candidates, whose outputs are summed; fitting, and files."""
+"""`SequenceEstimator`, the base class: it fits candidates, sums their outputs to predict, and is saved to files."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _trains_a_network_only(estimator: Any) -> bool:
 class SequenceEstimator(Options, BaseEstimator):
     """An estimator of sequences: it predicts by the weighted sum of its candidates' outputs, plus a shift."""
 
-    _by_spelling = False  # whether words that occur once are told by their spelling
+    _by_spelling = False  # whether rare words share embeddings by spelling
     _inputs: Inputs
     _labels: Any  # a Labels
     _stride: int  # how many rows become one in a network
     _candidates: dict[str, Any]  # by name
     _shares: dict[str, float]  # the weights of the candidates' outputs
     _shift: np.ndarray | None  # calibrates quantiles
-    _records: list[dict[str, Any]]  # of the candidates
+    _records: list[dict[str, Any]]  # the name, loss and time of each candidate
     vocabulary_: list[str]
 
     # Subclasses define `_learned_labels(y, lengths, classes)`, which returns the Labels of y, and
@@ -79,7 +79,7 @@ class SequenceEstimator(Options, BaseEstimator):
         return self.tokens
 
     def _model(self) -> str:
-        """Return which candidates are fitted, or raise."""
+        """Return the option `model`, which names the candidates to fit, or raise if it is unknown."""
         return "recurrent"
 
     # Fitting.
@@ -161,7 +161,7 @@ class SequenceEstimator(Options, BaseEstimator):
         return self
 
     def _check_repeats(self, alone: bool) -> None:
-        """Raise if a fit cannot go on from another fit, or a killed one."""
+        """Raise if `warm_start` or `checkpoints` does not fit the other options; `alone`: only a network is fitted."""
         if alone and self.warm_start and self.checkpoints is not None:
             hint = "another fit would find the files of the one before"
             raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
@@ -226,7 +226,7 @@ class SequenceEstimator(Options, BaseEstimator):
         return Recurrent(SimpleNamespace(**self.get_params(deep=False)), self._inputs, self._labels, self._stride)
 
     def _begun(self, data: Samples) -> Recurrent:
-        """Return the network of the fit before, or a new one; from now on, it alone predicts."""
+        """Return the network of the previous fit, or a new network; from now on, the estimator predicts by it alone."""
         network, new = self._network, self._new_network()
         if network is None:
             network = new
@@ -319,7 +319,7 @@ class SequenceEstimator(Options, BaseEstimator):
         return sequences, outputs if self._shift is None else outputs + self._shift.astype(np.float32)
 
     def _by_sequence(self, sequences: Sequences, found: np.ndarray) -> Any:
-        """Return predictions of sequences as they are, and of rows as a list with an array for each sequence."""
+        """Return predictions of rows as a list with an array per sequence, predictions of sequences unchanged."""
         return np.split(found, np.cumsum(_lengths_of(sequences))[:-1]) if self._labels.by_row else found
 
     def read_options(self) -> dict[str, Any]:
@@ -328,7 +328,7 @@ class SequenceEstimator(Options, BaseEstimator):
         if not self.vocabulary_:
             return {}
         tokens = "list" if self._inputs.kind == "tokens" else self._inputs.cut
-        if self._inputs.by_spelling:  # needs unknown tokens themselves
+        if self._inputs.by_spelling:  # unknown tokens must keep their spelling
             return {"tokens": tokens, "min_count": 1, "max_vocabulary": None}
         return {"tokens": tokens, "vocabulary": self.vocabulary_}
 

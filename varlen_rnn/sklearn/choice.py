@@ -1,8 +1,8 @@
-"""`Choice`: candidates measured on sequences that they were not trained on, and the best of them; and `Parts`.
+"""`Choice` measures candidates on sequences that they were not trained on; `Parts` says which sequences these are.
 
-The outputs of an estimator are a weighted sum of the outputs of its candidates.  For classes, this is the product of
-their probabilities: the weights (`shares`) are 2.1 and 0.8, say, each the temperature of a candidate on sequences that
-it was not trained on, times the temperature of the product.
+The outputs of an estimator are a weighted sum of the outputs of its candidates.  For classes, this sum means the
+product of the candidates' probabilities.  Each weight (a share, such as 2.1 or 0.8) is the factor that calibrates one
+candidate on sequences that it was not trained on, times the factor that calibrates the product.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from varlen_rnn.errors import count
 from varlen_rnn.sklearn import ranks
 from varlen_rnn.sklearn.linear import MOST_LEFT_OUT, Targets
 
-# Six trainings take much longer than the ridge, which takes a second with few sequences.  On series of known equations,
-# networks were better with 100 sequences (four sets of five), and also with 50.
+# With fewer sequences, no network is trained, because six trainings take much longer than a ridge, which takes a
+# second.  On series of known equations, networks were better with 100 sequences (on four data sets of five), and also
+# with 50.
 _LEAST_SEQUENCES = 100
 _FOLDS, _MOST_HELD = 5, 2000
-# With fewer sequences left out, a network is not chosen yet; with enough, the choice is made.
+# A network is not chosen on fewer than _LEAST_HELD sequences left out; on _ENOUGH_HELD sequences, the choice is final.
 _LEAST_HELD, _ENOUGH_HELD = 50, 100
-_LEAST_FOR_QUANTILES = 200  # which calibrate, so that about twenty lie below the quantile 0.1
-_LEAST_GAIN = 0.05  # the share of the loss that is worth a network's cost
+_LEAST_FOR_QUANTILES = 200  # sequences that calibrate; about 20 of them lie below the quantile 0.1
+_LEAST_GAIN = 0.05  # a network must lower the loss by this share to be worth its cost
 
 
 class Parts:
-    """Which sequences train, and which choose between the candidates; the first `number` may train."""
+    """The indices of sequences that train, and that choose between the candidates; the first `number` may train."""
 
     def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:
-        self.train = np.arange(number)  # in the end
+        self.train = np.arange(number)  # the sequences that the final models are trained on
         self.apart = number < len(labels)  # whether the sequences that choose never train
         self.folds = folds(labels[:number], rng)  # parts of the sequences that train: each is left out of one training
-        # The only part, or None if there are few sequences, of which each is left out.
+        # The only fold if there are many sequences; None if there are few, because then each one is left out in turn.
         self.left_out = None if number <= MOST_LEFT_OUT else self.folds[0]
         self.held = self.train if self.left_out is None else self.left_out
         if self.apart:
@@ -47,19 +48,19 @@ class Choice:
         self.targets, self.verbose = targets, verbose
         self.candidates: list[dict[str, Any]] = []
         self.outputs: dict[str, np.ndarray] = {}
-        self.losses: dict[str, np.ndarray] = {}  # of each sequence
+        self.losses: dict[str, np.ndarray] = {}  # by candidate, the loss of each sequence
         self.shares_of: dict[str, dict[str, float]] = {}
-        self.shift_of: dict[str, np.ndarray] = {}  # of quantiles
+        self.shift_of: dict[str, np.ndarray] = {}  # by candidate, the numbers that calibrate its quantiles
         self._shown = 0
 
     @property
     def shares(self) -> dict[str, float]:
-        """The weights of the candidate of the least loss, among those that may be chosen."""
+        """The weights of outputs by which the best candidate predicts; it has the least loss of those allowed."""
         return self.shares_of[self._best]
 
     @property
     def shift(self) -> np.ndarray | None:
-        """The numbers that calibrate quantiles of the same candidate."""
+        """The numbers that calibrate the best candidate's quantiles; None if no quantiles are predicted."""
         return self.shift_of.get(self._best)
 
     @property
@@ -68,19 +69,19 @@ class Choice:
         return min(trained, key=lambda candidate: candidate["loss"])["candidate"]
 
     def add(self, name: str, outputs: np.ndarray, seconds: float) -> None:
-        """Measure a candidate's outputs."""
+        """Measure a candidate by its outputs for the sequences left out."""
         factor = self.targets.calibrated(outputs)[1]
         self.outputs[name] = outputs
         self._add(name, outputs, {name: factor}, factor, seconds)
 
     def add_network(self, outputs: np.ndarray, seconds: float, comm: Communicator | None) -> None:
-        """Measure a network, and the product with it."""
+        """Measure a network by its outputs, and measure the network and the first candidate together."""
         self.add("recurrent", outputs, seconds)
         self._add_product()
         self.agree(comm)
 
     def _add_product(self) -> None:
-        """Measure the product of the probabilities of both candidates; of numbers, the mean by their precisions."""
+        """Measure both candidates together: the product of their probabilities, or the mean of numbers by 1 / loss."""
         losses = {candidate["candidate"]: candidate["loss"] for candidate in self.candidates}
         if self.targets.kind == "numbers":
             precisions = {name: 1 / max(loss, 1e-12) for name, loss in losses.items()}
@@ -93,7 +94,7 @@ class Choice:
         self._add(" and ".join(self.outputs), joint, shares, factor, 0.0)
 
     def among(self, places: np.ndarray) -> Choice:
-        """Return the choice between the same candidates, measured on some of the sequences.
+        """Return the choice between the same candidates, measured on the sequences at `places` only.
 
         Shares and shifts stay, because all sequences decided them.
         """
@@ -107,20 +108,20 @@ class Choice:
 
     @property
     def least_held(self) -> int:
-        """The least number of sequences left out that a network needs to be chosen, unless there are no more."""
+        """The number of sequences left out below which a network is not chosen, unless there are no more sequences."""
         return _LEAST_HELD if self.targets.levels is None else _LEAST_FOR_QUANTILES
 
     @property
     def enough_held(self) -> int:
-        """The number of sequences left out on which any choice is made."""
+        """The number of sequences left out after which no further fold is trained."""
         return max(_ENOUGH_HELD, self.least_held)
 
     def network_is_worth_it(self, comm: Communicator | None) -> bool | None:
-        """Return whether a network is clearly better or not worth its cost, or None if more folds shall decide.
+        """Return True if a network is clearly better, False if it is not worth its cost, None if more folds are needed.
 
-        It is better if the mean difference of the losses, on enough sequences to calibrate it, exceeds two standard
-        errors.  It is not worth its cost if even a difference larger by one standard error would be small.  Rank
-        0 decides.
+        It is clearly better if its mean loss is lower by more than two standard errors, on at least `least_held`
+        sequences.  It is not worth its cost if this difference, plus one standard error, is below 5 % of the first
+        candidate's loss.  Rank 0 decides.
         """
         first, *others = (candidate["candidate"] for candidate in self.candidates)
         best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
@@ -163,7 +164,7 @@ class Choice:
         self.shift_of, (self.candidates, self.shares_of) = ranks.from_first(comm, state)
 
     def asks_for_a_network(self, number: int) -> bool:
-        """Return whether to train a network: there are enough sequences, and the first candidate makes errors."""
+        """Return whether to train a network: if there are enough sequences and the first candidate makes errors."""
         if number < _LEAST_SEQUENCES:
             reason = f"{count(number, 'sequence')}, fewer than {_LEAST_SEQUENCES}"
         elif self.candidates[0]["error"] < 1e-6:
@@ -184,19 +185,19 @@ class Choice:
         return self.candidates
 
     def close(self) -> None:
-        """Print the candidate that was chosen, after those that were not printed before."""
+        """Print the candidates that were not printed before, then the name of the chosen candidate."""
         self.show()
         if self.verbose:
             print("chosen:", self._best)
 
 
 def counted(weights: np.ndarray | None, number: int) -> np.ndarray:
-    """Return weights, float64, or ones if there are none or all are 0."""
+    """Return weights as float64; return ones if `weights` is None or all weights are 0."""
     return np.ones(number) if weights is None or not weights.any() else np.asarray(weights, np.float64)
 
 
 def folds(labels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the indices of five parts of the sequences, or of a fifth if there are many; classes have equal shares."""
+    """Return the indices of five folds of sequences, or of one if there are many; classes have equal shares in all."""
     order = rng.permutation(len(labels))
     if labels.dtype == np.int64:
         order = order[np.argsort(labels[order], kind="stable")]

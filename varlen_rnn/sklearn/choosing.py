@@ -36,7 +36,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
     @property
     def candidates_(self) -> list[dict[str, Any]]:
-        """The names, losses and times of the candidates."""
+        """The record of each candidate: its name, loss and seconds, and whether it was chosen."""
         self._of_network("module", None)  # raises before a fit
         return self._records
 
@@ -44,7 +44,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         return check_choice(self.model, "model", *MODELS)
 
     def _rows(self, X: Any, inputs: Inputs | None = None) -> Sequences:
-        """Return the rows of each sequence, and texts together with the ids of their tokens."""
+        """Return the rows of each sequence; if X has texts, the ids of a text also keep the text (`Text`)."""
         rows = super()._rows(X, inputs)
         if (self._inputs if inputs is None else inputs).kind != "texts" or isinstance(X, Dataset):
             return rows
@@ -54,8 +54,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     # Choosing.
 
     def _choose(self, data: Samples, comm: Communicator | None) -> None:
-        """Fit the candidates that `model` names, and choose shares by the loss on sequences left out."""
-        self._new_network().check_options()  # the network itself may never be trained
+        """Fit the candidates that `model` names, and choose between them by the loss on sequences left out."""
+        self._new_network().check_options()  # now, because a network may never be trained
         described = Described(self._inputs)
         if self.model not in ("auto", described.name):
             expected = f"'auto', 'recurrent' or {described.name!r} for X of {self._inputs.kind}"
@@ -81,10 +81,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.close()
 
     def _with_network(self, choice: Choice, data: Samples, parts: Parts, comm: Communicator | None) -> Choice:
-        """Return the choice with networks as a candidate, each measured on sequences that it was not trained on.
+        """Return the choice after networks were measured, too, each on sequences that it was not trained on.
 
-        If the sequences held never train, there is one network, which stays.  Otherwise each network predicts the
-        sequences of one fold, and is trained on all others; as many folds are tried as the choice needs.
+        If the sequences that choose never train, one network is trained, and stays.  Otherwise a network per fold is
+        trained on all other sequences, and predicts the sequences of its fold.  Folds are added until the choice is
+        clear.
         """
         begun = time.perf_counter()
         if parts.apart:
@@ -108,7 +109,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         return found
 
     def _fit_another(self, data: Samples, comm: Communicator | None) -> Any:
-        """Fit a network beside the candidates that there are, and return it; an interrupt leaves them alone."""
+        """Fit a network, add it to the candidates, and return it; if the fit raises, the other candidates stay."""
         network = self._new_network()
         network.begin(data.sequences[: data.num_trained])
         self._candidates["recurrent"] = network
@@ -129,7 +130,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     # Predictions, and files.
 
     def _chosen(self, method: str) -> list[Any]:
-        """Return the candidates that predict, or raise if they have outputs of rows, and none of sequences."""
+        """Return the candidates that predict; raise if y had numbers of rows, so that sequences have no outputs."""
         check_is_fitted(self, "module_")
         if self._labels.by_row:
             raise InputError(method, expected="an estimator of numbers of sequences", got="numbers of rows")
@@ -142,9 +143,9 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     def transform(self, X: Any) -> Any:
         """Return an embedding of each sequence: the numbers from which the chosen models compute their outputs.
 
-        A network has the pooled outputs of its layers.  A ridge has its features: random convolutions, scaled, or
-        weights of n-grams, which are sparse.  If both were chosen, the embedding has both.  So the estimator may stand
-        in a pipeline before another.
+        The embedding by a network is the pooled outputs of its layers.  The embedding by a ridge is its features:
+        scaled random convolutions, or weights of n-grams, which are sparse.  If both were chosen, both are joined.  So
+        the estimator can come before another one in a pipeline.
 
         Parameters
         ----------
@@ -177,10 +178,10 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
         The attributions of a sequence add up to the difference of the prediction and the prediction for the baseline
         (completeness), but for the error of integration, which falls with `steps`.  A prediction is the logarithm of
-        the probability of a class, as in `predict_log_proba`, or a number, as in `predict` (of quantiles the median,
-        before quantiles that cross are sorted).  The baseline of numbers is
-        a sequence of as many rows that have each feature's mean over the training, without missing numbers.  The
-        baseline of tokens is an embedding of zeros.  Static features stay as they are.
+        the probability of a class, as in `predict_log_proba`, or a number, as in `predict` (with quantiles, the median
+        before crossing quantiles are sorted).  The baseline of numbers is a sequence of as many rows that have each
+        feature's mean over the training, without missing numbers.  The baseline of tokens is an embedding of zeros.
+        Static features stay as they are.
 
         Parameters
         ----------

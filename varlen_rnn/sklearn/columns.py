@@ -27,7 +27,7 @@ class Columns:
 
     @classmethod
     def restored(cls, state: dict[str, Any] | None) -> Columns | None:
-        """Return Columns, given the result of `dataclasses.asdict`, also after JSON; None if it is None."""
+        """Return the Columns that a `state` from `dataclasses.asdict`, also after JSON, describes; None for None."""
         if state is None:
             return None
         return cls(
@@ -36,7 +36,7 @@ class Columns:
 
 
 def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[Any, Columns | None]:
-    """Return X with its features in the order of the training, and the names of its columns, or None.
+    """Return X with its features in the order of the training, and its Columns, or None if X has no such names.
 
     Without the columns of the training, the first frame of a list decides the order.
     """
@@ -57,7 +57,7 @@ def in_order(X: Any, columns: Columns | None = None, name: str = "X") -> tuple[A
 
 
 def _of_data(data: Dataset) -> Columns | None:
-    """Return the columns of a data set; the only feature of a wide one has the names of its steps."""
+    """Return the columns of a data set; if it has one feature but several names, they are names of steps."""
     width = next((rows.shape[1] for rows in data.sequences if getattr(rows, "ndim", 1) == 2), None)
     if not data.features or width is None:
         return None
@@ -75,7 +75,7 @@ def _of_steps(X: Any) -> Columns | None:
 
 
 def _of_frames(entries: list[Any], columns: Columns | None, name: str) -> tuple[list[Any], Columns | None]:
-    """Return the frames in a list with equal orders of columns; other entries stay as they are."""
+    """Return a list whose frames have their columns in one order, and this order; other entries stay unchanged."""
     names = None if columns is None or columns.of_steps else columns.names
     for number, entry in enumerate(entries):
         own = _names_of(entry)

@@ -25,9 +25,9 @@ _HEAVY = np.array(list(itertools.combinations(range(TAPS), 3)), np.int64)
 _MOST_DILATIONS, _MOST_CHANNELS = 32, 9
 _LONGEST = 2**40  # rows; no dilation is larger
 _GOLDEN = (np.sqrt(5) + 1) / 2
-# How many features of values there are at most, and numbers in the matrix of all training sequences.
+# The most features of values, and the most numbers in the matrix of features of all training sequences.
 _MOST_FEATURES, _MOST_NUMBERS = 9996, 40_000_000
-# Factors of the differences' features and of the summary.  Leave-one-out chooses.
+# Pairs of factors, for the features of differences and for the summary.  Leave-one-out chooses a pair.
 _CHOICES = [(differences, summary) for differences in (0.0, 1.0) for summary in (3.0, 10.0, 30.0)]
 
 
@@ -39,7 +39,7 @@ class Convolutions:
     thresholds: np.ndarray  # (convolutions, thresholds), float32
 
     def fit(self, sequences: list[np.ndarray], num_features: int, rng: np.random.Generator) -> None:
-        """Draw channels, and thresholds: each convolution's are quantiles over one training sequence."""
+        """Draw each convolution's channels, and its thresholds: quantiles of its values over one random sequence."""
         dilations = _dilations(int(np.median([len(x) for x in sequences])), num_features)
         count = len(_HEAVY) * len(dilations)
         every_row = (np.arange(count) + np.arange(count) // len(_HEAVY)) % 2
@@ -95,10 +95,10 @@ class SeriesFeatures:
         self.differences.fit(_differences(scaled), count // 2, rng)
 
     def extend(self, sequences: list[np.ndarray]) -> None:
-        """Keep the convolutions, which gain little from more sequences."""
+        """Change nothing: the convolutions would gain little from more sequences."""
 
     def choices(self, features: np.ndarray) -> Iterator[tuple[Any, np.ndarray]]:
-        """Yield choices, and the columns that each keeps of all features."""
+        """Yield each choice (a pair of factors), and the columns of `features` that it keeps."""
         for choice in _CHOICES:
             yield choice, features[:, self._factors(choice) > 0]
 
@@ -112,7 +112,7 @@ class SeriesFeatures:
         self.choice = tuple(choice)
 
     def transform(self, sequences: list[np.ndarray]) -> np.ndarray:
-        """Return the features of each sequence, which do not depend on the others."""
+        """Return the features of each sequence, which do not depend on other sequences."""
         scaled = self._scaled(sequences)
         parts = [self.values.transform(scaled), np.stack([_summary(x) for x in scaled])]
         if self.choice[0]:
@@ -120,7 +120,7 @@ class SeriesFeatures:
         return np.concatenate(parts, axis=1)
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the arrays by name, and values for JSON."""
+        """Return the arrays by name, and a value that JSON can hold."""
         arrays = {"mean": self.standardize.mean.value.data, "scale": self.standardize.scale.value.data}
         for part in ("values", "differences"):
             arrays |= {f"{part}.{name}": array for name, array in getattr(self, part).state().items()}
@@ -148,19 +148,19 @@ class SeriesFeatures:
 
     def _scaled(self, sequences: list[np.ndarray]) -> list[np.ndarray]:
         mean, scale = (np.asarray(value) for value in (self.standardize.mean, self.standardize.scale))
-        with np.errstate(over="ignore"):  # huge numbers may become infinite
+        with np.errstate(over="ignore"):  # huge numbers become infinite without a warning
             return [(x - mean) / scale for x in sequences]
 
 
 def _dilations(length: int, num_features: int) -> np.ndarray:
-    """Return dilations from 1 to an eighth of a length, equally far apart on a logarithmic scale."""
+    """Return dilations, in rows, from 1 to an eighth of `length`, equally far apart on a logarithmic scale."""
     most = max(1, min(_MOST_DILATIONS, num_features // len(_HEAVY)))
     exponents = np.linspace(0, np.log2(max(1, (length - 1) / (TAPS - 1))), most)
     return np.unique(np.floor(2**exponents).astype(np.int64))
 
 
 def _channels(width: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the features that each convolution sums over, shape `(count, most)`; -1 after the last."""
+    """Return the indices of the features that each convolution sums over, `(count, most)`; -1 fills unused places."""
     most = min(width, _MOST_CHANNELS)
     numbers = np.minimum(most, (2 ** rng.uniform(0, np.log2(most + 1), count)).astype(np.int64))
     channels = np.full((count, most), -1)
@@ -175,7 +175,7 @@ def _differences(sequences: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _summary(x: np.ndarray) -> np.ndarray:
-    """Return numbers about each feature of one sequence, and the logarithm of its rows; zeros if there are no rows."""
+    """Return eight numbers about each feature of a sequence (zeros if it has no rows), and log(1 + its rows)."""
     length = np.array([np.log1p(len(x))], np.float32)
     if not len(x):
         return np.concatenate([np.zeros(8 * x.shape[1], np.float32), length])

@@ -1,4 +1,4 @@
-"""`Described`, the candidate that costs little: features of sequences, and a ridge."""
+"""`Described`, the candidate that costs little: a ridge (a regularized linear model) on features of sequences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE = 1024  # sequences whose features are in memory at the same time
 
 
 class Described:
-    """Predict by a ridge from random convolutions of sequences of numbers, or from n-grams of others."""
+    """Predict by a ridge from random convolutions of sequences of numbers, or from n-grams of texts, tokens and ids."""
 
     def __init__(self, inputs: Inputs) -> None:
         of_numbers = inputs.kind == "numbers"
@@ -34,9 +34,9 @@ class Described:
     def fit(
         self, sequences: list[np.ndarray], targets: Targets, held: np.ndarray | None, rng: np.random.Generator
     ) -> np.ndarray:
-        """Fit on all sequences; return outputs for the sequences `held` by a fit without them.
+        """Fit on all sequences; return the outputs that a fit without the sequences `held` has for these sequences.
 
-        If `held` is None, these are all sequences, each by a fit without this sequence.
+        If `held` is None, return outputs for all sequences, each by a fit without that sequence.
         """
         if held is None:
             self.maker.fit(sequences, rng)
@@ -55,7 +55,7 @@ class Described:
     def fit_on_first(
         self, sequences: list[np.ndarray], targets: Targets, parts: Parts, rng: Any, comm: Communicator | None
     ) -> np.ndarray:
-        """Fit on rank 0, for all ranks; return the outputs for the sequences that choose."""
+        """Fit on rank 0, and send the fit to all ranks; return the outputs for the sequences `parts.held`."""
 
         def fit() -> np.ndarray:
             found = self.fit(take(sequences, parts.train), targets.take(parts.train), parts.left_out, rng)
@@ -76,7 +76,7 @@ class Described:
         return found
 
     def _choose(self, sequences: list[np.ndarray], targets: Targets) -> np.ndarray:
-        """Choose the features and the penalty of the least loss; return outputs without each sequence."""
+        """Choose features and penalty by the least loss; return each sequence's outputs by a fit without it."""
         features, static, least = self.maker.transform(sequences), static_of(sequences), np.inf
         outputs = np.zeros(0)
         for choice, chosen in self.maker.choices(features):
@@ -106,12 +106,12 @@ class Described:
         return _beside(self.maker.transform(sequences), static_of(sequences))
 
     def _factors(self, choice: Any, static: np.ndarray | None) -> Any:
-        """Return the factors of a choice's features; static features have the largest, as the summary has."""
+        """Return the factor of each feature of a choice, the largest for static features; None without scaling."""
         factors = self.maker.factors(choice)
         return factors if factors is None or static is None else np.append(factors, [factors.max()] * static.shape[1])
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the arrays by name, and values for JSON."""
+        """Return the arrays by name, and a value that JSON can hold."""
         arrays, values = self.maker.state()
         named = {f"linear.{name}": array for name, array in self.linear.state().items()}
         return {f"features.{name}": array for name, array in arrays.items()} | named, values
@@ -131,9 +131,9 @@ def _in_parts(sequences: list[np.ndarray]) -> Iterator[Sequences]:
 
 
 def _beside(features: Any, static: np.ndarray | None) -> Any:
-    """Return features with static features as further columns, sparse if they are."""
+    """Return features with static features as further columns; the result is sparse if `features` is."""
     if static is None:
         return features
-    if sparse.issparse(features):  # without a scale of their own: no sequence is far from the others
+    if sparse.issparse(features):  # these are not scaled, so clip static ones: no sequence is far from others
         return sparse.csr_array(sparse.hstack([features, sparse.csr_array(np.clip(static, -5, 5))]))
     return np.concatenate([features, static], axis=1)

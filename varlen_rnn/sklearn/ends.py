@@ -1,8 +1,8 @@
-"""The ends of series that are held out: they choose between candidates, and calibrate quantiles.
+"""The ends of series, held out to choose between candidates and to calibrate quantiles.
 
 steps of a series              0 1 2 3 4 5 6 7 8 9
 held out                                       8 9       one end: row 7 forecasts them
-rows to learn from             1 2 3 4 5                 row 5 forecasts 6 and 7, and no row a step that is held out
+rows to learn from             1 2 3 4 5                 row 5 forecasts 6 and 7; none of them forecasts a held-out step
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from varlen_rnn.errors import count
 from varlen_rnn.sklearn.lags import Rows
 from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 
-# Errors are measured at about this many ends, so there are several of each series if there are few series.  A series
-# has at least _LEAST values before its first held-out end, and all have _LEAST_ROWS rows to learn from.
+# Errors are measured at about _ENDS ends, so each series has several ends if there are few series.  A series keeps at
+# least _LEAST values before its first end, and all series together keep at least _LEAST_ROWS rows to learn from.
 _ENDS, _LEAST, _LEAST_ROWS = 40, 3, 10
 _NORMAL = 1.2533  # the deviation of normal numbers over their mean absolute value
 _JOINED = "ridge", "recurrent"
@@ -31,15 +31,15 @@ class Ends:
 
     lengths: np.ndarray  # the values of each series
     first: np.ndarray  # how many values of each series are before the first that is held out
-    held: np.ndarray  # the rows at which forecasts are held against the values that follow
+    held: np.ndarray  # rows whose forecasts are compared with the held-out values that follow
     before: np.ndarray  # rows whose `horizon` next values are not held out
-    complete: np.ndarray  # rows that have so many next values
+    complete: np.ndarray  # rows that `horizon` values follow
 
     @classmethod
     def of(cls, lengths: np.ndarray, horizon: int) -> Ends:
         """Return the ends of series of these lengths; none are held out if too few rows would be left."""
         begin = np.cumsum([0, *lengths[:-1]])
-        room = np.minimum(lengths - horizon - _LEAST + 1, np.maximum(1, lengths // 4))  # for ends, among the last rows
+        room = np.minimum(lengths - horizon - _LEAST + 1, np.maximum(1, lengths // 4))  # the most ends of a series
         number = np.clip(math.ceil(_ENDS / max(1, (room > 0).sum())), 0, np.maximum(room, 0))
         apart = np.maximum(1, room // np.maximum(number, 1))
         first = np.where(number > 0, lengths - horizon - apart * (number - 1), lengths)
@@ -86,9 +86,9 @@ class Choice:
             print(f"{name}: quantile loss {loss:.4f}, absolute error {error:.4f}, on {ends} held out; {seconds:.1f} s")
 
     def closed(self, default: str) -> tuple[list[str], np.ndarray, list[dict[str, Any]]]:
-        """Return the names of the candidates of the least loss, their shift, and the records of all candidates.
+        """Return the names of the best candidates (two if their mean is best), their shift, and all records.
 
-        Without held-out ends it is the default; then changes are normal, and their variance grows with the steps.
+        Without held-out ends, `default` is best; its shift is for normal changes whose variance grows with the steps.
         """
         if not self.candidates:
             spread = _NORMAL * np.sqrt(np.arange(1, self.rows.form.horizon + 1))
@@ -104,11 +104,11 @@ class Choice:
 
 
 def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.ndarray:
-    """Return numbers that calibrate quantiles if they are added to them, `(horizon, quantiles)`; 0 for the median.
+    """Return the numbers whose addition calibrates forecast quantiles, `(horizon, quantiles)`; 0 for the median.
 
-    Errors grow with the steps ahead as a power of them.  Over this power, they are quantiles of all steps together.
-    Errors after one end belong together, so as many of them are independent as there are ends.  `found` has the shape
-    `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
+    Errors are taken to grow as a power of the steps ahead.  Divided by this power, the errors of all steps together
+    give the quantiles.  Errors after one end depend on each other, so only as many count as independent as there are
+    ends.  `found` has the shape `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
     """
     middle = levels.index(0.5)
     median = found[:, :, middle] if found.shape[2] > 1 else found[:, :, 0]
@@ -124,7 +124,7 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
 
 
 def ordered(rows: Rows, changes: np.ndarray, chosen: np.ndarray, levels: list[float]) -> np.ndarray:
-    """Return the forecasts of chosen rows, given their changes; quantiles do not cross, since the median decides."""
+    """Return the forecasts of chosen rows, given their changes; quantiles that cross the median become equal to it."""
     found = rows.forecasts(changes, chosen)
     middle = levels.index(0.5)
     median = found[:, :, middle : middle + 1]

@@ -311,7 +311,7 @@ class SequenceTagger(_Classifying):
     tokens of the same spelling: how they begin, the last two letters, capitals and digits.
 
     Probabilities are calibrated (a temperature) if sequences are held back, by `early_stopping` or `eval_set`, and if
-    there is no field.
+    there is no conditional random field.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ class SequenceTagger(_Classifying):
         pairs = list(zip(as_sequences(X)[1], as_lists(y), strict=False))
         fits = lambda text, labels, cut: hasattr(labels, "__len__") and len(labels) == len(split_text(text, cut))
         count = lambda cut: sum(fits(text, labels, cut) for text, labels in pairs)
-        # A few labels may be wrong: the error names their sequences.
+        # Count, because a few sequences may have the wrong number of labels; a later error names them.
         return "characters" if count("characters") >= max(1, count("words")) else "words"
 
     def _learned_labels(self, y: Any, lengths: np.ndarray, classes: Any) -> Labels:

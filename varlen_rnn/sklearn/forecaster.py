@@ -1,7 +1,7 @@
 """`SequenceForecaster`: quantiles of the next values of series of unequal length, by one model of all series.
 
 All candidates are fitted without the ends of the series, which choose between them and calibrate quantiles.  Then the
-chosen ones are fitted again, on all values.
+chosen candidates are fitted again, on all values.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from varlen_rnn.sklearn.samples import Samples
 from varlen_rnn.sklearn.series import scale_of_columns, series_of
 from varlen_rnn.sklearn.static import Sequences
 
-# The last steps of all series together that are used, and the lags of a row.
+# At most _MOST_STEPS last steps of all series together are used; a row has at most _MOST_LAGS lags.
 _MOST_STEPS, _MOST_LAGS = 20_000, 100
-_ROUNDING = 1e-12  # of numbers of a series, over the largest
+_ROUNDING = 1e-12  # differences below this share of a series' largest number are rounding
 # The fitted attributes that JSON holds.
 _FITTED = "candidates_", "season_length_", "_levels", "_keep", "_columns", "_chosen"
 _NO_ORDERS: tuple[Columns | None, Columns | None] = (None, None)
@@ -48,9 +48,9 @@ _NO_ORDERS: tuple[Columns | None, Columns | None] = (None, None)
 class SequenceForecaster(BaseEstimator):
     """Forecast series of unequal length: the median of each of the next values, and other quantiles.
 
-    One model learns from all series.  Each series has its own scale: changes count from its last value, or from the
-    value one season before, over the mean absolute difference of neighbours so far.  Series of positive numbers become
-    logarithms if that forecasts better.  The candidates are
+    One model learns from all series.  Models forecast changes from the last value of a series, or from the value one
+    season before, divided by the series' own scale: the mean absolute difference of neighbouring values so far.  Series
+    of positive numbers become logarithms if that forecasts better.  The candidates are
 
     * naive, which repeats the last value, and seasonal naive, which repeats the last season,
     * a ridge from the last values to the changes of all steps ahead,
@@ -58,9 +58,10 @@ class SequenceForecaster(BaseEstimator):
       forecasts from each row of a series in the training),
     * the mean of ridge and network.
 
-    All are fitted without the last `horizon` values of each series (and, of few series, without further ends).  The
-    candidate of the least quantile loss there is fitted again on all values.  The same ends calibrate the quantiles, so
-    that intervals cover as much as they say (conformalized quantile regression, arXiv 1905.03222); the median stays.
+    All are fitted without the last `horizon` values of each series (and without further ends if there are few series).
+    The candidate with the least quantile loss on these ends is fitted again on all values.  The same ends calibrate the
+    quantiles, so that intervals cover as much as they say (conformalized quantile regression, arXiv 1905.03222); the
+    median stays.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ class SequenceForecaster(BaseEstimator):
         return self
 
     def _learn(self, series: list[np.ndarray], known: list[np.ndarray] | None) -> KeyboardInterrupt | None:
-        """Check the parameters, and fit the candidates; return an interrupt after which others than the network fit."""
+        """Check the parameters, and fit; return the interrupt that ended a network if other candidates were fitted."""
         _check_steps(self.horizon, "horizon")
         check_choice(self.model, "model", "auto", "ridge", "recurrent")
         self._levels = with_median(check_quantiles(self.quantiles))
@@ -193,7 +194,7 @@ class SequenceForecaster(BaseEstimator):
         self._fit_chosen(rows, ends, penalty)
 
     def _fit_chosen(self, rows: Rows, ends: Ends, penalty: float) -> None:
-        """Fit on all values; networks get the features of the ridge in its units."""
+        """Fit the chosen candidates on all values; a network gets the features as the ridge scales them."""
         self._form = rows.form
         self._network: Any = None
         if not len(ends.complete):
@@ -206,7 +207,7 @@ class SequenceForecaster(BaseEstimator):
     def _choose_form(
         self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends
     ) -> tuple[Rows, float]:
-        """Return the rows, and the penalty, whose ridge has the least error at the ends; keep this ridge."""
+        """Return the rows and the penalty with which a ridge has the least error at the ends; keep this ridge."""
         best: Any = None
         for form in self._forms(series):
             rows = Rows(form, series, covariates)
@@ -236,7 +237,7 @@ class SequenceForecaster(BaseEstimator):
     # The network.
 
     def _train(self, rows: Rows, lengths: np.ndarray) -> None:
-        """Train the network on the first rows of each series, as many as `lengths` says, and changes within them."""
+        """Train the network on the first `lengths[k]` rows of each series k, and on changes within these rows."""
         seed = check_random_state(int(random.generator().integers(2**31))).randint(2**31 - 1)
         X, y = self._features(rows), rows.by_series(rows.changes())
         inside = [np.arange(k)[:, None] + np.arange(1, self.horizon + 1) < k for k in lengths]
@@ -321,24 +322,24 @@ class SequenceForecaster(BaseEstimator):
     def evaluate(self, X: Any, future_covariates: Any = None) -> dict[str, dict[str, float]]:
         """Forecast the last `horizon` values of series from those before; return the errors of forecasts by name.
 
-        "forecaster" stands beside "naive", which repeats the last value, and "seasonal naive", which repeats the last
-        season, if there is one.  "sMAPE" is the mean of `200 |y - f| / (|y| + |f|)` in percent (Makridakis, 1993),
+        The names are "forecaster", "naive", which repeats the last value, and "seasonal naive", which repeats the last
+        season if there is one.  "sMAPE" is the mean of `200 |y - f| / (|y| + |f|)` in percent (Makridakis, 1993),
         "MASE" the mean absolute error over the mean absolute difference of the values before (of a season apart, if
         there is one; Hyndman and Koehler, 2006).  Series whose values, or seasons, are all alike have no such
-        difference, and no part in MASE; it is NaN if no other is left.  "coverage" is the share of values between the
-        first and the last of several quantiles.
+        difference, and are left out of MASE, which is NaN if no series is left.  "coverage" is the share of values
+        between the first and the last of several quantiles.
 
         Parameters
         ----------
         X : series
-            Those that have no more values than the horizon are left out, with a warning.
+            Series that have no more values than the horizon are left out, with a warning.
         future_covariates : list of arrays, optional
             As in `fit`.
 
         Warns
         -----
         UserWarning
-            If series are too short, or have no part in MASE; it says how many.
+            If series are too short, or are left out of MASE; the warning says how many.
         """
         check_is_fitted(self, "candidates_")
         (series, known, _), horizon = series_of(X, future_covariates, self._orders), self._form.horizon
@@ -383,9 +384,9 @@ class SequenceForecaster(BaseEstimator):
         return -self.evaluate(X, future_covariates)["forecaster"]["MASE"]
 
     def _units(self, series: list[np.ndarray]) -> np.ndarray:
-        """Return the mean absolute difference of values a season apart, of each series; warn of those that have none.
+        """Return for each series the mean absolute difference of values one season apart; warn if it is 0.
 
-        Such a series has the unit 0, also if its seasons differ by the rounding of their numbers.
+        The difference also counts as 0 if it is no more than the rounding of the numbers.
         """
         apart = [self.season_length_ if len(x) > self.season_length_ else 1 for x in series]
         units = [np.abs(x[k:] - x[:-k]).mean() if len(x) > 1 else 0.0 for x, k in zip(series, apart, strict=True)]
@@ -445,7 +446,7 @@ class SequenceForecaster(BaseEstimator):
         self.notes_ = saved["notes"]
 
     def _restore_choice(self, fitted: dict[str, Any]) -> None:
-        """Restore which candidates predict, or raise unless they are there."""
+        """Restore which candidates predict, or raise unless the file has these candidates."""
         known = ["naive", "seasonal naive"]
         known += ["ridge"] * bool(self._ridge.state()) + ["recurrent"] * (self._network is not None)
         self._chosen, self.candidates_ = texts_of(fitted["_chosen"], "_chosen"), fitted["candidates_"]

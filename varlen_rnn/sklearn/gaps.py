@@ -1,6 +1,6 @@
-"""Labels are of one kind; those that are missing, None, NaN, NaT and pandas.NA, mean the same, also among texts.
+"""Check that labels are of one kind, and treat missing labels (None, NaN, NaT, pandas.NA) alike, also among texts.
 
-Where `numpy.asarray` would make the text "nan" of a missing label, it stays one:
+`numpy.asarray` would turn a missing label among texts into the text "nan"; here it becomes None:
 
     ["a", nan]      ["a", None]
     [0.0, nan]      [0.0, None]
@@ -30,7 +30,7 @@ def is_absent(label: Any) -> bool:
 
 
 def check_one_kind(labels: Iterable[Any]) -> None:
-    """Raise unless all labels that are there are texts, bytes, numbers or flags; NumPy would make one of 1 and "1"."""
+    """Raise unless all labels but missing ones are texts, bytes, numbers or flags; NumPy would mix 1 and "1"."""
     firsts: dict[int, Any] = {}  # the first label of each kind
     for label in labels:
         for number, kind in enumerate(_KINDS):
@@ -44,7 +44,7 @@ def check_one_kind(labels: Iterable[Any]) -> None:
 
 
 def as_array(labels: Any) -> np.ndarray:
-    """Return labels of one kind as an array; if some in a list are missing, all keep their types."""
+    """Return labels of one kind as an array; a list with missing labels becomes an array of objects."""
     labels = labels.to_numpy() if hasattr(labels, "iloc") else labels
     if isinstance(labels, (list, tuple)) or getattr(labels, "dtype", None) == np.dtype(object):
         check_one_kind(labels)
@@ -63,8 +63,8 @@ def _exact(found: np.ndarray, labels: Iterable[Any]) -> np.ndarray:
         return found
     if min(labels) < 0:
         hint = "write floats if they are measurements; list(map(str, y)) makes texts of classes"
-        got = f"{int(min(labels))}, beside 2**63 or more"
-        raise DTypeError("y", expected="integers that one data type holds", got=got, hint=hint)
+        got = f"{int(min(labels))} together with integers of 2**63 or more"
+        raise DTypeError("y", expected="integers that fit one data type, int64 or uint64", got=got, hint=hint)
     return np.array(labels, np.uint64).reshape(found.shape)
 
 
@@ -80,7 +80,7 @@ def with_none(labels: np.ndarray) -> np.ndarray:
 
 
 def of_one_kind(labels: np.ndarray) -> np.ndarray:
-    """Return an array of objects, as pandas may hold them, as an array of numbers if all are numbers."""
+    """Return an array of objects (as pandas has) as numbers or flags if all are such, otherwise unchanged."""
     if labels.dtype.kind != "O":
         return labels
     of_flags = {isinstance(label, (bool, np.bool_)) for label in labels.ravel()}

@@ -45,20 +45,20 @@ _HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a fram
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """The kind of the training sequences, which converts other sequences to rows in the same way."""
+    """The kind and vocabulary of the training sequences; `rows_of` converts other sequences in the same way."""
 
     kind: str  # "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features)
-    size: int  # the number of different tokens or ids, or the columns of a row of numbers: features, then indicators
+    size: int  # the number of tokens or ids; if rows are numbers, their columns: features, then indicators
     cut: str = "characters"  # or "words": the tokens of a text
     vocabulary: tuple[str, ...] = ()  # the token of each id; empty for ids and numbers
-    by_spelling: bool = False  # whether tokens that are not in the vocabulary have an id of their spelling
+    by_spelling: bool = False  # whether tokens that are not in the vocabulary have the id of their spelling
     filling: Filling | None = None  # fills missing numbers of rows; None for other kinds
     static: Static | None = None  # the numbers beside each sequence; None if there are none
     columns: Columns | None = None  # the names of features or steps; None if X has none
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
-        """Return Inputs, given the result of `dataclasses.asdict`, also after JSON, or raise if they are none."""
+        """Return the Inputs that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
         kind = check_choice(state["kind"], "inputs, kind", "texts", "tokens", "ids", "numbers")
         filling = Filling.restored(state["filling"]) if kind == "numbers" else None
         vocabulary = texts_of(state["vocabulary"], "inputs, vocabulary") if kind in ("texts", "tokens") else []
@@ -79,11 +79,11 @@ class Inputs:
 
     @property
     def features(self) -> int | None:
-        """The features of a row of numbers as they come in; None for other kinds."""
+        """The number of features of a row of X, before indicators; None unless rows are numbers."""
         return None if self.filling is None else len(self.filling.means)
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes by which scikit-learn's estimators tell the features of a row."""
+        """Return the attributes by which scikit-learn's estimators describe the features of a row."""
         named = None if self.columns is None or self.columns.of_steps else np.array(self.columns.names, object)
         found = {"n_features_in_": self.features, "feature_names_in_": named}
         return {name: value for name, value in found.items() if value is not None}
@@ -307,7 +307,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
                 raise DTypeError(f"{where}, entry {number}", expected="a text, as others", got=shown(token))
         return "tokens", rows.tolist()
     if rows.ndim == 1 and rows.dtype.kind in "fO" and len(rows) and all(isinstance(each, Integral) for each in entry):
-        raise InputError(where, expected=_IDS, got=shown(entry), hint=LARGE_IDS)  # NumPy has no integers for them
+        raise InputError(where, expected=_IDS, got=shown(entry), hint=LARGE_IDS)  # NumPy has no integers that large
     if rows.dtype.kind == "O":
         try:
             rows = rows.astype(np.float64)
@@ -321,7 +321,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     if rows.ndim == 1 and rows.dtype.kind in "iu":
         if len(rows) and rows.min() < 0:
             raise InputError(where, expected="ids of at least 0", got=shown(rows), hint=MEASUREMENTS)
-        if len(rows) and rows.max() >= 2**31:  # a table of embeddings has a row for each id up to the largest
+        if len(rows) and rows.max() >= 2**31:  # because an embedding has a row for each id up to the largest
             raise InputError(where, expected=_IDS, got=shown(rows), hint=LARGE_IDS)
         return "ids", rows.astype(np.int64)
     return "numbers", _rows(rows if rows.ndim == 2 else rows[:, None], dtype, where)

@@ -1,4 +1,4 @@
-"""`Labels`, the meaning of y to an estimator; and the many forms of y, as arrays with an entry per sequence or step."""
+"""`Labels`, the meaning of y to an estimator; and functions that turn each form of y into arrays of labels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from varlen_rnn.tape.variable import Variable
 
 
 class Labels:
-    """The meaning of y: its encoding, the loss of outputs, and the predictions of outputs.
+    """The meaning of y: how labels are encoded, the loss of outputs, and the predictions that outputs mean.
 
-    Encoded labels are an array with an entry per sequence, or a list with an array per sequence if outputs are of rows.
+    Encoded labels are an array with an entry per sequence, or a list with an array per sequence if each row has
+    outputs.
     """
 
     num_outputs: int
@@ -59,7 +60,7 @@ class Labels:
         return recipe.loss_of_constant(labels, self.weights_of_losses(labels, weights), self.several)
 
     def epochs(self, most: int, steps_per_epoch: int, rows: int) -> int:
-        """Return the epochs of a training, given the epochs for labels of sequences, and the rows in an epoch."""
+        """Return the number of epochs; `most` is the number for labels of sequences, `rows` the rows in an epoch."""
         return most
 
     def attributes(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Labels:
 
 
 def chosen_of(outputs: Variable, numbers: np.ndarray) -> Variable:
-    """Return one output of each row, given the numbers of these outputs."""
+    """Return one output of each row: for row k, the output with the index `numbers[k]`."""
     return (outputs * np.eye(outputs.shape[1], dtype=np.float32)[numbers]).sum(axis=1)
 
 
@@ -90,7 +91,7 @@ def weights_like(labels: Any, sample_weight: Any) -> np.ndarray | None:
 
 
 def labels_of_data(X: Any, y: Any) -> Any:
-    """Return `y`, or if it is None the labels of the data set `X`, as names of classes instead of indices."""
+    """Return `y`; if it is None, return the labels of the data set `X`, with names of classes in place of indices."""
     if y is not None or not isinstance(X, Dataset) or X.labels is None:
         return y
     if not X.classes or X.label_kind == "several classes":
@@ -189,9 +190,9 @@ def have_labels(labels: np.ndarray) -> np.ndarray:
 
 
 def are_of_rows(y: Any, lengths: np.ndarray) -> bool:
-    """Return whether each entry of `y` is a list, as long as its sequence or of a length of its own.
+    """Return whether `y` has labels of rows: lists as long as the sequences, or lists of different lengths.
 
-    An array of two axes has a column per target of a sequence.
+    An array of two axes has none, because its columns are targets of sequences.
     """
     if y is None or (isinstance(y, np.ndarray) and y.dtype.kind != "O" and y.ndim != 3):
         return False
@@ -205,7 +206,7 @@ def are_of_rows(y: Any, lengths: np.ndarray) -> bool:
 
 
 def as_lists(y: Any) -> Any:
-    """Return the labels of each sequence: the entries of a column or of a frame's only column, or sequences."""
+    """Return a list with the labels of each sequence, given a LoDTensor, a column, or a frame of one column."""
     y = y.value if isinstance(y, Variable) else y
     if isinstance(y, LoDTensor):
         return y.to_sequences()

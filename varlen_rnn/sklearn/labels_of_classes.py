@@ -18,10 +18,10 @@ from varlen_rnn.sklearn.labels import Labels, chosen_of, classes_of_each, have_l
 from varlen_rnn.sklearn.linear import Targets
 from varlen_rnn.tape.variable import Variable
 
-# A tagger learns from each step of a sequence.  max_epochs="auto" trains on _ROWS_OF_TAGGERS of them, for at least
+# A tagger learns from each step of a sequence.  max_epochs="auto" trains on _ROWS_OF_TAGGERS steps, for at least
 # _LEAST_STEPS updates and _LEAST_EPOCHS epochs.
 _ROWS_OF_TAGGERS, _LEAST_STEPS, _LEAST_EPOCHS = 500_000, 300, 6
-_MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough for one number
+_MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough to calibrate one factor
 
 
 class Classes(Labels):
@@ -45,7 +45,7 @@ class Classes(Labels):
 
     @classmethod
     def restored(cls, state: dict[str, Any], num_outputs: int) -> Classes:
-        """Return Classes, given the result of `state`, or raise unless there are as many as outputs."""
+        """Return the Classes that `state` describes, or raise unless there is one class per output."""
         classes = np.array(state["classes"]["values"], np.dtype(state["classes"]["kind"]))
         if classes.shape != (num_outputs,) or classes.dtype.kind not in "biufUO":
             raise ShapeError("labels, classes", expected=f"a list of {num_outputs}", got=shown(classes))
@@ -94,12 +94,12 @@ class Classes(Labels):
         return functional.cross_entropy(outputs, labels, reduction="none")
 
     def targets(self, labels: Any, weights: np.ndarray) -> Targets:
-        """Return 1 for the classes of a sequence, and -1 for the others."""
+        """Return the targets of a ridge: 1 for each class that a sequence has, and -1 for each class that it lacks."""
         own = labels if self.several else labels[:, None] == np.arange(len(self.classes))
         return Targets(2.0 * own - 1, "several classes" if self.several else "classes", weights)
 
     def numbers_of_target(self, target: Any, outputs: np.ndarray) -> np.ndarray:
-        """Return the index of the target's class for each sequence; without a target, of its most probable class."""
+        """Return the index of the class `target` for each sequence, or of its most probable class if that is None."""
         if target is None:
             return outputs.argmax(axis=1)
         numbers = [k for k, name in enumerate(self.classes.tolist()) if np.isscalar(target) and name == target]
@@ -165,8 +165,8 @@ class Tags(Classes):
         super().weigh(known[known != IGNORED], class_weight)
 
     def weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weight of each step, 0 if it has no label; with a field, of each sequence."""
-        if self.has_field:  # a loss is the mean over the steps of a sequence
+        """Return the weight of each step, 0 if it has no label; with a conditional random field, of each sequence."""
+        if self.has_field:  # because a loss is the mean over the steps of a sequence
             steps = np.fromiter(map(len, labels), np.float32, len(labels))
             return steps if weights is None else steps * weights
         by_row, numbers = repeated(weights, labels), np.concatenate(labels)
@@ -180,7 +180,7 @@ class Tags(Classes):
         return by_class if by_row is None else by_class * by_row
 
     def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
-        """Return the cross entropy of each step; with a field, the mean loss per step of each sequence."""
+        """Return each step's cross entropy; with a conditional random field, each sequence's loss over its steps."""
         if not self.has_field:
             return super().losses(outputs, np.concatenate(labels), field)
         steps = np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
@@ -188,7 +188,7 @@ class Tags(Classes):
 
     @property
     def calibrates(self) -> bool:
-        """Whether sequences that are held back calibrate outputs; with a field, they do not."""
+        """Whether sequences that are held back calibrate outputs; False with a conditional random field."""
         return not self.has_field
 
     def targets_of_rows(self, labels: Any, weights: np.ndarray | None) -> tuple[np.ndarray, Targets]:
@@ -200,12 +200,12 @@ class Tags(Classes):
         return places, self.targets(numbers[places], counted[places])
 
     def loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
-        """Return the least mean loss of steps if all have the same outputs."""
+        """Return the least mean loss that is possible if all steps have the same outputs."""
         own = repeated(weights, labels) if self.has_field else self.weights_of_losses(labels, weights)
         return recipe.loss_of_constant(labels, own, several=False)
 
     def epochs(self, most: int, steps_per_epoch: int, rows: int) -> int:
-        """Return as many epochs as pass about 500,000 rows, which may be fewer than for classes of sequences."""
+        """Return the number of epochs in which about 500,000 rows are trained on, but at most `most`."""
         least = min(most, max(_LEAST_EPOCHS, math.ceil(_LEAST_STEPS / steps_per_epoch)))
         return min(most, max(least, math.ceil(_ROWS_OF_TAGGERS / max(1, rows))))
 
@@ -221,7 +221,7 @@ def plain(value: Any) -> Any:
 
 
 def _check_classes(labels: np.ndarray) -> None:
-    """Raise if labels have several kinds or are continuous numbers, and so are no classes."""
+    """Raise if labels cannot be classes, because they have several kinds or are continuous numbers."""
     _check_held(labels)
     if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
         expected, hint = "classes", "SequenceRegressor takes numbers, of sequences or of their steps"

@@ -29,7 +29,7 @@ QUANTILES = 0.1, 0.5, 0.9
 
 
 class Numbers(Labels):
-    """One or several numbers per sequence or per row; in a row, some or all may be missing."""
+    """One or several numbers per sequence or per row; numbers of a row can be missing."""
 
     def __init__(
         self, mean: np.ndarray, scale: np.ndarray, levels: list[float], *, is_flat: bool = False, by_row: bool = False
@@ -65,7 +65,7 @@ class Numbers(Labels):
 
     @classmethod
     def restored(cls, state: dict[str, Any], num_outputs: int) -> Numbers:
-        """Return Numbers, given the result of `state`, or raise unless they fit the number of outputs."""
+        """Return the Numbers that `state` describes, or raise unless they fit the number of outputs."""
         levels = check_quantiles(state["levels"]) if state["levels"] else []
         if levels and 0.5 not in levels:
             raise InputError("labels, levels", expected="0.5 among them", got=shown(levels))
@@ -100,7 +100,7 @@ class Numbers(Labels):
         return ((targets - self.mean) / self.scale).astype(np.float32)
 
     def weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
-        """Return the weight of each sequence; or of each row, times the share of its numbers that are there."""
+        """Return the weight of each sequence or row; a row's weight is multiplied by the share of its known numbers."""
         if not self.by_row:
             return weights
         by_row, there = repeated(weights, labels), np.isfinite(np.concatenate(labels))
@@ -110,7 +110,7 @@ class Numbers(Labels):
         return share if by_row is None else share * by_row
 
     def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
-        """Return the mean loss of the numbers of each sequence or row; missing ones have none."""
+        """Return the mean loss over the numbers of each sequence or row; missing numbers are left out."""
         values = np.concatenate(labels) if self.by_row else labels
         there = np.isfinite(values)
         known = np.where(there, values, np.float32(0))
@@ -126,14 +126,14 @@ class Numbers(Labels):
         return ((losses.mean(axis=1).reshape(*values.shape) if self.levels else losses) * share).sum(axis=1)
 
     def targets(self, labels: Any, weights: np.ndarray) -> Targets:
-        """Return each number as often as there are quantiles."""
+        """Return the targets of a ridge: each number, repeated once per quantile."""
         values = np.repeat(labels.astype(np.float64), max(1, len(self.levels)), axis=1)
         levels = np.tile(self.levels, labels.shape[1]) if self.levels else None
         return Targets(values, "numbers", weights, levels)
 
     @property
     def calibrates(self) -> bool:
-        """Whether sequences that are held back calibrate outputs: of rows, only quantiles."""
+        """Whether held-back sequences calibrate outputs; if rows have numbers, only quantiles are calibrated."""
         return not self.by_row or bool(self.levels)
 
     def targets_of_rows(self, labels: Any, weights: np.ndarray | None) -> tuple[np.ndarray, Targets]:
@@ -153,7 +153,7 @@ class Numbers(Labels):
         return targets.errors(np.zeros_like(targets.values))
 
     def numbers_of_target(self, target: Any, outputs: np.ndarray) -> np.ndarray:
-        """Return the number of the output that predicts a target, or its median, for each sequence."""
+        """Return for each sequence the index of the output that predicts the target, or the target's median."""
         number = 0 if target is None else check_int(target, "integrated_gradients, target", 0)
         if number >= len(self.mean):
             expected = f"less than {len(self.mean)}, the number of targets"
@@ -173,7 +173,7 @@ class Numbers(Labels):
 
 
 class Changes(Numbers):
-    """Changes of series after each row, whose unit stays; a constant may be their best forecast, without a warning."""
+    """Changes of series after each row; they are not standardised, and a constant forecast causes no warning."""
 
     steps = 500  # of an optimizer, with max_epochs="auto"
 
@@ -181,7 +181,7 @@ class Changes(Numbers):
         super().__init__(np.zeros(horizon), np.ones(horizon), levels, by_row=True)
 
     def loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
-        """Return 0, which gives no reason for a warning."""
+        """Return 0, so that no warning comes: a constant can be the best forecast."""
         return 0.0
 
     def epochs(self, most: int, steps_per_epoch: int, rows: int) -> int:

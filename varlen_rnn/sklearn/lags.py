@@ -1,4 +1,4 @@
-"""Series as rows, each with all that is known at its step, on a scale of its own; and a ridge on such rows.
+"""Turn series into rows: a row has all that is known at its step, divided by its own scale.  A ridge learns from rows.
 
     step                     0    1    2    3    4
     value                    5    7    6    8    9
@@ -6,7 +6,8 @@
     row 2, two lags          6-7 and 6-5 over 1.5, ...
     change after row 2       8-6 and 9-6 over 1.5, for a horizon of two
 
-A row knows nothing of later steps.  So a forecast at the end of a series has rows as the training had them.
+A row knows nothing of later steps.  So the last row of a series, from which it is forecast, is computed in the same way
+as the training rows.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from threadpoolctl import threadpool_limits
 from varlen_rnn.errors import check_flag, check_int
 from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers_of
 
-PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # that are tried, in units of the rows
+PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # tried in turn; each is multiplied by the number of rows
 _OWN = 4  # the scale of other series counts as much as this many differences of a series
-_FARTHEST = 8.0  # features and changes beyond so many deviations count as this many
-_TINY = 1e-30  # squares of differences below are rounding
+_FARTHEST = 8.0  # features and changes are clipped to this many deviations
+_TINY = 1e-30  # a smaller sum of squared differences is rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Form:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Form:
-        """Return a Form, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
+        """Return the Form that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
         horizon, season, lags = (check_int(state[name], f"form, {name}", 1) for name in ("horizon", "season", "lags"))
         logarithm, seasonal = (check_flag(state[name], f"form, {name}") for name in ("logarithm", "seasonal"))
         first, second = numbers_of(state["typical"], "form, typical", 2)
@@ -58,8 +59,8 @@ class Rows:
 
     covariates: (steps + horizon, columns) of each series; in the training they may end with the series
     features: (rows, features)
-    last, base, seasonal: (rows,), (rows, horizon), (rows, horizon), values or logarithms: of the row's step; from which
-        changes count; and one season before each step to forecast
+    last, base, seasonal: (rows,), (rows, horizon), (rows, horizon), values or logarithms: at the row's step; those from
+        which changes count; and those one season before each step to forecast
     scale, unit: (rows,), the scale of changes; and the scale of values, for errors
     logarithm: (rows,) bool
     future: (rows, horizon), the values that follow; NaN after the end of the series
@@ -77,7 +78,7 @@ class Rows:
         self.base = self.seasonal if form.seasonal else np.repeat(self.last[:, None], form.horizon, axis=1)
 
     def by_series(self, values: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of each series."""
+        """Return `values`, which has an entry per row, as a list with an array for each series."""
         return np.split(values, np.cumsum(self.lengths)[:-1])
 
     def changes(self) -> np.ndarray:
@@ -87,11 +88,11 @@ class Rows:
         return (values - self.base) / self.scale[:, None]
 
     def changes_to(self, values: np.ndarray) -> np.ndarray:
-        """Return the changes after which values or logarithms, `(rows, horizon)`, are reached."""
+        """Return the changes that lead to `values`, or to logarithms, `(rows, horizon)`."""
         return (values - self.base) / self.scale[:, None]
 
     def forecasts(self, changes: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the values after changes of some rows, `(rows, horizon, quantiles)`, in the unit of the series."""
+        """Return the values to which `changes` of some rows lead, `(rows, horizon, quantiles)`, in the series' unit."""
         found = self.base[rows][:, :, None] + changes * self.scale[rows][:, None, None]
         logarithm = self.logarithm[rows][:, None, None]
         return np.where(logarithm, np.exp(np.where(logarithm, np.minimum(found, 700.0), 0.0)), found)
@@ -119,7 +120,7 @@ def _rows_of(form: Form, x: np.ndarray, covariates: np.ndarray | None) -> tuple[
 
 
 def _mean_difference(z: np.ndarray, typical: np.ndarray) -> np.ndarray:
-    """Return the mean absolute difference of neighbours up to each step, joined with a typical one."""
+    """Return the mean absolute difference of neighbours up to each step, averaged with `_OWN` typical ones."""
     total = np.cumsum(np.abs(np.diff(z, prepend=z[:1])))
     found = (total + _OWN * typical) / (np.arange(len(z)) + _OWN)
     return np.where(found > np.finfo(np.float64).tiny, found, 1.0)
@@ -133,11 +134,11 @@ def typical_differences(series: list[np.ndarray]) -> tuple[float, float]:
 
 
 def season_of(series: list[np.ndarray]) -> int:
-    """Return the steps of a season, or 1: the lag at which differences of most series are alike.
+    """Return the length of a season in steps, 1 if there is none: the lag at which differences of series are alike.
 
     The autocorrelation of differences (of logarithms of positive series) is averaged over the series of at least three
-    seasons.  A season is the first peak that is almost as high as the highest.  A peak is 0.15 above 0 and above a lag
-    before, and two deviations of series without a season more.
+    seasons.  The season is the first peak with at least 0.9 of the highest peak's value.  A peak exceeds 0, and the
+    value at some shorter lag, by 0.15 plus two standard deviations of the autocorrelation of series without a season.
     """
     longest = max(map(len, series)) // 3
     total, count, steps = np.zeros(longest + 1), np.zeros(longest + 1), 0
@@ -170,7 +171,7 @@ class Ridge:
     bound: np.ndarray  # (horizon,), the largest changes of the training: outputs are clipped to -bound and bound
 
     def fit(self, features: np.ndarray, changes: np.ndarray, penalties: np.ndarray = PENALTIES) -> list[tuple]:
-        """Learn all but weight and bias; return both for each penalty, which is in units of the rows."""
+        """Learn mean, scale and bound; return a pair of weight and bias for each penalty (per row)."""
         self.mean, deviation = features.mean(axis=0), features.std(axis=0)
         self.scale = np.where(deviation <= 1e-9 * np.maximum(np.abs(self.mean), 1.0), np.inf, deviation)
         farthest = _FARTHEST * np.sqrt((changes**2).mean(axis=0))

@@ -1,13 +1,14 @@
-"""A ridge with predictions that no sequence had a part in, and the calibration of such predictions.
+"""A ridge that predicts each sequence by a fit without it, and the calibration of such predictions.
 
 The candidates that cost little are linear models of features: `convolutions` and `ngrams`.  Probabilities come from the
 outputs z of a linear model or a network as softmax(factor z), or sigmoid(factor z) if a sequence may have several
-classes.  The factor is chosen where z was predicted without the sequence: by leave-one-out, or on sequences held out.
+classes.  The factor is chosen on outputs z that were predicted without their sequence: by leave-one-out, or on
+sequences held out.
 
 A ridge predicts the share of each class, 1 for the class of a sequence and 0 for the others, on a scale from -1 to 1.
-Of one class of several, z is the logarithm of this share, plus a floor that is smaller if there are more classes.
-Example: if a sequence has shares of 0.4, 0.04 and 75 times about 0.008, the softmax of the shares themselves would give
-much of the probability to the 75; a factor that prevents this makes the first class almost certain.
+If each sequence has one class, z is the logarithm of this share plus a floor, which is smaller if there are more
+classes.  Example: if a sequence has shares of 0.4, 0.04 and 75 times about 0.008, the softmax of the shares themselves
+would give much of the probability to the 75; a factor that prevents this makes the first class almost certain.
 
 Source of the leave-one-out residuals: Rifkin and Lippert (2007), "Notes on regularized least squares".
 """
@@ -28,7 +29,7 @@ from varlen_rnn.products.gemm import product
 from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 from varlen_rnn.sklearn.restored import array_of, check_that, finite_of
 
-# With more sequences than this, a decomposition of (sequences, sequences) costs more than two fits.
+# With more sequences than this, the decomposition of a matrix (sequences, sequences) costs more than two fits.
 MOST_LEFT_OUT = 1000
 # The penalties that are tried, in units of the mean squared norm of a centred sequence's features.
 _PENALTIES = 10.0 ** np.arange(2, -4.1, -0.5)
@@ -70,8 +71,8 @@ class Targets:
     def losses(self, outputs: np.ndarray) -> np.ndarray:
         """Return the cross entropy of each sequence; for numbers the squared error, or calibrated quantiles' loss.
 
-        Of n + 2 sequences, one counts as wrong (the rule of succession), because otherwise n that are right have no
-        best factor.
+        One of n + 2 sequences counts as wrong (the rule of succession), because otherwise no factor is best if all n
+        are right.
         """
         if self.levels is not None:
             return pinball(outputs + self.shift(outputs), self.values, self.levels).mean(axis=1)
@@ -89,7 +90,7 @@ class Targets:
         return self.mean(((outputs > 0) != (self.values > 0)).any(axis=1).astype(np.float64))
 
     def mean(self, losses: np.ndarray) -> float:
-        """Return the weighted mean of numbers of each sequence."""
+        """Return the mean of losses, one per sequence, weighted by the sequences' weights."""
         return float(np.average(losses, weights=self.weights))
 
     def _cross_entropy(self, outputs: np.ndarray, doubt: float) -> np.ndarray:
@@ -123,7 +124,7 @@ class Linear:
         )  # (features, outputs), (outputs,)
 
     def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
-        """Fit on all sequences with the penalty of the least loss; return it, and outputs without each sequence."""
+        """Fit on all sequences with the best penalty; return its loss, and all outputs by fits without the sequence."""
         scaled = self._learn_scale(features, factors)
         if targets.kind == "classes":
             self.floor = np.array([_FLOOR / targets.values.shape[1]], np.float32)
@@ -137,7 +138,7 @@ class Linear:
         return losses[self.penalty], outputs[self.penalty]
 
     def fit(self, features: Any, factors: np.ndarray | None, targets: Targets) -> None:
-        """Fit on all sequences with the penalty that is known."""
+        """Fit on all sequences with the penalty that `fit_left_out` chose."""
         scaled = self._learn_scale(features, factors)
         solver = "sparse_cg" if factors is None else "cholesky"
         with threadpool_limits(1, "blas"):
@@ -173,7 +174,7 @@ class Linear:
         return np.log(np.maximum((1 + found) / 2, 0) + self.floor) if self.floor[0] else found
 
     def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:
-        """Learn mean and scale of dense features, which `factors` multiply; return scaled features."""
+        """Learn mean and scale of dense features; return the features scaled and multiplied by `factors`."""
         if factors is None:
             return features
         mean, deviation = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
@@ -193,8 +194,8 @@ class Linear:
 class _Decomposed:
     """The eigenvalues of sequences' inner products, from which solutions for all penalties follow.
 
-    Features and targets are centred and multiplied by the square root of the sequences' weights.  Their inner products
-    have an eigenvector of eigenvalue 0, the roots themselves, which the intercept takes: it is left out.
+    Features and targets are centred and multiplied by the square root of the sequences' weights.  The roots themselves
+    are an eigenvector of their inner products, with the eigenvalue 0.  The intercept stands for it, so it is left out.
     """
 
     def __init__(self, features: Any, targets: Targets) -> None:
@@ -212,15 +213,15 @@ class _Decomposed:
         self.penalties = [float(typical * penalty) for penalty in _PENALTIES]
         direction = self.root / np.linalg.norm(self.root)
         values, vectors = eigh(products + 2 * len(products) * typical * direction * direction.T)
-        self.values, self.vectors = np.maximum(values[:-1], 0), vectors[:, :-1]  # `direction` has the largest
+        self.values, self.vectors = np.maximum(values[:-1], 0), vectors[:, :-1]  # `direction` is last, with the largest
         self.projected = self.vectors.T @ (self.root * (targets.values - self.mean))
 
     def outputs(self, penalty: float) -> np.ndarray:
-        """Return the output for each sequence of the fit without it."""
+        """Return the outputs for each sequence by a fit without this sequence."""
         inverse = 1 / (self.values + penalty)
         own = (self.vectors**2 @ inverse)[:, None]
         residuals = self.vectors @ (inverse[:, None] * self.projected)
-        alone = own * penalty <= 1e-12  # nothing is left without such a sequence
+        alone = own * penalty <= 1e-12  # a fit without this sequence predicts the mean
         residuals = np.where(alone, self.root * (self.targets.values - self.mean), residuals / np.where(alone, 1, own))
         return self.targets.values - residuals / self.root
 

@@ -21,11 +21,11 @@ class Filling:
     """How missing numbers are filled: with the last number of the sequence, or with the mean if there is none."""
 
     means: tuple[float, ...]  # of each feature over the rows of the training that have it; 0 if none has
-    indicated: tuple[int, ...] = ()  # features that lacked numbers in the training: each has a column of flags behind
+    indicated: tuple[int, ...] = ()  # features with missing numbers in the training; each gets a column of flags
 
     @classmethod
     def learn(cls, sequences: Iterable[np.ndarray], width: int) -> Filling:
-        """Learn the numbers that replace missing ones, one per feature."""
+        """Return a Filling that has the mean of each feature of `sequences`."""
         sums, counts, missing = np.zeros(width), np.zeros(width), np.zeros(width, bool)
         for rows in sequences:
             total, number = rows.sum(axis=0, dtype=np.float64), len(rows)
@@ -40,7 +40,7 @@ class Filling:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Filling:
-        """Return a Filling, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
+        """Return the Filling that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
         means = numbers_of(state["means"], "filling, means")
         return cls(tuple(means), tuple(wholes_of(state["indicated"], "filling, indicated", len(means))))
 
@@ -55,7 +55,7 @@ class Filling:
         return self._filled(carried_forward(rows) if gone.any() else rows, gone)
 
     def fill_each(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows that do not follow each other as `fill` does, but filled with the means alone."""
+        """Return rows as `fill` does, but filled with means only, because they are not steps of one sequence."""
         return self._filled(rows, np.isnan(rows))
 
     def _filled(self, rows: np.ndarray, gone: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ class Network(nn.Module):
     inputs: static features are joined to each row before the recurrent layer, and to the results of pooling
     pool: the kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence; if empty, the outputs are
         computed for each row instead
-    stride: the mean of so many rows is a row of all layers
+    stride: so many neighbouring rows become one row, their mean, before all layers
     stretches: whether standardised rows are stretched and scaled at random in training (`stretched`)
 
     Source: Karim, Majumdar, Darabi and Chen (2018), "LSTM fully convolutional networks for time series classification",
@@ -118,7 +118,7 @@ def of_batches(
 ) -> Iterator[np.ndarray]:
     """Yield the results of a function of a network and a batch for each batch, in order.
 
-    An executor computes the batches at the same time, in processes or threads, which get copies or the network itself.
+    An executor computes the batches in parallel: processes get copies of the network, threads the network itself.
     """
     if executor is None:
         yield from (function(network, batch) for batch in batches)
@@ -130,7 +130,7 @@ def of_batches(
         for future in futures:
             yield future.result()
     finally:
-        for future in futures:  # after an error, nobody needs the others
+        for future in futures:  # after an error, the other results are not needed
             future.cancel()
 
 

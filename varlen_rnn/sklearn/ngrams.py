@@ -35,12 +35,12 @@ def _vectorizers(kind: str, **options: Any) -> dict[str, TfidfVectorizer]:
 
 
 class Text(np.ndarray):
-    """The ids of a text's tokens, with the text: n-grams see more than ids, as words that the training did not have.
+    """The ids of a text's tokens, with the text itself: n-grams also use words that have no id.
 
     Attributes
     ----------
     text : str or None
-        None in a part of the ids.
+        None for a slice of the ids.
     """
 
     text: str | None = None
@@ -54,7 +54,7 @@ class Text(np.ndarray):
 
 
 class TextFeatures:
-    """Weights of n-grams of sequences of ids, whose tokens `inputs` knows."""
+    """Compute the weights of the n-grams in sequences of ids; `inputs` has the token of each id."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -90,7 +90,7 @@ class TextFeatures:
         """Return the weights of n-grams, a sparse array of shape `(sequences, features)`."""
         texts = self._texts(sequences)
         parts = [vectorizer.transform(texts) for vectorizer in self.vectorizers.values()]
-        constant = sparse.csr_array(np.ones((len(texts), 1), np.float32))  # for texts without tokens
+        constant = sparse.csr_array(np.ones((len(texts), 1), np.float32))  # so that texts without tokens have a feature
         return sparse.csr_array(sparse.hstack([constant, *parts]))
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:

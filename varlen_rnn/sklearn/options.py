@@ -1,4 +1,4 @@
-"""The options of estimators: each is said once, with its type, default and meaning; docstrings list them.
+"""The options of estimators: each is written once, with its type, default and meaning; docstrings list them.
 
 An estimator is a dataclass of its options, so its constructor has an explicit signature.
 """

@@ -4,7 +4,7 @@ Example: of 99 numbers that were left out, 30 lie below the predictions of the q
 shifted down until 10 lie below them; then the interval from 0.1 to 0.9 covers 80 % of new numbers.
 
 Source: Romano, Patterson and Candes (2019), "Conformalized quantile regression", arXiv 1905.03222, in the form that
-calibrates both ends of an interval by themselves (section 6 there); Koenker and Bassett (1978), for the loss.
+calibrates both ends of an interval separately (its section 6); Koenker and Bassett (1978), for the loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_quantiles(quantiles: Any) -> list[float]:
 
 
 def with_median(quantiles: list[float]) -> list[float]:
-    """Return rising quantiles with 0.5 among them, from which the prediction of a single number comes."""
+    """Return the quantiles in rising order, with 0.5 added: the median is the prediction of a single number."""
     return sorted({*quantiles, 0.5})
 
 
@@ -51,11 +51,11 @@ def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.n
 def quantiles_of(
     values: np.ndarray, levels: np.ndarray, weights: np.ndarray | None = None, independent: int | None = None
 ) -> np.ndarray:
-    """Return a quantile of each column of `values`, so that another number lies below it with the probability `level`.
+    """Return a quantile of each column k of `values`: a new number lies below it with the probability `levels[k]`.
 
-    Of n numbers, the k-th has the level k / (n + 1) (Weibull, 1939).  A level beyond the first or last has its number.
-    If only `independent` numbers are independent, such as the ends of series, each of which has several errors, levels
-    are as far from the middle as in a sample of so few.
+    The k-th smallest of n numbers has the level k / (n + 1) (Weibull, 1939).  Levels beyond the first or the last
+    number get that number.  If only `independent` of the numbers are independent (an end of a series has several
+    errors), levels are as far from 0.5 as in a sample of that size.
     """
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
     values, weights = values[weights > 0], weights[weights > 0]
@@ -63,7 +63,7 @@ def quantiles_of(
         return np.zeros(len(levels))
     order = np.argsort(values, axis=0, kind="stable")
     places = np.cumsum(weights[order], axis=0) / weights.sum() * (len(values) / (len(values) + 1))
-    if independent is not None and 1 < independent < len(values):  # the levels of so few reach from 1 / (n + 1) on
+    if independent is not None and 1 < independent < len(values):  # levels of a sample begin at 1 / (n + 1)
         of_few, of_all = ((n - 1) / (n + 1) for n in (independent, len(values)))
         places = 0.5 + (places - 0.5) * (of_few / of_all)
     columns = np.take_along_axis(values, order, axis=0)

@@ -1,7 +1,7 @@
-"""What the ranks of a fit have in common: a result that the first rank computed, and sums over all ranks.
+"""Share data between the ranks (processes) of a fit: a result that rank 0 computed, and sums over all ranks.
 
 Every rank calls `fit` with the same data.  All train the network (`training.Trainer`).  Rank 0 alone computes all else
-that depends on numbers of the data, such as a ridge, and sends it to the others, so that all have the same bits.
+that depends on numbers of the data, such as a ridge, and sends it to the other ranks, so that all have the same bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ State = tuple[dict[str, np.ndarray], Any]  # arrays by name, and a value that JS
 
 
 def several(comm: Any) -> Communicator | None:
-    """Return the communicator if it has several ranks, otherwise None; raise if it is none."""
+    """Return the communicator if it has several ranks, otherwise None; raise if `comm` is no communicator."""
     return None if comm is None or check_communicator(comm, "fit, comm").size == 1 else comm
 
 
@@ -29,7 +29,7 @@ def is_first(comm: Communicator | None) -> bool:
 
 
 def from_first(comm: Communicator | None, make: Callable[[], State]) -> State:
-    """Return the result of `make` on rank 0, on every rank; if it raises, every rank raises."""
+    """Return on every rank the result that `make` has on rank 0; if `make` raises, every rank raises."""
     if comm is None:
         return make()
     arrays: dict[str, np.ndarray] = {}
@@ -56,7 +56,7 @@ def from_first(comm: Communicator | None, make: Callable[[], State]) -> State:
 
 
 def _sent(comm: Communicator, value: Any) -> Any:
-    """Return a value of rank 0 that JSON can hold."""
+    """Return on every rank the value of rank 0, which JSON can hold."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
     size = np.array([len(text)])
     comm.broadcast(size)
@@ -66,12 +66,12 @@ def _sent(comm: Communicator, value: Any) -> Any:
 
 
 def array_of_first(comm: Communicator | None, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Return an array that `make` returns on rank 0, on every rank."""
+    """Return on every rank the array that `make` returns on rank 0."""
     return from_first(comm, lambda: ({"array": make()}, None))[0]["array"]
 
 
 def summed(comm: Communicator | None, *numbers: float) -> list[float]:
-    """Return the sums of numbers over all ranks."""
+    """Return the sum over all ranks of each of the numbers."""
     if comm is None:
         return list(numbers)
     array = np.array(numbers, np.float64)

@@ -14,20 +14,21 @@ from sklearn.exceptions import ConvergenceWarning
 
 from varlen_rnn.data.labels import IGNORED
 
-# Normalisation over rows needs batches of at least 16 sequences.  The steps grow with the root of their number.
+# Normalisation over rows needs batches of at least 16 sequences.  The steps of a training grow with the root of the
+# number of sequences.
 _LEAST_STEPS, _MOST_STEPS, _STEPS_PER_ROOT = 600, 2000, 25
 _LEAST_EPOCHS, _MOST_EPOCHS = 6, 400
 # Sequences of more rows than _LONG in the mean get at most _SHORTENED: neighbours become one row.  Networks learned
 # control charts and two patterns of 512 and 768 rows better from 128 rows than from 256, in less time.
 _LONG, _SHORTENED = 256, 128
-_FEW_SEQUENCES = 2000  # above it, there is enough to learn without stretching
-# A loss above this share of the loss of a constant means that nothing was learned.  A last epoch whose loss is this
-# multiple of the best epoch's loss means that training diverged.  Fewer steps than these say neither.
+_FEW_SEQUENCES = 2000  # more sequences are not stretched, because they are enough to learn from
+# A last loss above _NOTHING times the loss of a constant means that nothing was learned.  A last loss above _WORSE
+# times the best epoch's loss means that training diverged.  After fewer than _FEW steps, neither is judged.
 _NOTHING, _WORSE, _FEW = 0.95, 3.0, 100
 
 
 def batch_size(count: int, convolved: bool) -> int:
-    """Return the sequences per step, so that all batches have about the same size.
+    """Return the number of sequences per step, so that all batches have about the same size.
 
     `convolved` says whether the network normalises over the rows of a batch.
     """
@@ -56,8 +57,8 @@ def stride(lengths: np.ndarray, convolved: bool) -> int:
 def stretches(sequences: list[np.ndarray], labels: Any, convolved: bool) -> bool:
     """Return whether to stretch the sequences at random in training.
 
-    This is for classes of few sequences of measurements.  A number to predict may depend on the length.  Rows of whole
-    numbers are codes or counts, between which nothing lies.
+    Only few sequences of measurements, with classes as labels, are stretched.  A number to predict can depend on the
+    length.  Whole numbers are codes or counts, so numbers between them mean nothing.
     """
     if not convolved or len(sequences) > _FEW_SEQUENCES or (labels.dtype != np.int64):
         return False
@@ -67,8 +68,9 @@ def stretches(sequences: list[np.ndarray], labels: Any, convolved: bool) -> bool
 def loss_of_constant(labels: Any, weights: np.ndarray | None, several: bool) -> float:
     """Return the least mean loss that outputs reach if they are equal for all sequences.
 
-    Labels are indices of classes, int64, of each sequence or in a list of arrays.  Or they are float32, `(sequences,
-    outputs)`: zeros and ones if `several`, otherwise standardised targets.  `weights` has the weight of each loss.
+    Labels are int64 classes, one per sequence, or a list with an array per sequence that has a class per step.  Or they
+    are float32, `(sequences, outputs)`: zeros and ones if `several`, otherwise standardised targets.  `weights` has the
+    weight of each loss.
     """
     flat = np.concatenate(labels) if isinstance(labels, list) else labels
     own = np.ones(len(flat)) if weights is None else np.asarray(weights, np.float64)

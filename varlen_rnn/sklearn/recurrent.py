@@ -48,7 +48,7 @@ class Recurrent:
         self._optimizer: AdamW | None = None  # of `fit_epoch`
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the options out of copies: callbacks may be without a pickle, and a fit brings its options along."""
+        """Leave the options out of copies: callbacks may not be picklable, and each fit sets its own options."""
         return vars(self) | {"options": None}
 
     def begin(self, sequences: list[np.ndarray]) -> None:
@@ -65,7 +65,7 @@ class Recurrent:
         return network
 
     def check_options(self) -> None:
-        """Raise if an option of the network or its training is wrong, without a training."""
+        """Raise if an option of the network or of its training is wrong; nothing is trained."""
         for name in ("max_epochs", "batch_size"):
             if (value := getattr(self.options, name)) != "auto":
                 check_int(value, name, 1)
@@ -187,12 +187,12 @@ class Recurrent:
         return None
 
     def _loss(self, data: Samples, comm: Communicator | None) -> Callable[..., Variable]:
-        """Return a function that computes the loss of a batch: its sequences, static features and indices."""
+        """Return a function that computes the loss of a batch, given its sequences, static features and indices."""
 
         def loss(*batch: Any) -> Variable:
             losses, own = self._losses_and_weights(batch, data)
             if own is None and comm is None:
-                return losses.mean() if len(losses) else losses.sum()  # all sequences of a tagger's batch may be empty
+                return losses.mean() if len(losses) else losses.sum()  # a tagger's batch may have only empty sequences
             if own is None and not self.labels.by_row:
                 return losses.mean()
             own = np.ones(len(losses), np.float32) if own is None else own
@@ -209,7 +209,7 @@ class Recurrent:
         return self.labels.losses(self.module(*inputs), chosen, self.module.crf), own
 
     def _loss_of(self, data: Samples, held: np.ndarray, comm: Communicator | None = None) -> float:
-        """Return the weighted mean loss of the sequences `held`; each rank computes a part."""
+        """Return the weighted mean loss of the sequences `held`; each rank computes its part of every batch."""
         total = mass = 0.0
         some = take(data.sequences, held)
         for batch in batches(some, held, static=some.static, max_tokens=ROWS, bucket=True, part=comm):

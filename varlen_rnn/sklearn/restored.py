@@ -41,13 +41,13 @@ def check_that(array: np.ndarray, holds: np.ndarray | bool, name: str, expected:
 
 
 def numbers_of(value: Any, name: str, size: int | None = None) -> list[float]:
-    """Return a list of finite numbers, or raise unless it is one, and has this size."""
+    """Return `value` as a list of floats, or raise unless it is a list of finite numbers of this size."""
     found = [check_number(each, name, "a finite number", np.isfinite) for each in check_list(value, name)]
     return _of_size(found, name, size)
 
 
 def scales_of(value: Any, name: str, size: int | None = None) -> list[float]:
-    """Return a list of finite numbers above 0, by which features or targets are divided."""
+    """Return saved scales (divisors of features or targets) as a list; raise unless all are finite and above 0."""
     found = numbers_of(value, name, size)
     check_that(np.array(found), np.array(found) > 0, name, "numbers above 0")
     return found
@@ -61,7 +61,7 @@ def wholes_of(value: Any, name: str, end: int) -> list[int]:
 
 
 def texts_of(value: Any, name: str, size: int | None = None) -> list[str]:
-    """Return a list of different texts, or raise unless it is one, and has this size."""
+    """Return `value`, or raise unless it is a list of different texts of this size."""
     found = check_list(value, name, "a list of texts")
     if not all(isinstance(text, str) for text in found) or len(set(found)) != len(found):
         raise InputError(name, expected="different texts", got=shown(value))

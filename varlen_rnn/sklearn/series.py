@@ -1,6 +1,6 @@
 """Convert the X and the known columns of forecasters to float64, without NaNs before the first value of a series.
 
-The steps of missing values are left out of the known columns, too:
+The known columns (`future_covariates`) lose the same steps:
 
     X                   [[nan, nan, 5, 6]]        [[5, 6]]
     known columns       [[[0], [0], [1], [0]]]    [[[1], [0]]]
@@ -21,10 +21,9 @@ from varlen_rnn.sklearn.static import divided
 def series_of(
     X: Any, known: Any, orders: tuple[Columns | None, Columns | None]
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None, tuple[Columns | None, Columns | None]]:
-    """Return series, columns known ahead that begin with the series or None, and the names of both's columns.
+    """Return series, columns known ahead from the same steps on (or None), and the Columns (names) of both.
 
-    `known` are the `future_covariates` of a forecaster; `orders` are the steps of X and the columns of `known` in the
-    training.
+    `known` are the `future_covariates` of a forecaster; `orders` are the Columns of X and of `known` in the training.
     """
     rows, of_series = _as_rows(X, "X", orders[0])
     if not rows:

@@ -1,4 +1,4 @@
-"""Tokens that occur once in the training, and unknown ones, by their spelling."""
+"""Replace tokens that occur once in the training, and unknown tokens, by forms of their spelling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RUNS = (re.compile("[A-Z]+"), "X"), (re.compile("[a-z]+"), "x"), (re.compile("[
 
 
 def forms(token: str) -> tuple[str, str, str]:
-    """Return a token, its beginning and its last two letters, and its shape.
+    """Return three forms of a token: itself, its beginning with its last two letters, and its shape.
 
-    In a shape, X is a run of capitals, x one of other Latin letters, and 0 one of digits.
+    In a shape, X is a run of capitals, x a run of small letters, and 0 a run of digits.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def forms(token: str) -> tuple[str, str, str]:
 def vocabulary_of_forms(
     sequences: Sequence[Iterable[str]], min_count: int, max_vocabulary: int | None = None
 ) -> list[str]:
-    """Return the tokens that occur at least twice, and for all other tokens their forms.
+    """Return a vocabulary: the tokens that occur at least twice, and forms of all other tokens.
 
     Examples
     --------

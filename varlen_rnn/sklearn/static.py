@@ -70,7 +70,7 @@ class Static:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Static:
-        """Return a Static, given the result of `dataclasses.asdict`, also after JSON, or raise if it is none."""
+        """Return the Static that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
         filling = Filling.restored(state["filling"])
         names = texts_of(state["names"], "static, names", len(filling.means))
         mean = numbers_of(state["mean"], "static, mean", filling.width)
@@ -89,7 +89,7 @@ class Static:
 
 
 def divided(X: Any) -> tuple[Any, tuple[str, ...], np.ndarray | None]:
-    """Return the sequences of X, and the names and the table of its static features; None if there are none.
+    """Return the sequences of X, the names of its static features, and their table, or None if there are none.
 
     A frame with one column of lists or arrays and other columns of numbers has static features.  A column of texts has
     none, because it may hold the ids of a frame with a row per step.
@@ -114,7 +114,7 @@ def _holds_texts(column: Any) -> bool:
 
 
 def static_like(static: Static | None, names: tuple[str, ...], table: np.ndarray | None) -> np.ndarray | None:
-    """Return the static features of other sequences in the order of the training, or raise if they are not the same."""
+    """Return the static features of other sequences in the order of the training, or raise if their names differ."""
     wanted = () if static is None else static.names
     if set(names) != set(wanted):
         expected = f"the columns {listed(wanted)} beside the sequences" if wanted else "sequences alone"

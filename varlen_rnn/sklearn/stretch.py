@@ -17,8 +17,8 @@ SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of facto
 def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     """Return sequences whose lengths and rows are multiplied by random factors of about 0.9 to 1.1.
 
-    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A part of
-    a batch, whose sequences have positions, is stretched as the whole batch is.
+    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A rank's
+    part of a batch has the positions of its sequences, so they are stretched as in the whole batch.
     """
     (offsets,) = map(np.asarray, x.lod())
     lengths = np.diff(offsets)
@@ -37,7 +37,7 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
 
 
 def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
-    """Return the mean of each `stride` neighbours; the parts of a sequence are about equal and none is longer."""
+    """Return the mean of each `stride` neighbouring rows; all parts of a sequence have about that many or fewer."""
     x = x if isinstance(x, Variable) else Variable(x)
     whole = x.value.structure
     offsets = whole.levels[0]

@@ -30,7 +30,7 @@ from varlen_rnn.training.trainer import Callback, Trainer
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
-_SECONDS = 10.0  # from one line of progress to the next, where there is no terminal
+_SECONDS = 10.0  # between two lines of progress, if there is no terminal
 
 
 class EarlyStopping(Callback):
@@ -75,7 +75,7 @@ class EarlyStopping(Callback):
         self._weights: dict[str, np.ndarray] = {}
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        """Stop at once if the loaded training had stopped; reset the best epoch if a training begins."""
+        """Stop at once if the loaded training had stopped; forget the best epoch if a new training begins."""
         if trainer.step == 0:
             self._begin()
         trainer.stop = trainer.stop or self.waited >= self.patience
@@ -97,7 +97,7 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best epoch, and its weights."""
-        # None, because JSON has no infinity.
+        # `best` is saved as None before the first epoch, because JSON has no infinity.
         best = self.best if math.isfinite(self.best) else None
         return {"best": best, "best_epoch": self.best_epoch, "waited": self.waited} | {
             f"weights.{name}": value for name, value in self._weights.items()
@@ -228,7 +228,7 @@ class Checkpoints(Callback):
             self._save(trainer)
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Save every `every` steps.  A step that ends an epoch is saved later, after the epoch's record was added."""
+        """Save after each `every` steps; after an epoch's last step, `on_epoch_end` saves, with the epoch's record."""
         due = self.every is not None and trainer.step % self.every == 0
         if due and trainer.step % trainer.steps_per_epoch:
             self._save(trainer)
@@ -321,7 +321,7 @@ class _Lines:
 
 
 def _draws_bars(stream: Any) -> bool:
-    """Return whether a stream is a terminal or a notebook, which carriage returns move back in."""
+    """Return whether a stream is a terminal or a notebook, where a carriage return lets a bar overwrite itself."""
     return type(stream).__module__.startswith("ipykernel") or (hasattr(stream, "isatty") and stream.isatty())
 
 

@@ -40,7 +40,7 @@ def forget(folder: Path) -> None:
 
 
 def newest(folder: StrPath) -> Path | None:
-    """Return the checkpoint of the last step, or None if there is none."""
+    """Return the path of the checkpoint with the largest step, or None if the folder has no checkpoint."""
     found = checkpoints(Path(check_path(folder, "folder")))
     return found[-1] if found else None
 
@@ -48,14 +48,14 @@ def newest(folder: StrPath) -> Path | None:
 def part_path(path: Path, step: int, rank: int, size: int) -> Path:
     """Return the path of a rank's part of a checkpoint: its rows of tables that ranks divide.
 
-    Its name has the step, so that no part of an older file of this path is overwritten before the new one is whole.
+    Its name has the step, so that the parts of an older checkpoint stay until the new checkpoint is complete.
     """
     return path.with_name(f"{path.name}.{step}.{rank}-of-{size}")
 
 
 def remove(path: Path) -> None:
     """Remove a checkpoint and its parts."""
-    path.unlink(missing_ok=True)  # first, because without its parts it would not be whole
+    path.unlink(missing_ok=True)  # first, because a checkpoint without its parts would be incomplete
     remove_parts(path, [])
 
 
@@ -67,7 +67,7 @@ def remove_parts(path: Path, kept: Sequence[Path]) -> None:
 
 
 def together(comm: Communicator, write: Callable[[], object], path: Path) -> None:
-    """Write a file on each rank; return once all are written, or raise on all ranks if one of them raises."""
+    """Call `write` on each rank; return once all files are written, or raise on all ranks if one rank raises."""
     error = None
     try:
         write()

@@ -1,8 +1,8 @@
-"""Losses of several batches as the loss of one batch that has all their rows.
+"""Join the losses of several batches into the loss of one batch that has all their rows.
 
 An example: batches of 40, 2, 3 and 50 rows have the mean losses a, b, c and d.  The mean over all rows is
-`(40 a + 2 b + 3 c + 50 d) / 95`, and so is its gradient.  The counts come from the losses themselves, because a mean
-may be over rows, sequences, elements or weights.  Sums are added.
+`(40 a + 2 b + 3 c + 50 d) / 95`, and so is its gradient.  The counts (40, 2, ...) are found from the operators of each
+loss, because a mean can be over rows, sequences, elements or weights.  Losses that are sums are added.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class JoinedLoss:
     """The loss of the batches so far.
 
     total: the sum of the losses, each times its count
-    count: the sum of the counts of means: rows, sequences, elements or weights
+    count: the sum of the counts over which means were taken: rows, sequences, elements or weights
     losses: the sum of the losses
-    has_sums: whether a batch has a sum for its loss; then the losses of all batches are added
+    has_sums: whether the loss of some batch is a sum; then the losses of all batches are added
     """
 
     def __init__(self, total: float = 0.0, count: float = 0.0, losses: float = 0.0, has_sums: bool = False) -> None:
         self.total, self.count, self.losses, self.has_sums, self._first = total, count, losses, has_sums, 0.0
 
     def factor(self, count: float | None) -> float:
-        """Return the factor of the gradients of the next batch, so that all gradients have the same unit."""
+        """Return the factor for the next batch's gradients: its count divided by the first batch's count."""
         if not count:
             return 1.0 if count is None else 0.0
         self._first = self._first or count
         return count / self._first
 
     def add(self, loss: float, count: float | None) -> None:
-        """Add the loss of a batch: a mean over `count`, or a sum if that is None."""
+        """Add the loss of a batch: a mean over `count` entries, or a sum if `count` is None."""
         if count is None:
             self.losses, self.has_sums = self.losses + loss, True
         elif count:
@@ -51,7 +51,7 @@ class JoinedLoss:
         self.losses, self.has_sums = self.losses + other.losses, self.has_sums or other.has_sums
 
     def state(self) -> tuple[float, float, float, bool]:
-        """Return the four attributes."""
+        """Return the arguments that make an equal JoinedLoss."""
         return self.total, self.count, self.losses, self.has_sums
 
     def value(self) -> float:
@@ -70,8 +70,8 @@ class JoinedLoss:
 class Counting:
     """Finds the counts by which losses were divided, in one process.
 
-    It warns once if a sum is divided by whole numbers that differ between batches: they count something else than rows,
-    as the entries of a NumPy mask.
+    It warns once if sums are divided by whole numbers that differ between batches, because such numbers count something
+    that it does not know, such as the entries of a NumPy mask.
     """
 
     def __init__(self) -> None:
@@ -79,15 +79,15 @@ class Counting:
         self._has_warned = False
 
     def count(self, loss: Variable) -> float | None:
-        """Return the count of a loss that is a mean, None for a sum.
+        """Return the count over which a loss is a mean, or None if the loss is a sum.
 
-        It is 1 for a loss whose rows depend on each other, because batches have no such loss in common.
+        The count is 1 if the rows of a loss depend on each other, because several batches then have no joint loss.
         """
         records = reachable([loss])
         try:
-            # All batches have the parameters in common.
+            # Trainable leaves, the parameters, are the same in all batches.
             terms = terms_of([loss], records, lambda leaf: leaf is not None and leaf.requires_grad)
-        except InputError:  # of a user's trait, which only ranks must know
+        except InputError:  # a user's operator may lack a trait that only ranks need
             return 1.0
         count = 1.0 if terms.trouble else count_of(terms, part_of(terms, records))
         if count is None and not self._has_warned:

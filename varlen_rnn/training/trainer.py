@@ -1,4 +1,4 @@
-"""The training loop: loss, gradients, clipping, update.  It can stop after any step and resume, equal to the bit."""
+"""The training loop: loss, gradients, clipping, update.  It can stop after any step and resume with the same bits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from varlen_rnn.typing import StrPath
 
 
 class Epochs(Protocol):
-    """The batches of an epoch by number, and of any other epoch, as `data.batches` returns them."""
+    """The batches of an epoch by number, and the batches of other epochs, as `data.batches` returns them."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, batch: int, /) -> Any: ...
@@ -79,8 +79,8 @@ class Callback:
     `on_fit_end` is called even after an error or an interrupt; `trainer.done` is True if the training is complete.
     State that a training needs to resume belongs into `state_dict`: arrays, and values that JSON can hold.  Callbacks
     with `on_first_rank_only`, such as those that write files, run on rank 0 of ranks that train together.  Callbacks
-    with `runs_last` run after the others, wherever they are in the list, because a callback that saves the training
-    must see the effects of all others.
+    with `runs_last` run after all other callbacks, wherever they are in the list, because a callback that saves the
+    training must see the effects of all other callbacks.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Trainer:
     ----------
     model : nn.Module
         The model to train.  Modules that are in evaluation mode when `fit` begins stay in it, such as a frozen
-        `BatchNorm1d`; a model that is itself in evaluation mode trains whole.
+        `BatchNorm1d`; if the model itself is in evaluation mode, all its modules train.
     optimizer : optim.Optimizer
     loss : function
         It takes the parts of a batch, as in `loss(x, labels)`, and returns a Variable of one number.
@@ -135,13 +135,13 @@ class Trainer:
     clip_norm : float, optional
         The largest global norm of gradients (`optim.clip_grad_norm_`).
     accumulate : int
-        Batches per step: the update is the one of a batch that has the rows of all of them.
+        Batches per step: the update is the same as for one batch that has the rows of all these batches.
     callbacks : list of Callback
     comm : Communicator, optional
         Its ranks train together (`distributed.replicate`).  All ranks make the same `batches`, as `data.batches`
         returns them for one process, and each takes its part of every batch.  A loss is the loss of all ranks.
-        `validate` runs on every rank, and returns the same on all: each may look at a part, and call `all_reduce` of
-        its metrics.  Callbacks with `on_first_rank_only` run on rank 0.
+        `validate` runs on every rank, and returns the same on all: each can look at a part of the data, and call
+        `all_reduce` of its metrics.  Callbacks with `on_first_rank_only` run on rank 0.
     reproducible : int, optional
         With `comm`: the number of parts of every batch, which decides the bits of the results; see
         `distributed.replicate`.
@@ -284,7 +284,7 @@ class Trainer:
             self._tell("on_fit_begin")
             if self._lacks_record():  # `fit` was interrupted after the epoch's last step
                 self._end_epoch()
-            self._tell_of_record()  # or before all callbacks got the record
+            self._tell_of_record()  # or it was interrupted before all callbacks got the record
             while self.step < self.last_step and not self.stop:
                 self._take_step()
             self.done = self.stop or steps is None
@@ -363,7 +363,7 @@ class Trainer:
                         backward(loss if factor == 1.0 else loss * factor)
                     else:
                         backward(loss)
-                if self.replica is not None:  # now it is the loss of all ranks, which raise together
+                if self.replica is not None:  # `loss` is now the loss of all ranks, so all ranks raise together
                     self._check_finite(loss)
                     rows += int(whole.lengths(number).sum())
                 self.last_loss = loss.item()
@@ -408,14 +408,14 @@ class Trainer:
 
     @contextlib.contextmanager
     def _evaluated(self) -> Iterator[None]:
-        """Set the model to evaluation mode, which other threads and copies of it see, too; then restore its modes."""
+        """Set the model to evaluation mode (also for other threads that use it); afterwards, restore its modes."""
         modes = [(module, module.training) for module in self.model.modules()]
         try:
             self.model.eval()
             with evaluating(), no_grad():
                 yield
         finally:
-            self.model.train()  # first, because a model's own `train` may do more than to set modes
+            self.model.train()  # first, because a model's own `train` can do more than set modes
             for module, mode in modes:
                 module.training = mode
 
@@ -430,9 +430,9 @@ class Trainer:
     def save(self, path: StrPath, **groups: Any) -> None:
         """Write the whole state of the training: model, optimizer, random generator, position, callbacks.
 
-        Of ranks that train together, all call it, and rank 0 writes.  If there are tables that ranks divide, each rank
-        writes its rows to a file beside it before.  The call returns on every rank once all is written; if one rank
-        cannot write, the call raises on every rank.
+        If ranks train together, all of them call it, and rank 0 writes.  If there are tables that ranks divide, each
+        rank first writes its rows to a file beside `path`.  The call returns on every rank once all is written; if one
+        rank cannot write, the call raises on every rank.
 
         Parameters
         ----------
@@ -472,7 +472,7 @@ class Trainer:
             self._save_on_ranks(self.replica.comm, Path(check_path(path, "path")), own, groups)
 
     def _save_on_ranks(self, comm: Communicator, path: Path, own: dict[str, Any], groups: dict[str, Any]) -> None:
-        """Write the rows that this rank has of divided tables; then, on rank 0, the file that makes the parts count."""
+        """Write this rank's rows of divided tables; then, on rank 0, write the main file, by which they are valid."""
         parts: dict[str, dict[str, np.ndarray]] = {}
         for kind in ("model", "optimizer"):
             parts[kind] = {name: own[kind].pop(name) for name in list(own[kind]) if is_shard(name)}
@@ -502,7 +502,7 @@ class Trainer:
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
             raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
-        size = training.get("parts", 0)  # of the ranks that saved their rows of divided tables in files
+        size = training.get("parts", 0)  # how many ranks saved rows of divided tables in files
         for rank in range(size):
             rows = load(part_path(Path(path), training["step"], rank, size), mmap=True)
             saved["model"] |= rows["model"]
@@ -533,8 +533,8 @@ class Trainer:
     def resume(self, folder: StrPath) -> bool:
         """Continue from the newest file that `Checkpoints` wrote to a folder; return whether there is one.
 
-        Ranks that train together read the same file, the newest that rank 0 sees, so all must see the folder.  There
-        may be more or fewer ranks than those that wrote it.
+        Ranks that train together read the same file, the newest that rank 0 sees, so all must see the folder.  The
+        number of ranks can differ from the number that wrote the file.
         """
         path = newest(folder)
         if self.replica is not None:
