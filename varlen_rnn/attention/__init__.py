@@ -1,8 +1,9 @@
 """Attention over LoD: the rows of each query sequence attend to the rows of its key sequence, of any lengths.
 
-Scores exist for a block of rows at a time: memory is in proportion to the rows, and the gradient computes them again.
+Scores exist for one block of rows at a time, so memory is in proportion to the rows. The gradient computes scores
+again.
 
-Source: Dao et al. (2022), "FlashAttention"; the softmax whose maximum grows, Milakov and Gimelshein (2018).
+Sources: Dao et al. (2022), "FlashAttention"; Milakov and Gimelshein (2018) for a softmax over blocks of scores.
 """
 
 from varlen_rnn.attention.blocks import UNLIMITED, Call

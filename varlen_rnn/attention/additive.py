@@ -1,7 +1,8 @@
-"""Additive scores: `weight . tanh(query + key)`, of blocks whose keys are packed, and their gradients.
+"""Additive scores, `weight . tanh(query + key)`, and their gradients, for blocks whose keys are packed into panels.
 
-Compiled on its own and called by address, so the loops of dot products do not contain it.  Inner loops run over the
-neighbouring keys of a panel, so a score sums its features in order and does not depend on its neighbours.
+These functions are compiled separately and called by address, so that loops for dot products do not contain them. Inner
+loops run over the neighbouring keys of a panel. So each score sums its features in order, and its bits do not depend on
+other keys.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from varlen_rnn.runtime.jit import called_by_address
 
 
 class Scored(NamedTuple):
-    """A block: rows of queries, packed keys, the weight of each feature, and the numbers of features, queries, keys."""
+    """A block: rows of queries, packed keys, a weight per feature, and how many features, queries and keys it has."""
 
     q: Any
     q_stride: int
@@ -27,7 +28,7 @@ class Scored(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The addresses to which gradients are added: rows of queries and keys, `step` elements apart, and the weight."""
+    """The addresses to which gradients are added: rows of `d_q` and `d_k`, `step` elements apart, and `d_weight`."""
 
     d_q: Any
     d_k: Any
@@ -51,7 +52,7 @@ def _arguments_of_gradient(scalar):
 
 @called_by_address(_arguments)
 def score(it, scores):
-    """Write the scores of a block: a row for each query, `KEYS` elements apart."""
+    """Write the scores of a block: one row per query; rows are `KEYS` elements apart."""
     vectorise_widely()
     width = width_of(it.panels)
     for first in range(0, in_panels(it.panels, it.num_keys), width):
@@ -68,9 +69,9 @@ def score(it, scores):
 
 @called_by_address(_arguments_of_gradient)
 def score_grad(it, d_scores, to, row):
-    """Add the gradients of queries, keys and the weight, given the gradients of scores; `row` is 3 panels wide.
+    """Add the gradients of queries, keys and weight, given the gradients of scores; `row` is scratch, 3 panels wide.
 
-    Panels are processed whole: gradients of scores after the last key are zeros, and `d_k` has rows for these keys.
+    Panels are processed whole, beyond the last key: gradients of scores must be zeros there, and `d_k` have rows.
     """
     vectorise_widely()
     width = width_of(it.panels)

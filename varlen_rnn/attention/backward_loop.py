@@ -1,7 +1,7 @@
-"""Attention on the CPU, backward: scores are computed again, for a block of queries and a block of keys at a time.
+"""The gradient of attention on the CPU: compute scores again, for a block of queries and a block of keys at a time.
 
-A head of a sequence is one work item.  Each block of keys is packed once.  Then each block of queries adds its part to
-the gradients of these keys, and these keys add their part to the gradients of the queries.
+A work item is one head of one sequence. Each block of keys is packed once. Then each block of queries adds its terms to
+the gradients of these keys, and the keys add their terms to the gradients of the queries.
 """
 
 from typing import Any, NamedTuple
@@ -34,12 +34,12 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     differentiate: int
-    score: int  # 0 for dot products, which are products of panels
+    score: int  # 0 for dot products, which `multiply` computes
     score_grad: int
 
 
 class Backward(NamedTuple):
-    """The arrays of a call, as in `Forward`."""
+    """The arrays of a call, with shapes as in `Forward`."""
 
     q: Any
     k: Any
@@ -76,7 +76,7 @@ class _Memory(NamedTuple):
 
 
 class _Offsets(NamedTuple):
-    """Lists of offsets from row to row: of queries, output gradients, scores, transposed scores, and sums."""
+    """Lists of the offsets of rows: queries, gradients of outputs, scores, transposed scores, and sums of gradients."""
 
     q: Any
     d_out: Any
@@ -88,7 +88,7 @@ class _Offsets(NamedTuple):
 
 
 def scratch_of(depth, depth_v, width):
-    """Return how many elements, and how many int64 offsets, a thread needs."""
+    """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     panels = KEYS * (depth + depth_v + 2) + padded * (KEYS + 1) + (padded + padded_v) * (QUERIES + 1)
     return panels + 4 * QUERIES * KEYS + QUERIES * padded + KEYS * (padded + padded_v), 7 * KEYS
@@ -130,7 +130,7 @@ def _clear(at, count, like):
 
 @cpu_inlined
 def _transpose(source, target, num_queries, num_keys):
-    """Transpose a block of scores: a row for each query becomes a row for each key."""
+    """Transpose a block of scores: `source` has a row for each query, `target` gets a row for each key."""
     lanes = lanes_of(source)
     for i in range(0, num_queries, lanes):
         for j in range(0, num_keys, lanes):
@@ -155,7 +155,7 @@ def _add_rows(array, first, column, depth, rows, sums, padded):
 
 @cpu_inlined
 def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
-    """Add a block's part to the gradients of its queries, and to the gradients of keys and values in `memory`."""
+    """Add a block's terms to the gradients of its queries, and to the gradients of keys and values in `memory`."""
     offsets, window, row = memory.offsets, Window(it.left, it.right), task.origin + block.query
     padded, column = in_panels(memory.keys, of.depth), task.head * of.depth
     none, count, stride = offsets.none, block.num_queries, it.d_out.shape[1]
@@ -192,7 +192,7 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
 
 @cpu_inlined
 def _differentiate(code, memory, it, task, of, number, counters):
-    """Run the task with a number."""
+    """Run task `number`: write the gradients of its queries, keys and values, and its row of `d_weight`."""
     d_weight = pointer(it.d_weight, number * it.d_weight.shape[1])
     _clear(d_weight, it.d_weight.shape[1], it.scale)
     rows, window = task.end - task.first, Window(it.left, it.right)

@@ -1,4 +1,4 @@
-"""Parts of both loops: records of a task and its operands, and products of blocks."""
+"""Code that the forward and backward loops share: named tuples for a task and its operands, and products of blocks."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import cpu_inlined
 
-QUERIES, KEYS = 96, 192  # rows of a block of queries, and of a block of keys, which are whole panels
-UNLIMITED = 2**40  # rows, more than any sequence has: a window without a limit
+QUERIES, KEYS = 96, 192  # rows of a block of queries, and of a block of keys (a multiple of a panel's width)
+UNLIMITED = 2**40  # rows; more than any sequence has, so a window of this size has no limit
 CHUNK = 4 * QUERIES  # the most rows of queries in a task of the forward loop
 
 
@@ -45,10 +45,10 @@ class Task(NamedTuple):
     """A work item: one head of some rows of queries, which attend to the keys of their sequence."""
 
     head: int
-    first: int  # in rows of queries
+    first: int  # the first row of `q`
     end: int
-    origin: int  # the row of queries at which their sequence begins
-    first_key: int  # in rows of keys
+    origin: int  # the row of `q` at which the queries' sequence begins
+    first_key: int  # the first row of `k` and `v`
     end_key: int
 
 
@@ -75,7 +75,7 @@ class Block(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Query i sees keys from i - left to i + right."""
+    """The window of keys that a query sees: query i sees keys i - left to i + right of its sequence."""
 
     left: int
     right: int
@@ -83,14 +83,14 @@ class Window(NamedTuple):
 
 @cpu_inlined
 def task_of(tasks, number):
-    """Return the Task with a number in the list of tasks."""
+    """Return row `number` of the array of tasks as a Task."""
     at = pointer(tasks, number * 6)
     return Task(at[0], at[1], at[2], at[3], at[4], at[5])
 
 
 @cpu_inlined
 def operands_of(q, k, v, heads, head):
-    """Return the operands of a head."""
+    """Return the Operands of a head."""
     depth, depth_v = q.shape[1] // heads, v.shape[1] // heads
     of_q, of_k, of_v = pointer(q, head * depth), pointer(k, head * depth), pointer(v, head * depth_v)
     return Operands(of_q, of_k, of_v, q.shape[1], k.shape[1], v.shape[1], depth, depth_v)
@@ -105,13 +105,13 @@ def in_panels(like, count):
 
 @cpu_inlined
 def sees_nothing(window, query, num_queries, key, num_keys):
-    """Return whether no query of a block sees any key of a block."""
+    """Return whether no query of a block of queries sees any key of a block of keys."""
     return key > query + num_queries - 1 + window.right or key + num_keys - 1 < query - window.left
 
 
 @cpu_inlined
 def pack_block(code, at, rows, columns, stride, transposed, panels, counters):
-    """Pack rows into panels as a weight (rows, columns), or as its transpose if `transposed`."""
+    """Pack the rows at an address into panels, as a weight (rows, columns), or as its transpose if `transposed`."""
     weight = Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, stride)
     count = (in_panels(at, rows if transposed else columns)) // width_of(at)
     pack(code.pack, ((weight, no_weight(panels)), transposed, Blocks(0, count, False, counters, counters)))
@@ -119,14 +119,14 @@ def pack_block(code, at, rows, columns, stride, transposed, panels, counters):
 
 @cpu_inlined
 def offsets_of_rows(offsets, step):
-    """Fill in the offsets of the rows of a block that are `step` numbers apart."""
+    """Write the offsets of the `KEYS` rows of a block; rows are `step` numbers apart."""
     for r in range(KEYS):
         offsets[r] = r * step
 
 
 @cpu_inlined
 def product_of_block(code, rows, a, panels, depth, columns, c, no_offsets):
-    """`c = a @ panels`; the sums begin with the last row of each panel, which is zeros."""
+    """Compute `c = a @ panels`; sums begin with the last row of each panel, the bias, which is zeros here."""
     width = width_of(a.at)
     step, count = (depth + 1) * width, in_panels(a.at, columns) // width
     zeros, nothing = Sums(offset(panels, depth * width), no_offsets, step), Prefetch(a.at, no_offsets, 0)
@@ -135,7 +135,7 @@ def product_of_block(code, rows, a, panels, depth, columns, c, no_offsets):
 
 @cpu_inlined
 def add_product(code, rows, a, panels, depth, columns, c, no_offsets):
-    """`c += a @ panels`."""
+    """Compute `c += a @ panels`."""
     width = width_of(a.at)
     step, count = (depth + 1) * width, in_panels(a.at, columns) // width
     sums, nothing = Sums(c.at, c.offsets, width), Prefetch(a.at, no_offsets, 0)

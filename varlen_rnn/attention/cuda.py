@@ -1,4 +1,4 @@
-"""Attention on CUDA, plain: one thread per head of a query, or of a key; each score is computed three times."""
+"""Attention on CUDA, without blocks: one thread per head and query, or per head and key."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from varlen_rnn.runtime.jit import body, cuda_kernel
 
 @body
 def dot(a, row, b, other, column, count):
-    """Return the dot product of two rows over `count` columns from `column` on."""
+    """Return the dot product of row `row` of `a` and row `other` of `b`, over `count` columns from `column` on."""
     total = a.dtype.type(0)
     for j in range(column, column + count):
         total += a[row, j] * b[other, j]
@@ -38,7 +38,7 @@ def slope(q, row, k, key, j, weight):
 
 @cuda_kernel
 def attend(q, k, v, ranges, weight, scale, out, sums):
-    """Write outputs, the largest score of each query, and 1 over its sum of weights; `ranges` are of its keys."""
+    """Write outputs, each query's largest score, and 1 / (sum of its weights); `ranges` has the keys of each query."""
     i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
@@ -65,7 +65,7 @@ def attend(q, k, v, ranges, weight, scale, out, sums):
 
 @cuda_kernel
 def attend_grad_of_queries(q, k, v, d_out, ranges, weight, scale, sums, d_q, d_weight):
-    """Write the gradient of each query, and its part of the gradient of the weight of additive scores."""
+    """Write the gradient of each query, and each query's term of the gradient of the weight of additive scores."""
     i, heads, rows = cuda.grid(1), sums.shape[1], sums.shape[2]
     if i >= heads * rows:
         return
@@ -89,7 +89,7 @@ def attend_grad_of_queries(q, k, v, d_out, ranges, weight, scale, sums, d_q, d_w
 
 @cuda_kernel
 def attend_grad_of_keys(q, k, v, d_out, ranges, weight, scale, sums, d_k, d_v):
-    """Write the gradients of keys and values; `ranges` are of the queries that see them."""
+    """Write the gradients of keys and values; `ranges` has the range of the queries that see each key."""
     i, heads, keys = cuda.grid(1), sums.shape[1], k.shape[0]
     if i >= heads * keys:
         return
@@ -114,7 +114,7 @@ def attend_grad_of_keys(q, k, v, d_out, ranges, weight, scale, sums, d_k, d_v):
 
 @cuda_kernel
 def dot_heads(out, d_out, sums, found):
-    """Write the two numbers of `sums` for each head of a query, and the dot product of its output and gradient."""
+    """Write, for each head of a query, its two numbers of `sums`, then the dot product of its output and gradient."""
     i = cuda.grid(1)
     heads, rows = sums.shape[1], sums.shape[2]
     if i < heads * rows:
@@ -125,7 +125,7 @@ def dot_heads(out, d_out, sums, found):
 
 
 def ranges_seen(offsets, others, left, right, like):
-    """Return the first row of the other side that each row sees, and the end of the rows that it sees: (2, rows)."""
+    """Return an array (2, rows): for each row, the first and the end of the rows of the other side that it sees."""
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]

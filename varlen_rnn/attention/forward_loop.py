@@ -1,7 +1,7 @@
-"""Attention on the CPU, forward: pack each block of keys once, and run all blocks of queries of a work item over it.
+"""Attention on the CPU: a work item packs each block of keys once, and runs all its blocks of queries over it.
 
-Weights are relative to the largest score of a query so far.  If a later block has a larger score, the sums of earlier
-blocks are scaled to it.
+Weights are exp(score - largest score of the query so far). If a later block has a larger score, the sums of earlier
+blocks are scaled down.
 """
 
 from typing import Any, NamedTuple
@@ -37,13 +37,13 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     weigh: int
-    score: int  # 0 for dot products, which are products of panels
+    score: int  # 0 for dot products, which `multiply` computes
 
 
 class Forward(NamedTuple):
     """The arrays of a call: operands and outputs (rows, heads * depth), and `sums` (2 * heads, queries).
 
-    Row `head` of `sums` has the largest score of each query, and row `heads + head` 1 over the sum of its weights.
+    Row `head` of `sums` holds each query's largest score; row `heads + head` holds 1 / (sum of the query's weights).
     """
 
     q: Any
@@ -51,14 +51,14 @@ class Forward(NamedTuple):
     v: Any
     out: Any
     sums: Any
-    weight: Any  # of features in additive scores; empty for dot products
+    weight: Any  # the weights of features in additive scores; empty for dot products
     scale: Any
     left: int
     right: int
 
 
 class _Memory(NamedTuple):
-    """Memory of one thread; the fields that end with `_rows` are lists of offsets from row to row."""
+    """Memory of one thread; the fields that end with `_rows` are lists of the offsets of rows."""
 
     keys: Any
     values: Any
@@ -73,7 +73,7 @@ class _Memory(NamedTuple):
 
 
 def scratch_of(depth, depth_v, width):
-    """Return how many elements, and how many int64 offsets, a thread needs."""
+    """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
     padded = -(-depth_v // width) * width
     return KEYS * (depth + 1) + padded * (KEYS + 1) + QUERIES * KEYS + CHUNK * (padded + 2), 4 * KEYS
 
@@ -106,7 +106,7 @@ def _begin(memory, rows, padded, like):
 
 @cpu_inlined
 def _finish(memory, it, task, of, padded):
-    """Write a task's outputs, largest scores, and 1 over sums of weights; all are 0 for a query that sees no key."""
+    """Write a task's outputs, largest scores, and 1 / (sums of weights); all are 0 for a query that sees no key."""
     kind = type(it.scale)
     for r in range(task.end - task.first):
         row, total = task.first + r, memory.totals[r]
@@ -121,7 +121,7 @@ def _finish(memory, it, task, of, padded):
 
 @cpu_inlined
 def _attend(code, memory, it, task, of, counters):
-    """Run a task."""
+    """Run a task: write the outputs and `sums` of its queries."""
     rows, padded, window = task.end - task.first, in_panels(memory.keys, of.depth_v), Window(it.left, it.right)
     _begin(memory, rows, padded, it.scale)
     query = task.first - task.origin

@@ -1,4 +1,4 @@
-"""The front of attention: choose the device, and cut the call into tasks."""
+"""The entry to attention: choose the device, and cut a call into tasks (work items)."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from varlen_rnn.runtime.device import empty, on_device
 
 
 def _tasks(q, v, call, chunk):
-    """Return the rows of Tasks, and their multiply-adds."""
+    """Return the array of tasks, a Task in each row, and the number of multiply-adds of all tasks."""
     queries, keys = call.q_offsets, call.k_offsets
     counts = np.diff(keys)
     tasks = tasks_of(queries, chunk, call.heads, counts, queries[:-1], keys[:-1], keys[1:])
@@ -33,8 +33,8 @@ def forward(q, k, v, call):
     Returns
     -------
     out : (queries, heads * depth of values); 0 for a query that sees no key
-    sums : (2, heads, queries); the largest score of a query, and 1 over the sum of its weights relative to that, both 0
-        if it sees no key.  One number, their logarithm, would round away the sum if scores are large.
+    sums : (2, heads, queries); a query's largest score, and 1 / sum of exp(score - largest score); both are 0 if it
+        sees no key. Joined in one logarithm, the sum would be lost by rounding if scores are large.
     """
     if on_device(q):
         return cuda.forward(q, k, v, call)

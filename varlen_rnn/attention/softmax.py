@@ -1,4 +1,4 @@
-"""The softmax of rows of scores, block by block.  It is compiled on its own so that its loops are vectorised."""
+"""The softmax of rows of scores, block by block.  It is compiled separately, so that its loops are vectorised."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 class Running(NamedTuple):
-    """For each query: the largest score so far, the sum of weights relative to it, and the weighted sum of values."""
+    """For each query: its largest score so far, its sum of weights, exp(score - largest), and its weighted values."""
 
     maxima: Any
     totals: Any
@@ -21,7 +21,7 @@ class Running(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """For each query: its largest score, 1 over the sum of weights relative to it, and the dot product out . d_out."""
+    """For each query: its largest score, 1 / sum of exp(score - largest), and the dot product out . d_out."""
 
     maxima: Any
     parts: Any
@@ -30,7 +30,7 @@ class Sums(NamedTuple):
 
 @cpu_inlined
 def seen(window, query, block):
-    """Return the range of the keys of a block that a query sees."""
+    """Return the range (first, end) of the keys that a query sees, counted within the block."""
     first = query - window.left - block.key
     first = 0 if first < 0 else first
     end = least(block.num_keys, query + window.right - block.key + 1)
@@ -39,7 +39,7 @@ def seen(window, query, block):
 
 @cpu_inlined
 def scale_and_hide(scores, count, scale, first, end):
-    """Scale the scores of a row of whole panels; scores of keys that the query does not see become -infinity."""
+    """Scale a row of `count` scores; set the scores of keys that the query does not see to -infinity."""
     kind = type(scale)
     for j in range(count):
         scores[j] *= scale
@@ -63,7 +63,7 @@ def _arguments_of_gradient(scalar):
 
 @called_by_address(_arguments)
 def weigh(scores, block, window, running, scale):
-    """Turn the scores of a block into weights, and scale the sums of earlier blocks to the new maxima."""
+    """Replace the scores of a block by weights, and scale the sums of earlier blocks to the new largest scores."""
     vectorise_widely()
     kind, count = type(scale), in_panels(scores, block.num_keys)
     for r in range(block.num_queries):
@@ -87,9 +87,9 @@ def weigh(scores, block, window, running, scale):
 
 @called_by_address(_arguments_of_gradient)
 def differentiate(scores, d_weights, block, window, sums, scale):
-    """Turn the scores of a block into weights, and gradients of weights into gradients of scores.
+    """Replace the scores of a block by weights, and the gradients of weights by the gradients of scores.
 
-    The function of the forward pass scales and hides scores, so that both passes have the same bits: at a score of 1e8,
+    `scale_and_hide` is the function of the forward pass, too, so that both passes get the same bits. At a score of 1e8,
     one rounding less would change a weight by a factor of 50.
     """
     vectorise_widely()

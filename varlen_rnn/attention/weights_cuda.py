@@ -1,6 +1,6 @@
-"""The weights of attention on CUDA: one thread per head of a query, or of a key, walks over its pairs.
+"""The weights of attention on CUDA: one thread per head and query, or per head and key, loops over its pairs.
 
-A sequence of 2 queries and 3 keys has 6 pairs: query 0 with keys 0, 1 and 2, then query 1 with them.
+A sequence of 2 queries and 3 keys has 6 pairs: query 0 with keys 0, 1 and 2, then query 1 with the same keys.
 """
 
 import math
@@ -17,7 +17,7 @@ from varlen_rnn.runtime.jit import cuda_kernel
 
 @cuda_kernel
 def weigh_pairs(q, k, begins, first_pairs, ranges, scale, out):
-    """Write the weight of each pair: the softmax of the scores of a query, and 0 for keys that it does not see.
+    """Write the weight of each pair: the softmax over the query's scores, or 0 if the query does not see the key.
 
     `begins[row]` is the first key of the query's sequence, `first_pairs[row]` the first pair of the query.
     """
@@ -46,7 +46,7 @@ def weigh_pairs(q, k, begins, first_pairs, ranges, scale, out):
 
 @cuda_kernel
 def weigh_pairs_grad_of_queries(k, begins, first_pairs, weights, d_weights, scale, dots, d_q):
-    """Write the gradients of queries, and to `dots` the sum of each query's weights times their gradients."""
+    """Write the gradients of queries; write to `dots` each query's sum of weight times gradient of the weight."""
     i, rows, heads = cuda.grid(1), d_q.shape[0], dots.shape[0]
     if i >= heads * rows:
         return
@@ -66,7 +66,7 @@ def weigh_pairs_grad_of_queries(k, begins, first_pairs, weights, d_weights, scal
 
 @cuda_kernel
 def weigh_pairs_grad_of_keys(q, ranges, begins, first_pairs, weights, d_weights, scale, dots, d_k):
-    """Write the gradients of keys; `ranges` are of the queries of their sequences."""
+    """Write the gradients of keys; `ranges` has, for each key, the range of the queries of its sequence."""
     i, keys, heads = cuda.grid(1), d_k.shape[0], dots.shape[0]
     if i >= heads * keys:
         return
@@ -96,7 +96,7 @@ def forward(q, k, of_pairs, call):
 
 
 def backward(q, k, weights, d_weights, of_pairs, call):
-    """Return the gradients of queries and keys, given the weights and their gradients, (pairs, heads) each."""
+    """Return the gradients of queries and keys, given the weights and their gradients, both (pairs, heads)."""
     d_q, d_k, dots = empty(q.shape, q), empty(k.shape, q), empty((call.heads, len(q)), q)
     given = *_pairs_of(call, of_pairs, q), weights, d_weights, q.dtype.type(call.scale), dots
     queries = ranges_seen(call.k_offsets, call.q_offsets, UNLIMITED, UNLIMITED, q)

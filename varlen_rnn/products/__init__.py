@@ -1,6 +1,6 @@
-"""Products on a register tile, the private engine of the layers: no user calls it, nothing here checks its arguments.
+"""Products computed in register tiles, for the layers.  Private: nothing here checks its arguments.
 
-`tile` multiplies rows by the panels that `packing` makes of a weight, with the vectors of the host (`vectors`); `gemm`
-and `row_sums` are the big products made of it; `sync` is how the threads of one call share their work, and `tasks` cuts
-sequences into work items.
+`tile` multiplies rows by panels, into which `packing` packs a weight, with the vectors of the host (`vectors`). `gemm`
+and `row_sums` are the big products made of tiles. `sync` has the counters by which threads share the work of a call.
+`tasks` cuts sequences into work items.
 """

@@ -1,8 +1,8 @@
-"""The big products on tiles: `x W + b` and `dg W^T`.
+"""The big products, computed in register tiles: `x W + b`, and `dg W^T` with the gradients dg of the gates.
 
-Every element is a sum over k that does not depend on the rows beside it, nor on the number of threads.  The CUDA twin
-has a tile of its own (`tile_cuda`).  Only with the precision "tf32" does cuBLAS compute on CUDA, if CuPy is installed:
-its sums may depend on the number of rows.
+Every element of a result is a sum over k (the depth) whose bits depend neither on other rows nor on the number of
+threads. The CUDA twin has its own tile (`tile_cuda`). On CUDA, cuBLAS computes instead if the precision is "tf32" and
+CuPy is installed. Its sums can depend on the number of rows.
 """
 
 import functools
@@ -47,7 +47,7 @@ ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next
 
 
 class Code(NamedTuple):
-    """The addresses of compiled functions that kernels call."""
+    """The addresses of the two compiled functions that the kernels of products call."""
 
     multiply: int
     pack: int
@@ -70,12 +70,12 @@ class Product(NamedTuple):
     c: np.ndarray
     c_column: int
     accumulate: bool
-    piece: int  # rows of a piece of work
-    parts: np.ndarray  # while a piece is multiplied, tile i prefetches the next piece of `a` from offset `parts[i]` on
+    piece: int  # rows in each piece of work
+    parts: np.ndarray  # tile i of a piece prefetches the next piece of `a`, from element `parts[i]` of that piece on
 
 
 def size_of_piece(count, num_shards, most):
-    """Return a size of pieces, whole tiles and at most `most`, that divides `count` rows evenly among shards."""
+    """Return the rows of a piece, whole tiles and at most `most`, so that shards get nearly equal parts of `count`."""
     pieces = num_shards * -(-count // (num_shards * most))
     return -(-max(1, count) // max(1, pieces) // TILE_ROWS) * TILE_ROWS
 
@@ -86,7 +86,7 @@ _edge_on_stack = make_stack_memory(lambda lanes: ROW_BLOCK * TILE_VECTORS * lane
 
 @cpu_inlined
 def _rows_apart(like, step):
-    """Return the offsets of rows that are `step` numbers apart."""
+    """Return the offsets of `ROW_BLOCK` rows that are `step` numbers apart, in memory on the stack."""
     offsets = _offsets_on_stack(like)
     for r in range(ROW_BLOCK):
         offsets[r] = r * step
@@ -95,7 +95,7 @@ def _rows_apart(like, step):
 
 @cpu_inlined
 def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
-    """Multiply by the last panel, which has `columns` columns of the weight; its sums go through the buffer `edge`."""
+    """Multiply by the last, partly filled panel: its sums go to the buffer `edge`, and `columns` of them to `c`."""
     for r in range(rows):
         for j in range(columns):
             begin = c.at[c.offsets[r] + j] if it.accumulate else panel.at[panel.depth * c.step + j]
@@ -108,11 +108,11 @@ def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
 
 @engine_kernel
 def product_cpu(shard, num_shards, code, counters, it):
-    """`c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, a piece of rows at a time.
+    """Compute `c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, by pieces of rows.
 
-    Shards take panels to pack, one after another, and once all are packed, pieces of rows.  So no shard waits long for
-    a slow core.  The `counters` count panels taken, panels packed, and pieces taken.  `a` (rows, ...) and `c` (rows,
-    ...) are C-contiguous; the bias is unused when accumulating.
+    A shard (one thread's share of a call) takes panels to pack, one after another. When all panels are packed, it takes
+    pieces of rows. So no shard waits long for a slow core.  The `counters` count panels taken, panels packed, and
+    pieces taken.  `a` (rows, ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)
@@ -144,7 +144,7 @@ def product_cpu(shard, num_shards, code, counters, it):
 
 
 def _parts_of_piece(a, panels, num_panels, piece, num_shards):
-    """Return where each tile of a piece begins to prefetch; no offsets if there is no next piece or no room in L2."""
+    """Return the offset in the next piece from which each tile prefetches; none without a next piece or room in L2."""
     if len(a) <= num_shards * piece or panels.size > L2_ELEMENTS:
         return ALL_ROWS
     num_tiles = num_panels * -(-piece // TILE_ROWS)
@@ -181,7 +181,7 @@ def product_kernel(tile):
         for k in range(0, depth, DEPTH):
             stage = uint32(min(DEPTH, depth - k))
             cuda.syncthreads()
-            # Beyond the end of a row, the next one follows.
+            #  A stage may read beyond the end of a row of `a`: the next row follows there.
             turned_rows(thread, a[first_row][a_column + k :], a_size, rows_inside, stage, left)
             if transposed:
                 turned_columns(thread, weight[first_column][k:], weight_size, columns_inside, stage, right)
@@ -207,7 +207,7 @@ def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accum
         cublas.multiply(a, a_column, weight, transposed, c, c_column, accumulate)
         return
     bias = zeros(columns, a) if bias is None else bias
-    by_kernel = 0 if cublas is not None else depth  # without depth, the kernel writes the bias alone
+    by_kernel = 0 if cublas is not None else depth  # with depth 0, the kernel only writes the bias
     if a.shape[0] and columns:
         arguments = contiguous(a), a_column, by_kernel, contiguous(weight), transposed, bias, c, c_column, columns
         tile = tile_for(a.shape[0], columns)

@@ -1,7 +1,7 @@
-"""Pack weights into panels, as tiles read them.
+"""Pack weights into panels (blocks of columns), in the order in which tiles read them.
 
-A panel has `width` columns of a weight and the shape (depth + 1, width): the rows of the weight, then the bias, with
-which sums begin.
+A panel holds `width` columns of a weight and has the shape (depth + 1, width). Its last row is the bias, where the sums
+begin.
 """
 
 from typing import Any, NamedTuple
@@ -23,18 +23,18 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 ALL_ROWS = np.empty(0, np.int64)  # an empty list of rows means all rows in order
-ALL_ROWS.flags.writeable = False  # like all lists of rows, because kernels are compiled for one type of array
+ALL_ROWS.flags.writeable = False  # all lists of rows are read-only, because kernels are compiled for one type of array
 
 
 class Weight(NamedTuple):
-    """A weight to pack: the address `at`, the shape (no rows if there is none), and the address of packed panels."""
+    """A weight to pack: its address `at`, its shape (0 rows if there is no weight), and the address of its panels."""
 
     at: Any
     rows: int
     columns: int
-    groups: int  # of equally many rows of a transposed weight; neighbouring panels hold the same rows of each
+    groups: int  # groups of equally many rows (gates) of a transposed weight; panel p belongs to group p % groups
     bias: Any
-    has_bias: bool  # without a bias, the last row of a panel stays as it is
+    has_bias: bool  # if False, the last row of a panel is not written
     order: Any  # row k of a panel is row `order[k]` of the weight
     num_ordered: int  # 0 for rows in their own order
     panels: Any
@@ -42,13 +42,13 @@ class Weight(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of panels that a thread packs: all from `first` to `end`, or, if `shared`, the ones that it takes."""
+    """The blocks of panels that a thread packs: `first` to `end`, or, if `shared`, the blocks that it takes itself."""
 
     first: int
     end: int
     shared: bool
-    taken: Any  # a counter of blocks begun, which threads take one after another
-    packed: Any  # a counter of finished blocks
+    taken: Any  # the number of blocks that threads have taken
+    packed: Any  # the number of blocks that are packed
 
 
 @cpu_inlined
@@ -83,7 +83,7 @@ def no_weight(panels):
 
 @cpu_inlined
 def _pack_rows(weight, first, end):
-    """Pack columns of the weight, not transposed; zeros fill the last panel."""
+    """Pack panels `first` to `end` of a weight that is not transposed; zeros fill the last panel."""
     panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
     for p in range(first, least(end, (weight.columns + width - 1) // width)):
         valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
@@ -99,7 +99,7 @@ def _pack_rows(weight, first, end):
 
 @cpu_inlined
 def _pack_columns(weight, first, end):
-    """Pack rows of the weight as columns of panels: square blocks of vectors are transposed, the rest copied singly."""
+    """Pack rows of a weight as columns of panels; whole square blocks are transposed in vectors, edges one by one."""
     panels = weight.panels
     depth, width, lanes = weight.columns, width_of(panels), lanes_of(panels)
     if weight.rows == 0:

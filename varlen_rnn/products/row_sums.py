@@ -3,12 +3,12 @@
 Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
 number of threads.
 
-Products do not drift, in their own data type.  Take 10,000 rows.  The 128 rows of a block are one chain of
-multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a group) are added one after another.  The sums
-of groups are added with a correction for the rounding error of each addition, as in `kernels.sums`.  So the error of an
-element is at most 162 roundings, 1e-5 in float32, of the sum of magnitudes |a b|, however many rows there are.
-Column sums on the CPU: the rows of a block in the data's own type, and the sums of blocks in float64.  On CUDA they are
-a pooled sum (`kernels.sums`).
+Rounding errors of products do not grow with the number of rows, although sums have the data's own type. Take 10,000
+rows.  The 128 rows of a block are one chain of multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a
+group) are added one after another.  The sums of groups are added with a correction for the rounding error of each
+addition, as in `kernels.sums`.  So the error of an element is at most 162 roundings, 1e-5 in float32, of the sum of
+magnitudes |a b|, however many rows there are.  Column sums on the CPU add the rows of a block in the data's own type,
+and the sums of blocks in float64. On CUDA, they are a pooled sum (`kernels.sums`).
 
 On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
 2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
@@ -61,57 +61,57 @@ from varlen_rnn.runtime.jit import body, called_by_address, cpu_inlined, cuda_ke
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
-_DEPTH_BLOCK = 128  # rows of a block, which is one chain of multiply-adds
-_GROUP = 32  # blocks whose sums are added without correction
-MANY_ROWS = _GROUP * _DEPTH_BLOCK  # for more rows, other kernels add the sums of groups
-_SLAB = 2  # blocks of a slab, a divisor of `_GROUP`: a piece of work adds them while the sums are in L1
+_DEPTH_BLOCK = 128  # rows of a block, whose products are one chain of multiply-adds
+_GROUP = 32  # blocks of a group, whose sums are added without correction
+MANY_ROWS = _GROUP * _DEPTH_BLOCK  # with more rows than this, functions called by address add the sums of groups
+_SLAB = 2  # blocks of a slab (the rows of a piece of work, added while L1 holds the sums); a divisor of `_GROUP`
 _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
 NO_GROUPS = 0, 0  # in place of the addresses of functions that only groups of blocks need
-_ROWS_AHEAD = 4  # rows to prefetch while copying, because parts of rows are too short for the hardware's prefetcher
-_SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the least rows that blocks of their own sum, and the most such slices
+_ROWS_AHEAD = 4  # rows to prefetch while copying: a copied part of a row is too short for the hardware's prefetcher
+_SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the fewest rows of a slice, and the most slices
 _K_PER_LINE = 8  # a tile prefetches one cache line every 8 values of k: with float32, somewhat more than 192 columns
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LINE, adds=True)
 
 
 class Factor(NamedTuple):
-    """The other side of a sum over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`."""
+    """The second operand of a product summed over rows: `a[:, first:end]^T @ b[rows, column:][:, :columns]`."""
 
     first: int
     end: int
     b: np.ndarray
     column: int
     columns: int
-    initial: np.ndarray  # (n, columns); an entry -1 - i of `rows` means row i of it
-    rows: np.ndarray  # row k of `a` meets row `rows[k]` of `b`; without them, row k
-    targets: np.ndarray = ALL_ROWS  # row i of the result is written to row `targets[i]`; without them, to row i
+    initial: np.ndarray  # (n, columns); an entry -1 - i of `rows` means row i of `initial`
+    rows: np.ndarray  # row k of `a` is multiplied by row `rows[k]` of `b`; by row k if `rows` is empty
+    targets: np.ndarray = ALL_ROWS  # row i of the product goes to row `targets[i]`; to row i if `targets` is empty
 
 
 class Cut(NamedTuple):
-    """How row products are cut into pieces of work; a piece has all rows of a slab, which is `_SLAB` blocks."""
+    """How row products are cut into pieces of work: a piece has a slab of rows (`_SLAB` blocks) and some columns."""
 
     lowest: int  # the first column of `a` that has products
-    highest: int  # the end of these columns
+    highest: int  # the end of the columns of `a` that have products
     piece: int  # columns of `a` in a piece of work, whole tiles
     depth: int  # rows of a slab
-    panel_rows: int  # from a panel to the next; no power of two, so that panels do not share one set of a cache
+    panel_rows: int  # rows from a panel to the next; odd, so that panels do not share one set of a cache
     whole: int  # in the first `whole` slabs, a thread takes all pieces of columns at once
 
 
 class _Columns(NamedTuple):
-    """The rows of `a`, a shard's copy of a slab of them, and the sums of their columns."""
+    """The rows of `a`, a shard's copy of one slab of these rows, and the sums of the slab's columns."""
 
     at: Any  # the address of `a`
     stride: int  # elements from row to row
     num_rows: int
-    tiles: Any  # the copy; a tile reads columns, and here the columns of a tile are neighbours
+    tiles: Any  # the copy: the `TILE_ROWS` columns that a tile reads are neighbours in it
     size: int  # elements of the copy for the columns of each tile
-    sums: Any  # of columns in float64, block after block
+    sums: Any  # sums of columns in float64, block after block
     span: int  # elements of `sums` for each tile
 
 
 class _Side(NamedTuple):
-    """A Factor as addresses, with a shard's packed slab of its rows, and the sums of its products."""
+    """A Factor as addresses, with one shard's packed slab of the factor's rows, and the sums of its products."""
 
     first: int  # the first column of `a`
     end: int
@@ -121,7 +121,7 @@ class _Side(NamedTuple):
     initial: Any
     rows: Any
     num_listed: int
-    panels: Any  # a packed slab, panels `panel_step` elements apart
+    panels: Any  # the packed slab; panels are `panel_step` elements apart
     panel_step: int
     c: Any  # totals, sums of a group of blocks, and rounding errors, `c_step` elements apart
     c_rows: Any  # the offset of each row of sums
@@ -134,7 +134,7 @@ _addition = called_by_address(lambda scalar: (*[types.CPointer(scalar)] * 3, typ
 
 @_addition
 def add_up(part, total, lost, count):
-    """Add sums to their totals, collect the rounding errors of these additions in `lost`, and set the sums to zero."""
+    """Add sums `part` to their totals, add the rounding errors of these additions to `lost`, and set `part` to zero."""
     for j in range(count):
         total[j], lost[j] = add_block(total[j], lost[j], part[j])
         part[j] = 0
@@ -149,7 +149,7 @@ def _add_last(part, total, lost, count):
 
 @cpu_inlined
 def _side_of(factor, c, cut, panels, c_rows):
-    """Return the _Side of a shard for a factor, after clearing the columns of the last panel that the factor lacks."""
+    """Return the _Side of a shard for a factor; set the columns that pad the factor's last panel to zero."""
     before, width = factor.first - cut.lowest, width_of(panels)
     panel_step = cut.panel_rows * width
     for i in range(c.shape[1]):
@@ -169,7 +169,7 @@ def _side_of(factor, c, cut, panels, c_rows):
 
 @cpu_inlined
 def _zeros_of(numbers, offsets):
-    """Return the Sums to begin with: a panel of zeros, an offset of 0 for each row, then the offsets 0, 1, 2 ..."""
+    """Return Sums that are zero: a panel of zeros, with the offset 0 for each row; the offsets 0, 1, 2 ... follow."""
     for j in range(width_of(numbers)):
         numbers[j] = 0
     for r in range(TILE_ROWS):
@@ -179,7 +179,7 @@ def _zeros_of(numbers, offsets):
 
 @cpu_inlined
 def _next_piece(counter, slab, number, until, cut, pieces):
-    """Return the next slab, the next piece of columns in it, and the end of the pieces that this shard holds there."""
+    """Return the next slab, the next piece of columns in it, and the end of the pieces that this shard took there."""
     if number < until:
         return slab, number, until
     taken = arrive(counter)
@@ -191,7 +191,7 @@ def _next_piece(counter, slab, number, until, cut, pieces):
 
 @cpu_inlined
 def _gather(side, start, count):
-    """Copy a slab of rows of a factor into panels [panel][row][width]."""
+    """Copy `count` rows of a factor, from row `start` on, into panels [panel][row][width]."""
     width = width_of(side.panels)
     for k in range(count):
         row = side.rows[start + k] if side.num_listed else start + k
@@ -204,7 +204,7 @@ def _gather(side, start, count):
 
 @cpu_inlined
 def _copy_columns(columns, start, count, first, end):
-    """Copy columns `first` to `end` of a slab of rows of `a`, and add the columns of each block up."""
+    """Copy columns `first` to `end` of a slab of rows of `a`, and sum the columns of each block."""
     stride, past = columns.stride, columns.num_rows * columns.stride - 1
     size = (end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span
     for j in range((count + _DEPTH_BLOCK - 1) // _DEPTH_BLOCK * size):
@@ -215,7 +215,7 @@ def _copy_columns(columns, start, count, first, end):
         for m in range(first, end, TILE_ROWS):
             prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
             source = offset(columns.at, row + m)
-            if m + columns.span <= stride:  # elements too many are overwritten by the next row
+            if m + columns.span <= stride:  # the next row overwrites the elements copied too many
                 copy_and_add_span(source, target, sums)
             else:
                 for j in range(least(TILE_ROWS, end - m)):
@@ -226,7 +226,7 @@ def _copy_columns(columns, start, count, first, end):
 
 @cpu_inlined
 def _prefetch_sums(side, c, row, end, column):
-    """Prefetch the sums of the tile that begins with `row`; there are many, each read only once per block."""
+    """Prefetch the sums of the tile that begins with `row`: there are many sums, and a block reads each only once."""
     line = lanes_of(c) * CACHE_LINE // VECTOR_BYTES
     for r in range(row, least(row + TILE_ROWS, end)):
         for j in range(column, column + width_of(c), line):
@@ -235,11 +235,11 @@ def _prefetch_sums(side, c, row, end, column):
 
 @cpu_inlined
 def _add_products(columns, side, cut, block, count, first, end, zeros, later, later_step):
-    """Add the products of a slab of rows, from `block` on, to the sums that belong to columns `first` to `end` of `a`.
+    """Add the products of a slab's rows to the sums that belong to columns `first` to `end` of `a`.
 
-    The blocks of the first group are added to the totals, later blocks to the sums of their group.  The first block of
-    a group starts from zeros.  The blocks of a slab are added to a tile's sums one after another, while L1 holds them.
-    Each tile prefetches one row that is read later.
+    `block` is the slab's first block. Blocks of the first group are added to the totals, later blocks to the sums of
+    their group. The sums of a group start from zero. A tile adds the blocks of a slab one after another, while L1 holds
+    its sums. Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
     c = side.c if block < _GROUP else offset(side.c, side.c_step)
@@ -260,7 +260,7 @@ def _add_products(columns, side, cut, block, count, first, end, zeros, later, la
 
 @cpu_inlined
 def _end_group(code, side, cut, block, is_last, first, end):
-    """Add the sums of a group of blocks, of the columns from `first` to `end`, to the totals."""
+    """Add a group's sums, for columns `first` to `end` of `a`, to the totals."""
     for m in range(first, end):
         if side.first <= m < side.end:
             total = offset(side.c, side.c_rows[m - cut.lowest])
@@ -275,7 +275,7 @@ def _end_group(code, side, cut, block, is_last, first, end):
 
 @cpu_inlined
 def _add_sums(columns, totals, count, first, end):
-    """Add the sums of the columns from `first` to `end` to the sums of earlier blocks, in float64, block by block."""
+    """Add each block's sums of the columns `first` to `end` of `a` to `totals`, in float64."""
     sums = columns.sums
     for _ in range(0, count, _DEPTH_BLOCK):
         for m in range(first, end, TILE_ROWS):
@@ -286,16 +286,16 @@ def _add_sums(columns, totals, count, first, end):
 
 @engine_kernel
 def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, totals, integers):
-    """Compute two products of columns of `a` with a factor each, and those columns' sums: this shard's pieces of them.
+    """Compute this shard's pieces: of the products of columns of `a` with two factors, and of those columns' sums.
 
-    Row i of both `c[0]`, which have whole tiles and panels, and entry i of `totals`, zeros at first, belong to column
-    `cut.lowest + i`.  If there are more blocks than a group has, `c[1]` and `c[2]` are memory for the sums of a group
-    and for rounding errors.  A shard has a row of `numbers`, of `totals` after the first, and of `integers` for
-    itself.
+    `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product. If there are more
+    blocks than a group has, layers 1 and 2 are memory for the sums of a group and for rounding errors. Row 0 of
+    `totals`, zeros at first, gets the columns' sums. Row i of a layer, and entry i of the sums, belong to column
+    `cut.lowest + i`. Each shard has a row of `numbers`, and a row each of `totals` and `integers` after row 0.
 
-    In the first `whole` slabs, a shard takes all pieces of a slab, so that it gathers the factors once.  After these,
-    it takes single pieces, so that no shard waits long for a slow core.  The first row of `integers` has the counters:
-    the first counts the work taken, the others the slabs that each piece of columns has added, in order.
+    In the first `whole` slabs, a shard takes all pieces of a slab, so that it gathers the factors once. In later slabs,
+    it takes single pieces, so that no shard waits long for a slow core. Row 0 of `integers` has the counters. The first
+    counts the work taken. Each later counter belongs to a piece of columns and counts the slabs that were added to it.
     """
     optimise_for_size()
     cut = Cut(*cut)
@@ -324,7 +324,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
                 _gather(side, start, count)
         gathered = slab
         _copy_columns(columns, start, count, first, end)
-        # Usually copied next: other columns of this slab, or the slab after those that other shards take.
+        #  The part of `a` that this shard probably copies next: other columns of this slab, or a slab further on.
         next_slab = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_slab * columns.stride + lowest
         later, step = offset(sides[0].b, next_slab * sides[0].stride), sides[0].stride
@@ -344,9 +344,9 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
 
 @functools.cache
 def row_product_kernel():
-    """Return the twin of `row_products_cpu` for one factor; a block per tile of a slice of rows.
+    """Return the CUDA twin of `row_products_cpu` for one factor; a block of threads computes a tile of a slice's sums.
 
-    Slice z of `c` (slices, end - first, columns) gets the sum over `slice_rows` rows, a multiple of `BLOCK`.
+    `c[z]`, in `c` (slices, end - first, columns), gets the sum over slice z: `slice_rows` rows, a multiple of `BLOCK`.
     """
     tile_rows, tile_columns, (num_rows, num_columns) = WIDE.rows, WIDE.columns, WIDE.own
     left_size, right_size = size_of_stage(tile_rows), size_of_stage(tile_columns)
@@ -355,7 +355,7 @@ def row_product_kernel():
 
     @body
     def gather(thread, b, column, b_first, first_column, b_rows, start, count, depth, shared):
-        """Copy a stage of rows of the factor."""
+        """Copy a stage (up to `DEPTH` rows) of the factor to shared memory."""
         j = uint32(thread % tile_columns)
         at = first_column + min(j, uint32(count - 1))
         for i in range(passes):
@@ -404,10 +404,10 @@ def row_product_kernel():
 
 
 def row_products(a, one, two, num_columns=0):
-    """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of its columns.
+    """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of the columns of `a`.
 
-    The products have the shape (end - first, columns) of each factor; sums of further columns that no factor uses may
-    be missing, unless they are among the first `num_columns`.
+    The product with a factor has the shape (end - first, columns). On the CPU, the sum of a column that no factor uses
+    can be 0 instead; the sums of the first `num_columns` columns are always there.
     """
     if on_device(a):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
@@ -424,15 +424,16 @@ def row_products(a, one, two, num_columns=0):
         code = NO_GROUPS if copies == 1 else (add_up.address(a.dtype), _add_last.address(a.dtype))
         given = code, cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
-        sums[lowest:highest] = totals[0, : highest - lowest]  # from float64
+        sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`
     narrow = [c[0, f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
     return [*map(np.ascontiguousarray, narrow), sums]
 
 
 def memory_of(num_rows, lowest, highest, padded, like, num_shards):
-    """Return how row products are cut, a Cut as a plain tuple, and the numbers, totals and integers that shards need.
+    """Return a Cut as a plain tuple, and the arrays `numbers`, `totals` and `integers` of `row_products_cpu`.
 
-    `padded` are the columns of the products with each factor, whole panels, and `like` is an array of their data type.
+    `padded` has the columns of each factor's product, rounded up to whole panels. `like` is an array of their data
+    type.
     """
     columns, width, depth = highest - lowest, panel_width(like.dtype), min(_SLAB * _DEPTH_BLOCK, num_rows)
     panel_rows, rows = depth | 1, -(-columns // TILE_ROWS) * TILE_ROWS
@@ -447,7 +448,7 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
-    # Slices of rows are summed at the same time: 1,000 rows in one, 6,400 rows in 6 of 1,104, a million in 8.
+    #  Slices of rows are summed at the same time: 1,000 rows are one slice, 6,400 rows 6 slices, a million 8.
     most = min(_MOST_SLICES, max(1, len(a) // _SLICE_ROWS))
     slice_rows = max(1, -(-len(a) // (most * BLOCK))) * BLOCK
     slices = max(1, -(-len(a) // slice_rows))

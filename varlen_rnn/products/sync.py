@@ -1,8 +1,8 @@
-"""Counters that the threads of a call share: to take work, to publish progress, and to wait for each other.
+"""Counters in memory that the threads of a call use to take work, publish progress, and wait for each other.
 
-At a barrier, each member of a team adds one to a counter and waits until all members have added.  A wait spins for some
-microseconds, about as long as a step, and then yields its core: with more threads than cores, the awaited thread must
-get a core to run.
+At a barrier, each member of a team adds one to a counter and waits until all members have added.  A waiting thread
+spins for some microseconds, about as long as a step. Then it yields its core, because the awaited thread may have none
+if there are more threads than cores.
 """
 
 import ctypes
@@ -19,14 +19,17 @@ from varlen_rnn.runtime.jit import cpu_inlined
 COUNTER = PROCESSOR.line_bytes // 8  # int64 per cache line; each counter has a line of its own
 _SPINS = 256
 if sys.platform == "win32":
-    # LLVM looks up the names of functions in the C library, but this one is in the system's.
+    # LLVM looks up names in the C library, but SwitchToThread is a function of kernel32.
     llvm.add_symbol("SwitchToThread", ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value)
 _yield_core = types.ExternalFunction("SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32())
 
 
 @intrinsic
 def arrive(typing, counter):
-    """Add one to the int64 at an address and return the old value; who reads the new one sees all earlier writes."""
+    """Add one to the int64 at an address and return its old value.
+
+    A thread that reads the new value sees all earlier writes of this thread.
+    """
 
     def codegen(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.Constant(ir.IntType(64), 1), "acq_rel")
@@ -36,7 +39,7 @@ def arrive(typing, counter):
 
 @intrinsic
 def read(typing, counter):
-    """Return the int64 at an address; later reads see all writes that another thread made before it set this value."""
+    """Return the int64 at an address; later reads see all writes that came before the write of this value."""
 
     def codegen(context, builder, signature, arguments):
         return builder.load_atomic(arguments[0], "acquire", 8)
@@ -46,7 +49,7 @@ def read(typing, counter):
 
 @intrinsic
 def swap(typing, counter, expected, value):
-    """Set the int64 at an address to `value` if it is `expected`, atomically; return whether it was."""
+    """Atomically set the int64 at an address to `value` if it equals `expected`; return whether it was set."""
 
     def codegen(context, builder, signature, arguments):
         return builder.extract_value(builder.cmpxchg(*arguments, "acq_rel", "acquire"), 1)
@@ -66,7 +69,7 @@ def publish(typing, counter, value):
 
 
 def emit_pause(builder, pause):
-    """Emit the hint for spin loops that a row of the table of processors names; nothing if it names none."""
+    """Emit a processor's hint for spin loops; `pause` is an intrinsic's name and arguments, or empty without a hint."""
     if pause:
         name, *numbers = pause
         number = ir.IntType(32)
@@ -106,10 +109,10 @@ def wait(counter, total):
 
 @cpu_inlined
 def take_or_wait(taken, done, count):
-    """Take the next of `count` pieces, and return its number, or `count` once none is left and all are done.
+    """Take the next of `count` pieces and return its number; return `count` when all pieces are done.
 
-    `taken` and `done` are counters.  After a piece, the caller adds one to `done`.  Nothing in between may raise,
-    because other threads wait for it.
+    `taken` and `done` are counters. After each piece, the caller must add one to `done`, because other threads wait for
+    that. So the work on a piece must not raise.
     """
     piece = arrive(taken)
     if piece < count:

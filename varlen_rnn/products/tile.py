@@ -2,11 +2,11 @@
 
 `C[r, :] = start[r, :] + sum over k of A[r, k] * P[k, :]` for up to `TILE_ROWS` rows of A and one panel P of
 `panel_width` columns.  All of C stays in registers while k runs, so a product of three rows runs at the full rate of
-the multiply-add units, as one of three hundred does.  Rows of A are given by their offsets, so they need not be
+the multiply-add units, like a product of three hundred rows.  Rows of A are given by their offsets, so they need not be
 adjacent.  A, the panel, the start and the sums have one data type, `_Writer.vector`.
 
-Each element of C is a sum over blocks of `DEPTH_BLOCK` k, each block one chain of multiply-adds in the order of k,
-whatever the number of rows: a row's result never depends on the rows beside it, to the bit.
+Each element of C is a sum over blocks of `DEPTH_BLOCK` values of k. A block is one chain of multiply-adds in the order
+of k, whatever the number of rows. So the bits of a row's result never depend on the rows beside it.
 """
 
 import itertools
@@ -35,21 +35,21 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
-FEW_ROWS = TILE_ROWS // 2  # a tile of at most so many rows takes several panels at once
+FEW_ROWS = TILE_ROWS // 2  # tiles with at most so many rows multiply by several panels at once
 DEPTH_BLOCK = 512  # the longest chain of multiply-adds, because rounding errors grow with its length
 K_PER_LINE = 4  # a tile prefetches one cache line every 4 values of k, for much later
 _ROWS_AHEAD = 16  # with vectors of 64 bytes, reading row k of a panel prefetches row k + 16
 
 
 class Rows(NamedTuple):
-    """Rows of numbers: an address, and the offset of each row from there."""
+    """Rows of numbers: an address, and the offset of each row from that address, in elements."""
 
     at: Any
     offsets: Any
 
 
 class Panels(NamedTuple):
-    """Packed weights: the address of the first panel, elements from panel to panel, and the depth of each."""
+    """Packed weights: the address of the first panel, the elements from panel to panel, and the depth of a panel."""
 
     at: Any
     step: int
@@ -57,7 +57,7 @@ class Panels(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of rows with several panels: the fields of `Rows`, and the distance between the sums of two panels."""
+    """Sums of rows times panels: the fields of `Rows`, and the elements from one panel's sums to the next panel's."""
 
     at: Any
     offsets: Any
@@ -65,7 +65,7 @@ class Sums(NamedTuple):
 
 
 class Prefetch(NamedTuple):
-    """Memory to prefetch: an address, `count` offsets from there, one for each of the next tiles."""
+    """Memory to prefetch: an address, and `count` offsets from that address, one for each of the next tiles."""
 
     at: Any
     offsets: Any
@@ -73,15 +73,15 @@ class Prefetch(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    rows: int  # of A
+    rows: int  # rows of A
     panels: int
     k_step: int  # elements of A from one k to the next
-    lines: float  # cache lines that it prefetches into L2 at each k
-    adds: bool  # whether chains begin at zero and the start is added to their results, instead of beginning there
+    lines: float  # cache lines that the tile prefetches into L2 at each k
+    adds: bool  # whether chains begin at zero and are added to the start; otherwise they begin at the start
 
 
 class _Writer:
-    """Writes the instructions of one tile, whose vectors of sums are phi values, so they stay in registers."""
+    """Writes the instructions of one tile.  Its vectors of sums are phi values of LLVM, so they stay in registers."""
 
     def __init__(self, builder, scalar, tile, a, panels, start, c, later):
         self.builder, self.tile, self.panels, self.later = builder, tile, panels, later
@@ -94,7 +94,7 @@ class _Writer:
             self.places.sort()
 
     def write(self):
-        """Write the tile: sums from `start`, the loop over k, and sums to `c`."""
+        """Write the tile: load the sums at `start`, loop over k, and store the sums at `c`."""
         builder, depth = self.builder, self.panels[2]
         a_rows, starts = self._rows(self.a), list(self._sums(self.start))
         zeros = [ir.Constant(self.vector, None)] * len(starts)
@@ -116,11 +116,10 @@ class _Writer:
             builder.store(result, address).align = self.scalar_bytes
 
     def _write_step(self, k, a_rows, sums):
-        """Write the multiply-adds of one k, and the prefetches beside them; return the sums after it."""
+        """Write the multiply-adds and the prefetches of one k; return the sums after these."""
         builder, tile = self.builder, self.tile
         row_of_panel = builder.gep(self.panels[0], [builder.mul(k, _index(TILE_VECTORS * self.vector.count))])
         vectors = list(itertools.product(range(tile.panels), range(TILE_VECTORS)))
-        # Offsets are constants, because the addresses of rows already take twelve of sixteen registers.
         if tile.lines:
             step = builder.mul(k, _index(int(self.vector.count * tile.lines)))
             emit_prefetch(builder, builder.gep(self.later, [step]), to_write=False, cache=2)
@@ -128,6 +127,7 @@ class _Writer:
             ahead = self._vector_of_panel(row_of_panel, q, v + _ROWS_AHEAD * TILE_VECTORS)
             emit_prefetch(builder, ahead, to_write=False, cache=1)
         k_offset = k if tile.k_step == 1 else builder.mul(k, _index(tile.k_step))
+        # Vectors of a panel are at constant offsets, because row addresses alone take twelve of sixteen registers.
         of_rows, of_panels, totals = {}, {}, []
         for (r, q, v), value in zip(self.places, sums, strict=True):
             if r not in of_rows:
@@ -156,7 +156,7 @@ class _Writer:
         return load_vector(self.builder, address, self.scalar_bytes)
 
     def _phis(self, values, block):
-        """Write phis that take `values` if control comes from `block`; values for other blocks are added later."""
+        """Write phis that have `values` if control comes from `block`; the caller adds values for other blocks."""
         phis = [self.builder.phi(value.type) for value in values]
         for phi, value in zip(phis, values, strict=True):
             phi.add_incoming(value, block)
@@ -185,9 +185,9 @@ def _index(number):
 def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
     """Return an intrinsic that multiplies rows by `panels` panels, with a tile for each of `numbers_of_rows`.
 
-    Its arguments are the number of `rows`, then `Rows`, `Panels`, `Sums` to start with, `Sums` to write, and an address
-    that is read later.  Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from there at each k.  `k_step`
-    and `adds` are as in `_Tile`.
+    Its arguments are the number of `rows`, then `Rows`, `Panels`, the `Sums` to start from, the `Sums` to write, and an
+    address to prefetch from. Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from that address at each
+    k.  `k_step` and `adds` are as in `_Tile`.
     """
 
     @intrinsic
@@ -198,7 +198,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in flat])
             function = ir.Function(builder.module, kind, builder.module.get_unique_name(f"tile{panels}"))
             function.linkage = "internal"
-            function.attributes.add("noinline")  # because LLVM would inline all of it at each call
+            function.attributes.add("noinline")  # otherwise LLVM would inline all tiles at each call
             _write_tiles(function, [_Tile(rows, panels, k_step, lines, adds) for rows in numbers_of_rows])
             builder.call(function, flat)
             return context.get_dummy_value()
@@ -209,7 +209,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
 
 
 def _write_tiles(function, tiles):
-    """Write a function that runs one of several tiles: the tile with as many rows as its first argument."""
+    """Write the body of a function that runs one of several tiles: its first argument is the tile's number of rows."""
     builder, (choice, *flat) = ir.IRBuilder(function.append_basic_block("entry")), function.args
     a, packed, start, c, later = flat[:2], flat[2:5], flat[5:8], flat[8:11], flat[11]
     end = builder.append_basic_block("end")
@@ -225,8 +225,8 @@ def _write_tiles(function, tiles):
     builder.ret_void()
 
 
-# Few rows take several panels at once: eight sums in flight hide the latency of the multiply-add, and an element of A
-# that was broadcast to a vector is used for all panels.
+# Tiles of few rows multiply by several panels at once: eight independent sums hide the latency of a multiply-add, and
+# an element of A that was broadcast to a vector serves all panels.
 _two_panels = make_tile(range(2, FEW_ROWS + 1), 2)
 _three_panels, _four_panels = make_tile((1,), 3), make_tile((1,), 4)
 _one_panel = make_tile(range(1, TILE_ROWS + 1), 1, lines=1)
@@ -240,14 +240,14 @@ _sums_on_stack = make_stack_memory(lambda lanes: TILE_ROWS * 2 * TILE_VECTORS * 
 
 @cpu_inlined
 def rows_of_tile(left):
-    """Return how many of the `left` rows the next tile takes, so that tiles have nearly equal numbers of rows."""
+    """Return how many rows the next tile gets, if `left` rows are left and tiles get nearly equal numbers of rows."""
     tiles = (left + TILE_ROWS - 1) // TILE_ROWS
     return (left + tiles - 1) // tiles
 
 
 @cpu_inlined
 def _panels_of_tile(rows, left):
-    """Return how many of the `left` panels a tile of `rows` rows takes at once."""
+    """Return by how many panels a tile of `rows` rows multiplies at once, if `left` panels are left."""
     if rows > FEW_ROWS or left == 1:
         return 1
     if rows > 1:
@@ -272,7 +272,7 @@ def _multiply_tile(rows, num_panels, a, panels, start, c, later, slowly):
 
 @cpu_inlined
 def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
-    """Run the tile for `rows` rows and `num_panels` panels on each block of k, and add up the blocks' results."""
+    """Run the tile for `rows` rows and `num_panels` panels on each block of k, and sum the results of the blocks."""
     width, lines = width_of(a.at), lanes_of(a.at)
     offsets, zeros, sums = _offsets_on_stack(a.offsets), _panels_on_stack(a.at), _sums_on_stack(a.at)
     begin, end = start, c
@@ -308,7 +308,7 @@ def _arguments(scalar):
 
 @called_by_address(_arguments)
 def multiply(rows, num_panels, a, panels, start, c, prefetch):
-    """Multiply `rows` rows of `a` by `num_panels` panels; a depth of 0 copies the start, and reads no panel.
+    """Multiply `rows` rows of `a` by `num_panels` panels; with a depth of 0, copy the start and read no panel.
 
     Tiles of more than `FEW_ROWS` rows prefetch `depth / 4` cache lines each: the first `prefetch.count` tiles from the
     addresses of `prefetch`, later tiles from the next panel.

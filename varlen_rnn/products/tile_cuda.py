@@ -1,10 +1,10 @@
 """The tile of products on CUDA: a block of threads computes a rectangle of results from operands in shared memory.
 
-A thread that reads its operands alone reads two numbers for each multiply-add.  Here the 64 threads of a block go
-through k in stages of 16: they copy the operands of a stage to shared memory, and each multiplies them into results of
-its own, which stay in registers.  With a tile of 64 x 64, a thread has 8 x 8 results.  For each k, it reads 8 + 8
-numbers of shared memory for 64 multiply-adds, a quarter of a number for each.  The block reads 64 + 64 numbers of
-global memory for 64 x 64 multiply-adds, one for 32.
+If each thread read its own operands, it would read two numbers for each multiply-add.  Here the 64 threads of a block
+go through k in stages of 16: they copy the operands of a stage to shared memory, and each thread adds products of these
+to its own results in registers.  With a tile of 64 x 64, a thread has 8 x 8 results.  For each k, it reads 8 + 8
+numbers of shared memory for 64 multiply-adds: a quarter of a number for each. The block reads 64 + 64 numbers of global
+memory for 64 x 64 multiply-adds: one number for 32.
 
 Every result is one chain of multiply-adds in the order of k, in any tile.  A kernel of all threads of a block:
 
@@ -24,18 +24,18 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body
 
 THREADS = 64  # of a block
-DEPTH = 16  # values of k in a stage
-NEIGHBOURS = 4  # rows and columns of a square of results of a thread: operands of 16 bytes in float32
-SQUARES = 8 * NEIGHBOURS  # rows and columns of a square of each thread, 8 x 8 of them
-ALIGNMENT = 16  # bytes, of shared memory, so that a thread reads four neighbours by one load
-_PADDING = 4  # numbers after a row of shared memory, so that no more than two of 32 turned numbers are in one bank
+DEPTH = 16  # values of k in each stage
+NEIGHBOURS = 4  # side of a thread's square of results, whose operands are 16 bytes in float32
+SQUARES = 8 * NEIGHBOURS  # side of the square that the squares of 8 x 8 threads fill
+ALIGNMENT = 16  # bytes by which shared memory is aligned, so that one load reads four neighbours
+_PADDING = 4  # unused numbers after a row of shared memory, so that `turned` has at most two threads write to one bank
 
 
 class Tile(NamedTuple):
-    """The results of a block."""
+    """The rectangle of results that a block of threads computes."""
 
-    below: int  # 4 x 4 squares of results that a thread computes, down
-    beside: int  # squares across
+    below: int  # how many 4 x 4 squares of results a thread computes below each other
+    beside: int  # how many beside each other
 
     @property
     def rows(self):
@@ -61,43 +61,43 @@ LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
 
 
 def tile_for(rows, columns):
-    """Return the tile for a product: the large one if filled, and if each multiprocessor gets two or more."""
+    """Return the tile for a product: LARGE if results fill it and each multiprocessor gets two or more, else SMALL."""
     enough = 2 * cuda.driver.limits.multiprocessors
     return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
 
 
 def pitch_of(length):
-    """Return the numbers from one k to the next in the shared memory of `length` rows or columns of a tile."""
+    """Return how many numbers of shared memory lie from one k to the next, for `length` rows or columns of a tile."""
     return length + _PADDING
 
 
 def size_of_stage(length):
-    """Return the numbers in shared memory for a stage of `length` rows or columns of a tile."""
+    """Return how many numbers of shared memory a stage needs, for `length` rows or columns of a tile."""
     return DEPTH * pitch_of(length)
 
 
 @body
 def own_column(thread):
-    """Return the first column of a thread's first square; of `thread >> 1`, this is the first row.
+    """Return the first column of a thread's first square, or its first row if called with `thread >> 1`.
 
-    Bits of a thread's number alternate between columns and rows.  So two of four neighbours read the same numbers of
-    each operand, which halves the cycles of a load of 16 bytes: threads i and i ^ 1 in rows, i and i ^ 2 in columns.
-    Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
+    Bits of a thread's number alternate between columns and rows. So two of four neighbouring threads read the same
+    numbers of each operand: threads i and i ^ 1 of the rows', i and i ^ 2 of the columns'. This halves the cycles of a
+    load of 16 bytes.  Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
     """
     return uint32(NEIGHBOURS * ((thread & 1) | ((thread >> 1) & 2) | ((thread >> 2) & 4)))
 
 
 @body
 def place_of(i):
-    """Return how far row or column i of a thread's results is from its first; squares of all threads lie between."""
+    """Return the distance of a thread's row or column i from its first one; squares of other threads lie between."""
     return uint32(i // NEIGHBOURS * SQUARES + i % NEIGHBOURS)
 
 
 @functools.cache
 def turned(length):
-    """Return a body that copies a stage of an operand whose numbers of one row are neighbours, and turns it.
+    """Return a body that copies and transposes a stage of an operand in which the numbers of a row are neighbours.
 
-    `shared[k, r] = source[r * row_size + k]` for k below `depth`.  Rows from `count` on repeat the last one.
+    `shared[k, r] = source[r * row_size + k]` for k below `depth`.  Rows from `count` on repeat row `count - 1`.
     """
     pitch, passes, apart = pitch_of(length), length * DEPTH // THREADS, THREADS // DEPTH
 
@@ -114,9 +114,9 @@ def turned(length):
 
 @functools.cache
 def straight(length):
-    """Return a body that copies a stage of an operand whose numbers of one k are neighbours, each k in a row.
+    """Return a body that copies a stage of an operand in which the numbers of one k are neighbours.
 
-    `shared[k, j] = source[k * row_size + j]` for k below `depth`.  Columns from `count` on repeat the last one.
+    `shared[k, j] = source[k * row_size + j]` for k below `depth`.  Columns from `count` on repeat column `count - 1`.
     """
     pitch, squares, passes, apart = pitch_of(length), length // SQUARES, DEPTH * SQUARES // THREADS, THREADS // SQUARES
 
@@ -137,7 +137,7 @@ def straight(length):
 def products_of(tile):
     """Return a body that multiplies a stage: `sums[i, j] += left[k, i] * right[k, j]`, for a thread's rows and columns.
 
-    `x` and `y` hold the operands of one k in registers.
+    `x` and `y` are arrays in registers for the operands of one k.
     """
     from varlen_rnn.runtime.cuda_intrinsics import load_four
 
@@ -161,7 +161,7 @@ def products_of(tile):
     @body
     def multiply(left, right, row, column, depth, x, y, sums):
         k = uint32(0)
-        while uint32(k + 4) <= depth:  # four k at a time, so that loads of the next ones begin early
+        while uint32(k + 4) <= depth:  # four k at a time, so that loads for the next k begin early
             multiply_one(left, right, row, column, k, x, y, sums)
             multiply_one(left, right, row, column, k + 1, x, y, sums)
             multiply_one(left, right, row, column, k + 2, x, y, sums)

@@ -1,4 +1,4 @@
-"""The host's vectors, in LLVM IR: the shape of its tiles, copies of neighbours, prefetches, the transpose of a block.
+"""Code for the host's vectors, in LLVM IR: the shape of tiles, copies of neighbours, prefetches, transposed blocks.
 
 Addresses are typed pointers, as `pointer` returns them.  Compiled code reads and writes `address[i]`, unchecked.
 """
@@ -14,18 +14,18 @@ from varlen_rnn.runtime.jit import cpu_inlined
 
 VECTOR_BYTES = PROCESSOR.vector_bytes
 WIDE = VECTOR_BYTES == 64  # whether a vector is as long as a cache line of x86
-RUN_BYTES = 256  # bytes of a run: neighbours that are moved at once, whole panels
-L2_ELEMENTS = PROCESSOR.l2_bytes // 4  # of more float32, packed weights are assumed not to stay in L2
+RUN_BYTES = 256  # bytes of a run (neighbours that are moved at once), a multiple of a panel's
+L2_ELEMENTS = PROCESSOR.l2_bytes // 4  # packed weights of more elements are assumed not to stay in L2
 TILE_ROWS, TILE_VECTORS = PROCESSOR.tile  # the shape of a tile: rows, and vectors of a row
 
 
 def panel_width(dtype):
-    """Return the columns of a panel, which depend on the host's vectors."""
+    """Return how many columns a panel has, for numbers of a data type."""
     return TILE_VECTORS * VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
 def lanes(scalar_bytes):
-    """Return how many numbers of so many bytes a vector holds."""
+    """Return how many numbers of `scalar_bytes` bytes a vector holds."""
     return VECTOR_BYTES // scalar_bytes
 
 
@@ -55,7 +55,7 @@ def offset(typing, address, count):
 
 
 def make_stack_memory(count_of):
-    """Return an intrinsic that allocates `count_of(lanes)` numbers on the caller's stack, like those at an address."""
+    """Return an intrinsic that allocates `count_of(lanes)` numbers of an address's type on the caller's stack."""
 
     @intrinsic
     def stack_memory(typing, like):
@@ -70,14 +70,14 @@ def make_stack_memory(count_of):
 
 @intrinsic
 def lanes_of(typing, address):
-    """Return how many numbers of an address's type a vector holds."""
+    """Return how many numbers of the type at an address a vector holds."""
     count = lanes(address.dtype.bitwidth // 8)
     return types.intp(address), lambda context, builder, signature, arguments: ir.Constant(ir.IntType(64), count)
 
 
 @cpu_inlined
 def width_of(address):
-    """Return the `panel_width` for an address's type of numbers."""
+    """Return the `panel_width` for the type of the numbers at an address."""
     return TILE_VECTORS * lanes_of(address)
 
 
@@ -109,10 +109,10 @@ prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_pref
 
 @intrinsic
 def vectorise_widely(typing):
-    """Let LLVM vectorise the calling function with vectors of 64 bytes, where it would prefer 32."""
+    """Let LLVM use vectors of 64 bytes in the calling function; by default it prefers 32."""
 
     def codegen(context, builder, signature, arguments):
-        if WIDE:  # llvmlite refuses attributes with a value, so the text is inserted
+        if WIDE:  # `set.add` inserts the text, because `add` of llvmlite refuses attributes with a value
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -121,7 +121,7 @@ def vectorise_widely(typing):
 
 @intrinsic
 def optimise_for_size(typing):
-    """Keep LLVM from vectorising or unrolling loops of the calling function, which takes long to compile."""
+    """Keep LLVM from vectorising or unrolling loops of the calling function, because that makes compiling slow."""
 
     def codegen(context, builder, signature, arguments):
         builder.function.attributes.add("optsize")
@@ -131,7 +131,7 @@ def optimise_for_size(typing):
 
 
 def vector_at(builder, address, kind, number=0):
-    """Return the address of vector `number` of type `kind` from a scalar's address on."""
+    """Return the address of vector `number` of type `kind`, counted from a scalar's address."""
     if number:
         address = builder.gep(address, [ir.Constant(ir.IntType(64), number * kind.count)])
     return builder.bitcast(address, kind.as_pointer())
@@ -145,7 +145,7 @@ def load_vector(builder, address, scalar_bytes):
 
 
 class _Mover:
-    """Writes moves of neighbours from one address to another: copies, sums, or stores past the caches."""
+    """Writes moves of neighbours from one address to another: copies, additions, or stores that bypass the caches."""
 
     def __init__(self, context, builder, like, add=False, non_temporal=False):
         self.builder, self.add, self.non_temporal = builder, add, non_temporal
@@ -167,7 +167,7 @@ class _Mover:
                 store.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def move_few(self, source, target, count):
-        """Write the move of `count` neighbours, a number known when the code runs, without vectors."""
+        """Write the move of `count` neighbours without vectors; `count` is known only when the code runs."""
         if self.add:
             with cgutils.for_range(self.builder, count) as loop:
                 here, there = (self.builder.gep(address, [loop.index]) for address in (source, target))
@@ -176,7 +176,7 @@ class _Mover:
             cgutils.raw_memcpy(self.builder, target, source, count, self.scalar_bytes)
 
     def move_run(self, source, target, count, whole):
-        """Write the move of `count` neighbours, usually `whole` vectors."""
+        """Write the move of `count` neighbours, fast if they are exactly `whole` vectors."""
         usual = ir.Constant(ir.IntType(64), whole * self.kind.count)
         with self.builder.if_else(self.builder.icmp_signed("==", count, usual), likely=True) as (then, otherwise):
             with then:
@@ -186,7 +186,7 @@ class _Mover:
 
 
 def _make_planes(whole, **options):
-    """Return an intrinsic that copies neighbours of several planes, usually `whole` vectors of each."""
+    """Return an intrinsic that copies neighbours of several planes, fast if each has exactly `whole` vectors."""
 
     @intrinsic
     def copy_planes(typing, num_planes, source, source_step, target, target_step, count):
@@ -208,7 +208,7 @@ def _make_planes(whole, **options):
     return copy_planes
 
 
-# `copy_units` copies at most a panel's units of each plane, `copy_runs` at most `RUN_BYTES`.  Their arguments are
+# `copy_units` copies at most a panel's units of each plane, `copy_runs` at most `RUN_BYTES` bytes.  Their arguments are
 # `(num_planes, source, source_step, target, target_step, count)`, with steps from plane to plane in elements.
 # `store_units_non_temporal` writes whole panels past the caches.
 copy_units, copy_runs = _make_planes(TILE_VECTORS), _make_planes(RUN_BYTES // VECTOR_BYTES)
@@ -236,7 +236,7 @@ _copy_span = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
 
 @intrinsic
 def _add_span(typing, source, sums):
-    """Add `span_of_tile` neighbours to sums in float64."""
+    """Add `span_of_tile` neighbours to as many sums in float64."""
 
     def codegen(context, builder, signature, arguments):
         mover = _Mover(context, builder, signature.args[0])
@@ -253,7 +253,7 @@ def _add_span(typing, source, sums):
 
 @intrinsic
 def add_run(typing, source, target, count):
-    """Add `count` neighbours, usually `RUN_BYTES`, to the neighbours at `target`."""
+    """Add `count` neighbours, usually `RUN_BYTES` bytes, to the neighbours at `target`."""
 
     def codegen(context, builder, signature, arguments):
         _Mover(context, builder, signature.args[0], add=True).move_run(*arguments, RUN_BYTES // VECTOR_BYTES)
@@ -263,10 +263,10 @@ def add_run(typing, source, target, count):
 
 
 def _make_fold(write):
-    """Return an intrinsic that reduces `count` numbers, at least one and whole panels, to a single number.
+    """Return an intrinsic that reduces `count` numbers to one; `count` is a positive multiple of a panel's width.
 
-    Runs of 64 bytes are added lane by lane, then halves with halves.  So the order depends on the numbers alone, and is
-    the same on every host whose panels have 64 bytes or more: all but x86-64 without AVX.
+    Vectors of 64 bytes are joined lane by lane; then the halves of the result are joined until one number is left. So
+    the order depends on `count` alone, on every host whose panels have 64 bytes or more: all but x86-64 without AVX.
     """
 
     @intrinsic
@@ -312,14 +312,14 @@ def span_of_tile(like):
 
 @cpu_inlined
 def copy_and_add_span(source, target, sums):
-    """Copy `span_of_tile` neighbours, and add them to sums in float64."""
+    """Copy `span_of_tile` neighbours, and add them to as many sums in float64."""
     _copy_span(source, target)
     _add_span(source, sums)
 
 
 @intrinsic
 def least(typing, a, b):
-    """Return the smaller of two integers: Python's `min` takes long to compile."""
+    """Return the smaller of two integers; Numba takes long to compile Python's `min`."""
 
     def codegen(context, builder, signature, arguments):
         return builder.select(builder.icmp_signed("<", *arguments), *arguments)
@@ -329,7 +329,7 @@ def least(typing, a, b):
 
 @intrinsic
 def transpose_block(typing, source, source_step, target, target_step):
-    """Transpose a square block of `lanes_of` vectors; steps are the elements from vector to vector."""
+    """Transpose a square block of `lanes_of` vectors; a step is the number of elements from vector to vector."""
     scalar_bytes = source.dtype.bitwidth // 8
     count = lanes(scalar_bytes)
 

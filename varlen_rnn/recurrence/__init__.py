@@ -1,6 +1,6 @@
-"""The recurrence over a shrinking batch of sequences, for any cell, on LoD rows as they are, on the rows' device.
+"""The recurrence over a shrinking batch (step t has the sequences longer than t), for any cell, on the rows' device.
 
-Nothing is padded, packed to time-major order, or gathered.
+Rows stay where the caller has them: they are not padded, packed to time-major order, or gathered.
 """
 
 from varlen_rnn.recurrence.layer import backward, forward

@@ -1,11 +1,12 @@
 """The backward loop of the shrinking batch on the CPU, for any cell.
 
-A step runs its phases from last to first.  The equations of a phase run over all sequences of the step and overwrite
-their slots with the gradients of the gates.  Then the products of these gradients with the weights are added to the
-gradient of the phase's operand: the outputs of the step before, or the result of the phase before.
+A phase is a recurrent product and the equations after it. A step runs its phases from last to first. The gradient of a
+phase's equations runs over all sequences of the step and overwrites their slots (saved numbers) with the gradients of
+the gates. Then the products of these gradients with the weights are added to the gradient of the phase's operand: the
+outputs of the step before, or the result of the phase before.
 
-The equations run on blocks of a few rows and several panels of units, because their operands come from main memory,
-which delivers neighbours of a row sooner than other rows.
+The equations run on blocks of a few rows and several panels of units. Their operands come from main memory, which
+delivers the neighbours in a row sooner than other rows.
 """
 
 from typing import NamedTuple
@@ -47,7 +48,7 @@ from varlen_rnn.recurrence.task import Direction, Gradients, Pointer, Task
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-SUMMED_STEPS = 48  # steps over which the gradients of vectors are added up before the sum joins the total
+SUMMED_STEPS = 48  # steps whose gradients of vectors are summed before the sum is added to the total
 
 
 class _Layer(NamedTuple):
@@ -59,8 +60,8 @@ class _Layer(NamedTuple):
     initial: the initial states, [state][sequence][unit], in the caller's order
     state_size: elements of one state of all sequences
     d_y, d_last: the gradients of the outputs, and of the last states
-    d_others, others: the gradients of the states after the first at every row, and the number of these states; 0 if
-        none arrived
+    d_others, others: the gradients of the states after the first at every row, and the number of these states; 0 if no
+        such gradient arrived
     d_initial, d_vectors: the gradients that the loop writes
     rows: the row inputs that are not projected
     bound: the largest absolute value of a projected output
@@ -87,9 +88,11 @@ class _Layer(NamedTuple):
 class _Scratch(NamedTuple):
     """Working memory of one thread: planes [row][unit] of saved columns, previous states, carried gradients.
 
-    planes: The first plane.  Previous states begin `previous` elements after it, carried gradients `carry` elements.
+    planes: The first plane. Previous states begin `previous` elements after its start, carried gradients `carry`
+    elements.
     plane: elements of a plane
-    rows, gates, carried: one offset per sequence: of its row at this step, its saved columns, and its carry
+    rows, gates, carried: for each sequence: its row at this step, the offset of its saved columns, and the offset of
+    its carry (the gradients that it carries from step to step)
     later: offsets of rows that tiles prefetch for later steps
     """
 
@@ -104,7 +107,7 @@ class _Scratch(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Part of a step: `count` sequences from rank `first` on, and `units` of the thread's units from `unit` on.
+    """Part of step `t`: `count` sequences from rank `first` on, and `units` of the thread's units from `unit` on.
 
     Rows of the scratch are `span` elements apart.
     """
@@ -118,9 +121,9 @@ class _Block(NamedTuple):
 
 
 def memory_of(sizes, own_unit_blocks, sequences):
-    """Return the memory that a thread needs: rows of numbers, each as wide as a panel, and int64 offsets.
+    """Return how much memory a thread needs: rows of numbers, each as wide as a panel, and int64 offsets.
 
-    `sequences` is the most that a group has.
+    `sequences` is the number of sequences of the largest group.
     """
     planes = sizes.kept + sizes.states + sizes.carried + sizes.rows + sizes.vectors
     panels_of_run = RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES)
@@ -128,7 +131,7 @@ def memory_of(sizes, own_unit_blocks, sequences):
 
 
 def carry_rows(sizes, unit_blocks):
-    """Return how many rows, as wide as a panel, a sequence carries: gradients, and three sums for each vector."""
+    """Return how many rows, each as wide as a panel, a sequence carries: gradients, and three sums for each vector."""
     return (sizes.carried + 3 * sizes.vectors) * unit_blocks
 
 
@@ -147,7 +150,7 @@ def _layer_of(task, gradients):
 
 @cpu_inlined
 def _scratch_of(share, sizes, units):
-    """Return the scratch of a thread, in its own memory."""
+    """Return the _Scratch of a thread, in the memory of its Share; write the offsets of carries."""
     plane, count, rows = BACKWARD_ROWS * units.run, share.num_offsets // 4, share.offsets
     carried = offset(rows, 2 * count)
     for r in range(count):
@@ -161,7 +164,7 @@ def _scratch_of(share, sizes, units):
 
 @cpu_inlined
 def _bring_last_gradients(share, sizes, layer, units, scratch, group):
-    """Copy the gradients of a group's last states to its carry, and clear its sums, for the thread's units."""
+    """Copy the gradients of a group's last states to its carry, and set its sums to zero, for the thread's units."""
     for r in range(group.count):
         source = offset(layer.d_last, share.order[group.first + r] * layer.hidden + units.first)
         target = offset(group.carry, scratch.carried[r])
@@ -173,9 +176,9 @@ def _bring_last_gradients(share, sizes, layer, units, scratch, group):
 
 @cpu_inlined
 def _add_up_vectors(code, sizes, units, scratch, group, alive):
-    """Add the gradients of vectors summed over a block of steps to the sums of all blocks.
+    """Add the gradients of vectors, summed over a block of steps, to the totals; set the sums of the block to zero.
 
-    Each vector has three planes: the sum of the block, the total, and the rounding errors of the total.
+    Each vector of the cell has three planes: the sum of the block, the total, and the rounding errors of the total.
     """
     plane = group.count * units.row
     for r in range(alive):
@@ -202,7 +205,7 @@ def _leave_first_gradients(share, sizes, layer, units, scratch, group):
 
 @cpu_inlined
 def _find_rows(share, layer, scratch, group, alive, t):
-    """Write the rows of the sequences alive at step `t`, and the offsets of their saved columns."""
+    """Write to the scratch: the rows at step `t` of the `alive` sequences, and the offsets of their saved columns."""
     for r in range(alive):
         scratch.rows[r] = row_of_step(share, group.first + r, t)
         scratch.gates[r] = scratch.rows[r] * layer.kept_stride
@@ -210,7 +213,7 @@ def _find_rows(share, layer, scratch, group, alive, t):
 
 @cpu_inlined
 def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
-    """Prefetch most of the memory that the next block will read."""
+    """Prefetch most of the memory that the block after `block` will read."""
     unit, first, step = block.unit + units.run, block.first, 0
     if unit >= units.count:
         unit, first = 0, block.first + BACKWARD_ROWS
@@ -249,7 +252,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
         for s in range(layer.others if phase.of_states else 0):
             d_state = offset(layer.d_others, (row * layer.others + s) * layer.hidden + unit)
             add_run(d_state, offset(here, (1 + s) * scratch.plane), block.units)
-        # At step 0 all previous states are initial states; later, the output is in `y`, the others in saved columns.
+        #  At step 0 all previous states are initial states.  Later the output is in `y`, other states in saved columns.
         if block.t > 0:
             before = row_of_step(share, group.first + r, block.t - 1)
             output, step = offset(layer.y, before * layer.y_stride + unit), layer.hidden
@@ -285,11 +288,11 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
 
 @cpu_inlined
 def _later_rows(share, layer, units, scratch, phase, alive, asked):
-    """Write the offsets that tiles prefetch: slots of the next two steps, whose rows are neighbours.
+    """Write the offsets that tiles prefetch: saved columns of the next two steps, whose rows are neighbours.
 
-    Each offset is that row's which comes first in memory.  A step covers half of the sequences, after the `asked` ones,
-    so two steps cover all.  Return the number of offsets: 0 if L2 cannot hold the panels, because tiles then prefetch
-    panels instead.
+    An offset belongs to the row of the two that comes first in memory. Each step prefetches for half of the sequences,
+    beginning with number `asked`, so two steps cover all. Return the number of offsets. It is 0 if L2 cannot hold the
+    panels, because tiles then prefetch panels instead.
     """
     if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0
@@ -301,7 +304,7 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 @cpu_inlined
 def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
-    """Add the products of a step's gate gradients with the weights to the gradients of the operands.
+    """Add the products of a step's gradients of gates with the weights to the gradients of the phase's operands.
 
     The order of panels alternates from step to step, because the caches still hold the panels used last.
     """
@@ -318,7 +321,7 @@ def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later
 
 @cpu_inlined
 def _differentiate_projection(layer, units, scratch, group, phase, alive):
-    """Save the gradients of a step's outputs, and start the gradients of the projection's operand at zero."""
+    """Save the gradients of a step's outputs, and set the gradients of the projection's operands to zero."""
     for r in range(alive):
         carried, kept = offset(group.carry, scratch.carried[r]), offset(layer.kept, scratch.gates[r])
         d_output = offset(kept, phase.h_slot * layer.hidden)
@@ -331,7 +334,7 @@ def _differentiate_projection(layer, units, scratch, group, phase, alive):
 
 @cpu_inlined
 def _differentiate_norms(code, sizes, layer, units, scratch, group, phase, alive):
-    """Turn gradients of normalised values into gradients of the values that a phase passed on."""
+    """Replace the gradients of normalised values by the gradients of the values that a phase passed on."""
     plane, of_norms = group.count * units.row, sizes.kept - sizes.norms + phase.first_norm
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(alive):
@@ -381,10 +384,10 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
 
 @engine_kernel
 def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients):
-    """Run the steps of all groups that this thread takes, from last to first: replace a task's slots by gradients.
+    """Run all groups that this thread takes, each from its last step to its first: replace slots by gradients.
 
-    The slots hold the gradients of products phase by phase.  Column k of them belongs to row `weight_rows[k]` of its
-    phase's part of `weight_hh`.  `cell` is the field `cell` of a Loop.
+    Afterwards, the slots hold the gradients of recurrent products, phase by phase. Number k of these belongs to row
+    `weight_rows[k]` of its phase's part of `weight_hh`.  `cell` is the field `cell` of a Loop.
     """
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
@@ -418,7 +421,7 @@ def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients)
                     _differentiate_projection(layer, units, scratch, group, phase, alive)
                 if phase.depth == 0:
                     continue
-                if share.parts > 1:  # the product reads the gate gradients of all units
+                if share.parts > 1:  # the product reads the gradients of gates of all units
                     meetings += 1
                     wait(group.line, meetings * share.parts)
                 num_later = _later_rows(share, layer, units, scratch, phase, alive, asked)

@@ -1,4 +1,4 @@
-"""Clip the outputs of a projection, and the gradient that passes through the bound."""
+"""Clip the outputs of a projection, and stop the gradients of clipped outputs."""
 
 from varlen_rnn.runtime.jit import body
 
@@ -13,5 +13,5 @@ def bounded(x, bound):
 
 @body
 def through_bound(d, output, bound):
-    """Return the gradient of the value before clipping: 0 if the output is at its bound."""
+    """Return the gradient of a value before clipping: 0 if its output is at the bound, else `d`."""
     return type(d)(0) if abs(output) >= bound else d

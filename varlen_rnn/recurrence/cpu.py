@@ -1,6 +1,7 @@
 """The recurrence on the CPU: choose and call the two loops for each direction, and allocate the saved columns.
 
-Rows stay where they are: products read inputs and gate gradients through the offsets of their rows.
+A column is `hidden` numbers that a row saves for the gradient. Rows stay where they are: products read inputs and
+gradients of gates through the offsets of their rows.
 """
 
 import functools
@@ -18,14 +19,14 @@ from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-_NON_TEMPORAL = 16 * 2**20  # saved columns of so many bytes have left the caches when the gradient reads them
-_LONG = 16  # the fewest cache lines of a saved row for which an extra line, to make their number odd, pays
-_SHAPES = 256  # shapes of layers whose Loops are remembered
+_NON_TEMPORAL = 16 * 2**20  # from this many bytes on, saved columns have left the caches when the gradient reads them
+_LONG = 16  # from this many cache lines on, a saved row gets an odd number of lines
+_SHAPES = 256  # how many Loops are remembered
 
 
 @functools.lru_cache(maxsize=_SHAPES)
 def loop_of(cell, dtype, shape, backward=False):
-    """Return the forward or the backward Loop of a cell and a shape; compiles the cell's equations."""
+    """Return the forward or the backward Loop (kernel and sizes) of a cell and a Shape; compile its equations."""
     equations, table_of, kernel, memory = forward_equations, forward_table, forward_loop.forward, forward_memory
     if backward:
         equations, table_of, kernel, memory = backward_equations, backward_table, backward_loop.backward, backward_loop
@@ -34,7 +35,7 @@ def loop_of(cell, dtype, shape, backward=False):
     table, panel_rows = table_of(cell, shape, width, addresses)
     unit_blocks = -(-shape.hidden // width)
     carry_rows, memory_of = memory.carry_rows(sizes, unit_blocks), functools.partial(memory.memory_of, sizes)
-    may_meet = not shape.projects and not sizes.norms  # both need all units of a row in one thread
+    may_meet = not shape.projects and not sizes.norms  # projections and norms need all units of a row in one thread
     norm = normalise_grad if backward else normalise
     more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
     more += [add_up.address(dtype) if sizes.vectors else 0] * backward
@@ -48,8 +49,8 @@ def loop_of(cell, dtype, shape, backward=False):
 def kept_of_rows(x, columns):
     """Return memory for the saved columns of the rows of `x`.  A row has `columns` numbers, then padding.
 
-    A long row that fills an even number of cache lines gets one more line.  Otherwise rows might be a multiple of 4 KB
-    apart and all fall into one set of a first-level cache, and tiles read several rows at once.  `forward` clears the
+    A long row that fills an even number of cache lines gets one more line.  Otherwise rows could be a multiple of 4 KB
+    apart. Then all rows that a tile reads would fall into one set of the first-level cache.  `forward` clears the
     padding.
     """
     line = CACHE_LINE // x.itemsize
@@ -58,18 +59,18 @@ def kept_of_rows(x, columns):
 
 
 def _past_caches(kept, is_whole):
-    """Return whether to write saved columns past the caches, which would evict them before the gradient reads them."""
+    """Return whether to write saved columns past the caches, because these cannot hold them until the gradient."""
     return is_whole and kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 
 @functools.cache
 def none_of(dtype):
-    """Return the empty array that replaces a missing weight."""
+    """Return the empty array that kernels get in place of a missing array."""
     return np.empty((0, 0), dtype)
 
 
 def plain_weights(loop, direction):
-    """Return the weights of a direction as the plain tuple that kernels take, vectors padded to whole panels."""
+    """Return the weights of a direction as the plain tuple that kernels take; vectors are padded to whole panels."""
     *weights, weight_hr, vectors, _ = direction
     none = none_of(weights[0].dtype)
     if vectors is not None:
@@ -86,13 +87,13 @@ def _task(call, number, loop, initial, begins, y, kept):
 
 
 def forward(call, columns, keep):
-    """Run a Call forward, one direction after another, as `layer.forward` says; `columns` of a row are saved."""
+    """Run a Call forward, one direction after another, as `layer.forward` says; a row saves `columns` numbers."""
     x, shape, loop = call.x, call.shape, loop_of(call.cell, call.x.dtype, call.shape)
     y, last, kept = empty((len(x), len(call.directions) * shape.outputs), x), [], []
     is_whole, begins = loop.unit_blocks * loop.width == shape.hidden, call.initial is not None
     for number, (direction, backwards) in enumerate(zip(call.directions, call.reverse, strict=True)):
-        # Without initial states, the array of last states begins as zeros and serves for both: each state is read there
-        # before it is written.
+        # Without initial states, the array of last states begins as zeros and also serves as the initial states,
+        # because a state is read before it is written.
         end = empty(call.sizes, x) if begins and not shape.projects else zeros(call.sizes, x)
         rows = kept_of_rows(x, columns) if keep else y[:0]
         task = _task(call, number, loop, _of_direction(call.initial, number) if begins else end, begins, y, rows)
@@ -105,12 +106,12 @@ def forward(call, columns, keep):
 
 
 def backward(call, saved, arriving, weight_rows):
-    """Run a Call backward: replace the slots in the saved columns by the gradients of gates.
+    """Run a Call backward: replace the slots (saved numbers) by the gradients of gates.
 
     Column k of the gradients of products belongs to row `weight_rows[k]` of its phase's part of `weight_hh`.
 
-    Return the gradients of initial states, and for each direction (vectors of the cell, sequences, hidden): the
-    gradients of the cell's vectors for each sequence, in the order of phases.
+    Return the gradients of initial states, and a list with an array per direction, (vectors of the cell, sequences,
+    hidden): the gradients of the cell's vectors for each sequence, in the order in which phases use the vectors.
     """
     (y, kept), x, sizes = saved, call.x, call.sizes
     loop, none = loop_of(call.cell, y.dtype, call.shape, True), none_of(y.dtype)

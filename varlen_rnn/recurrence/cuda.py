@@ -1,6 +1,7 @@
-"""The shrinking batch on CUDA: one launch per phase of a step, for all directions of a layer (`cuda_steps`).
+"""The recurrence on CUDA: one launch per phase of a step, for all directions of a layer (`cuda_steps`).
 
-The same equations as on the CPU, over the same rows.  The host walks the steps with the plan's `batch_sizes`.
+It runs the same equations as on the CPU, over the same rows. The host loops over the steps; the plan's `batch_sizes`
+has the number of sequences of each step.
 """
 
 from varlen_rnn.kernels.copies import transposed
@@ -23,20 +24,20 @@ from varlen_rnn.runtime.device import Prepared, beside, empty, launch, unstacked
 
 
 def _ranks(call, like):
-    """Return the plan by rank and the directions, as kernels find rows with them, and the sequences of each step."""
+    """Return the tuple by which kernels find rows (starts, lengths, order, reverse), and the sequences of each step."""
     starts, lengths, order = (beside(array, like) for array in ranks_of(call.plan))
     return (starts, lengths, order, tuple(call.reverse)), call.plan.batch_sizes.tolist()
 
 
 def _phases(call, table_of, kind):
-    """Return a record for each phase, read from the table that the CPU loops use; a projection comes last."""
-    # Here no code has an address, but an address of 0 marks a projection, so phases get numbers from 1.
+    """Return a record of type `kind` per phase, from the table that the CPU loops use; a projection comes last."""
+    # CUDA kernels have no addresses, but an address of 0 marks a projection.  So phases get the addresses 1, 2, ...
     table, _ = table_of(call.cell, call.shape, 1, range(1, 1 + len(call.cell.phases)))
     return [kind(*map(int, row)) for row in table]
 
 
 def _norm_places(call, phase):
-    """Return where a saved row holds the values normalised after a phase, and where their inverse divisors."""
+    """Return the positions in a saved row of a phase's normalised values, and of their inverse divisors."""
     column = (call.cell.num_kept - norms_of(call.cell) + phase.first_norm) * call.shape.hidden
     return column, kept_by(call.cell, call.shape.projects) * call.shape.hidden + phase.first_norm
 
@@ -71,7 +72,7 @@ def run_steps(call, ranks, sizes, initial, projected, kept, y):
     weights, bias = transposed(weights), weights_of(directions, "bias_hh")
     passed = zeros((count, passed_by(cell), call.plan.num_sequences, hidden), y)
     layer = initial, projected, *given_of(call, y), kept, y, outputs
-    steps, reads = [], 0  # threads of a sequence in a direction, and a launch whose first arguments are t and alive
+    steps, reads = [], 0  # pairs (threads per sequence and direction, launch), and the column that the next phase reads
     for number, phase in enumerate(_phases(call, forward_table, ForwardPhase)):
         if not phase.equations:
             places = kept, reads, weights[count:], y.dtype.type(cell.proj_clip), y
@@ -111,7 +112,7 @@ def backward(call, saved, arriving, weight_rows):
 
 
 def _products(call, phases, weight_rows):
-    """Return the product of each phase's gradients, as `cuda_steps.product_grad_of` takes it."""
+    """Return, for each phase, the argument `product` of `cuda_steps.product_grad_of`."""
     weight, hidden = weights_of(call.directions, "weight_hh"), call.shape.hidden
     found = [(phase.h_slot * hidden, phase.depth, weight, weight_rows, phase.first_row) for phase in phases]
     if call.shape.projects:
@@ -120,10 +121,10 @@ def _products(call, phases, weight_rows):
 
 
 def _backward_steps(call, phases, products, ranks, layer, arriving, carried, sums):
-    """Return the launches of a step, in their order, each after its threads of a sequence in a direction.
+    """Return the launches of a step in their order, as pairs (threads per sequence and direction, launch).
 
-    Their first arguments are a step, the sequences that have it, and the sequences that have the step after it.  Each
-    first adds the product of the launch before it.
+    The first arguments of a launch are the step, the number of sequences that have it, and the number of sequences that
+    have the next step. A launch begins by adding the product that belongs to the launch before it.
     """
     (*_, kept, y, _), hidden = layer, call.shape.hidden
     nothing, bound = zeros((0, 0), y), y.dtype.type(call.cell.proj_clip)

@@ -1,12 +1,12 @@
-"""CUDA kernels of the shrinking batch for any cell: a launch runs one phase of a step in all directions.
+"""CUDA kernels of the recurrence for any cell: a launch runs one phase of a step, in all directions of a layer.
 
-Each thread has one unit of one sequence in one direction.  It sums the products of its own gates, then computes the
+Each thread has one unit of one sequence in one direction. It sums the products of the unit's gates, then computes the
 cell's equations.  It reads the states of the step before where that step wrote them: in the outputs `y`, in the saved
-columns `kept`, or in the initial states.  No thread reads numbers that another thread of the same launch writes.
+columns `kept`, or in the initial states.  No thread reads a number that another thread of the same launch writes.
 
-Sequences are in the order of ranks: `alive` of them have step `t`.  `ranks` has the plan's starts, lengths and order,
-then whether each direction runs backwards.  An argument that differs between directions is a tuple with an entry per
-direction.
+A sequence's rank is its place by length, the longest first. The first `alive` ranks have step `t`. `ranks` has the
+plan's starts, lengths and order, then whether each direction runs backwards.  An argument that differs between
+directions is a tuple with an entry per direction.
 """
 
 import functools
@@ -31,7 +31,7 @@ def row_of(ranks, d, r, t):
 
 @functools.cache
 def add_products(count):
-    """Return a body that adds, to `count` sums, a number times each of `count` weights that are `stride` apart."""
+    """Return a body that adds `number` times a weight to each of `count` sums; the weights are `stride` apart."""
     if count == 0:
 
         @body
@@ -51,7 +51,7 @@ def add_products(count):
 
 @functools.cache
 def products_of(gates):
-    """Return a body for `operand[row, column:] @ weight + bias` in the columns `start`, `start + stride`, ... ."""
+    """Return a body that computes `operand[row, column:] @ weight + bias` in `gates` columns, `stride` apart."""
     take_biases, add = take(gates), add_products(gates)
 
     @body
@@ -66,7 +66,7 @@ def products_of(gates):
 
 @body
 def product_grad_of(start, kept, row, product, d, unit):
-    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; all rows in order if `rows` is empty."""
+    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; an empty `rows` means all in order."""
     column, depth, weights, rows, first_row = product
     total, weight = start, weights[d]
     for k in range(depth):
@@ -77,9 +77,10 @@ def product_grad_of(start, kept, row, product, d, unit):
 
 @functools.cache
 def states_before(cell):
-    """Return a body for the tuple of the states before step `t` in a unit of a sequence.
+    """Return a body that returns the states of one unit of one sequence before step `t`, as a tuple.
 
-    A layer with a projection has fewer outputs than units; the first state of the other units is 0.
+    The first state is the output. A layer with a projection has fewer outputs than units: units without an output get
+    0.
     """
     column, take_states, take_others = len(cell.slots), take(len(cell.states)), take(len(cell.states) - 1)
 
@@ -96,7 +97,7 @@ def states_before(cell):
 
 @functools.cache
 def forward_step_of(cell, number):
-    """Return the kernel of a phase of a step of `cell`; one thread per direction, rank and unit."""
+    """Return the kernel that runs a phase of one step of `cell`; one thread per direction, rank and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     before = sum(earlier.passes for earlier in cell.phases[:number])
     states, step, products = states_before(cell), phase.step, products_of(phase.gates)
@@ -108,9 +109,10 @@ def forward_step_of(cell, number):
 
     @cuda_kernel
     def forward_step(t, alive, ranks, layer, product, passed, keeps):
-        """A later phase's product reads column `reads`; `keeps` is the column of the first result, or -1 for `y`.
+        """The first phase's product reads the outputs of the step before; a later phase's reads column `reads`.
 
-        `weight` is transposed, so that neighbouring threads read neighbouring numbers.
+        `keeps` is the column that gets the phase's first result; -1 writes it to `y`, and -2 nowhere. `weight` is
+        transposed, so that neighbouring threads read neighbouring numbers.
         """
         i = cuda.grid(1)
         initial, projected, given, vectors, kept, y, outputs = layer
@@ -144,7 +146,7 @@ def forward_step_of(cell, number):
 
 @cuda_kernel
 def project(t, alive, ranks, kept, reads, weight, bound, y):
-    """Write the outputs of a projection of column `reads`; one thread per direction, rank and output.
+    """Project column `reads` of saved rows, and write the outputs to `y`; one thread per direction, rank and output.
 
     `weight` is transposed.
     """
@@ -185,12 +187,12 @@ def normalise(t, alive, ranks, passed, first_pass, norms, kept, column, scales):
 
 @functools.cache
 def last_states_of(cell):
-    """Return the kernel of the last states; one thread per direction, rank and unit."""
+    """Return the kernel that writes the last states; one thread per direction, rank and unit."""
     states, put_states = states_before(cell), put(len(cell.states))
 
     @cuda_kernel
     def last_states(ranks, initial, kept, y, outputs, last):
-        """`last[:, d, order[r]]` = the states after the last step of rank r; the initial ones if it has no steps."""
+        """`last[:, d, order[r]]` = the states after the last step of rank r; its initial states if it has no steps."""
         i = cuda.grid(1)
         _, lengths, order, _ = ranks
         count, hidden = order.shape[0], initial.shape[3]
@@ -205,7 +207,7 @@ def last_states_of(cell):
 
 @cuda_kernel
 def carry_last(d_last, order, carried):
-    """`carried[d, s, r]` = the gradient of last state s of rank r; one thread per element of `d_last`."""
+    """Set `carried[d, s, r]` to the gradient of last state s of rank r; one thread per element of `d_last`."""
     i = cuda.grid(1)
     if i < d_last.size:
         plane, r, unit = unravel(i, d_last.shape[2], d_last.shape[3])
@@ -215,7 +217,7 @@ def carry_last(d_last, order, carried):
 
 @functools.cache
 def backward_step_of(cell, number):
-    """Return the kernel of the gradient of a phase of a step; one thread per direction, rank and unit."""
+    """Return the kernel of the gradient of one phase of one step; one thread per direction, rank and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, cell.num_kept - num_slots - num_states + 1
     num_rows, take_rows, states = len(cell.row_inputs), take(len(cell.row_inputs)), states_before(cell)
@@ -228,11 +230,11 @@ def backward_step_of(cell, number):
 
     @cuda_kernel
     def backward_step(t, alive, later, ranks, layer, arriving, before, of_vectors):
-        """Replace slots and `carried` gradients; first add the product of the launch before to `carried[:, target]`.
+        """First add the product of the launch before to `carried[:, target]`; then overwrite slots and `carried`.
 
-        If this launch `comes_first` in its step, that product is of the step after it, which `later` ranks have.  `d_y`
-        and `d_others` have no rows if they do not reach this phase.  At the end of a block of steps, the sums of
-        vectors' gradients are added to the totals.
+        If this launch `comes_first` in its step, the launch before ran step t + 1, which only the first `later` ranks
+        have.  `d_y` and `d_others` have no rows if they do not reach this phase.  At the end of a block of steps, the
+        sums of vectors' gradients are added to the totals.
         """
         i = cuda.grid(1)
         (initial, given, vectors, kept, y, outputs), (d_y, d_others, carried) = layer, arriving
@@ -268,9 +270,10 @@ def backward_step_of(cell, number):
 
 @cuda_kernel
 def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, product):
-    """Save the gradient of outputs from column `keeps` on, and clear the gradient of the first state.
+    """Save the gradients of outputs from number `keeps` of a row on, and set the gradient of the first state to 0.
 
-    The product of step `t + 1`, of the first `later` ranks, is added before.  One thread per direction, rank and unit.
+    The product of step `t + 1`, which the first `later` ranks have, is added to the gradients first.  One thread per
+    direction, rank and unit.
     """
     i = cuda.grid(1)
     y, d_y, bound = of_outputs
@@ -289,7 +292,7 @@ def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, produ
 
 @cuda_kernel
 def normalise_grad(t, alive, _, ranks, kept, column, scales, carried, first, norms):
-    """Turn gradients of normalised values into gradients of passed values; one thread per direction, rank and value."""
+    """Replace gradients of normalised values by those before the norm; one thread per direction, rank and value."""
     i = cuda.grid(1)
     number, hidden = carried.dtype.type, carried.shape[3]
     if i < len(kept) * alive * norms:
@@ -305,7 +308,7 @@ def normalise_grad(t, alive, _, ranks, kept, column, scales, carried, first, nor
 
 @cuda_kernel
 def initial_grads(ranks, kept, carried, alive, product, d_initial):
-    """Write the gradients of initial states, to which the product of step 0 is added.
+    """Write the gradients of initial states: the carried gradients plus the product of step 0.
 
     One thread per element of `d_initial`, (states, directions, sequences, hidden).
     """
@@ -321,7 +324,7 @@ def initial_grads(ranks, kept, carried, alive, product, d_initial):
 
 @cuda_kernel
 def settle(total, lost, order, out):
-    """`out[d, k, order[r]] = settled(total[d, k, r], lost[d, k, r])`; one thread per sum."""
+    """Set `out[d, k, order[r]] = settled(total[d, k, r], lost[d, k, r])`; one thread per element of `out`."""
     i = cuda.grid(1)
     if i < out.size:
         plane, r, unit = unravel(i, out.shape[2], out.shape[3])

@@ -1,7 +1,7 @@
-"""Compile a cell's equations as loops over a scratch in L1.  The rest of the two loops is compiled once for all cells.
+"""Compile a cell's equations as loops over a scratch in L1; all other code of the two loops is compiled once.
 
-The scratch is a few planes of numbers [row][unit], one per quantity, at offsets that the compiler knows.  So the
-equations are one loop over rows and units, which vectorises.
+The scratch (a thread's working memory) has one plane of numbers [row][unit] per quantity, such as a gate, at offsets
+that the compiler knows. So the equations are one loop over rows and units, which LLVM vectorises.
 """
 
 import functools
@@ -13,10 +13,10 @@ from varlen_rnn.recurrence.phases import carried_by, most_gates
 from varlen_rnn.recurrence.tuples import put, take
 from varlen_rnn.runtime.jit import body, caller
 
-BLOCK_ROWS = 24  # rows multiplied by a panel of weights before the next panel: whole tiles of 6 or 12 rows
-MOST_ROWS = 2 * BLOCK_ROWS  # the same for weights larger than L2, which are then read half as often
+BLOCK_ROWS = 24  # rows that are multiplied by one panel of weights before the next panel: whole tiles of 6 or 12 rows
+MOST_ROWS = 2 * BLOCK_ROWS  # the same for weights larger than L2, so that these are read half as often
 PROJECTED_ROWS = 2 * MOST_ROWS  # the most rows whose inputs are projected together, from one step or several
-BACKWARD_ROWS = 6  # rows of a block in the backward loop; such a block is several panels wide
+BACKWARD_ROWS = 6  # rows of a block in the backward loop, whose blocks are several panels wide
 
 
 def _forward_arguments(scalar):
@@ -31,11 +31,11 @@ step_forward = caller(_forward_arguments)
 def forward_equations(cell, number, dtype):
     """Return the address of a phase's compiled equations, for `step_forward(address, arguments)`.
 
-    The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  Projected inputs are planes of
-    `PROJECTED_ROWS` rows, one per gate; row inputs that are not projected have such planes, too.  The scratch has
-    planes of `MOST_ROWS` rows: recurrent products, previous states, then the results of the phase (first result, slots,
-    states).  Values passed from phase to phase have planes of `MOST_ROWS` rows of their own.  Vectors are `vector_step`
-    elements apart.
+    The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  `projected` and `given` have
+    planes of `PROJECTED_ROWS` rows: one per gate with a projected input, and one per row input that is not projected.
+    `scratch` has planes of `MOST_ROWS` rows: recurrent products, previous states, then the results of the phase (first
+    result, slots, states). `passed` has planes of `MOST_ROWS` rows for values that phases pass to later phases. Vectors
+    are `vector_step` elements apart.
     """
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
     before = sum(earlier.passes for earlier in cell.phases[:number])
@@ -59,7 +59,7 @@ def forward_equations(cell, number, dtype):
         put_states(scratch, j + states, plane, new)
         put_passes(passed, j + passes, plane, later)
 
-    # A vector has one number per unit, so its loop must know the unit.  Without vectors, one flat loop is enough.
+    # A vector has one number per unit, so the loop must count units.  Without vectors, one flat loop is enough.
     if num_vectors:
 
         def forward_step(projected, given, scratch, passed, vectors, vector_step, rows):
@@ -92,8 +92,8 @@ def backward_equations(cell, number, dtype):
 
     The arguments are `(scratch, vectors, vector_step, rows, span)`.  The scratch has planes of `BACKWARD_ROWS` rows of
     `RUN_BYTES` bytes: the saved columns (slots, states after the first, operands, normalised values), the previous
-    states, the carried gradients (states first), then row inputs that are not projected.  The results overwrite the
-    phase's slots and the carried gradients.
+    states, the carried gradients (gradients of states first), then row inputs that are not projected.  The results
+    overwrite the phase's slots and the carried gradients.
     """
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_operands, num_vectors = cell.num_kept - num_slots - (num_states - 1), len(cell.vectors)

@@ -1,10 +1,10 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `block_rows` sequences at one step.  If fewer sequences are alive, a block has rows of several steps.
-Its inputs are projected together, so the weights of the inputs are read once per block.  Then, for each step, phase and
-panel of units, the recurrent products are summed into the scratch, and the phase's equations run there (`equations`).
-Projected inputs are stored as planes, one per panel of units and gate, in which the rows of a step are neighbours.
-Values that a phase passes on are stored in such planes, too.
+A block is up to `block_rows` sequences at one step. If one block holds all sequences, inputs of several steps are
+projected together, so that the weights of the inputs are read less often. Then, for each step, phase and panel of
+units, the recurrent products are summed into the scratch (a thread's working memory), and the phase's equations run
+there (`equations`). Projected inputs are stored as planes, one per panel of units and gate. The rows of a step are
+neighbours in a plane. Values that a phase passes on are stored in such planes, too.
 """
 
 from typing import Any, NamedTuple
@@ -44,11 +44,11 @@ class _Block(NamedTuple):
     """Some sequences of a group at one step.
 
     t: the step
-    first, count: the first rank in the group, and how many sequences there are
+    first, count: the rank of its first sequence in the group, and the number of its sequences
     at_x: the position of their first row among the rows that were projected together
     rows: the row of each sequence
-    before, now, operands: the sequences' outputs of the step before, their outputs of this step, and operands of
-        later phases' products
+    before, now, operands: where the sequences' outputs of the step before are, their outputs of this step, and the
+        operands of later phases' products
     """
 
     t: int
@@ -76,9 +76,9 @@ class _Thread(NamedTuple):
 class _Panel(NamedTuple):
     """The units of one panel, for the sequences of a block.
 
-    number, unit: the number of the panel, and its first unit
-    valid: how many of its units exist: the last panel may be padded
-    states: their states in the carry
+    number, unit: number of the panel, and its first unit
+    valid: how many of its units exist, because the last panel can be padded
+    states: where the carry has these sequences' states in these units
     """
 
     number: int
@@ -121,8 +121,8 @@ def _leave_last_states(share, sizes, layer, units, group, carry):
 def _find_rows(share, layer, scratch, group, first, count, alive, t):
     """List the rows whose inputs are projected together: step `t` of `count` sequences from rank `first` on.
 
-    If these are all sequences alive, the rows of later steps follow while there is room.  Return the number of rows,
-    and the first step that is not listed.
+    If these are all `alive` sequences, rows of later steps follow while there is room.  Return the number of rows, and
+    the first step that is not listed.
     """
     num_rows, end, has_all = 0, t, count == alive
     while True:
@@ -141,7 +141,7 @@ def _find_rows(share, layer, scratch, group, first, count, alive, t):
 
 @cpu_inlined
 def _project_rows(code, sizes, layer, units, scratch, num_rows):
-    """Project the inputs of the listed rows to the thread's units."""
+    """Multiply the inputs of the listed rows by the input weights of the thread's units."""
     step = (layer.x_depth + 1) * units.width
     panels = offset(units.panels, units.first_block * sizes.x_gates * step)
     biases = Sums(offset(panels, layer.x_depth * units.width), scratch.no_offsets, step)
@@ -185,7 +185,7 @@ def _load_states(sizes, units, scratch, carry, block, panel):
 
 @cpu_inlined
 def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way):
-    """Sum the recurrent products of a block of units, one panel per gate, from the last gate on if `way` is -1."""
+    """Compute the recurrent products of a panel of units, gate after gate; `way` is -1 to begin with the last gate."""
     step, nearest = (phase.depth + 1) * units.width, 0 if way > 0 else phase.gates - 1
     panels = offset(units.panels, phase.panels + (panel.number * phase.gates + nearest) * step)
     biases = Sums(offset(panels, phase.depth * units.width), scratch.no_offsets, way * step)
@@ -208,10 +208,10 @@ def _run_equations(sizes, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _store_results(layer, units, scratch, carry, block, panel, phase, given):
-    """Copy the results of a block of units out of the scratch.
+    """Copy the results of a panel of units out of the scratch.
 
-    The first result is the output, which goes to `y`, or an operand of the next product, which goes to its saved
-    column.  The next product reads its copy at `given`.  A first result that no product reads is not copied.  The other
+    The first result is the output or the operand of the next product. The output goes to `y`, an operand to its saved
+    column. The next product reads a copy at `given`. A first result that no product reads is not copied. The other
     states go to the carry.
     """
     results = scratch.results if phase.equations else 0  # a projection has no equations: its products are the results
@@ -233,7 +233,7 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
 
 @cpu_inlined
 def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
-    """Save the columns of a block of units; write past the caches if these cannot hold them until the gradient."""
+    """Save the columns of a panel of units; write past the caches if these cannot hold them until the gradient."""
     first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
@@ -250,7 +250,7 @@ def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
 
 @cpu_inlined
 def _clear_pads(sizes, layer, block):
-    """Clear the padding of saved rows, which a user may fetch, and the column of a projection's gradient."""
+    """Set the padding of saved rows, which users can fetch, and the column of a projection's gradient to zero."""
     projects = layer.outputs < layer.hidden
     written, end = (sizes.kept + projects) * layer.hidden, (sizes.kept + 2 * projects) * layer.hidden
     for r in range(block.count):
@@ -262,7 +262,7 @@ def _clear_pads(sizes, layer, block):
 
 @cpu_inlined
 def _pack_weights(code, share, sizes, phases, task, layer, units):
-    """Pack the weights of the inputs and of all phases."""
+    """Pack the weights of the inputs and the weights of all phases."""
     weights = Direction(*task.weights)
     blocks, first = blocks_to_pack(share, units.num_blocks, 0), forward_phase(phases, 0)
     of_x = weight_of(weights.weight_ih, weights.bias_ih, sizes.x_gates, units.panels)
@@ -284,7 +284,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
 
 @cpu_inlined
 def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
-    """Normalise the values that a phase passes on over all units; save them with the inverse divisors."""
+    """Normalise, over all units, the values that a phase passes on; save them with the inverse divisors."""
     column = (sizes.kept - sizes.norms + phase.first_norm) * layer.hidden
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(block.count):
@@ -298,7 +298,7 @@ def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
 
 @cpu_inlined
 def _run_block(thread, group, carry, block, meetings):
-    """Run all phases of a step for a block of sequences; return how often the thread has met its team."""
+    """Run all phases of a step for a block of sequences; return the number of barriers that the thread has passed."""
     code, sizes, phases, share, layer, units, scratch = thread
     way = 1 if block.t % 2 else -1
     operand, given = block.before, block.before
@@ -330,7 +330,7 @@ def _run_block(thread, group, carry, block, meetings):
 
 @engine_kernel
 def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal):
-    """Run the steps of all groups that this thread takes: write the outputs of a task, and the saved columns.
+    """Run the steps of all groups that this thread takes: write the task's outputs and saved columns.
 
     `cell` is the field `cell` of a Loop.  `last` receives the last states.  `keep` says whether to save columns for the
     gradient, `non_temporal` whether to write them past the caches.
@@ -354,8 +354,8 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            # The team meets here, because the products of a step read all units of the step before, and its outputs
-            # overwrite the operands of the products before.
+            #  The team (threads that share the units) meets here: the products of a step read all units of the step
+            # before, and the outputs of a step overwrite the operands of the products of the step before.
             if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
                 wait(group.line, meetings * share.parts)

@@ -1,4 +1,4 @@
-"""Where the forward loop finds its numbers: the arrays of a task, a thread's units and scratch, a group's carry."""
+"""Where the forward loop finds its numbers: in the arrays of a task, a thread's scratch, and a group's carry."""
 
 from typing import NamedTuple
 
@@ -44,14 +44,13 @@ class Layer(NamedTuple):
 class Scratch(NamedTuple):
     """Working memory of one thread.
 
-    planes: planes [row][unit]: first products; from element `previous` on, previous states; from `results` on,
-        results
+    planes: planes [row][unit]: products; from element `previous` on, previous states; from `results` on, results
     plane: elements of a plane
-    projected, given, passed: planes of projected inputs, of inputs that are not projected, and of values passed
+    projected, given, passed: planes of projected inputs, of row inputs that are not projected, and of values passed
         between phases
     rows, x_rows: the rows whose inputs are projected, and their offsets in `x`
-    sums, no_offsets, h_rows: lists of offsets, one per row: of the row in a plane; zeros; of the operand of its
-        recurrent products
+    sums, no_offsets, h_rows: lists with one offset per row: where the row is in a plane; 0; where the operand of its
+        recurrent products is
     """
 
     planes: Pointer
@@ -72,9 +71,10 @@ class Carry(NamedTuple):
     """Values that a group carries from step to step.
 
     outputs: The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`,
-        because the distances between rows depend on the caller's lengths there.  At worst, all rows share one set of
-        a cache.
-    output_step, output_plane: elements from an output to the next, and from an even step's outputs to the odd ones
+        because the caller's lengths determine the distances between rows there. At worst, all rows would share one set
+        of a cache.
+    output_step, output_plane: elements from one sequence's output to the next, and from even steps' outputs to odd
+    steps'
     operands: The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
     states: the states after the first: [state][unit block][rank][unit]
     state_plane: elements of one state
@@ -94,7 +94,7 @@ def _output_step(units):
 
 
 def output_blocks(unit_blocks):
-    """Return the distance from one output to the next in the carry, in unit blocks.
+    """Return the distance from one output to the next in the carry, in blocks of units (a block is a panel wide).
 
     It is odd, so that the rows of a tile fall into different sets of a cache.
     """
@@ -102,14 +102,14 @@ def output_blocks(unit_blocks):
 
 
 def memory_of(sizes, own_unit_blocks, sequences):
-    """Return the memory that a thread needs: rows of numbers, each as wide as a panel, and int64 offsets."""
+    """Return how much memory a thread needs: rows of numbers, each as wide as a panel, and int64 offsets."""
     planes = sizes.gates + 2 * sizes.states + sizes.phase_slots
     of_unit_block = PROJECTED_ROWS * (sizes.x_gates + sizes.rows) + MOST_ROWS * sizes.passes
     return planes * MOST_ROWS + own_unit_blocks * of_unit_block, 4 * PROJECTED_ROWS + MOST_ROWS
 
 
 def carry_rows(sizes, unit_blocks):
-    """Return how many rows, as wide as a panel, a sequence carries: outputs of two steps, operands, other states."""
+    """Return how many rows, each as wide as a panel, a sequence carries: outputs of two steps, operands, states."""
     return (1 + sizes.phases) * output_blocks(unit_blocks) + (sizes.states - 1) * unit_blocks
 
 
@@ -128,7 +128,7 @@ def layer_of(task, last, keep, non_temporal):
 
 @cpu_inlined
 def scratch_of(share, sizes, units):
-    """Return the scratch of a thread, in its own memory."""
+    """Return the Scratch of a thread, in the memory of its Share; write the offsets that stay the same."""
     plane, rows = MOST_ROWS * units.width, share.offsets
     x_rows, sums = offset(rows, PROJECTED_ROWS), offset(rows, 2 * PROJECTED_ROWS)
     # All offsets begin as zeros, and nothing writes to `no_offsets`.
@@ -149,7 +149,7 @@ def scratch_of(share, sizes, units):
 
 @cpu_inlined
 def carry_of(group, sizes, units):
-    """Return the places of the values that a group carries."""
+    """Return the Carry of a group: where the values are that it carries from step to step."""
     plane = group.count * _output_step(units)
     operands = offset(group.carry, 2 * plane)
     states = offset(operands, (sizes.phases - 1) * plane)

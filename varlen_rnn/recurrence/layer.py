@@ -1,4 +1,4 @@
-"""Run a layer: the loop over the steps of each direction, and the large products of its gradients.
+"""Run a layer forward and backward: the loop over the steps of each direction, and the large products of gradients.
 
 On the CPU, the loop also projects the inputs.
 """
@@ -20,7 +20,7 @@ from varlen_rnn.recurrence.task import Call, Direction
 from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
 
 _REVERSE = False, True
-_STEPS = 32  # shapes of layers whose arguments and memory for single steps are remembered
+_STEPS = 32  # how many OneSteps (with arguments and memory for single steps) are remembered
 
 
 def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
@@ -87,7 +87,7 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
 
 
 def _one_step(cell, x, directions, plan):
-    """Return the OneStep of single rows of few sequences, or None for any other batch."""
+    """Return the OneStep for a batch of few sequences with one row each, or None for any other batch."""
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
         return None
     return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]))
@@ -95,17 +95,17 @@ def _one_step(cell, x, directions, plan):
 
 @functools.lru_cache(maxsize=_STEPS)
 def _made_once(cell, dtype, shape):
-    """Return a OneStep, or None if there cannot be one."""
+    """Return the OneStep of a cell, data type and Shape, or None if a OneStep cannot run that layer."""
     if not OneStep.fits(cell, shape) or len(_places(cell, shape).x_rows):
         return None
     return OneStep(cell, dtype, shape, _places(cell, shape))
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
-    """Return the gradients of the weights of a direction, given the gradients of gates in `slots`.
+    """Return the gradients of a direction's weights as a Direction, given the gradients of gates in `slots`.
 
-    The operand of the first phase's product is the output of the step before.  `before` finds it: the array `y`, the
-    direction's first column there, the initial outputs, and the previous row of each row.
+    The operand of the first phase's product is the output of the step before.  `before` says where it is: the outputs
+    `y`, this direction's first column in `y`, the initial outputs, and the previous row of each row.
     """
     (y, column, first, previous), hidden, windows = before, shape.hidden, places.of_phases
     if shape.projects:
@@ -136,7 +136,7 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
 
 
 def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
-    """Return the gradients of `weight_hh` and `bias_hh`, given the first phase's parts `d_weight` and `d_bias`."""
+    """Return the gradients of `weight_hh` and `bias_hh`, given their first phase's rows, `d_weight` and `d_bias`."""
     weights, biases, operand = [d_weight], [d_bias], (len(cell.slots) + len(cell.states) - 1) * hidden
     for window, rows in zip(places.of_phases[1:], places.rows[1:], strict=True):
         if window[1] > window[0]:
@@ -149,7 +149,7 @@ def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
 def _sum_of_sequences(cell, d_vectors):
     """Sum the gradients of vectors over sequences, and return them in the order of the cell's vectors.
 
-    `d_vectors` has the shape (vectors, sequences, hidden), and the order in which phases use the vectors.
+    `d_vectors` has the shape (vectors, sequences, hidden), with vectors in the order in which phases use them.
     """
     if on_device(d_vectors):
         count, sequences, hidden = d_vectors.shape
@@ -162,7 +162,7 @@ def _sum_of_sequences(cell, d_vectors):
 
 
 def _columns(slots, columns, hidden):
-    """Return the listed columns side by side.  Column -1 is zeros: no gradient reaches that row input."""
+    """Return the listed columns of `slots` side by side.  Column -1 stands for zeros: its row input has no gradient."""
     none = zeros((len(slots), hidden), slots)
     return joined([none if k < 0 else slots[:, k * hidden : (k + 1) * hidden] for k in columns], axis=1)
 
@@ -180,7 +180,7 @@ def _joined(parts):
 
 
 def _rows_in_order(array, rows):
-    """Return rows of a matrix, on its device."""
+    """Return the given rows of a matrix, on the matrix's device."""
     if not on_device(array):
         return array[rows]
     out = empty((len(rows), array.shape[1]), array)
@@ -190,20 +190,20 @@ def _rows_in_order(array, rows):
 
 @functools.lru_cache
 def _weight_rows(order, hidden):
-    """Return the weight's row for each column of gradients; an empty array if row k belongs to column k for all k."""
+    """Return the row of the weight for each number of the gates' gradients; an empty array means row k for number k."""
     rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
     rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
 class _Places(NamedTuple):
-    """Positions of gate gradients in the saved columns of a row, for a shape of layer.
+    """Where the saved numbers of a row are after the backward loop, when slots hold gradients of gates.
 
     of_x: (int, int), the range of the gradients of projected inputs
-    of_phases: list of (int, int), the range of the gradients of each phase's products
-    x_rows, rows, all_rows: The weight's row for each column of gradients: for projected inputs, for each phase's
-        products, and for all phases in one array.  An array is empty if row k belongs to column k for all k.
-    num_slots, kept: the numbers of a row that are slots, and all numbers that a row saves
+    of_phases: list of (int, int), for each phase, the range of the gradients of its products
+    x_rows, rows, all_rows: The row of the weight for each number in these ranges: for projected inputs, for each
+        phase's products, and for all phases in one array. An empty array means row k for number k.
+    num_slots, kept: how many numbers of a row are slots, and how many numbers a row saves
     """
 
     of_x: tuple
@@ -232,7 +232,7 @@ def _places(cell, shape):
 
 
 def _scatter(values, places):
-    """Return a vector whose entry `places[k]` is `values[k]`; `values` itself if `places` is empty."""
+    """Return a vector whose entry `places[k]` is `values[k]`, or `values` itself if `places` is empty."""
     if not len(places):
         return values
     if on_device(values):

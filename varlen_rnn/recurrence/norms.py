@@ -1,7 +1,7 @@
-"""Parts of the two loops that few cells need: normalising over the units of a row, and copying row inputs.
+"""Functions of the two loops that few cells need: normalise over the units of a row, and copy row inputs.
 
-Each function is compiled once per data type, and the loops call it by address.  Compiled into the loops, they would
-delay the first step of every cell.
+Each function is compiled once per data type, and the loops call it by address. If they were compiled into the loops,
+they would delay the first step of every cell.
 """
 
 import math
@@ -12,8 +12,8 @@ from varlen_rnn.products.vectors import TILE_VECTORS, VECTOR_BYTES, least, make_
 from varlen_rnn.recurrence.phases import PER_EPSILON
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
-# Sums run over the lanes of 128 bytes on every host, so that no bits depend on the host's vectors.
-PANELS = 128 // (TILE_VECTORS * VECTOR_BYTES)  # of a host, in 128 bytes: the most that a panel has
+# Sums have as many lanes as 128 bytes hold, on every host, so that no bits depend on the host's vectors.
+PANELS = 128 // (TILE_VECTORS * VECTOR_BYTES)  # panels of this host in 128 bytes, which is the widest panel of any host
 _lanes_on_stack = make_stack_memory(lambda lanes: PANELS * TILE_VECTORS * lanes)
 
 
@@ -27,7 +27,7 @@ def normalise(at, step, hidden, keep, kept, scale):
     """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep`.
 
     Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
-    runs of `PANELS` panels lane by lane, then the lanes, so their order depends on the units alone.
+    groups of `PANELS` panels lane by lane, then the lanes, so their order depends only on `hidden`.
     """
     lanes, width = _lanes_on_stack(at), width_of(at)
     panels = (hidden + width - 1) // width
@@ -74,9 +74,9 @@ def _grad_arguments(scalar):
 
 @called_by_address(_grad_arguments)
 def normalise_grad(d, x, hidden, scale):
-    """Turn gradients of normalised values into gradients of the values before.
+    """Replace the gradients `d` of normalised values `x` by the gradients of the values before the norm.
 
-    For x = scale (a - mean a), it is da = scale (dx - mean(dx) - x mean(dx x)).
+    For x = scale (a - mean a), the gradient of a is scale (dx - mean(dx) - x mean(dx x)).
     """
     lanes = _lanes_on_stack(d)
     mean = _mean_of_products(d, d, hidden, lanes, False)
@@ -111,7 +111,7 @@ def _copy_arguments(scalar):
 
 @called_by_address(_copy_arguments)
 def copy_planes(source, source_step, target, target_step, planes, count):
-    """Copy the first `count` numbers of each plane."""
+    """Copy the first `count` numbers of each of `planes` planes."""
     for k in range(planes):
         for j in range(count):
             target[k * target_step + j] = source[k * source_step + j]

@@ -1,8 +1,7 @@
-"""Run one step of few sequences on one thread; arguments and memory of the kernels are made once.
+"""Run one step of few sequences on one thread, with arguments and memory of the kernels that are made once.
 
-Loops that decode call a layer for one step at a time.  A step of a small layer takes about ten microseconds, and a
-schedule and new memory would take longer.  The kernels belong to `layer` and `products`, and results are equal to the
-bit.
+Loops that decode call a layer for one step at a time.  A step of a small layer takes about ten microseconds; a schedule
+and new memory would take longer. The kernels are those that `layer` calls, too, so results are the same to the bit.
 """
 
 import functools
@@ -22,17 +21,17 @@ from varlen_rnn.rows.plan import SortedSeqs, ranks_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.threads import SMALL_WORK
 
-MOST_SEQUENCES = ROW_BLOCK  # so their rows are one piece of a product
-# The numbers of the weights.  Larger weights would hold much memory, and a step of them is no little work: two threads
-# may share it.
+MOST_SEQUENCES = ROW_BLOCK  # so that their rows are one piece of a product
+# The most numbers of a layer's weights. Larger weights would hold much memory, and their step is so much work that two
+# threads could share it.
 _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES
 
 
 class _Products(NamedTuple):
     """The memory of the products of a gradient, for one call at a time.
 
-    panels, counters: of the product with the weights of the inputs
-    cut, numbers, totals, integers: of the row products: see `row_products_cpu`
+    panels, counters: for the product with the weights of the inputs
+    cut, numbers, totals, integers: for the row products: see `row_products_cpu`
     """
 
     panels: np.ndarray
@@ -46,16 +45,16 @@ class _Products(NamedTuple):
 class OneStep:
     """One step of each of at most `MOST_SEQUENCES` sequences through one direction of a layer.
 
-    Any number of threads may call it at the same time: a call takes its memory from a list of idle ones.
+    Any number of threads may call it at the same time: each call takes idle memory from a list, or allocates it.
 
-    `places` are the positions of gate gradients, as `layer` has them.
+    `places` is the `_Places` of `layer`: the positions of the gates' gradients in a saved row.
     """
 
     def __init__(self, cell, dtype, shape, places):
         self._cell, self._dtype, self._shape, self._places = cell, dtype, shape, places
         self._forward_loop, self._code, self._none = loop_of(cell, dtype, shape), tuple(code_of(dtype)), none_of(dtype)
         self._forward_idle, self._backward_idle, self._products_idle = [], [], []
-        self._before = -1 - np.arange(MOST_SEQUENCES)  # the step before the first is an initial state
+        self._before = -1 - np.arange(MOST_SEQUENCES)  # row k reads initial state k: see `Factor.initial`
         self._before.flags.writeable = False
         self._bias = np.zeros(shape.features, dtype)
         width, rows = panel_width(dtype), -(-places.num_slots // TILE_ROWS) * TILE_ROWS
@@ -63,15 +62,15 @@ class OneStep:
         of_h = np.arange(*places.of_phases[0])
         if len(places.rows[0]):
             of_h = of_h[np.argsort(places.rows[0])]
-        self._of_biases = np.concatenate([np.arange(*places.of_x), of_h])  # the columns of their gradients
+        self._of_biases = np.concatenate([np.arange(*places.of_x), of_h])  # the numbers of a row that hold them
 
     @functools.cached_property
-    def _backward_loop(self):  # inference needs none
+    def _backward_loop(self):  # made at the first gradient, because inference needs none
         return loop_of(self._cell, self._dtype, self._shape, True)
 
     @staticmethod
     def fits(cell, shape):
-        """Return whether a cell has no further inputs and its layer is so small that a step of it is little work."""
+        """Return whether the cell is simple (one phase; no vectors, row inputs or projection) and its layer small."""
         others = len(cell.phases) > 1 or cell.vectors or cell.row_inputs or shape.projects
         gates = (len(cell.x_gates) + len(cell.h_gates)) * shape.hidden
         weights = gates * max(shape.features, shape.hidden)
@@ -150,7 +149,7 @@ class OneStep:
 
 @functools.cache
 def _batch(count):
-    """Return the Batch of single steps of `count` sequences as a plain tuple."""
+    """Return the Batch of `count` sequences with one step each, as a plain tuple."""
     return *ranks_of(SortedSeqs(np.arange(count + 1))), False
 
 

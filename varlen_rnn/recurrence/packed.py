@@ -1,6 +1,6 @@
-"""Inference with weights that are packed once, with a short way for few sequences that makes no schedule.
+"""Inference with weights that are packed once; few sequences run on one thread, without a schedule.
 
-The loop is the one of `layer.forward`, and results are the same to the bit.
+The loop is the loop of `layer.forward`, so results are the same to the bit.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ FEW = 64  # the most sequences whose plan is made by a compiled insertion sort
 
 @engine_kernel
 def _write_plan(offsets, num_rows, starts, seq_lens, order):
-    """Write the plan of the sequences between offsets, longest first; return False if the offsets are not valid.
+    """Write the plan of the sequences that `offsets` delimit, longest first; return False if `offsets` are not valid.
 
     Sequences of equal lengths stay in their order.  `starts`, `seq_lens` and `order` have room for all sequences.
     """
@@ -38,7 +38,7 @@ def _write_plan(offsets, num_rows, starts, seq_lens, order):
 
 
 class FewSequences:
-    """A plan of up to `capacity` sequences that `write` overwrites, so that calls need no new memory.
+    """A plan of up to `capacity` sequences; `write` overwrites it in place, so that calls need no new memory.
 
     starts, seq_lens, order: (capacity,) int64
     views: read-only views of these arrays, because kernels are compiled for the read-only arrays of a plan
@@ -52,12 +52,12 @@ class FewSequences:
             view.flags.writeable = False
 
     def write(self, offsets, num_rows):
-        """Write the plan of the sequences between int64 offsets; return False if these do not cover `num_rows` rows."""
+        """Write the plan of the sequences that int64 offsets delimit; return False if these do not cover `num_rows`."""
         return _write_plan(offsets, num_rows, self.starts, self.seq_lens, self.order)
 
 
 class Packed:
-    """A direction of a layer with packed weights, which later changes of the weights do not reach.
+    """A direction of a layer with packed copies of its weights, so later changes of the weights have no effect.
 
     Its cell has no row inputs.  `features` are the features of a row, and `reverse` says whether each sequence runs
     from its last row to its first.
@@ -89,7 +89,7 @@ class Packed:
         return (*few.views, self.reverse), alone(self._loop, few.capacity, self._none, self._panels, packed)
 
     def is_little(self, num_rows, num_sequences):
-        """Return whether the work is so little that one thread should do it."""
+        """Return whether one thread should do the work, because it is too little for several."""
         return count_shards(num_rows * self.products, num_sequences * self._loop.unit_blocks) == 1
 
     def run_few(self, memory, count, x, initial, begins, last, y, column):
@@ -104,7 +104,7 @@ class Packed:
         )
 
     def run(self, plan, x, initial, begins, last, y, column):
-        """Run the sequences of `plan`, a SortedSeqs, on as many threads as pay; other arguments are as in `run_few`."""
+        """Run the sequences of `plan`, a SortedSeqs, on as many threads as pay; see `run_few` for other arguments."""
         task, products = self._task(x, initial, begins, y, column), len(x) * self.products
         run(self._loop, plan, self.reverse, products, y, task, last, False, False, panels=self._panels)
 

@@ -1,11 +1,12 @@
 """All steps of a layer in one launch on CUDA, in tf32: the recurrent weights stay in the registers of the GPU.
 
-A group of blocks runs some sequences of a direction.  Each block has the weights of some units, all gates of each.  At
-every step it multiplies them by the outputs of the step before, computes the cell's equations, and writes its part of
-the outputs to `y`.  Then it waits until all blocks of its group have written theirs: a counter in memory counts them.
-So all blocks must run at the same time, and the GPU must have room for them (`Layout.of`).
+A group of blocks (of threads) runs some sequences of a direction. Each block holds the weights of some units: all gates
+of each unit.  At every step, a block multiplies its weights by the outputs of the step before, computes the cell's
+equations, and writes its units' outputs to `y`. Then it waits until all blocks of its group have written theirs, which
+a counter in memory counts. So all blocks must run at the same time, and the GPU must have room for them
+(`Layout.groups`).
 
-Warps of a block divide the sum over the units of the step before, and rows of the batch are the columns of tiles.
+The warps of a block share the sum over the units of the step before. Rows of the batch are the columns of tiles.
 
 Source: Diamos and others (2016), "Persistent RNNs: stashing recurrent weights on-chip"; the equations are the cell's.
 """
@@ -25,19 +26,19 @@ from varlen_rnn.runtime.device import beside, zeros
 from varlen_rnn.runtime.jit import body, cuda_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
-WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles, which a thread loads at once
-_THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # of a block, the best first
-_MOST_REGISTERS = 144  # of a thread for weights and sums; a thread has 255
+WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles that a thread loads at once
+_THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # choices for a block, the best first
+_MOST_REGISTERS = 144  # registers of a thread for weights and sums, of 255
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks
 _TF32 = 8, 0  # the least compute capability with tf32
-_LINE = 32  # counters are a cache line apart
+_LINE = 32  # numbers from a counter to the next, so that each has its own cache line
 
 
 class Layout(NamedTuple):
     """How the units of a layer are divided among blocks.
 
     gates, hidden: recurrent products of the cell, and units of the layer
-    threads, units, tiles: of a block; tiles are rows of the batch that it multiplies at a time
+    threads, units, tiles: how many a block has; `tiles` tiles of rows of the batch are multiplied at a time
     """
 
     gates: int
@@ -49,7 +50,7 @@ class Layout(NamedTuple):
     @classmethod
     @functools.cache
     def of(cls, cell, hidden):
-        """Return the layout of the fewest blocks whose weights fit into registers, or None if there is none."""
+        """Return the Layout with the fewest blocks whose weights fit into registers, or None if no layout does."""
         phase = cell.phases[0]
         if len(cell.phases) > 1 or phase.norms or not phase.gates:
             return None
@@ -61,7 +62,7 @@ class Layout(NamedTuple):
 
     @property
     def is_possible(self):
-        """Whether tiles are whole, registers suffice, and the rows of tiles have no more units than threads."""
+        """Whether tiles are whole, registers suffice, and each unit of each row of the tiles has a thread."""
         width = self.gates * self.units
         is_whole = self.hidden % (DEPTH * self.warps) == self.hidden % self.units == width % DEPTH == 0
         registers = self.registers + 4 * self.tiles * (width // DEPTH)
@@ -95,14 +96,14 @@ class Layout(NamedTuple):
         return 4 * (operands + sums + width)
 
     def groups(self, directions, limits, sequences):
-        """Return how many groups each direction gets, at most one per sequence; 0 if not all blocks can run at once."""
+        """Return how many groups a direction gets, at most one per sequence; 0 if the blocks cannot all run at once."""
         if limits.capability < _TF32 or self.shared > limits.shared:
             return 0
         return min(max(1, sequences), limits.multiprocessors // (directions * self.blocks))
 
 
 def _load_weights_of(layout):
-    """Return a body that loads the weights of a block's units, as far as a thread multiplies them."""
+    """Return a body that loads the weights that one thread multiplies, of the units of its block."""
     from varlen_rnn.runtime.cuda_intrinsics import to_tf32
 
     gates, hidden, _, units, _ = layout
@@ -126,7 +127,7 @@ def _load_weights_of(layout):
 
 
 def _multiply_of(layout):
-    """Return a body that multiplies the rows in shared memory by a thread's weights, and leaves its sums there."""
+    """Return a body that multiplies rows in shared memory by a thread's weights; its sums go to shared memory."""
     from varlen_rnn.runtime.cuda_intrinsics import load_four, multiply_tf32
 
     (gates, hidden, _, units, tiles), rows = layout, layout.rows
@@ -161,7 +162,7 @@ def _multiply_of(layout):
 
 
 def _bring_states_of(layout):
-    """Return a body that brings the previous states of `count` sequences to shared memory."""
+    """Return a body that copies the outputs of the step before, of `count` sequences, to shared memory as tf32."""
     from varlen_rnn.runtime.cuda_intrinsics import to_tf32
 
     hidden, threads = layout.hidden, layout.threads
@@ -181,7 +182,7 @@ def _bring_states_of(layout):
 
 @functools.cache
 def forward_kernel(cell, layout):
-    """Return the kernel that runs all steps of all directions; blocks of a direction follow one another."""
+    """Return the kernel that runs all steps of all directions; a direction has a range of neighbouring blocks."""
     from varlen_rnn.runtime.cuda_intrinsics import add_release, load_acquire
 
     (phase,), num_slots, num_states = cell.phases, len(cell.slots), len(cell.states)
@@ -197,7 +198,7 @@ def forward_kernel(cell, layout):
 
     @cuda_kernel
     def persistent_forward(ranks, sizes, layer, weight, bias, arrived):
-        """`sizes` has the number of sequences of each step, and `arrived` a counter of zero for each group."""
+        """`sizes` has the number of sequences of each step; `arrived` has a counter for each group, at first 0."""
         initial, projected, given, vectors, kept, y = layer
         bits, numbers = cuda.shared.array(0, int32), cuda.shared.array(0, float32)
         thread = cuda.threadIdx.x
@@ -248,7 +249,7 @@ def forward_kernel(cell, layout):
 
 
 def fits(call):
-    """Return whether a layer runs in one launch: the user said tf32, and the GPU has room for all blocks at once."""
+    """Return whether a layer runs in one launch: the precision is tf32, and the GPU has room for all blocks at once."""
     if get_float32_matmul_precision() != "tf32" or call.x.dtype != np.float32 or call.shape.projects:
         return False
     layout, count = Layout.of(call.cell, call.shape.hidden), call.plan.num_sequences
@@ -258,7 +259,7 @@ def fits(call):
 
 
 def run_steps(call, ranks, sizes, initial, projected, kept, y):
-    """Twin of `recurrence.cuda.run_steps` in one launch."""
+    """Run all steps like `recurrence.cuda.run_steps`, but in one launch."""
     layout, count, directions = Layout.of(call.cell, call.shape.hidden), len(call.directions), call.directions
     groups = layout.groups(count, cuda.driver.limits, sizes[0])
     weight = tuple(array.reshape(-1) for array in weights_of(directions, "weight_hh"))

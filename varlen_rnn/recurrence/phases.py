@@ -1,4 +1,4 @@
-"""The numbers of a cell that the forward and the backward loop read: its sizes, and a table with one row per phase.
+"""The numbers that the forward and the backward loop read of a cell: its Sizes, and a table with a row per phase.
 
 A phase is a recurrent product and the equations after it.  If a layer projects its outputs, the projection is the last
 phase: one product without equations, whose result is the output.
@@ -12,10 +12,11 @@ from varlen_rnn.products.vectors import pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 from varlen_rnn.runtime.memory import CACHE_LINE
 
-# Values of `ForwardPhase.keeps` that are no column: the result is the output, or no product reads it.
+# Values of `ForwardPhase.keeps` instead of a column: the result is the output, or no product reads the result.
 OUTPUT, NOTHING = -1, -2
-NUMBER = 4  # bytes of the smallest number
-# 1 / epsilon, where a norm adds epsilon to its variance as PyTorch's `LayerNorm` does; float32 holds it exactly.
+NUMBER = 4  # bytes of the smallest number, a float32
+# 1 / epsilon, where a norm adds epsilon to its variance, as PyTorch's `LayerNorm` does; float32 holds 1 / epsilon
+# exactly.
 PER_EPSILON = 100_000
 
 
@@ -41,17 +42,17 @@ class BackwardCode(NamedTuple):
 class Sizes(NamedTuple):
     """The sizes of a cell, as both loops read them.  A column is `hidden` numbers of a saved row.
 
-    x_gates: gates with a projected input
-    gates, phase_slots: the most recurrent products of a phase, and the most slots that a phase saves
-    states: the states of a step, the output among them
-    slots: saved columns that the backward loop replaces by gradients
-    passes, norms: values that phases pass on to later phases, and how many of these are normalised
-    carried: gradients that the backward loop carries from phase to phase
-    kept: all saved columns, except the columns of a projection
-    phases: phases, the projection among them
+    x_gates: the number of gates with a projected input
+    gates, phase_slots: the largest number of recurrent products in a phase, and of slots that a phase saves
+    states: the number of states, counting the output
+    slots: the number of saved columns that the backward loop replaces by gradients
+    passes, norms: the number of values that phases pass to later phases, and how many of these are normalised
+    carried: the number of gradients that the backward loop carries from phase to phase
+    kept: the number of saved columns, without the columns of a projection
+    phases: the number of phases, counting the projection
     reads_output: whether the equations read the output of the step before
-    rows, vectors: row inputs that are not projected, and parameters with one number per unit
-    products: recurrent products of all phases
+    rows, vectors: the number of row inputs that are not projected, and of parameters with one number per unit
+    products: the number of recurrent products of all phases
     """
 
     x_gates: int
@@ -74,12 +75,12 @@ class ForwardPhase(NamedTuple):
     """A phase in the forward loop.
 
     equations: the address of its equations; 0 for a projection
-    gates: the gates of its product
-    first_slot, slots: the first slot that it saves, and the number of its slots
-    states: the states that it returns besides its first result
+    gates: the number of gates in its product
+    first_slot, slots: the first slot that it saves, and how many slots it saves
+    states: how many states it returns besides its first result
     keeps: the column that saves its first result as the next product's operand; OUTPUT if the result is the output;
         NOTHING if no product reads it
-    depth, units: the numbers of an operand that its product sums over, and the units of its result
+    depth, units: how many numbers of an operand its product sums over, and how many units its result has
     panels, first_row: where its packed weights begin, in elements, and the first row of its weight
     first_pass, norms, first_norm: the index of the first value that it passes on; how many of its values are
         normalised; how many values earlier phases normalise
@@ -107,13 +108,13 @@ class BackwardPhase(NamedTuple):
     first_slot, slots: its first slot, and the number of its slots
     first_read, num_read: the first slot that its equations read, and how many they read: its own slots, and slots
         that earlier phases saved
-    h_slot: the column where the gradients of its products begin
+    h_slot: the first column of the gradients of its products
     depth, units: the rows and columns of its weight
     target: the carried gradient to which the products with its weight are added
     panels, first_row: where its packed weights begin, in elements, and the first row of its weight
-    of_outputs, of_states: whether it gets the gradients of outputs, and the gradients of other states at every row
+    of_outputs, of_states: whether it receives the gradients of outputs, and the gradients of other states at every row
     norms, first_norm: how many of its passed values are normalised, and how many values earlier phases normalise
-    first_vector, vectors: the first vector whose gradient it returns, and how many vectors
+    first_vector, vectors: the first vector whose gradient it returns, and how many gradients of vectors it returns
     """
 
     equations: int
@@ -158,19 +159,19 @@ def backward_phase(phases, number):
 
 
 def most_gates(cell):
-    """Return the largest number of recurrent products in a phase: at least 1, because a projection is a product."""
+    """Return the largest number of recurrent products in a phase; at least 1, because a projection is a product."""
     return max([1, *(phase.gates for phase in cell.phases)])
 
 
 def passed_by(cell):
-    """Return how many values the phases of a cell pass on."""
+    """Return how many values the phases of a cell pass to later phases."""
     return sum(phase.passes for phase in cell.phases)
 
 
 def carried_by(cell):
     """Return how many gradients the backward loop carries from phase to phase.
 
-    Each state has one.  A cell of several phases has one more for the operand, and one for each value passed on.
+    Each state has one. A cell with several phases has one more for the operand, and one for each passed value.
     """
     several = len(cell.phases) > 1
     return len(cell.states) + several * (1 + max(phase.carries for phase in cell.phases))
@@ -208,7 +209,7 @@ def sizes_of(cell, projects):
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer: features of a row, hidden units, and units of its output."""
+    """The sizes of a layer: features of an input row, hidden units, and units of an output."""
 
     features: int
     hidden: int
@@ -235,7 +236,7 @@ def _table(rows):
 def forward_table(cell, shape, width, addresses):
     """Return the table of ForwardPhases, and the size of all packed weights in rows of `width` numbers.
 
-    The weights of the inputs are packed first, then phase by phase.
+    The weights of the inputs are packed first, then the weights of each phase.
     """
     blocks, count = -(-shape.hidden // width), len(cell.phases)
     panels, first_row, rows = blocks * len(cell.x_gates) * (shape.features + 1), 0, []

@@ -1,8 +1,9 @@
 """Decide by a cost model how threads share a batch: they take groups of sequences in turns, or form teams.
 
-A group is a run of neighbours in the order of the plan.  They have similar lengths, so few steps have fewer rows than a
-tile.  For example, two threads may take turns with 200 sequences in eight groups of 25, while two sequences of 10,000
-steps are one group for a team of two threads.  The code that runs in the threads is in `sharing`.
+A group is a run of sequences that are neighbours in the plan (longest first). They have similar lengths, so few steps
+have fewer rows than a tile.  For example, two threads may take turns with 200 sequences in eight groups of 25, while
+two sequences of 10,000 steps are one group for a team of two threads.  The code that runs in the threads is in
+`sharing`.
 """
 
 import contextlib
@@ -24,33 +25,32 @@ from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.device import empty
 
 ENDLESS = 2**62
-_TURN_ROWS = 48  # the fewest rows of a group that a thread runs before another thread may take the group
-_TURNS = 64  # the most turns of a thread in a call, and the most groups per thread
+_TURN_ROWS = 48  # the fewest rows that a thread runs of a group before another thread can take the group
+_TURNS = 64  # the most times that a thread takes a group in a call, and the most groups per thread
 
-# The cost model.  Its unit is the time that a thread takes for the products of one row.
+# The cost model, whose unit is the time that a thread takes for the products of one row.
 _COSTS = PROCESSOR.costs
-_BARRIER_COST = 100_000  # in multiply-adds
-_THREAD_LAG = 1.1  # time of the slowest thread over the mean, if others do not take over its work
-_MIN_GAIN = 0.97  # a finer cut must take less than this share of the coarser cut's estimated time
+_BARRIER_COST = 100_000  # multiply-adds that take as long as one barrier
+_THREAD_LAG = 1.1  # time of the slowest thread / mean time, if other threads do not take over its work
+_MIN_GAIN = 0.97  # a cut into more groups must take less than this share of the time estimated for fewer groups
 
 _ALONE = contextlib.nullcontext(True)  # the context of a call without a team
 
 
 class Loop(NamedTuple):
-    """A loop for a cell and a shape, and the memory that it takes.
+    """A loop (forward or backward) for a cell and a Shape, and the memory that it takes.
 
     kernel: `kernel(shard, num_shards, work, batch, cell, *arguments)`, called with plain tuples
     cell: the cell as the kernel takes it, in plain tuples: addresses of functions, its Sizes, its table of phases
-    memory_of: `memory_of(own_unit_blocks, sequences)` returns the memory of a thread that owns so many blocks of
-        units, if its groups have at most so many sequences: the number of rows, each of `width` numbers, and of int64
-        offsets
+    memory_of: `memory_of(own_unit_blocks, sequences)` returns how much memory a thread needs that owns so many blocks
+        of units, if no group has more sequences: rows, each of `width` numbers, and int64 offsets
     width: units of a panel
-    unit_blocks: panels of hidden units, which the members of a team share
-    carry_rows: rows of `width` numbers that a sequence carries from step to step
-    panel_rows: rows of `width` numbers that the packed weights take
+    unit_blocks: how many panels of hidden units the members of a team share out
+    carry_rows: how many rows of `width` numbers a sequence carries from step to step
+    panel_rows: how many rows of `width` numbers the packed weights take
     may_meet: whether threads may share the units of a group
-    meets: whether threads that share the units wait for each other at each step; they need not if the cell has no
-        recurrent product
+    meets: whether threads that share the units wait for each other at each step; False if the cell has no recurrent
+        product
     """
 
     kernel: Callable
@@ -65,10 +65,10 @@ class Loop(NamedTuple):
 
 
 def run(loop, plan, reverse, products, like, *arguments, panels=None):
-    """Call the kernel of a loop, on the threads and in the teams that the cost model finds fastest.
+    """Call the kernel of a loop, with the threads, groups and teams that the cost model estimates to be fastest.
 
-    The call makes `products` multiply-adds.  `like` has as many rows as the inputs, and memory gets its data type.
-    `arguments` follow `cell` among the arguments of the kernel.  `panels` are the packed weights if they were packed
+    `products` is the number of multiply-adds of the call. `like` is an array with as many rows as the inputs; memory
+    gets its data type. The kernel gets `arguments` after `cell`. `panels` holds the packed weights if they were packed
     earlier.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
@@ -101,20 +101,20 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
             loop.cell,
             *arguments,
             num_shards=num_shards,
-            # Should one member fail, the others must not wait for it.
+            # If a member of a team fails, the other members must not wait for it.
             give_up=functools.partial(integers[: num_groups * COUNTER : COUNTER].fill, ENDLESS) if parts > 1 else None,
         )
 
 
 class Alone(NamedTuple):
-    """The memory of a loop on one thread, for one call at a time: a Work as a plain tuple, and its integers."""
+    """The memory of a loop on one thread, for one call at a time: a Work as a plain tuple, and its field `integers`."""
 
     work: tuple
     integers: np.ndarray
 
 
 def alone(loop, sequences, like, panels=None, packed=0):
-    """Return the Alone of a loop over at most so many sequences; `packed` is PACKED if its panels hold the weights."""
+    """Return the Alone of a loop for at most `sequences` sequences; pass PACKED if `panels` holds packed weights."""
     rows, offsets = loop.memory_of(loop.unit_blocks, sequences)
     panels = empty((loop.panel_rows, loop.width), like) if panels is None else panels
     numbers = empty((sequences * loop.carry_rows + rows, loop.width), like)
@@ -124,16 +124,16 @@ def alone(loop, sequences, like, panels=None, packed=0):
 
 
 def run_alone(loop, memory, batch, count, *arguments):
-    """Call the kernel of a loop on this thread, over the first `count` sequences of a Batch, a plain tuple."""
-    # The line of the only group: its finished steps, its first sequence, its end, its rows left.
+    """Call the kernel of a loop on this thread, over the first `count` sequences of `batch`, a Batch as a tuple."""
+    # Reset the only group's line: its finished steps, first sequence, end of sequences, and rows left.
     memory.integers[:4] = 0, 0, count, 0
     loop.kernel(0, 1, memory.work, batch, loop.cell, *arguments)
 
 
 def _write_groups(integers, batch, bounds):
-    """Write the line of each group: its first sequence, its end, and the number of its rows left."""
+    """Write each group's line of `integers`: its first sequence, the end of its sequences, and its rows left."""
     if len(bounds) == 2:
-        integers[END] = bounds[1]  # nothing reads the rows left of a single group
+        integers[END] = bounds[1]  # nothing reads how many rows a single group has left
         return
     lines = integers[: (len(bounds) - 1) * COUNTER].reshape(-1, COUNTER)
     lines[:, FIRST], lines[:, END] = bounds[:-1], bounds[1:]
@@ -146,28 +146,28 @@ def _cut(seq_lens, num_groups):
 
 
 def _bounds(count, num_groups):
-    """Return where groups of nearly equal size begin among `count` sequences, and `count`."""
+    """Return where each group begins if `count` sequences form groups of nearly equal size, and then `count`."""
     return [count * group // num_groups for group in range(num_groups + 1)]
 
 
 def _deal(batch, num_groups):
-    """Return a batch whose sequences are dealt out to groups of nearly equal rows, and the bounds of the groups."""
+    """Return a reordered batch whose groups have nearly equal numbers of rows, and the bounds of the groups."""
     groups = [_dealt(len(batch[0]), num_groups, group) for group in range(num_groups)]
     ranks = np.array([rank for group in groups for rank in group], np.int64)
     dealt = [array[ranks] for array in batch]
     for array in dealt:
-        array.flags.writeable = False  # like a plan's arrays: writable arrays are another type to Numba
+        array.flags.writeable = False  # like a plan's arrays, because writable arrays are another type to Numba
     return dealt, (0, *itertools.accumulate(map(len, groups)))
 
 
 def _dealt(num_sequences, num_groups, group):
-    """Return the ranks of a group, dealt forth and back: of 3 groups, the first gets ranks 0, 5, 6, 11, ..."""
+    """Return the ranks of a group, dealt forth and back: with 3 groups, the first group gets ranks 0, 5, 6, 11, ..."""
     ranks = (r * num_groups + (num_groups - 1 - group if r % 2 else group) for r in range(num_sequences))
     return list(itertools.takewhile(num_sequences.__gt__, ranks))
 
 
 def split(seq_lens, products, unit_blocks, may_meet, meets=True):
-    """Return the number of groups, and of threads in the team of each group, that take the least time."""
+    """Return the number of groups, and the number of threads in each group's team, that take the least time."""
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
         return 1, 1
@@ -182,10 +182,10 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
 
 
 def _best_turns(lengths, num_threads, lost, work_of_row):
-    """Return the time of the best cut into groups that threads take in turns, the number of groups, and 1.
+    """Return (time, number of groups, 1) for the best cut into groups that threads take in turns.
 
-    1 is the number of threads that run a group at once.  The time, in multiply-adds, is the mean over threads, or the
-    time of the longest group if that is more.
+    The 1 is the number of threads that run a group at once. The time, in multiply-adds, is the mean over threads or the
+    time of the longest group, whichever is longer.
     """
     best, num_groups, count = (float("inf"), 1, 1), 0, len(lengths)
     least = -(-count // (num_threads * _TURNS))
@@ -204,10 +204,10 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
 
 
 def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
-    """Yield the time in multiply-adds, the number of teams, and the members of each, for several sizes of teams.
+    """Yield (time in multiply-adds, number of teams, threads per team) for several sizes of teams.
 
-    The first group has the longest sequences.  The time is its time on one thread divided by its members, plus a
-    `barrier` at each step, all times the lag of the slowest member.
+    The first group has the longest sequences. The time is this group's time on one thread, times a member's share of
+    the units, plus a `barrier` at each step, all times the lag of the slowest member.
     """
     parts = 2
     while parts <= min(num_threads, unit_blocks):
@@ -220,6 +220,6 @@ def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
 
 
 def _rows_and_steps(lengths, lost):
-    """Return the time of a group on one thread, in rows: all its rows, plus the rows `lost` at each step."""
+    """Return the time of a group on one thread, in rows: all its rows, plus `lost` rows for each step."""
     first, second, third = (*lengths[:3], 0, 0)[:3]
     return sum(lengths) + _COSTS.one_row * (first - second) + _COSTS.two_rows * (second - third) + lost * first

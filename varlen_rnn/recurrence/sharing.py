@@ -1,11 +1,12 @@
 """The decisions of a thread that runs a recurrence: which weights to pack, and which group of sequences comes next.
 
-Sequences do not depend on each other, so any thread may run any group.  A thread takes the group with the most rows
+Sequences do not depend on each other, so any thread can run any group.  A thread takes the group with the most rows
 left, runs it for some rows, and puts it back.  Once the weights are packed, no thread waits for another, so a slow core
 simply runs fewer rows.
 
-If there are too few sequences for that, threads form teams.  The members of a team run the same sequences, and each
-owns a part of the hidden units.  A step needs all units of the step before, so members meet at a barrier once per step.
+If there are too few sequences for all threads, threads form teams. The members of a team run the same sequences, and
+each member owns some of the hidden units.  A step needs all units of the step before, so members meet at a barrier once
+per step.
 
 Kernels take plain tuples and make NamedTuples of them inside, because passing a NamedTuple costs time at each call.
 """
@@ -20,10 +21,10 @@ from varlen_rnn.products.vectors import RUN_BYTES, VECTOR_BYTES, lanes_of, least
 from varlen_rnn.recurrence.task import Pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 
-PACKING = 8  # lines of `integers` after the lines of groups: two for each of at most four phases
-PACKED = 2**40  # a count of packed blocks beyond any weight's: all were packed before the call
-FIRST, END, LEFT = 1, 2, 3  # positions in the line of a group, whose counter is at 0
-_TAKEN, _ENDED = -1, -2  # a group's counter instead of its finished steps
+PACKING = 8  # cache lines of `integers` after the lines of groups: two for each of at most four phases
+PACKED = 2**40  # a count of packed blocks that no weight has: it means that all were packed before the call
+FIRST, END, LEFT = 1, 2, 3  # positions in a group's line of integers, which begins with the group's counter
+_TAKEN, _ENDED = -1, -2  # values of a group's counter: a thread holds the group, or all steps are finished
 
 
 class Batch(NamedTuple):
@@ -43,16 +44,16 @@ class Batch(NamedTuple):
 class Work(NamedTuple):
     """How a batch is cut, and the memory that all threads share.
 
-    groups, parts: the number of groups, and of threads that run a group together
-    turn, block_rows: rows of a group that a thread runs before it puts the group back, and rows of a block of the
-        forward loop
-    carry_rows: rows of `numbers` that each sequence needs for values that it carries from step to step
+    groups, parts: the number of groups, and the number of threads that run a group together
+    turn, block_rows: how many rows of a group a thread runs before it puts the group back, and how many sequences a
+        block of the forward loop has
+    carry_rows: how many rows of `numbers` each sequence needs for values that it carries from step to step
     panels: the packed weights
     numbers: rows as wide as a panel: first the carried values of each sequence, then the scratch of each shard
-    integers: One cache line per group: the counter of its barrier or its finished steps, its first and end among the
-        sequences, and its rows left.  Then two lines per phase, for the unit blocks taken for packing and packed
-        (`PACKED` or more if all were packed before).  Then the offsets of each shard and an empty line, so that a
-        line that one thread writes at each step is never read by another.
+    integers: One cache line per group: a counter (of its barrier, or of its finished steps), its first sequence, the
+        end of its sequences, and its rows left.  Then two lines per phase: the number of unit blocks taken for packing,
+        and the number of packed blocks (`PACKED` or more if all were packed before). Then the offsets of each shard and
+        an empty line, so that no thread reads a line that another thread writes at each step.
     """
 
     groups: int
@@ -66,12 +67,12 @@ class Work(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Other fields are as in these.
+    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Fields not listed are as in these.
 
     shard: the number of the thread in this call
     lines: the lines of the groups, and of the packing, in `Work.integers`
     carries: the carried values of all sequences; `carry_size` elements for each
-    numbers, offsets: the thread's own scratch, and its own `num_offsets` offsets
+    numbers, offsets: the thread's own scratch, and its own memory for `num_offsets` offsets
     """
 
     shard: int
@@ -95,12 +96,12 @@ class Share(NamedTuple):
 class Units(NamedTuple):
     """The hidden units that a thread owns.
 
-    first_block, end_block, num_blocks: its range of blocks of units (a block is as wide as a panel), and the number
-        of all blocks
+    first_block, end_block, num_blocks: its range of blocks of units (a block is as wide as a panel), and the number of
+        all blocks of the layer
     first, count: its first unit, and the number of its units
-    run: units that the equations process together
+    run: the number of units that the equations process together
     width: units of a panel
-    row: elements of a carried row
+    row: the number of elements of a carried row
     panels: all packed weights
     vectors: the vectors of the cell, `vector_step` elements apart
     """
@@ -152,7 +153,7 @@ def share_of(shard, num_shards, work, batch):
 
 @cpu_inlined
 def units_of(share, unit_blocks):
-    """Return the first and the end of the unit blocks that a thread owns."""
+    """Return the range (first, end) of the unit blocks that a thread owns."""
     part = share.shard % share.parts
     return unit_blocks * part // share.parts, unit_blocks * (part + 1) // share.parts
 
@@ -175,8 +176,8 @@ def thread_units_of(share, hidden, vectors):
 def blocks_to_pack(share, unit_blocks, phase):
     """Return the blocks of units that a thread packs for a phase.
 
-    In a single group, each member packs the blocks that it owns, so they are in its caches.  With several groups, each
-    thread packs any block that is not yet taken.
+    With a single group, each member packs the blocks that it owns, so that they are in its caches.  With several
+    groups, each thread packs any block that is not yet taken.
     """
     taken = offset(share.lines, (share.groups + 2 * phase) * COUNTER)
     packed = offset(taken, COUNTER)
@@ -204,11 +205,11 @@ def row_of_step(share, rank, t):
 
 @cpu_inlined
 def next_group(share, number, rows, done, steps):
-    """Return the number of the group that a thread runs next, and the group's finished steps; -1 if none is left.
+    """Return (number, finished steps) of the group that a thread runs next; the number is -1 if no group is left.
 
-    The thread first puts back group `number`, unless that is -1: `rows` of its rows were run now, and `done` of its
-    `steps` steps are finished.  Then it takes the group with the most rows left.  If other threads hold all unfinished
-    groups, it stops, because they will finish them.  A member of a team has one group only.
+    The thread first puts back group `number`, unless that is -1: the thread has just run `rows` rows of it, and `done`
+    of its `steps` steps are finished.  Then it takes the group with the most rows left.  If other threads hold all
+    unfinished groups, it stops, because these threads will finish them.  A member of a team has one group only.
     """
     if share.parts > 1:
         return share.shard // share.parts if number < 0 else -1, 0

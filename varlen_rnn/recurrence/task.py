@@ -1,4 +1,4 @@
-"""The records of the recurrence: a layer over a batch, one direction of it, and the arrays that its gradient reads.
+"""The records of the recurrence: a layer over a batch, one of its directions, and the arrays that its gradient reads.
 
 A record's docstring has a line for each field, with its shape if it is an array.
 """
@@ -21,8 +21,8 @@ class Direction(NamedTuple):
     bias_hh: (h_gates * hidden,)
     weight_hr: (outputs, hidden); None if outputs are the hidden units, without a projection
     vectors: (vectors, hidden), the cell's parameters with one number per unit; None if it has none
-    rows: (rows, inputs * hidden), the row inputs that are not projected, which like weights belong to one direction;
-        None if the cell has none
+    rows: (rows, inputs * hidden), the row inputs that are not projected; None if the cell has none. Each direction has
+        its own, as it has its own weights.
     """
 
     weight_ih: np.ndarray
@@ -40,13 +40,13 @@ class Direction(NamedTuple):
 
 
 def weights_of(directions, name, otherwise=None):
-    """Return the weights of all directions that have a name, or for each an array that replaces a missing one."""
+    """Return a tuple with the weight `name` of each direction, or with `otherwise` for each if the weight is None."""
     found = tuple(getattr(direction, name) for direction in directions)
     return (otherwise,) * len(found) if found[0] is None else found
 
 
 class Call(NamedTuple):
-    """A layer over a batch, as both engines take it: the arguments of `layer.forward`, and the layer's Shape."""
+    """A layer over a batch, as the CPU and CUDA engines take it: arguments of `layer.forward`, and a Shape."""
 
     cell: Any
     x: Any
@@ -58,12 +58,12 @@ class Call(NamedTuple):
 
     @property
     def sizes(self):
-        """The states, sequences and units of one direction's states."""
+        """The shape of one direction's states: number of states, of sequences, of units."""
         return len(self.cell.states), self.plan.num_sequences, self.shape.hidden
 
 
 def given_of(call, like):
-    """Return the row inputs and the vectors of all directions, as CUDA kernels take them."""
+    """Return the tuples of all directions' row inputs and of their vectors; empty arrays replace missing ones."""
     vectors = weights_of(call.directions, "vectors", zeros((0, call.shape.hidden), like))
     return weights_of(call.directions, "rows", zeros((1, 0), like)), vectors
 
@@ -80,8 +80,8 @@ class Arriving(NamedTuple):
 
     d_y: (rows, directions * outputs)
     d_last: (states, directions, sequences, hidden)
-    d_others: (rows, (states - 1) * hidden) for each direction, of the states after the first at every row; None if none
-        arrived
+    d_others: (rows, (states - 1) * hidden) for each direction, gradients of the states after the first at every row;
+        None if none arrived
     """
 
     d_y: Any
@@ -90,7 +90,7 @@ class Arriving(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One direction of a layer over a batch, for both loops.
+    """One direction of a layer over a batch, as the forward and the backward loop take it.
 
     x: (rows, input)
     weights: a Direction without row inputs
@@ -117,7 +117,7 @@ class Task(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients that the backward loop reads and writes, besides the slots of a task.
+    """The gradients that the backward loop reads and writes, besides the slots in a task's saved columns.
 
     d_y: (rows, columns), of the outputs; columns as in the `y` of the task
     d_others: (rows, (states - 1) * hidden), of the states after the first at every row; no rows if none arrived

@@ -7,7 +7,7 @@ from varlen_rnn.runtime.jit import body
 
 @functools.cache
 def take(count):
-    """Return `load(a, start, stride)`: the tuple of `a[start]`, `a[start + stride]`, ... , `count` of them."""
+    """Return the body `load(a, start, stride)`, which returns `count` elements, `stride` apart, as a tuple."""
     if count == 0:
 
         @body
@@ -31,7 +31,7 @@ def _nothing(a, start, stride, values):
 
 @functools.cache
 def put(count):
-    """Return `store(a, start, stride, values)`, which writes `count` values `stride` apart."""
+    """Return the body `store(a, start, stride, values)`, which writes `count` values to elements `stride` apart."""
     if count == 0:
         return _nothing
     head, last = put(count - 1), count - 1
@@ -46,7 +46,7 @@ def put(count):
 
 @functools.cache
 def add(count):
-    """Return `accumulate(a, start, stride, values)`, which adds `count` values to elements that are `stride` apart."""
+    """Return the body `accumulate(a, start, stride, values)`, which adds `count` values to elements `stride` apart."""
     if count == 0:
         return _nothing
     head, last = add(count - 1), count - 1
