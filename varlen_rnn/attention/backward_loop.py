@@ -58,7 +58,7 @@ class Backward(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Memory of one thread: packed operands, attention weights and gradients of scores (each also transposed), sums."""
+    """Memory of one thread: packed operands; weights and gradients of scores, both also transposed; and sums."""
 
     keys: Any
     values: Any

@@ -66,7 +66,7 @@ class Operands(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of queries and a block of keys: the first of each, counted within its sequence, and their numbers."""
+    """A block of queries and a block of keys: the first row of each, counted in its sequence, and how many rows."""
 
     query: int
     num_queries: int

@@ -1,4 +1,4 @@
-"""Attention on CUDA, without blocks: one thread per head and query, or per head and key."""
+"""Attention on CUDA, without blocks: one thread per head and query, or head and key; it computes scores three times."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def score(q, row, k, key, column, count, weight, scale):
 
 @body
 def slope(q, row, k, key, j, weight):
-    """Return the derivative of an additive score by feature `j` of its query, which is also that by its key's."""
+    """Return the derivative of an additive score by feature `j` of its query, or, which is equal, of its key."""
     value = tanh(q[row, j] + k[key, j])
     return weight[j] * (q.dtype.type(1) - value * value)
 

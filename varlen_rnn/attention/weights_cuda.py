@@ -87,7 +87,7 @@ def _pairs_of(call, of_pairs, like):
 
 
 def forward(q, k, of_pairs, call):
-    """Return the weights, a row per pair of a query and a key of its sequence; `of_pairs` has each query's offsets."""
+    """Return the weights, (pairs, heads); `of_pairs` has each query's first pair, and then the number of pairs."""
     out = empty((int(of_pairs[-1]), call.heads), q)
     ranges = ranges_seen(call.q_offsets, call.k_offsets, call.left, call.right, q)
     given = *_pairs_of(call, of_pairs, q), ranges, q.dtype.type(call.scale)
