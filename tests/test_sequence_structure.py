@@ -144,7 +144,7 @@ X = rows_of([2, 3])
         (lambda: vr.sequence_concat([]), "expected at least one input"),
         (lambda: vr.sequence_concat(X), "inputs: expected a list"),
         (lambda: vr.lod_reset(X), "expected y, or target_lod, got neither"),
-        (lambda: vr.lod_reset(X, target_lod=(0, 4)), "x: expected 4 rows, as the last offset"),
+        (lambda: vr.lod_reset(X, target_lod=(0, 4)), "x: expected 4 rows, because the last offset is 4"),
         (lambda: vr.lod_append(X, np.array([0, 5])), "expected 1, the number of sequences of level 1, got 5"),
         (lambda: vr.sequence_pool(X, "sum", level=1), "level: expected -1 <= level < 1, a level of x"),
         (lambda: vr.reorder_by_rank(np.ones(3), vr.sort_by_seq_len(X)), "expected 2 sequences, or rows, as the plan"),

@@ -1,4 +1,4 @@
-"""Operators, one subject per file.  They connect the tape to kernels, as `metrics` does; an import registers them."""
+"""Operators, one subject per file.  They connect the tape to kernels; importing this package registers them."""
 
 from varlen_rnn.ops import (
     activations,

@@ -1,7 +1,8 @@
-"""Attention of the rows of query sequences to the rows of key sequences: fused operators over LoD, and the weights.
+"""Attention of the rows of query sequences to the rows of key sequences: fused operators, and the weights alone.
 
-The fused operators never have the weights in memory.  For a look at them, each weight is a row: a sequence of 2 queries
-and 3 keys has 6 rows, and a new last level of the LoD divides them into 3 rows for each query.
+The fused operators never hold all weights in memory.  To show them, the operator `attention_weights` returns one row
+per pair of a query and a key: a sequence of 2 queries and 3 keys has 6 rows, and a new last level of the LoD divides
+them into 3 rows for each query.
 """
 
 import math
@@ -25,7 +26,7 @@ _NAME = "scaled_dot_product_attention"
 
 
 def _cost_of_attention(inputs, outputs, **attrs):
-    """2 (key depth + value depth) operations per query and head; counts one key, because specs hold no lengths."""
+    """2 (key depth + value depth) operations per query and head; one key is counted, because specs hold no lengths."""
     query, _, value = inputs
     heads = query.shape[1] if len(query.shape) == 3 else 1
     return 2 * known(query.shape[0]) * known(heads) * (known(query.shape[-1]) + known(value.shape[-1]))
@@ -37,7 +38,10 @@ def _cost_of_attention_grad(inputs, outputs, **attrs):
 
 
 def _rows(specs, axes, **constants):
-    """Return "sequence", or "batch" for one query per sequence without a LoD; None if a weight, the last, has rows."""
+    """Return "sequence" if the queries have a LoD, and "batch" if there is one query per sequence instead.
+
+    Return None if an operand behind queries, keys and values, which is a weight, has rows.
+    """
     if set(axes[:3]) != {0} or not {None}.issuperset(axes[3:]):
         return None
     return "sequence" if specs[0].lod_level else "batch"
@@ -138,7 +142,7 @@ _ADDITIVE = "additive_attention"
 
 
 def _cost_of_additive(inputs, outputs, **attrs):
-    """3 operations per feature and 2 per value column, per query; counts one key, because specs hold no lengths."""
+    """3 operations per feature and 2 per value column, for each query; one key is counted, as in the operator above."""
     query, _, value = inputs[:3]
     return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
 
@@ -197,14 +201,17 @@ _WEIGHTS = "attention_weights"
 
 
 def _cost_of_weights(inputs, outputs, **attrs):
-    """2 operations per element of a query; counts one key, because specs hold no lengths."""
+    """2 operations per element of a query; one key is counted, because specs hold no lengths."""
     query = inputs[0]
     return 2 * known(query.shape[0]) * known(query.shape[1]) * known(query.shape[2])
 
 
 @operator(cost=_cost_of_weights, rows="batch")
 def attention_weights(query, key, left: int | None = None, right: int | None = None):
-    """Return the softmax of the scores of each query and the keys of its sequence, one row per pair; 0 out of sight."""
+    """Return the softmax of each query's scores with the keys of its sequence, one row per pair of query and key.
+
+    A query gives the weight 0 to keys outside of its window, which `left` and `right` describe.
+    """
     of_pairs, parts = _parts(query, key)
     scale = query.dtype.type(query.shape[2] ** -0.5)
     if on_device(query.data):
@@ -223,9 +230,9 @@ def attention_weights(query, key, left: int | None = None, right: int | None = N
 
 
 def _parts(query, key):
-    """Return the offsets of the keys of each query among the pairs, and slices of queries, keys and pairs.
+    """Return the offsets of the pairs of each query, and a list of (queries, keys, pairs), which are slices of rows.
 
-    There is a triple of slices for each sequence that has queries and keys.
+    The list has an entry for each sequence that has queries and keys.
     """
     of_queries, of_keys = _offsets(query, key)
     if len(of_queries) != len(of_keys):
@@ -238,23 +245,23 @@ def _parts(query, key):
 
 
 def _seen(queries, keys, left, right):
-    """Return which keys each query of a sequence sees."""
+    """Return bools, (queries, keys): whether a key of a sequence is in the window of a query."""
     ahead = np.arange(keys.stop - keys.start) - np.arange(queries.stop - queries.start)[:, None]
     seen = np.ones(ahead.shape, bool) if left is None else ahead >= -left
     return seen if right is None else seen & (ahead <= right)
 
 
 def _product(a, b, transposed=False):
-    """Return a product whose rows do not depend on their number."""
+    """Return `a @ b`, or `a @ b.T` if `transposed`; the bits of a row do not depend on the number of rows."""
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     out = np.empty((len(a), b.shape[0 if transposed else 1]), a.dtype)
     gemm.product(a, b, out, transposed=transposed)
     return out
 
 
-@np.errstate(invalid="ignore")  # of infinities and of NaN, whose weights are NaN
+@np.errstate(invalid="ignore")  # scores of infinity or NaN give weights of NaN without a warning
 def _softmax(scores, seen):
-    """Return the softmax of the scores that are seen, and 0 for the others."""
+    """Return the softmax, row by row, of the scores where `seen` is true, and 0 elsewhere."""
     highest = np.max(scores, axis=1, keepdims=True, initial=-np.inf, where=seen)
     powers = np.exp(scores - np.where(np.isfinite(highest), highest, 0))
     powers[~seen] = 0

@@ -1,9 +1,10 @@
-"""Normalisation of each feature over the rows of a whole batch, and the running moments for evaluation.
+"""Normalise each feature over the rows of a whole batch, and track the running moments for evaluation.
 
-An example: of the rows (1, 5) and (3, 5), the moments are the means (2, 5) and the variances (1, 0), so the normalised
-rows are (-1, 0) and (1, 0) for `eps=0`, with 0 in place of 0 / 0.
+The moments are the mean and the variance of each feature.  For example, the rows (1, 5) and (3, 5) have the means
+(2, 5) and the variances (1, 0).  With `eps=0`, the normalised rows are (-1, 0) and (1, 0), with 0 in place of 0 / 0.
 
-Sums over rows are sums of `kernels.sums`, which do not drift and do not depend on the number of threads.
+Sums over rows are computed as in `kernels.sums`: their errors do not grow with the number of rows, and their bits do
+not depend on the number of threads.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
 _INT64 = np.dtype(np.int64)
-_BLOCK = 2**16  # elements that are computed at a time, since arrays as large as the batch would leave the caches
+_BLOCK = 2**16  # the number of elements that are computed at a time, because larger arrays would not fit the caches
 
 
 _sums_of_ranks: ContextVar[Callable[..., Sequence[np.ndarray]] | None] = ContextVar("sums_of_ranks", default=None)
@@ -36,9 +37,9 @@ _sums_of_ranks: ContextVar[Callable[..., Sequence[np.ndarray]] | None] = Context
 
 @contextlib.contextmanager
 def summing(function: Callable[..., Sequence[np.ndarray]]) -> Iterator[None]:
-    """Let moments go over the rows of several processes, whose sums `function(*sums)` adds.
+    """Inside of this context, compute moments over the rows of several processes; `function(*sums)` adds their sums.
 
-    Each process calls it equally often: twice per application, and once per gradient.
+    Each process calls `function` equally often: twice per application of `batch_norm`, and once per gradient.
     """
     before = _sums_of_ranks.set(function)
     try:
@@ -48,7 +49,7 @@ def summing(function: Callable[..., Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def over_ranks(*sums):
-    """Return sums over the rows of this process as sums over the rows of all processes that train together."""
+    """Return sums over the rows of this process, plus the sums of the other processes if `summing` is active."""
     function = _sums_of_ranks.get()
     return sums if function is None else function(*sums)
 
@@ -56,7 +57,7 @@ def over_ranks(*sums):
 def _rows(specs, axes, eps, training):
     if axes[0] != 0 or any(axis is not None for axis in axes[1:]):
         return None
-    return "batch" if training else "each"  # in training, the moments depend on all rows; ranks add them up
+    return "batch" if training else "each"  # in training, the moments depend on all rows, and ranks add their sums
 
 
 def _cost(inputs, outputs, eps, training):
@@ -69,9 +70,9 @@ def _cost(inputs, outputs, eps, training):
     inference={"training": False}, rows=_rows, cost=_cost,
 )  # fmt: skip
 def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: float, training: bool):
-    """Return rows less the mean of each feature, divided by its deviation, times a weight, plus a bias.
+    """Subtract the mean of each feature from the rows, divide by its deviation, multiply by `weight`, and add `bias`.
 
-    In training the moments are computed from the rows; otherwise they are the running moments.
+    In training, the moments are computed from the rows; otherwise, they are the running moments.
     """
     if not training:
         return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))
@@ -82,7 +83,7 @@ def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: flo
 
 
 def _moments(x):
-    """Return the mean and the variance of each feature over the rows of all ranks, and their number."""
+    """Return the mean and the variance of each feature over the rows of all ranks, and the number of these rows."""
     count, total = over_ranks(np.int64(len(x)), sum_over(x, 0))
     divisor = x.dtype.type(max(count, 1))
     mean = divide(total, divisor)
@@ -91,7 +92,7 @@ def _moments(x):
         apart = subtract(x[block], mean)
         return apart, multiply(apart, apart)
 
-    # The mean of the differences is the rounding of the mean (Chan, Golub and LeVeque, 1983).
+    # The mean of the differences is the rounding error of the mean (Chan, Golub and LeVeque, 1983).
     rest, squares = over_ranks(*_sums(x, differences))
     rest = divide(rest, divisor)
     variance = subtract(divide(squares, divisor), multiply(rest, rest))
@@ -99,13 +100,13 @@ def _moments(x):
 
 
 def _sums(x, of_block):
-    """Return the sums over the rows of two arrays like `x`, of which `of_block` computes a block of rows."""
+    """Return the sums over the rows of two arrays like `x`; `of_block` returns one block of rows of each array."""
     parts = [[sum_over(array, 0) for array in of_block(block)] for block in _blocks(x)]
     return parts[0] if on_device(x) else [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
 
 
 def _blocks(x):
-    """Return slices of the rows whose elements fit a cache; at least one, which may be empty, and one on a device."""
+    """Return slices of rows, each of which fits a cache; a single slice on a device, or if there are no rows."""
     step = max(1, len(x) if on_device(x) else _BLOCK // x.shape[1])
     return [slice(first, first + step) for first in range(0, max(1, len(x)), step)]
 
@@ -159,7 +160,7 @@ def _cost_of_grad(inputs, outputs, eps):
 
 @operator(outputs=("d_x", "d_mean", "d_variance", "d_weight", "d_bias"), cost=_cost_of_grad)
 def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float):
-    """Return the gradients of `batch_norm`; without a count, the moments are constants."""
+    """Return the gradients of `batch_norm`; if `count` is None, the moments are constants."""
     rows, d_rows = as_operand(x.data), as_operand(d.data)
     inverse = moments.inverse_deviation(variance.data, eps)
     factor = inverse if weight is None else multiply(inverse, weight.data)
@@ -178,7 +179,10 @@ def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float
 
 
 def _grad_of_rows(d_rows, factor, normal, slope, constant):
-    """Return `d_rows * factor`, less `normal * slope + constant` if the moments are of these rows."""
+    """Return `d_rows * factor`, minus `normal * slope + constant` if the moments depend on the rows (`slope` is given).
+
+    `normal(block)` returns the normalised rows of a block.
+    """
     if on_device(d_rows):
         if slope is None:
             return multiply(d_rows, factor)
@@ -203,15 +207,15 @@ def _infer_grad(x, d, mean, variance, count, weight, eps):
 
 @operator(outputs=("running_mean", "running_var", "num_batches"), in_place=True)
 def track_moments(running_mean, running_var, num_batches, mean, variance, count, *, momentum: float | None):
-    """Move the running moments towards the moments of a batch; a batch of one row has no variance to move towards.
+    """Move the running moments towards the moments of a batch; a batch of one row moves only the mean.
 
-    With a momentum of None, they are the means over all batches.
+    If `momentum` is None, the running moments are the means over all batches.
     """
     number = int(count.data)
     if number:
         assign(add(num_batches.data, np.array(1, _INT64)), num_batches.data)
         share = _share_of_one(num_batches.data, running_mean) if momentum is None else running_mean.dtype.type(momentum)
-        # The variance as from a sample.
+        # The variance of a sample, which divides by one row less.
         unbiased = multiply(variance.data, running_mean.dtype.type(number / max(number - 1, 1)))
         for running, moment in ((running_mean, mean.data), (running_var, unbiased))[: min(number, 2)]:
             assign(_moved(running.data, moment, share), running.data)
@@ -219,14 +223,14 @@ def track_moments(running_mean, running_var, num_batches, mean, variance, count,
 
 
 def _share_of_one(count, like):
-    """Return 1 / a count in the data type of `like`, where the count is."""
+    """Return `1 / count` in the data type of `like`; it is on a device if `count` is."""
     if on_device(count):
         return divide(np.array(1, like.dtype), astype(count, like.dtype))
     return like.dtype.type(1 / max(1, int(count)))
 
 
 def _moved(running, moment, share):
-    """Return a running moment, moved towards one of a batch; the share is a number, or on the device."""
+    """Return `(1 - share) * running + share * moment`; the share is a number, or an array on the device."""
     if not on_device(share):
         return moments.moved_towards(running, moment, share)
     return add(multiply(subtract(np.array(1, running.dtype), share), running), multiply(share, moment))

@@ -25,7 +25,7 @@ _BOOL = np.dtype(np.bool_)
 def _of_two_in_bools(
     function: Callable[..., Any], doc: str, check: Callable, examples: Callable, **options: Unpack[Options]
 ) -> Operator:
-    """Declare an operator under the name of a function of arrays; it takes two operands and returns bools."""
+    """Declare an operator of two operands that returns bools; its name is the name of `function`, which computes it."""
     name = function.__name__
 
     def forward(x, y):
@@ -139,7 +139,7 @@ def _examples_of_where(rng):
 
 
 def _shared(x, y):
-    return 0.5 * x + 0.5 * y  # the value if x == y: its derivative gives each of them half of the gradient
+    return 0.5 * x + 0.5 * y  # the value if x == y, written so that x and y get half of the gradient each
 
 
 def _larger(x, y):
@@ -165,7 +165,7 @@ def minimum(x, y):
 def _grad_of_choice(x_loses, y_loses):
     """Return the gradient function of a choice: the chosen element gets the gradient, equal elements get half each.
 
-    `x_loses` and `y_loses` name the comparison of x and y that holds if x, or y, is not chosen.
+    If the comparison of x and y that `x_loses` names is true, x is not chosen; `y_loses` is the same for y.
 
     Source: `torch.maximum`.
     """

@@ -1,4 +1,4 @@
-"""Clipping of gradients by their global norm; a gradient may be dense or SelectedRows."""
+"""Scale gradients, dense or SelectedRows, so that their global norm is at most a limit."""
 
 import math
 
@@ -16,11 +16,11 @@ from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
 
 
-# 2 operations per element are for the norm, and 1 for the scaling.
+# Per element, the norm takes 2 operations, and the scaling 1.
 @operator(outputs=("norm", "*out"), cost=lambda inputs, outputs, max_norm: 3 * sum(map(size, inputs)))
 def clip_by_global_norm(*x, max_norm: float):
     """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
-    # Duplicate rows are summed first, because the gradient of a row is their sum.
+    # Entries of SelectedRows for the same row are summed first, because the gradient of the row is their sum.
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
     if gradients and on_device(_elements(gradients[0])):
         return _clipped_on_device(gradients, max_norm)
@@ -31,7 +31,7 @@ def clip_by_global_norm(*x, max_norm: float):
 
 
 def _clipped_on_device(gradients, max_norm):
-    """Clip without a look at the norm, which stays on the device; the norm of all types is one of float64."""
+    """Clip gradients without copying the norm to the host; each data type has a norm, joined in float64."""
     arrays = [_elements(gradient) for gradient in gradients]
     of_type = {array.dtype: [other for other in arrays if other.dtype == array.dtype] for array in arrays}
     norms = {dtype: norm_on_device(some) for dtype, some in of_type.items()}
@@ -54,7 +54,7 @@ def _infer(*gradients, max_norm):
     return TensorSpec((), np.dtype(np.float64)), *gradients
 
 
-# Elements that are converted to float64 at a time: to convert a whole float32 gradient would take twice its memory.
+# The number of elements that are converted to float64 at a time, because a whole gradient would take more memory.
 _PIECE = 2**16
 
 
@@ -67,7 +67,7 @@ def scaled(gradients, norm, max_norm):
     """Return gradients whose global norm is `norm`, scaled so that it is at most `max_norm`."""
     if norm <= max_norm:
         return gradients
-    return [multiplied(value, max_norm / norm) for value in gradients]  # a norm of NaN makes all NaN, as in PyTorch
+    return [multiplied(value, max_norm / norm) for value in gradients]  # if the norm is NaN, all are, as in PyTorch
 
 
 def _sum_of_squares(values):
@@ -89,7 +89,7 @@ def multiplied(gradient, factor):
 
 
 def _with(gradient, value):
-    """Return a gradient like another, with other elements."""
+    """Return a gradient like `gradient`, with the elements `value`."""
     if isinstance(gradient, SelectedRows):
         return SelectedRows.wrap(gradient.rows, value, gradient.height)
     return LoDTensor.wrap(value, gradient.structure)

@@ -1,4 +1,4 @@
-"""Concatenation along an axis, and splits.  The LoD is kept unless the axis is the rows."""
+"""Concatenate arrays along an axis, or split them.  The LoD is kept unless the axis is the axis of rows."""
 
 from varlen_rnn.errors import ShapeError, check_int, shown
 from varlen_rnn.kernels.copies import assign, divided, joined, places_along
@@ -17,7 +17,7 @@ def _rows(specs, axes, axis):
     axis %= len(specs[0].shape)
     if axis not in axes:
         return "each"
-    return ("batch", axis) if set(axes) == {axis} else None  # without rows, each rank would add the operand
+    return ("batch", axis) if set(axes) == {axis} else None  # each rank would add an operand without rows again
 
 
 @operator(cost=nothing, rows=_rows)

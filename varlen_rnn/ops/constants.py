@@ -1,4 +1,4 @@
-"""Operators for constants, for another data type, for a second name of a variable, and to stop a gradient."""
+"""Operators that make constants, convert data types, give a variable a second name, or stop a gradient."""
 
 import math
 
@@ -56,7 +56,7 @@ detach.infer(lambda x: x)
 
 @detach.examples
 def _examples_of_detach(rng):
-    # Integers, because for floats a central difference would find the gradient that `detach` stops.
+    # The example has integers, because a test by finite differences would find the gradient that `detach` stops.
     yield [np.arange(6).reshape(3, 2)], {}
 
 

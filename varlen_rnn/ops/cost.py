@@ -1,8 +1,8 @@
 """Compute the cost of operators from specs alone: floating-point operations, and bytes read and written.
 
-Each operator declares its number of operations; by default it is 1 per element of the outputs.  Every input and every
-output counts its bytes once, also a weight, and an array that is updated in place.  Plans and lists count 0 bytes.  An
-unknown size counts as 1, so the cost of a program over rows is the cost of one row.
+Each operator declares its number of operations; by default it is 1 per element of the outputs.  The bytes of each input
+and output are counted once, and an array that is updated in place is both.  Plans and lists count 0 bytes.  An unknown
+size counts as 1, so the cost of a program over rows is the cost of one row.
 """
 
 import math
@@ -36,7 +36,7 @@ def costs_of_block(nested):
 
 
 def cost_of(op, specs, inside):
-    """Return the cost of a described operator, given the specs of its variables by name and the program's blocks."""
+    """Return the cost of an OpDesc, given the specs of its variables by name, and `inside`, the program's blocks."""
     kind = find(op.type)
     inputs, outputs = ([specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
     attrs = decode(kind, op.attrs, inside)
@@ -49,7 +49,7 @@ def _bytes(spec):
     return 0 if spec is None or spec.dtype is None else size(spec) * spec.dtype.itemsize
 
 
-# Functions from which operators make the cost that they declare.
+# Functions with which operators declare their cost.
 
 
 def known(number):
@@ -63,7 +63,7 @@ def size(spec):
 
 
 def nothing(inputs, outputs, **attrs):
-    """No operations."""
+    """0 operations."""
     return 0
 
 

@@ -1,6 +1,7 @@
-"""Dropout, and its masks, which are drawn by the places of rows at each run; see `varlen_rnn.random`.
+"""Dropout, and its random masks, which are drawn anew at each run; see `varlen_rnn.random`.
 
-The place of a row is the position of its sequence in the batch, and its number in the sequence.
+The random numbers of a row depend on its place: the position of its sequence in the batch, and its number in the
+sequence.
 """
 
 import math
@@ -26,13 +27,14 @@ _NONE = read_only(np.empty(0, np.int64))
 def mask_of_rows(x, units, p, below, others):
     """Draw a mask, `(rows, units)` of the data type of `x`: `below` with probability `p`, otherwise `others`.
 
-    A row without a LoD is a sequence of one row, at the position that its LoD without levels has, or at its index.
+    Without a LoD, each row is a sequence of one row.  Its position is its index, unless `x.structure.positions` gives
+    another one.
     """
     return _drawn(x, x.shape[0] if x.shape else 1, units, p, below, others, *_places_of_rows(x))
 
 
 def mask_of_sequences(x, units, p, below, others):
-    """Return such a mask with a row for each sequence of the last level, shape `(sequences, units)`."""
+    """Draw a mask as `mask_of_rows` does, but with one row per sequence of the last level, `(sequences, units)`."""
     above = levels_of(x.structure)[:-1]
     if above:
         places = remember(x.structure, "places of sequences", _places, LoD.trusted(above).at_positions_of(x.structure))
@@ -51,7 +53,7 @@ def _places_of_rows(x):
     lod = x.structure
     if lod.num_levels:
         return remember(lod, "places", _places, lod)
-    # Where an operator joined entries, positions are not of these rows.
+    # If an operator has joined rows, the positions belong to the rows before.
     is_of_rows = lod.positions is not None and lod.axis == 0 and len(lod.positions) == len(x.data)
     return _positions(lod) if is_of_rows else _NONE, _NONE
 
@@ -70,7 +72,7 @@ def _positions(lod):
 
 
 def _rows(specs, axes, p, training):
-    return "batch" if training else "each"  # random numbers follow the places of rows in a batch
+    return "batch" if training else "each"  # in training, a row's random numbers depend on its place in the batch
 
 
 @operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows)

@@ -1,4 +1,4 @@
-"""Elementwise arithmetic (`kernels.arithmetic`).  It is row-wise, so the result keeps the LoD."""
+"""Operators of elementwise arithmetic (`kernels.arithmetic`); the result keeps the LoD."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from varlen_rnn.tape.variable import Variable, apply
 
 P = ParamSpec("P")
 
-# Operators on two operands.  Shapes broadcast as in NumPy.  The result has the LoD of the operand that has a LoD.
+# Operators on two operands, whose shapes broadcast as in NumPy.  If an operand has a LoD, the result has the same LoD.
 
 
 def binary(integers: bool = True, **options: Unpack[Options]) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
@@ -126,7 +126,7 @@ def _grad_of_div(inputs, outputs, d_outputs):
 @mul.examples
 @div.examples
 def examples_of_two(rng):
-    """Yield pairs of operands that broadcast; no divisor is 0, and no two elements are equal."""
+    """Yield pairs of operands that broadcast; no second operand has a 0, and no two elements are equal."""
     x = rows(rng, 3)
     yield [x, rows(rng, 3, positive=True)], {}
     for other in (rng.random(3), rng.random((6, 1)), rng.random((6, 3)), rng.random((1, 3)), rng.random(())):
@@ -176,10 +176,10 @@ def unary(
 
     The result has the shape, data type and LoD of the operand.  Annotated parameters of the equation are constants.
 
-    of: a function of arrays and symbols, which replaces the equation: the decorated function has only documentation
-    derive: whether the gradient is derived from the equation; otherwise `unary_backward` declares its equation
-    host: computes NumPy arrays, in place of the equation
-    options: of `operator`; the trait `scalar` is by default the equation
+    of: a function of arrays and symbols that replaces the equation; then the decorated function is only documentation
+    derive: whether the gradient is derived from the equation; otherwise, use `unary_backward` to declare its equation
+    host: a function that computes NumPy arrays in place of the equation
+    options: the options of `operator`; the trait `scalar` is by default the equation
     """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
@@ -207,12 +207,12 @@ def unary(
 
 
 def unary_backward(made: Any) -> Callable[[Callable], Operator]:
-    """Declare a gradient by its equation: a function of the operand, the result, `d_y` and the constants."""
+    """Return a decorator that declares a gradient by its equation, a function of x, y, `d_y` and the constants."""
     return lambda equation: _backward(made, forward(equation, f"{made.op.type}_grad"), equation)
 
 
 def _backward(made, compute, equation):
-    """Declare the gradient that a function of arrays computes; an equation has the constants."""
+    """Declare the gradient that `compute` returns for arrays; its constants are the annotated ones of `equation`."""
     signature = inspect.signature(equation, eval_str=True)
     constants = [p for p in signature.parameters.values() if p.annotation is not p.empty]
 

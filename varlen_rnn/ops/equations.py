@@ -1,11 +1,11 @@
-"""Functions of arrays from scalar equations: `forward` computes the equation, `derived` its derived gradient.
+"""Make functions of arrays from equations of scalars: `forward` from an equation, `derived` from its gradient.
 
-The gradient of `y = tanh(x)` is derived when it is first needed.  Its source for arrays of the host is
+A gradient is derived when it is first needed.  For `y = tanh(x)`, its source for arrays of the host is
 
     def tanh_grad(y, d_y):
         return d_y * (1 - y * y)
 
-and in the source for kernels, constants take the type of an operand: `one = type(y)(1)`.
+In the source for kernels, constants are converted to the type of an operand, as in `one = type(y)(1)`.
 """
 
 import functools
@@ -20,10 +20,10 @@ from varlen_rnn.kernels.elementwise import function_of_arrays, quiet
 
 
 def forward(equation, name=None, host=None):
-    """Return a function of arrays that computes an equation, whose annotated parameters are numbers.
+    """Return a function of arrays that computes an equation; the equation's annotated parameters are numbers.
 
-    On the host, the equation itself takes the arrays, or the function `host` does.  The kernel is compiled from the
-    equation's trace.
+    On the host, the arrays are passed to `host`, by default the equation itself.  For a device, a kernel is compiled
+    from the equation's trace.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def forward(equation, name=None, host=None):
 
 
 def derived(equation, name):
-    """Return the gradient of an equation of one operand, derived: a function of its operand, result, `d_y`, numbers."""
+    """Derive the gradient of an equation of one operand: a function of the operand, the result, `d_y` and numbers."""
     operand, *constants = operands_of(equation)[0]
     names = (operand, "y", "d_y", *constants)
 
@@ -75,13 +75,16 @@ def derived(equation, name):
 
 
 def operands_of(equation):
-    """Return the names of an equation's operands, and how many of them, the last ones, are annotated: numbers."""
+    """Return the names of an equation's operands, and how many of the last ones are numbers, which are annotated."""
     parameters = inspect.signature(equation).parameters.values()
     return tuple(p.name for p in parameters), sum(p.annotation is not p.empty for p in parameters)
 
 
 def _written(name, names, trace, given, result, probe):
-    """Return the function that computes a node of a trace: for a kernel, or for arrays of the host if no `probe`."""
+    """Return a function that computes node `result` of a trace: for a kernel, or for host arrays if `probe` is None.
+
+    `probe` is the operand whose type constants are converted to.
+    """
     lines, texts = write(trace, given, [result], probe)
     modules = (arithmetic,) if probe is None else (activations, functions)
     space = {key: value for module in modules for key, value in vars(module).items()}

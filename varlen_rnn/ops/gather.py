@@ -1,4 +1,4 @@
-"""Rows at positions that a Variable of integers holds; the result has the LoD of this Variable."""
+"""Operators that take rows at the positions in a Variable of integers; the result has the LoD of this Variable."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The operator of `x[index]`.  The result keeps the LoD if its first axis holds all rows in their order."""
+"""The operator `getitem`, for `x[index]`.  The result keeps the LoD if its first axis holds all rows in order."""
 
 import math
 
@@ -42,7 +42,7 @@ def getitem(x, index: Index):
 
 
 def _taken(data, index):
-    """Return `data[index]`; on a device, a contiguous copy."""
+    """Return `data[index]`; on a device, this is a contiguous copy."""
     if not on_device(data):
         return np.asarray(data[index])
     items = index if isinstance(index, tuple) else (index,)
@@ -55,7 +55,7 @@ def _taken(data, index):
 
 def _lod_after(x, index, shape):
     lod = x.structure
-    if lod.axis:  # last states: a number chooses a layer's, with one entry per sequence, and a slice several layers'
+    if lod.axis:  # last states of layers: a number takes one layer, whose entries are sequences; a slice takes several
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
         return lod.along(0) if is_number else lod if isinstance(index, slice) else NO_LOD
     return lod if _keeps_rows_first(x.shape, index, shape) else NO_LOD
@@ -76,7 +76,7 @@ def _infer_getitem(x, index):
 
 
 def _check_bounds(shape, index):
-    """Raise if an index has a number that is outside of its axis."""
+    """Raise OutOfRangeError if an index has a number that is outside of its axis."""
     items, axis = index if isinstance(index, tuple) else (index,), 0
     for item in items:
         if item is Ellipsis:
@@ -114,7 +114,10 @@ def _add_where_taken(data, index, items, d):
 
 
 def _rows_taken(shape, index, items):
-    """Return the numbers of the elements that an index takes, along the axes it names, and how many and how wide."""
+    """Return (positions that an index takes, number of positions, width), if `width` elements share a position.
+
+    A position counts the elements along the axes that the index names; the axes behind them give the width.
+    """
     rank = len(shape) if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
     height, width = math.prod(shape[:rank]), math.prod(shape[rank:])
     return np.arange(height).reshape(shape[:rank])[index], height, width
@@ -138,7 +141,7 @@ def _examples(rng):
 def _indexed(shape, index):
     """Return the shape of `array[index]`; a slice of an axis of unknown size has an unknown size."""
     if -1 not in shape:
-        # An array with strides of 0 needs one element of memory; `np.broadcast_to` would take ten times as long.
+        # NumPy indexes an array of one element in memory, by strides of 0; `np.broadcast_to` takes ten times as long.
         return np.ndarray(shape, np.bool_, b"\0", strides=(0,) * len(shape))[index].shape
     if isinstance(index, slice):
         return _size_of_slice(shape[0], index), *shape[1:]
@@ -177,6 +180,6 @@ def _keeps_rows_first(shape, index, indexed):
         return True
     if sum(not (item is None or item is Ellipsis or isinstance(item, slice)) for item in items) == 1:
         return True  # a single number or array keeps its place among the axes
-    # Instead of repeating the rules of NumPy, index an array with one more row: the axis that grows is the rows.
+    # To apply NumPy's rules, index an array with one more row, too: the axis of the result that grows runs over rows.
     more = _indexed((shape[0] + 1, *shape[1:]), index)
     return (indexed[0], more[0]) == (shape[0], shape[0] + 1)

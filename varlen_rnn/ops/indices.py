@@ -1,4 +1,4 @@
-"""Check integers that are positions of rows, because kernels read and write there unchecked; take these rows."""
+"""Check positions of rows, because kernels read and write rows unchecked; take and overwrite rows at positions."""
 
 import math
 
@@ -16,13 +16,13 @@ _INT64 = np.dtype(np.int64)
 def indices(what, tensor, height, noun, of="", from_end=False):
     """Return integers as a flat int64 array; raise unless each is the position of one of `height` rows.
 
-    If `from_end`, negative integers count from the end.  The array is new; on a device, it may be the read-only array
-    that their memory has, whose bytes are hashed only once (`device.beside`).
+    If `from_end`, negative integers count from the end.  The array is new, except for int64 on a device: then it can be
+    the device array's read-only copy on the host, whose bytes are hashed only once (`device.beside`).
     """
     numbers = host_numbers(tensor.data)
     flat = numbers.astype(_INT64)
     flat = flat if flat.ndim == 1 else flat.reshape(-1)
-    # Only signed integers count from the end: an unsigned integer beyond int64 has become negative, and is an error.
+    # Only signed integers count from the end: an unsigned integer beyond int64 becomes negative, which is an error.
     if from_end and tensor.dtype.kind == "i":
         flat[flat < 0] += height
     entry = first_outside(flat, height)
@@ -34,9 +34,9 @@ def indices(what, tensor, height, noun, of="", from_end=False):
 
 
 def rows_at(table, flat):
-    """Return the rows of an array at positions that were checked; a position of -1 gives zeros, of floats."""
+    """Return rows at positions that were already checked; -1 gives a row of zeros, in arrays of floats only."""
     if not on_device(table) and (table.dtype not in FLOATS or not table.flags.carray):
-        # The kernel would be compiled for another data type, or need a contiguous copy of the whole table.
+        # The kernel would be compiled again for another data type, or would need a contiguous copy of the table.
         return table[flat]
     table = as_operand(table)
     out, width = empty((len(flat), *table.shape[1:]), table), math.prod(table.shape[1:])
@@ -45,7 +45,7 @@ def rows_at(table, flat):
 
 
 def put_rows(table, flat, rows):
-    """Overwrite the rows of an array, which is contiguous on a device, at positions that differ."""
+    """Overwrite the rows of an array at positions without repetition; on a device, the array must be contiguous."""
     if not on_device(table):
         table[flat] = rows
     elif rows.size:

@@ -1,6 +1,6 @@
 """Functions along the last axis: the logarithm of the softmax, and layer normalisation.  The result keeps the LoD.
 
-The softmax and losses over classes are computed from the logarithm.
+Other files compute the softmax, and losses over classes, from this logarithm.
 """
 
 import math
@@ -79,7 +79,7 @@ def _rows(data):
 
 
 def _normalised(data, weight, bias, eps):
-    """Return the normalised rows times the weight, 1 if None, plus the bias, 0 if None."""
+    """Return the normalised rows times the weight (1 if it is None) plus the bias (0 if it is None)."""
     flat = _rows(data)
     weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
     bias = full(flat.shape[1:], 0, flat) if bias is None else as_operand(bias.data)
@@ -113,7 +113,7 @@ def _grad(inputs, outputs, d_outputs, eps):
 
 @operator(rows=of_vectors)
 def layer_norm_grad(x, d, weight=None, *, eps: float):
-    """Return the gradient of the rows of `layer_norm`."""
+    """Return the gradient of the input `x` of `layer_norm`."""
     flat = _rows(x.data)
     weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
     d_x = empty(flat.shape, flat)

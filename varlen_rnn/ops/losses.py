@@ -36,7 +36,7 @@ def cross_entropy(logits, labels, ignore_index: int | None = None):
 
 
 def _classes(labels, ignore_index, num_classes):
-    """Return the class of each row, -1 where the label is ignored; raise if another label is no class."""
+    """Return the class of each row, -1 where the label is ignored; raise if any other label is not a class."""
     numbers = host_numbers(labels.data)
     if ignore_index is None or not (ignored := numbers == ignore_index).any():
         return indices("cross_entropy, labels", labels, num_classes, "class")
@@ -63,7 +63,7 @@ def _rows_of_grad(specs, axes, ignore_index=None):
 
 @cross_entropy.backward("logits", rows=_rows_of_grad)
 def _cross_entropy_grad(labels, log_probabilities, d_loss, ignore_index: int | None = None):
-    """Return softmax minus the one-hot label, times the gradient of the row's loss."""
+    """Return the softmax of each row minus its one-hot label, times the gradient of the row's loss."""
     classes, data = _classes(labels, ignore_index, log_probabilities.shape[1]), as_operand(log_probabilities.data)
     d = empty(data.shape, data)
     cross_entropy_grad(data, classes, as_operand(d_loss.data), d)
@@ -150,7 +150,7 @@ def _infer_focal(loss, gamma):
 
 @focal.backward("loss")
 def _focal_grad(loss, d_out, gamma: float):
-    """Return the gradient of the cross entropy that `focal` takes."""
+    """Return the gradient of `loss`, the cross entropy that is the input of `focal`."""
     return loss.like(focal_loss_grad(loss.data, d_out.data, gamma))
 
 
@@ -162,7 +162,7 @@ def _examples_of_focal(rng):
 
 @forward
 def logistic_loss(x, y):
-    """Return the binary cross entropy of the logit `x` and the target `y`; no exponential is of a large number."""
+    """Return the binary cross entropy of the logit `x` and the target `y`; exponentials cannot overflow."""
     return log1p(exp(-abs(x))) + maximum(x, 0) - x * y
 
 
@@ -222,7 +222,7 @@ def _grad_of_squared(inputs, outputs, d_outputs):
 
 @forward
 def huber_loss(x, target, delta: float):
-    """Return half the squared difference, which continues as a straight line beyond `delta`."""
+    """Return half the squared difference; where the difference exceeds `delta`, a straight line continues the curve."""
     distance = abs(x - target)
     near = minimum(distance, delta)
     return near * (distance - 0.5 * near)
@@ -230,7 +230,7 @@ def huber_loss(x, target, delta: float):
 
 @operator(rows="each")
 def huber(x, target, delta: float):
-    """Return half the squared difference of each element, which continues as a straight line beyond `delta`."""
+    """Return half the squared difference of each element, or a straight line where the difference exceeds `delta`."""
     lod = shared_lod("huber_loss", x, target, names=("x", "target"))
     return LoDTensor.wrap(huber_loss(x.data, target.data, delta), lod)
 

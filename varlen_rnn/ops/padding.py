@@ -1,4 +1,4 @@
-"""Move rows into a padded batch and back, for `baselines.Padded`: compute positions of rows, and take rows there."""
+"""Move rows into a padded batch and back, for `baselines.Padded`: compute the positions of rows, and take rows."""
 
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ def _examples(rng):
         yield [rng.standard_normal((4, 2)), np.array(index)], {}
 
 
-# Compute positions of rows: a padded batch has `steps` places for each sequence, and padding after shorter ones.
+# Compute positions of rows: a padded batch has `steps` places for each sequence; places after its end are padding.
 
 
 def places_of_rows(offsets, steps, reverse=False):
@@ -105,7 +105,7 @@ class Rectangle(NamedTuple):
 
 @operator(outputs=Rectangle._fields, cost=nothing, rows="batch", gradient=False)
 def rectangle(x, reverse: bool):
-    """Return the indices that move rows into a padded batch, for one direction, and the indices that move them back."""
+    """Return a Rectangle: the indices that move rows into a padded batch and back; `reverse` puts last steps first."""
     offsets = x.structure.levels[-1]
     lengths = np.diff(offsets)
     num_sequences, steps = len(lengths), int(lengths.max(initial=0))

@@ -1,7 +1,7 @@
-"""Products of rows and weights, and of batches of matrices, which broadcast as in `numpy.matmul`.
+"""Products of rows and weights, and products of batches of matrices, which broadcast as in `numpy.matmul`.
 
-The products of rows run on the register tile.  The bits of a row of a product depend on neither the other rows, nor the
-other matrices, nor the number of threads.
+Products of rows run on the register tile (a block of the result that is kept in registers).  A row of a product has the
+same bits, whatever the other rows and matrices are, and whatever the number of threads.
 """
 
 import math
@@ -39,7 +39,7 @@ def _rows_of_matmul(specs, axes, transposed):
 
 @operator(cost=_of_matmul, rows=_rows_of_matmul)
 def matmul(x, weight, bias=None, *, transposed: bool):
-    """Return `x @ weight + bias`, or `x @ weight.T + bias` if `transposed`; each row is computed on its own."""
+    """Return `x @ weight + bias`, or `x @ weight.T + bias` if `transposed`; no row depends on another one."""
     columns = weight.shape[0 if transposed else 1]
     flat = _rows(x.data)
     out = empty((len(flat), columns), flat)
@@ -120,14 +120,13 @@ def _check_has_rows(op, name, desc):
         raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
 
 
-# A plain loop is as fast and as exact as the register tile if the right matrix has at most `_SMALL` elements and
-# `_SHORT` rows.
+# If the right matrix has at most `_SMALL` elements and `_SHORT` rows, a plain loop is as fast and exact as the tile.
 _SMALL, _SHORT = 2**12, 2**9
 
 
 @operator(cost=lambda inputs, outputs: 2 * known(inputs[0].shape[-1]) * size(outputs[0]), rows="each")
 def batched_matmul(x, y):
-    """Multiply the matrices in the last two axes; the result has the LoD of the operands that have every batch axis."""
+    """Multiply the matrices in the last two axes; the result has the LoD of the operands that have all its axes."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     a, of_a = _matrices(x.data, before)
     b, of_b = _matrices(y.data, before)
@@ -136,7 +135,7 @@ def batched_matmul(x, y):
         for i, (left, right) in enumerate(zip(of_a, of_b, strict=True)):
             gemm.product(a[left], b[right], out[i])
     elif b.shape[2] < a.shape[1] and not on_device(out):
-        # The transposed product has the same sums, and its inner loop runs over more columns.
+        # Compute the transposed product, which has the same sums, because its inner loop runs over more columns.
         flipped = empty((len(out), out.shape[2], out.shape[1]), out)
         multiply_matrices(_flipped(b), of_b, _flipped(a), of_a, flipped)
         out = _flipped(flipped)
@@ -148,7 +147,7 @@ def batched_matmul(x, y):
 
 
 def _matrices(data, before):
-    """Return an array's matrices along one axis, and for each product the position of its matrix on this axis."""
+    """Return an array's matrices along one axis, and for each product of the batch the position of its matrix."""
     batch = data.shape[:-2]
     numbers = np.arange(math.prod(batch)).reshape(batch)
     flat = as_operand(data).reshape(numbers.size, *data.shape[-2:])

@@ -1,6 +1,6 @@
-"""Sums, means, extremes, running sums and the largest elements, of all or along an axis.
+"""Sums, means, extremes, running sums and the largest elements, over all elements or along an axis.
 
-The LoD is kept unless the axis is the rows.
+The LoD is kept unless the axis is the axis of rows.
 """
 
 import numpy as np
@@ -41,13 +41,13 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     return LoDTensor.wrap(data, _lod_after(x, axis))
 
 
-# A loss over several ranks is their sum, or their mean by these weights: `distributed/reductions.py`.
+# Over several ranks, a loss is the sum over ranks, or their mean, weighted by `divisor`: `distributed/reductions.py`.
 reduce_sum.op.divisor = lambda x, axis, keepdims: None
 reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
 
 
 def _reshaped(reduce, x, axis, keepdims):
-    """Return `reduce(array, axis)`, with an axis of size 1 for each axis that is reduced if `keepdims`."""
+    """Return `reduce(array, axis)`; if `keepdims`, each axis that is reduced keeps the size 1."""
     return reduce(x.data, axis if axis is None else axis % x.data.ndim).reshape(_shape_after(x, axis, keepdims))
 
 
@@ -113,7 +113,7 @@ def _infer_extreme(x, axis, keepdims):
 
 
 def _rows_of_extreme_grad(specs, axes, axis, keepdims):
-    return "each" if len({given is None for given in axes}) == 1 else None  # otherwise rows were compared
+    return "each" if len({given is None for given in axes}) == 1 else None  # otherwise, rows were compared
 
 
 @reduce_max.backward("x", rows=_rows_of_extreme_grad)
@@ -166,13 +166,13 @@ def _examples_of_sum(rng):
 
 
 def _rows_of_grad(specs, axes, axis, keepdims, scale):
-    # Otherwise rows were added, and a mean depends on their number.
+    # If only one of the two has rows, rows were added, and a mean depends on their number.
     return "each" if (axes[0] is None) == (axes[1] is None) else None
 
 
 @operator(cost=nothing, rows=_rows_of_grad)
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
-    """Return the gradient of a sum or mean: the result's gradient at every element, divided by the count for a mean."""
+    """Return the gradient of a sum or mean: `d_y` for every element, divided by the number of elements if `scale`."""
     data = d_y.data if axis is None else d_y.data.reshape(_shape_after(x, axis, keepdims=True))
     factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
     return x.like(spread(data if factor is None else multiply(data, factor), x.shape))
@@ -191,7 +191,7 @@ def _examples_of_grad(rng):
 
 @operator(cost=per_input_element, rows="each")
 def weighted_mean(x, weight):
-    """Return the sum of all elements divided by their total weight; 0 if that is 0, because the sum is 0, too."""
+    """Return the sum of all elements divided by `weight`, their total weight; 0 if the total weight is 0."""
     return LoDTensor.wrap(divide(sum_over(x.data, None), maximum(weight.data, weight.dtype.type(_TINY))))
 
 

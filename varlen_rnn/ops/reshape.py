@@ -1,4 +1,4 @@
-"""Elements in another shape, and the exchange of two axes; both keep the LoD if they keep the rows."""
+"""Operators that reshape an array or exchange two of its axes; they keep the LoD if they keep the rows."""
 
 import math
 
@@ -15,9 +15,10 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _rows(specs, axes, shape):
-    """Return a trait if as many elements precede an axis of the result as precede the axis of rows, otherwise None.
+    """Return how `reshape` treats rows: "each", ("batch", the axis of the result that runs over rows), or None.
 
-    It is "each" if one row stays one entry.  In a "batch", a row is several entries, or the shape names their number.
+    There is such an axis if as many elements precede it as precede the axis of rows in `x`.  "each" means that each row
+    stays one entry of it.  "batch" means that a row becomes several entries, or that `shape` fixes their number.
     """
     old, axis = specs[0].shape, axes[0]
     if axis is None:

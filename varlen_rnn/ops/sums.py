@@ -1,4 +1,4 @@
-"""The sum of gradients, dense or SelectedRows.  Only here are sparse and dense gradients added to each other."""
+"""The sum of gradients, dense or sparse (SelectedRows).  Only this file adds sparse and dense gradients together."""
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.kernels.arithmetic import add

@@ -1,10 +1,13 @@
-"""`rows` traits that several operators declare: functions of the operands' specs and of their axes of rows."""
+"""Functions that several operators declare as their `rows` trait, which says how results depend on single rows.
+
+They take the operands' specs, and for each operand the axis that runs over rows, or None if it has no rows.
+"""
 
 
 def beside(trait, *weights):
     """Return a function that returns `trait` if the operands at the positions `weights` have no rows, otherwise None.
 
-    For "sequence", all other operands must have rows, because a sequence from outside of a step fits none of its rows.
+    For "sequence", all other operands must have rows: a sequence from outside of a step has no rows of that step.
     """
 
     def rows(specs, axes, **constants):

@@ -1,9 +1,9 @@
-"""The updates of optimizers: operators that change a parameter in place by a dense or a SelectedRows gradient.
+"""The updates of optimizers: operators that change a parameter in place by a dense or a sparse gradient.
 
-For a dense gradient, the kernels treat the whole parameter as one row.  A sparse gradient changes the same rows as in
-Fluid: `sgd` and `adagrad` change only the listed rows.  `momentum` and `adam` change all rows, because momentum decays
-everywhere.  `adam` with `lazy` changes only the listed rows.  A sparse gradient without rows is a gradient of zeros, so
-it is a step: a shard of a table whose rows nobody touched decays as the other shards do.
+For a dense gradient, the kernels treat the whole parameter as one row.  A sparse gradient (SelectedRows) changes the
+same rows as in Fluid: `sgd`, `adagrad`, and `adam` with `lazy` change only the listed rows.  `momentum` and `adam`
+change all rows, because momentum decays everywhere.  A sparse gradient without rows is a gradient of zeros, and its
+update is a step, too.  So all shards of a table decay equally, even if a batch reads no row of a shard.
 
 Operators are declared from `varlen_rnn.kernels.updates`, where each update names its operands.  Only `adam` is
 written out here, because its numbers change from step to step.
@@ -26,7 +26,7 @@ from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_ONE_ROW = read_only(np.zeros(1, np.int64))  # as the rows of SelectedRows, so that Numba compiles one kernel
+_ONE_ROW = read_only(np.zeros(1, np.int64))  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
 _MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
@@ -34,10 +34,13 @@ _STATES = tuple(f"states[{number}]" for number in range(9))
 
 
 def _operands(gradient, listed_only, *tensors):
-    """Return the rows to update, and the gradient and views of the tensors as matrices."""
+    """Return the positions of the rows to update, and a list of matrices: the gradient, and a view of each tensor.
+
+    If `listed_only`, a sparse gradient updates only its own rows; otherwise, it is made dense first.
+    """
     if isinstance(gradient, SelectedRows):
         if listed_only:
-            width = math.prod(gradient.shape[1:])  # -1 would be ambiguous without rows
+            width = math.prod(gradient.shape[1:])  # computed, because `reshape` refuses -1 if there are no rows
             value = as_operand(gradient.value).reshape(len(gradient.rows), width)
             return gradient.rows, [value, *(tensor.data.reshape(gradient.height, width) for tensor in tensors)]
         gradient = gradient.to_dense()
@@ -47,10 +50,10 @@ def _operands(gradient, listed_only, *tensors):
 
 
 def _decayed(gradient, rows, parameter, weight_decay):
-    """Return the gradient plus the weight decay times these rows of the parameter."""
+    """Return the gradient plus `weight_decay` times the rows of the parameter at the positions `rows`."""
     if not weight_decay:
         return gradient
-    if rows is not _ONE_ROW:  # otherwise the parameter is the row
+    if rows is not _ONE_ROW:  # otherwise, the whole parameter is one row
         parameter = rows_at(parameter, rows) if on_device(parameter) else parameter[rows]
     return decayed(gradient, parameter, weight_decay)
 
@@ -68,7 +71,7 @@ def declare(name):
 
     def forward(parameter, gradient, lr, *states, weight_decay, **constants):
         decay = 0.0 if "weight_decay" in update.constants else weight_decay
-        # Merge repeated rows so that they decay once; without decay, some updates need no merged rows.
+        # Sum repeated rows, so that each row decays once.  Without decay, updates of "repeated" rows need no sums.
         if update.rows == "listed" or (update.rows == "repeated" and decay):
             gradient = _merged(gradient)
         rows, (value, *views, p) = _operands(gradient, update.rows != "all", *states, parameter)
@@ -89,7 +92,7 @@ def declare(name):
 
 
 def _completed(made, update, **more):
-    """Give the operator of an update its `infer` and its examples, which are the same for all updates."""
+    """Declare `infer` and examples for the operator `made` of an update, and return it."""
     made.infer(functools.partial(_infer, made.op, update.fractions))
 
     @made.examples
@@ -137,7 +140,8 @@ def adam(
         updates.shrink(rows, 1 - rate * weight_decay, p)
     else:
         value = _decayed(value, rows, p, weight_decay)
-    # The kernel divides by the uncorrected root, so numerator and denominator are multiplied by the correction's root.
+    # The kernel divides by the root of the second moment without its correction, so multiply the rate and `epsilon` by
+    # the correction's root.
     root = math.sqrt(1 - beta2**t)
     epsilon = epsilon * root if corrected else epsilon
     updates.adam(rows, value, rate * root / (1 - beta1**t), beta1, beta2, epsilon, m1, m2, p)

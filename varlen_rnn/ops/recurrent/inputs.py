@@ -1,7 +1,7 @@
 """The inputs of a recurrent layer: their names and shapes, their checks, and the operands that the engine takes.
 
-Only `Form` checks rows and initial states.  Layers, single steps, layers for inference, layers of PyTorch and the
-operator call it.
+Only `Form` checks rows and initial states: the operator, layers, single steps, layers for inference and layers of
+PyTorch use it.
 """
 
 import functools
@@ -33,8 +33,7 @@ class Form(NamedTuple):
     features: the number of features of a row; -1 if it is unknown
     states: (str, int) for each state: its name in messages, and its number of units
     rows: the name of the rows in messages
-    is_step: whether the form is of a single step, which also takes one row without a batch axis, and states with the
-        axes of its rows
+    is_step: whether the form is of a single step; its rows and states may both lack the batch axis
     """
 
     dtype: object
@@ -46,7 +45,7 @@ class Form(NamedTuple):
     def each(self, where, name, given):
         """Return the values of the argument `name` as a tuple with one value per state; each is None if none is given.
 
-        Raise ShapeError if there are not as many values as states.  A single state may be given without a tuple.
+        Raise ShapeError if the number of values differs.  If there is one state, its value needs no tuple.
         """
         count = len(self.states)
         if given is None:
@@ -73,8 +72,8 @@ class Form(NamedTuple):
     def check_states(self, where, states, axes, first_known=False):
         """Raise unless the initial states fit; None means zeros and always fits.
 
-        `axes` are the sizes of a state's axes before its units, first layers times directions; -1 fits any size.  With
-        `first_known`, the first axis must have a known size, because otherwise some of its states might never be read.
+        `axes` has the sizes of a state's axes before its units; the first is layers times directions, and -1 fits any
+        size.  If `first_known`, the first axis must have a known size, because states beyond it would not be read.
         """
         for (name, units), state in zip(self.states, states, strict=True):
             if state is None:
@@ -93,12 +92,12 @@ class Form(NamedTuple):
         raise error(where, expected=f"{expected} {self.dtype}", got=got, hint=hint)
 
 
-# Each application of a layer calls the cached functions below.  Their keys are fields of a cell, because a key that is
-# the cell would hold it.
+# Each application of a layer calls the cached functions below.  Their keys are fields of a cell, because a cache whose
+# keys are cells would keep the cells alive.
 
 
 def form_of(cell, dtype, features, hidden, outputs):
-    """Return the Form of a layer; `outputs` are its hidden units, unless they are projected."""
+    """Return the Form of a layer; `outputs` is the number of units of its output, `hidden` if it is not projected."""
     return _form_of(cell.states, dtype, features, hidden, outputs)
 
 
@@ -111,8 +110,8 @@ def _form_of(states, dtype, features, hidden, outputs):
 def weight_shapes(cell, features, hidden, outputs=None):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
-    `outputs` is the number of units of the output, if it is projected.  A weight that the cell does not use has 0 rows,
-    and is None among the inputs.  Raise ShapeError if a vector or a row input of the cell is named as another input.
+    `outputs` is the number of units of a projected output, otherwise None.  A weight that the cell does not use has 0
+    rows, and is None among the inputs.  Raise ShapeError if a vector or a row input has the name of another input.
     """
     x_gates, h_gates = len(cell.x_gates), len(cell.h_gates)
     found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, x_gates, h_gates, features, hidden, outputs)
@@ -124,7 +123,7 @@ def weight_shapes(cell, features, hidden, outputs=None):
 
 @functools.lru_cache(maxsize=256)
 def _weight_shapes(states, vectors, row_inputs, x_gates, h_gates, features, hidden, outputs):
-    """Return the shapes by name, or the list of the names that several inputs have."""
+    """Return the shapes by name; if several inputs have the same name, return a list of such names instead."""
     inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in states)}
     if taken := inputs.intersection(vectors + row_inputs):
         return sorted(taken)
@@ -137,10 +136,11 @@ def _weight_shapes(states, vectors, row_inputs, x_gates, h_gates, features, hidd
 class Layer(NamedTuple):
     """The inputs of a layer, as values or as specs, and its sizes.
 
-    x: rows
-    states: initial states, None if missing
+    x: the rows
+    states: the initial states; a missing state is None
     directions: the weights of each direction by name
-    hidden, outputs: units of a state, and of the output, fewer if it is projected
+    hidden: the number of units of a state
+    outputs: the number of units of the output, less than `hidden` if the output is projected
     """
 
     x: object
@@ -160,7 +160,7 @@ class Layer(NamedTuple):
 
 
 def layer_of(cell, inputs):
-    """Return the inputs of an operator as a Layer; raise unless there are as many as a layer takes."""
+    """Return the inputs of an operator as a Layer; raise unless their number is right for the cell."""
     cut = 1 + len(cell.states)
     names, weights = names_of_weights(cell, len(inputs) - cut), inputs[cut:]
     directions = [
@@ -174,7 +174,7 @@ def layer_of(cell, inputs):
 
 
 def names_of_weights(cell, count):
-    """Return the names of one direction's weights and row inputs, given their number for one or two directions."""
+    """Return the names of one direction's weights and row inputs; `count` is their number in all directions."""
     return _names_of_weights(cell.vectors + cell.row_inputs, count)
 
 
@@ -189,7 +189,7 @@ def _names_of_weights(others, count):
 
 
 def names_of_inputs(cell, count):
-    """Return the names of `count` inputs, and the suffix of each direction's weights."""
+    """Return the names of a layer's `count` inputs, and the suffix of each direction's weights ("" or "_reverse")."""
     of_weights = count - 1 - len(cell.states)
     names = names_of_weights(cell, of_weights)
     ends = ("", "_reverse")[: of_weights // len(names)]
@@ -213,7 +213,7 @@ def _hidden(cell, weights):
 
 
 def ways_of(reverse, directions):
-    """Return for each direction whether it runs backward."""
+    """Return a bool for each direction: whether it runs backward."""
     if reverse is None:
         return (False, True)[:directions]
     if len(reverse) != directions or not set(reverse) <= {0, 1}:
@@ -278,7 +278,10 @@ def _check_weight(x, name, weight, shape):
 
 
 def operands_of(cell, layer, plan):
-    """Return rows, weights and states for the engine, zeros for a missing bias or state; None if no state is given."""
+    """Return the rows, the Directions and the initial states for the engine; no states (None) if none is given.
+
+    Zeros replace a missing bias, and a missing state if another state is given.
+    """
     weights = [_direction(cell, layer, of_direction) for of_direction in layer.directions]
     if all(state is None for state in layer.states):
         return as_operand(layer.x.data), weights, None
@@ -299,7 +302,7 @@ def _direction(cell, layer, weights):
 
 
 def flat(directions):
-    """Return the weights of Directions, or their gradients, as one list in the order of the operator's inputs."""
+    """Return the weights (or gradients) of Directions as one list, in the order of the operator's inputs."""
     arrays = []
     for direction in directions:
         *four, projection, vectors, of_rows = direction
@@ -312,9 +315,9 @@ def flat(directions):
 
 
 def full_states(op, name, cell, layer, plan, given):
-    """Return states, or their gradients, as one array with `hidden` units per state, zeros for a missing state.
+    """Return states, or their gradients, as one array with `hidden` units per state and zeros for a missing state.
 
-    Errors call a state by its name in the format `name`, such as "d_{}_n".
+    `name` is the format of a state's name in errors, such as "d_{}_n".
     """
     full = zeros((len(given), len(layer.directions), plan.num_sequences, layer.hidden), layer.x.data)
     for number, state in enumerate(given):
@@ -326,6 +329,6 @@ def full_states(op, name, cell, layer, plan, given):
 
 
 def of_outputs(layer, states):
-    """Return the engine's states, or their gradients, as a list; a projected first state is cut to its own units."""
+    """Return the engine's states (or gradients) as a list; if the output is projected, cut the first to its units."""
     first = contiguous(states[0][..., : layer.outputs]) if layer.projects else states[0]
     return [first, *(states[number] for number in range(1, len(layer.states)))]

@@ -1,6 +1,6 @@
 """Random masks of rows, for zoneout and for dropout with one mask per sequence.  Each run draws new masks.
 
-The numbers of a row or sequence depend on its place alone; see `varlen_rnn.random`.
+The random numbers of a row, or of a sequence, depend only on its place in the batch; see `varlen_rnn.random`.
 """
 
 import numpy as np
@@ -22,10 +22,9 @@ _MOST_UNITS = 2**20  # without a limit, a program of a few bytes could request a
 def row_mask(x, p: float, units: int, per_sequence: bool, training: bool):
     """Return a mask of shape `(rows, units)` for the rows of `x`.
 
-    For zoneout: in training, each number is 1 with probability `p`, otherwise 0.  Outside of training, each is `p`.
-
-    For dropout, with `per_sequence`: all rows of a sequence have the same numbers.  In training, each number is 0 with
-    probability `p`, otherwise 1 / (1 - p).  Outside of training, each is 1.
+    By default, the mask is for zoneout: in training, each number is 1 with probability `p`, otherwise 0; outside of
+    training, each number is `p`.  If `per_sequence`, the mask is for dropout, and all rows of a sequence have the same
+    numbers: in training, each is 0 with probability `p`, otherwise 1 / (1 - p); outside of training, each is 1.
     """
     if not training:
         return x.like(full((x.shape[0], units), 1 if per_sequence else p, x.data))

@@ -1,4 +1,7 @@
-"""The recurrent layer as one operator.  It returns outputs, last states, the plan, and columns for the gradient."""
+"""The recurrent layer as one operator, which returns outputs, last states, the plan, and columns for its gradient.
+
+A column is a number per row that the forward pass saves, such as the value of a gate.
+"""
 
 import functools
 
@@ -42,7 +45,7 @@ _ONE_WAY = {
 def _operands(cell, inputs):
     """Return x and the weights if there is one direction and no initial state, as in most layers; otherwise None.
 
-    A bias may still be None.
+    A missing bias is None among them.
     """
     if len(inputs) != len(cell.states) + 5 or cell.vectors or cell.row_inputs:
         return None
@@ -51,13 +54,16 @@ def _operands(cell, inputs):
 
 
 def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
-    """Return whether rows and the weights of a direction, arrays or specs, have one data type and fitting shapes."""
+    """Return whether rows and the weights of a direction have the same data type and shapes that fit each other.
+
+    They may be arrays or specs.
+    """
     try:
         (_, features), (gates, hidden), dtype = x.shape, w_hh.shape, x.dtype
     except ValueError:  # a shape has another number of axes
         return False
     projected = len(cell.x_gates) * hidden
-    # One comparison of tuples is fast: it first tests whether items are the same object, as data types mostly are.
+    # Compare two tuples, which is fast: it first tests whether items are the same object, as data types mostly are.
     found = w_ih.shape, b_ih.shape, b_hh.shape, w_ih.dtype, w_hh.dtype, b_ih.dtype, b_hh.dtype
     wanted = (projected, features), (projected,), (gates,), dtype, dtype, dtype, dtype
     return found == wanted and 0 < gates == len(cell.h_gates) * hidden and projected > 0 and dtype in FLOATS
@@ -102,7 +108,8 @@ def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
 
 def _wrapped(cell, lod, y, last, plan, kept):
     wrap = LoDTensor.wrap
-    # Plain loops, because comprehensions and `map` take 1 us longer; to iterate over an array takes four times as long.
+    # Loops and `last[number]` are used because comprehensions take 1 us longer, and iterating over an array 4 times as
+    # long.
     outputs, of_last = [wrap(y, lod)], NO_LOD.at_positions_of(lod, 1) if lod.num_levels == 1 else NO_LOD
     for number in range(len(cell.states)):
         outputs.append(wrap(last[number], of_last))
@@ -167,7 +174,7 @@ def _infer_grad(*inputs, cell, num_forward, need_x, need_weights, reverse=None, 
 
 
 def _like_states_and_weights(cell, inputs, outputs):
-    """Return the specs of the gradients of states and weights.  A missing input counts as if it were given."""
+    """Return the specs of the gradients of states and weights, also for a missing input."""
     layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
     states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
@@ -180,14 +187,14 @@ def _like_states_and_weights(cell, inputs, outputs):
 
 
 def _check_plan(x, plan):
-    """Raise unless a plan is the plan of the rows, because the gradient trusts it."""
+    """Raise unless `plan` is the plan of the rows of `x`, because the gradient does not check it again."""
     lod = x.structure
     if plan is not plan_of_rows(lod) and not np.array_equal(plan.offsets, lod.levels[-1]):
         raise LoDError("recurrent_grad, sorted_seqs", expected="the plan of x", got="another plan")
 
 
 def _check_kept(x, kept, columns):
-    """Raise unless there are saved columns for every row, because the gradient trusts them."""
+    """Raise unless there are saved columns for every row, because the gradient does not check them again."""
     for tensor in kept:
         if tensor.shape[0] != x.shape[0] or tensor.shape[1] < columns:
             wanted, hint = f"({x.shape[0]}, {columns} or more)", "pass the saved columns of the layer"
@@ -197,7 +204,7 @@ def _check_kept(x, kept, columns):
 
 
 def _with_lods(cell, layer, d_inputs):
-    """Give the gradients of row inputs the LoD of these inputs, and return all gradients."""
+    """Return all gradients, after giving the gradient of each row input the LoD of this input."""
     own = len(layer.directions[0])
     for way, weights in enumerate(layer.directions):
         end = 1 + len(cell.states) + (way + 1) * own
@@ -229,7 +236,7 @@ def _overwritten(num_inputs, cell, num_forward, all_states=False, every=None, **
 
 
 def _places(num_inputs, num_outputs, cell, keep, all_states=False, **constants):
-    """Return the names of inputs, and of outputs: y, other states, the last states, the plan, the kept columns."""
+    """Return the names of the inputs, and of the outputs: y, other states, last states, the plan, the saved columns."""
     cell = find_cell(cell)
     return _named_places(cell.states, names_of_inputs(cell, num_inputs), keep, all_states)
 
@@ -250,9 +257,9 @@ def _places_grad(num_inputs, num_outputs, cell, num_forward, all_states=False, *
 
 
 def _work(inputs, cell):
-    """Return the operations of products with inputs, the operations of products in the steps, and the bytes saved.
+    """Return three numbers: operations of products with inputs, operations of products in steps, and bytes saved.
 
-    The width of saved rows is unknown in a spec, and an unknown size counts as 1.  So the bytes leave out one column.
+    The bytes leave out one column, because the unknown width of saved rows is already counted as 1.
     """
     layer = layer_of(cell, inputs)
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
@@ -304,8 +311,8 @@ def recurrent(
 ):
     """Return the outputs and last states of a recurrent layer over rows with a LoD, in one or two directions.
 
-    With `every`, only the states at every `every`-th step are saved, and the gradient computes the others again; 0
-    means the square root of the longest length.
+    If `every` is given, only the states at every `every`-th step are saved (0 means the square root of the longest
+    length), and the gradient computes the other states again.
     """
     cell, plan = find_cell(cell), plan_of_rows(x.structure)
     layer = layer_of(cell, (x, *states_and_weights))
@@ -388,7 +395,7 @@ def recurrent_grad(
             cell, operands, weights, slots, plan, arriving, every=every, **wanted
         )
     d_x = x.like(d_x) if need_x else x
-    # As with x, the weight itself, or zeros for a missing bias, takes the place of a gradient that is not needed.
+    # If the gradients of weights are not needed, return the weights in their place (zeros for a missing bias).
     groups = d_weights if need_weights else weights
     d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
     return _with_lods(cell, layer, d_inputs) if cell.row_inputs else d_inputs

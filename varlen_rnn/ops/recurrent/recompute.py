@@ -1,7 +1,8 @@
-"""Run a recurrent layer that saves its states only at every k-th step; its gradient computes the others again.
+"""Run a recurrent layer that saves its states only at every k-th step; the gradient computes the other states again.
 
-The steps of a batch are cut into chunks of k steps.  Each chunk is a batch of its own: it has the sequences that are
-still alive, in the order of the plan.  Its initial states are the last states of the chunk before.
+The steps of a batch are cut into chunks of k steps.  Each chunk runs as a separate batch of the sequences that are
+still alive (longer than the steps before), in the order of the plan.  It begins with the last states of the chunk
+before.
 """
 
 import math
@@ -18,7 +19,7 @@ from varlen_rnn.runtime.device import contiguous, copy_into, empty, joined, zero
 
 
 class _Chunk(NamedTuple):
-    """Some steps of one direction: their rows in the batch, their own plan, and the number of sequences alive."""
+    """Consecutive steps of a direction: the positions of their rows, their plan, and the number of sequences alive."""
 
     rows: np.ndarray
     plan: SortedSeqs
@@ -41,8 +42,9 @@ def _chunks(plan, every, backward):
 def forward(cell, x, directions, initial, plan, every, reverse):
     """Run a layer as `recurrence.forward` does, but save only the states with which chunks begin.
 
-    A chunk has `every` steps; 0 means the square root of the longest length.  In place of saved columns, return the
-    states of all sequences of all chunks, (states of sequences, hidden), for each direction.
+    A chunk has `every` steps; 0 means the square root of the longest length.  In place of saved columns, return for
+    each direction an array of the states with which its chunks begin, chunk after chunk, one row per state of a
+    sequence.
     """
     outputs, hidden = directions[0].weight_hh.shape[1], directions[0].hidden
     sizes = len(cell.states), len(directions), plan.num_sequences, hidden
@@ -66,14 +68,14 @@ def forward(cell, x, directions, initial, plan, every, reverse):
 
 
 def _rows_of_ranks(sizes, number, plan):
-    """Return which rows of `(states, directions, sequences, hidden)` belong to a direction, in the order of ranks."""
+    """Return the positions of a direction's rows in `(states, directions, sequences, hidden)`, ordered by rank."""
     num_states, directions, sequences, _ = sizes
     firsts = (np.arange(num_states) * directions + number) * sequences
     return np.add.outer(firsts, plan.sorted_indices).ravel()
 
 
 def _by_rank(states, rows):
-    """Return the states of a direction, (states, sequences, hidden), in the order of ranks."""
+    """Return the states at the positions `rows` of a direction, (states, sequences, hidden), in the order of ranks."""
     num_states, _, sequences, hidden = states.shape
     return rows_at(states.reshape(-1, hidden), rows).reshape(num_states, sequences, hidden)
 
@@ -98,7 +100,7 @@ def backward(cell, x, directions, kept, plan, arriving, *, every, need_x, need_w
 
 
 def _begins(num_states, plan, every, backward, kept):
-    """Return the chunks of a direction, each with the states with which it begins."""
+    """Return a list of (chunk, the states with which it begins) for a direction."""
     chunks, end, begins = list(_chunks(plan, every, backward)), 0, []
     wanted = num_states * sum(chunk.alive for chunk in chunks)
     if len(kept) != wanted:
@@ -111,9 +113,9 @@ def _begins(num_states, plan, every, backward, kept):
 
 
 def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weights):
-    """Return the gradients of a direction's weights; add to `d_x`; write gradients of initial states to `d_states`.
+    """Return the gradients of a direction's weights, and add the gradient of the rows to `d_x`.
 
-    `d_states` has the gradients of the last states before; both are in the order of ranks.
+    `d_states`, in the order of ranks, has the gradients of the last states, which those for initial states replace.
     """
     (x, direction, backward), total = operands, None
     for chunk, begin in reversed(begins):
@@ -134,7 +136,7 @@ def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weig
 
 
 def _of_arrays(function, *directions):
-    """Apply a function to the arrays of Directions, and return its results as a Direction; None stays None."""
+    """Return a Direction of the results of `function` for each array of the given Directions; None stays None."""
     return recurrence.Direction._make(
         None if arrays[0] is None else function(*arrays) for arrays in zip(*directions, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Beam search: select the best continuations of hypotheses at each step, and read the texts in the end."""
+"""Beam search: select the best continuations of hypotheses at each step, and finally read the texts."""
 
 from collections.abc import Sequence
 
@@ -84,7 +84,10 @@ _OUTPUTS = "selected_ids", "selected_scores", "parent_idx"
 
 @operator(name="beam_search", outputs=_OUTPUTS, cost=per_input_element, rows="batch")
 def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: int, level: int, is_accumulated: bool):
-    """Return the best continuations of the hypotheses of each source, and which hypothesis each continues."""
+    """Return the symbols, the scores and the parents of the best continuations of the hypotheses of each source.
+
+    A parent is the position of the hypothesis that is continued.
+    """
     place = scores.data
     pre_ids, pre_scores, scores, ids = _on_host(pre_ids, pre_scores, scores, ids)
     before, had = pre_ids.data.reshape(-1), pre_scores.data.reshape(-1)
@@ -107,12 +110,12 @@ def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: in
 
 
 def _on_host(*tensors):
-    """Return tensors with their numbers on the host, where a search runs: the LoD of its result depends on them."""
+    """Return tensors with their numbers on the host, where the search runs because the result's LoD depends on them."""
     return [None if tensor is None else tensor.like(to_host(tensor.data)) for tensor in tensors]
 
 
 def _best(total, may_follow, source, beam_size):
-    """Return the flat positions in `total` of the best candidates of each source, in the order of parents."""
+    """Return the flat positions in `total` of each source's best candidates, in the order of their hypotheses."""
     places = np.flatnonzero(may_follow)
     of_source = source[places // total.shape[1]]
     order = np.lexsort((-total.ravel()[places], of_source))  # a stable sort: of equal scores, the first wins
@@ -248,13 +251,11 @@ def _check_steps(ids, scores):
 
 
 class _Texts:
-    """Texts, read from their last symbol to their first.  They end at the last step at which their source is
-    searched.
-    """
+    """Texts, read from their last symbol to their first.  A text ends at the last step that searches its source."""
 
     def __init__(self):
         self.sources, self.final, self.rows = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
-        self.symbols = []  # for each step: the texts with a symbol there, the step, the symbols, the scores
+        self.symbols = []  # one tuple per step: indices of the texts that get a symbol, the step, their symbols, scores
 
     def take(self, step, ids, scores, end_id):
         """Add the symbols of a step; skip an `end_id` that is not the last symbol of its text."""
@@ -270,7 +271,7 @@ class _Texts:
         self.rows = np.searchsorted(ids.structure.levels[1], rows, side="right") - 1
 
     def best(self, beam_size, num_sources):
-        """Return the symbols and the scores of the best texts of each source, with two levels."""
+        """Return the symbols and the scores of the best texts of each source; the levels are sources and texts."""
         order = np.lexsort((-self.final, self.sources))
         of_source = self.sources[order]
         order = order[np.arange(len(order)) - np.searchsorted(of_source, of_source) < beam_size]

@@ -1,4 +1,4 @@
-"""Split the sequences of a level by a mask, and merge the parts again."""
+"""Split the sequences of a level into two parts by a mask, and merge two such parts."""
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from varlen_rnn.runtime.device import host_numbers, zeros
 from varlen_rnn.tape.checks import check_tensor
 from varlen_rnn.tape.declare import operator
 
-# Entries are the sequences of a level.  In a tensor without a LoD, each row is treated as a sequence of one row.
+# The entries of a level are its sequences.  If a tensor has no LoD, each row is treated as a sequence of one row.
 
 
 def _parted(x, level):
-    """Return the levels above `level`, and the LoD that begins with `level`."""
+    """Return a tuple of the levels above `level`, and a LoD of `level` and the levels below it."""
     levels = levels_of(x.structure) or (np.arange(len(x.data) + 1),)
     level %= len(levels)
     return levels[:level], LoD(levels[level:])
@@ -51,12 +51,12 @@ def _order(mask):
 
 
 def _before(mask):
-    """Return how many entries are True before each position of a mask, and before its end."""
+    """Return, for each position of a mask and for its end, how many entries before are True."""
     return np.concatenate([[0], np.cumsum(mask)])
 
 
 def _split(op, x, mask, level):
-    """Return the LoDs of both parts, the rows of `x` that they take, and how many rows the first part has."""
+    """Return the LoDs of both parts, the positions of their rows in `x`, and how many rows the first part has."""
     above, below = _parted(x, level)
     mask = host_numbers(mask.data).reshape(-1)
     if len(mask) != _entries(below):
@@ -130,7 +130,7 @@ def _examples_split(rng):
 
 
 def _joined_above(op, first, second, mask):
-    """Return the levels above the level of the mask, after merging: the lowest counts the entries of both parts."""
+    """Return the merged levels above the level of the mask; the lowest of them counts the entries of both parts."""
     if not first:
         return ()
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))

@@ -79,7 +79,7 @@ def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, p
 
 
 class Window(NamedTuple):
-    """The window of row t: `taps` rows from `t + start` on."""
+    """The window of row t: the `taps` rows that begin at row `t + start`; the position in a window is called tap."""
 
     start: int
     taps: int
@@ -91,12 +91,12 @@ class Window(NamedTuple):
 
     @property
     def up(self):
-        """The largest number of rows of a window before its sequence."""
+        """The most rows of a window that lie before its sequence."""
         return max(0, -self.start)
 
     @property
     def padding_rows(self):
-        """The largest numbers of rows of windows before and after a sequence, in sum."""
+        """The most rows of a window that lie before its sequence, plus the most that lie after it."""
         return self.up + max(0, self.start + self.taps - 1)
 
 
@@ -105,7 +105,7 @@ def _products_of_conv(x, offsets, window, weight, bias=None, padding=None):
     out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
     if 2 * len(edges) >= len(x) or on_device(x):
         edges = np.arange(len(x))
-    else:  # multiply all windows in place; windows that leave their sequence read wrong rows, and are replaced below
+    else:  # multiply all windows in place; those at the ends of sequences read wrong rows, and are replaced below
         first, end = window.up, min(len(x), len(x) - window.start - window.taps + 1)
         gemm.product(x[first + window.start : end + window.start], weight, out[first:end], bias=bias)
     block = max(1, _BLOCK // len(weight))
@@ -118,14 +118,14 @@ def _products_of_conv(x, offsets, window, weight, bias=None, padding=None):
 
 
 def _leaving(offsets, window):
-    """Return the rows whose windows leave their sequence."""
+    """Return the positions of the rows whose windows reach beyond their sequence."""
     firsts, lengths = np.arange(offsets[-1]) + window.start, np.diff(offsets)
     begins, ends = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
     return np.flatnonzero((firsts < begins) | (firsts + window.taps > ends))
 
 
 def _copied(x, offsets, window, padding, rows):
-    """Return the windows of some rows, `(len(rows), taps * features)`."""
+    """Return a copy of the windows of the rows at positions `rows`, `(len(rows), taps * features)`."""
     at, of_padding = _places(offsets, window, rows, np.arange(window.taps))
     windows = empty((at.size, x.shape[1]), x)
     gather_rows(x, at.ravel(), windows)
@@ -136,7 +136,10 @@ def _copied(x, offsets, window, padding, rows):
 
 
 def _places(offsets, window, rows, taps):
-    """Return the row of `x` at taps of the windows of rows, or -1, and otherwise the row of padding, or -1."""
+    """Return two arrays for the `taps` of the windows of `rows`: the row of `x`, and the row of the padding.
+
+    Each place of a window has one of them, and -1 in the other array.
+    """
     sequence = np.searchsorted(offsets, rows, side="right")[:, None] - 1
     begins, ends, at = offsets[sequence], offsets[sequence + 1], rows[:, None] + window.start + taps
     of_padding = np.where(at < begins, at - begins + window.up, np.where(at >= ends, at - ends + window.up, -1))
@@ -171,7 +174,7 @@ def _check_window(op, x, weight, filter_size, padding_start):
     return Window.of(filter_size, padding_start)
 
 
-# Gradients.  The gradient of a row is the product of a window of the result's gradient with the reversed weights.
+# Gradients.  The gradient of a row is a window of the result's gradient, multiplied by the weights in reverse order.
 
 
 @sequence_conv.grad
@@ -196,7 +199,7 @@ def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None
 
 
 def _turned(weight, taps):
-    """Return the weights of each tap transposed, `(taps, filters, features)`."""
+    """Return the weights of each tap, transposed: `(taps, filters, features)`."""
     return weight.reshape(taps, -1, weight.shape[1]).transpose(0, 2, 1)
 
 

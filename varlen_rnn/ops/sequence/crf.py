@@ -19,7 +19,7 @@ _INT64 = np.dtype(np.int64)
 
 
 def _tags(emission, label, name):
-    """Return labels as flat int64 integers; raise unless there is a tag for each row."""
+    """Return labels as a flat int64 array; raise unless each row of `emission` has a label that is a tag."""
     labels, tags = host_numbers(label.data).reshape(-1).astype(np.int64), emission.shape[1]
     if len(labels) != len(emission.data):
         raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
@@ -32,7 +32,7 @@ def _tags(emission, label, name):
 
 
 def _costs(emission, label, transition, scales, with_gradient):
-    """Return the costs of sequences, and the gradients of emissions and transitions."""
+    """Return the cost of each sequence, and the gradients of `emission` and of each sequence's transitions."""
     data, offsets, count = as_operand(emission.data), levels_of(emission.structure)[-1], emission.num_elements(-1)
     labels, tags = _tags(emission, label, "linear_chain_crf"), data.shape[1]
     alpha, costs = empty(data.shape, data), empty((count,), data)
@@ -188,7 +188,7 @@ def crf_marginals(emission, transition):
     label = LoDTensor.wrap(np.zeros(len(emission.data), np.int64))
     scales = full((emission.num_elements(-1),), 1, emission.data)
     _, gradient, _ = _costs(emission, label, transition, scales, with_gradient=True)
-    # The gradient of the cost of labels is the probabilities less 1 at the labels, here all 0.
+    # The gradient of the costs is the probabilities, minus 1 at the labels, which are all 0 here.
     at_labels = np.zeros(gradient.shape[1], gradient.dtype)
     at_labels[0] = 1
     return emission.like(add(gradient, beside(at_labels, gradient)))

@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 def _run(log_probs, targets, blank, scales, d):
-    """Check the targets and return the loss of each sequence; write the gradient to `d` if it has rows."""
+    """Check the targets, and return the loss of each sequence; if `d` has rows, write the gradient to it."""
     offsets, ends = levels_of(log_probs.structure)[-1], levels_of(targets.structure)[-1]
     if len(offsets) != len(ends):
         raise LoDError("ctc_loss, targets", expected=f"{len(offsets) - 1} sequences, as log_probs", got=len(ends) - 1)
@@ -37,7 +37,7 @@ def _run(log_probs, targets, blank, scales, d):
 
 @operator(name="ctc_loss", cost=per_input_element, rows="batch")
 def ctc_losses(log_probs, targets, blank: int, per_label: bool):
-    """Return minus the logarithm of each target's probability, which is the sum over all alignments with the steps.
+    """Return minus the logarithm of each target's probability, which is a sum over all alignments with the steps.
 
     If `per_label`, each loss is divided by the number of labels of its target, or by 1 if there is no label.
     """

@@ -29,11 +29,11 @@ def _check_entries(x, y, ref_level):
 
 
 class _Copies(NamedTuple):
-    """How sequences, or rows, are repeated by the sequences of another LoD; cached with this other LoD.
+    """How often sequences (or rows) are repeated, read from another LoD, with which this is cached.
 
-    lod: of the copies
-    num_rows: rows of all copies
-    offsets: (sequences + 1,) int64, where each sequence, or row, begins
+    lod: the LoD of the copies
+    num_rows: the number of rows of all copies
+    offsets: (sequences + 1,) int64, the rows at which each sequence (or row) begins, and the end
     times: (sequences,) int64, how often each is repeated
     """
 
@@ -54,7 +54,7 @@ def _copies(x, y, ref_level):
 def _copies_of(lod, offsets):
     times = np.diff(offsets)
     lod_of_copies, _ = take_sequences(lod, np.repeat(np.arange(len(times)), times))
-    # A copy, because Numba would compile the kernels again for a read-only array.
+    # The offsets are copied, because Numba would compile the kernels again for a read-only array.
     return _Copies(lod_of_copies, lod_of_copies.num_rows, lod.rows_of_level(0).copy(), times)
 
 

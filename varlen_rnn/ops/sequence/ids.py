@@ -1,4 +1,4 @@
-"""Operators on sequences of ids: remove some, list windows, and count the edits between two sequences."""
+"""Operators on sequences of ids: remove some ids, list windows of ids, and count the edits between two sequences."""
 
 import numpy as np
 

@@ -43,7 +43,7 @@ def _windows(data, filter_size, stride, padding):
 
 
 def _places(shape, filter_size, stride, padding):
-    """Return where each number of the windows stands among all numbers of the images; -1 in the padding."""
+    """Return the position of each number of the windows among all numbers of the images; -1 in the padding."""
     numbers = np.arange(1, 1 + math.prod(shape)).reshape(shape)
     return _windows(numbers, filter_size, stride, padding) - 1
 
@@ -144,7 +144,7 @@ def im2sequence(
 
 
 def _numbers(name: str, given: int | Iterable[int], *counts: int) -> tuple[int, ...]:
-    """Return the given integers as a tuple, one integer as two equal ones; raise unless `counts` has their number."""
+    """Return integers as a tuple (a single one twice); raise unless `counts` contains the tuple's length."""
     what = f"im2sequence, {name}"
     if not hasattr(given, "__iter__"):
         return (check_int(given, what),) * 2

@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import Variable, apply_list
 
 
 def _placed(x, offset, length):
-    """Return the first row of each slice, the offsets of the result, and the length of each slice."""
+    """Return the first row of each slice in `x`, the offsets of the result, and the length of each slice."""
     offsets = levels_of(x.structure)[-1]
     count = len(offsets) - 1
     begins, lengths = _numbers("offset", offset, count), _numbers("length", length, count)
@@ -99,7 +99,7 @@ def _slice_examples(rng):
 
 
 def _joined(inputs):
-    """Return the offsets of the result, the begin of each input's sequences in the result, and their lengths."""
+    """Return the offsets of the result, and two arrays (inputs, sequences): first rows in the result, and lengths."""
     levels = np.array([levels_of(x.structure)[-1] for x in inputs])  # (inputs, sequences + 1)
     lengths, offsets = levels[:, 1:] - levels[:, :-1], levels.sum(axis=0)
     return offsets, offsets[:-1] + lengths.cumsum(axis=0) - lengths, lengths

@@ -1,4 +1,4 @@
-"""Checks of rows, plans and steps for the operators that move rows by a plan."""
+"""Checks of rows, plans and steps, which the operators that move rows by a plan share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _FLOAT16 = np.dtype(np.float16)
 
 
 def flat(data: np.ndarray) -> np.ndarray:
-    """Return rows flattened to one dimension each, as an operand of kernels; a view of `data` if possible."""
+    """Return `data` as an operand of kernels, in which each row has one axis; a view of `data` if possible."""
     if data.ndim == 2 and data.flags.carray:  # the usual case: no copy
         return data
     return as_operand(data).reshape(len(data), math.prod(data.shape[1:]))
 
 
 def unflat(rows: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """Return a view of flattened rows with the element shape of `data`."""
+    """Return a view of flattened rows in which a row has the shape of a row of `data`."""
     return rows if data.ndim == 2 else rows.reshape(len(rows), *data.shape[1:])
 
 
@@ -39,7 +39,7 @@ def check_plan(sorted_seqs: object) -> None:
 
 
 def check_rows(op: str, x: LoDTensor, plan: SortedSeqs) -> None:
-    """Raise unless the rows of `x` fit the plan."""
+    """Raise unless `x` has as many rows as the plan."""
     if not x.shape or len(x.data) != plan.total_len:
         raise ShapeError(f"{op}, x", expected=f"the {plan.total_len} rows of the plan", got=f"shape {x.shape}")
 

@@ -1,4 +1,4 @@
-"""Padded batches for code that uses them instead of LoDs: pad, remove padding, masks, and updates at positions."""
+"""Operators for code that uses padded batches: pad, remove padding, make masks, and add updates at positions."""
 
 import math
 
@@ -20,7 +20,7 @@ from varlen_rnn.tape.spec import TensorSpec, sizes_fit
 
 MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
 _INT64 = np.dtype(np.int64)
-_MOST_STEPS = 2**24  # of a padded batch; without a limit, a program of a few bytes could request any amount of memory
+_MOST_STEPS = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
 def _places_of_pad(lengths, steps):
@@ -107,7 +107,7 @@ def _infer_pad(x, pad_value, maxlen):
 
 def holds(dtype, number):
     """Return whether a data type can hold a number; an integer type must hold it exactly."""
-    if number == 0:  # the usual number; a test by NumPy takes as long as to pad a small batch
+    if number == 0:  # the usual number, for which a test by NumPy would take as long as padding a small batch
         return True
     with np.errstate(all="ignore"):
         held = np.float64(number).astype(dtype)
@@ -266,7 +266,7 @@ def _examples_of_mask(rng):
 
 
 def _places_of_scatter(op, x, index, updates):
-    """Return the flat position in `x`, counted over all rows, at which each update is added."""
+    """Return, for each update, the position in `x` at which it is added; positions go on from row to row."""
     shared_lod(op, index, updates, names=("index", "updates"))
     offsets = levels_of(index.structure)[-1]
     if len(x.data) != len(offsets) - 1:

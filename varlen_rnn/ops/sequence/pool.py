@@ -1,6 +1,6 @@
-"""Pooling: the sequences of a level become one row each, and rows of matrices become means of their largest numbers.
+"""Pooling: each sequence of a level becomes one row, or rows of matrices become means of their largest numbers.
 
-The level above, if any, then counts the pooled rows.
+If there is a level above, its offsets then count the pooled rows.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def _pool_integers(rows, offsets, pool_type, out):
 
 
 def _offsets(x, level):
-    """Return where the rows of each sequence of a level begin and end."""
+    """Return the offsets, in rows, of the sequences of a level."""
     return levels_of(x.structure)[-1] if level == -1 else x.structure.rows_of_level(level)
 
 
 def _scale(x, pool_type, level):
-    """Return the factor of each sequence's sum; it is cached with the LoD, because the gradient needs it again."""
+    """Return the factor of each sequence's sum, cached with the LoD because the gradient needs it again."""
     key = "scale", pool_type, x.dtype, level, on_device(x.data)
     return remember(x.structure, key, _scale_of, x, pool_type, level)
 
@@ -160,8 +160,8 @@ def _pool_grad(x, index, d_out, pool_type, pad_value, level):
 
 
 def _check_picked(index, d_rows, num_rows):
-    """Raise unless the index has a row of `x`, or -1, for each element, because kernels use it unchecked."""
-    # On a device the kernel checks them, because they have never been on the host.
+    """Raise unless each element of `index` is -1 or a row of `x`, because kernels use it unchecked."""
+    # An index on a device is checked by the kernel, because it has never been on the host.
     is_wrong = index.size and not on_device(index) and not -1 <= index.min() <= index.max() < num_rows
     if index.shape != d_rows.shape or is_wrong:
         expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
@@ -210,7 +210,7 @@ _LARGEST_K = 2**31 - 1
 
 
 def _sizes(op, x, row, col, channel_num):
-    """Return the number of rows and of columns of the matrices of each sequence."""
+    """Return two arrays: for the matrices of each sequence, the number of rows, and the number of columns."""
     heights, widths, numbers = (np.diff(levels_of(one.structure)[-1]) for one in (row, col, x))
     for name, sizes in (("col", widths), ("x", numbers)):
         if len(sizes) != len(heights):
@@ -224,11 +224,11 @@ def _sizes(op, x, row, col, channel_num):
 
 
 def _selected(x, heights, widths, topks, channel_num):
-    """Return where each matrix row's largest numbers are, the offsets of the rows, and the last number of each sum.
+    """Return the positions of each matrix row's largest numbers, the rows' offsets in them, and the last of each sum.
 
-    The last ones have the shape `(rows, channels, topks)`; they are -1 if a row has no numbers.
+    The last ones have the shape `(rows, channels, topks)`, and are -1 if a row has no numbers.
     """
-    columns = np.repeat(widths, channel_num * heights)  # the columns of each row of all matrices, in the order of x
+    columns = np.repeat(widths, channel_num * heights)  # how many columns each row of all matrices has, in x's order
     limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
     numbers = as_operand(x.data).reshape(-1)
     found = empty((int(limits[-1]),), numbers, np.dtype(np.int64))

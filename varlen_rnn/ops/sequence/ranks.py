@@ -1,4 +1,4 @@
-"""The plan of a batch as an operator, so that each run of a program makes its own, and sequences in its order."""
+"""Operators that make the plan of a batch (again at each run of a program), and that reorder sequences by a plan."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sort_by_seq_len(x: Variable | LoDTensor | LoD | Offsets, level: int = -1) ->
 
 
 def _take(x, indices):
-    """Return the LoD and the rows of some sequences of level 0; without a LoD, `indices` are the rows."""
+    """Return the LoD and the row positions of some sequences of level 0; if `x` has no LoD, NO_LOD and `indices`."""
     return take_sequences(x.structure, indices) if x.num_levels else (NO_LOD, indices)
 
 

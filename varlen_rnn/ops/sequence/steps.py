@@ -1,6 +1,6 @@
-"""What a recurrence that is written by hand needs at its steps: states before the first one, rows, and outputs.
+"""Operators for a recurrence that is written by hand: initial states, the rows of a step, and the outputs of all steps.
 
-The fused recurrence reads the rows of a step without materialising them.
+The fused recurrence reads the rows of a step in place, so it needs none of these operators.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def segment_inputs(x: Rows, sorted_seqs: SortedSeqs | Variable, t: int) -> Varia
     x : Variable, LoDTensor or array, shape `(total_len, ...)`
     sorted_seqs : SortedSeqs
     t : int
-        In steps, `0 <= t < sorted_seqs.max_seq_len`.
+        The step, `0 <= t < sorted_seqs.max_seq_len`.
 
     Returns
     -------
@@ -205,8 +205,7 @@ def concat_outputs(steps: Sequence[Rows], sorted_seqs: SortedSeqs | Variable) ->
     return result(_concat_outputs(sorted_seqs, *steps), *steps)
 
 
-# The most numbers per sequence; without a limit, a program of a few bytes could request any amount of memory.
-_MOST_STATES = 2**20
+_MOST_STATES = 2**20  # numbers per sequence; without a limit, a small program could request any amount of memory
 
 
 @operator(cost=nothing, rows="batch", gradient=False)

@@ -69,7 +69,8 @@ def _offsets(y, name):
 
 def _with(x, lod, name):
     if not x.shape or len(x.data) != lod.num_rows:
-        raise LoDError(f"{name}, x", expected=f"{lod.num_rows} rows, as the last offset", got=f"shape {x.shape}")
+        expected = f"{lod.num_rows} rows, because the last offset is {lod.num_rows}"
+        raise LoDError(f"{name}, x", expected=expected, got=f"shape {x.shape}")
     return LoDTensor.wrap(x.data, lod)
 
 

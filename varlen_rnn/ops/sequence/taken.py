@@ -1,4 +1,4 @@
-"""Take rows by an index or in runs, and compute the gradient of their source."""
+"""Take rows by an index, or in runs (neighbouring rows), and compute the gradient of the array they come from."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from varlen_rnn.runtime.device import as_operand, empty, zeros
 
 
 def rows_taken(data, index):
-    """Return `data[index]`, rows of any element shape; an index of -1 gives zeros."""
+    """Return `data[index]`; an index of -1 gives a row of zeros.  Rows may have any shape."""
     rows = flat(data)
     out = empty((len(index), rows.shape[1]), rows)
     gather_rows(rows, index, out)
@@ -17,7 +17,7 @@ def rows_taken(data, index):
 
 
 def rows_taken_grad(d_out, index, height):
-    """Return the gradient of the source of `rows_taken`, which has `height` rows."""
+    """Return the gradient of `data` in `rows_taken`, which has `height` rows."""
     d_rows, taken, origin = flat(d_out), np.flatnonzero(index >= 0), np.full(height, -1)
     origin[index[taken]] = taken
     if np.count_nonzero(origin >= 0) == len(taken):  # no row was taken twice: each gradient is one row, or zeros
@@ -32,7 +32,7 @@ def rows_taken_grad(d_out, index, height):
 
 
 def runs_taken(data, starts, lengths):
-    """Return runs of neighbouring rows of `data`, one after another."""
+    """Return runs of `data`, one after another: run i is the `lengths[i]` rows from row `starts[i]` on."""
     rows, ends, lengths = flat(data), lengths.cumsum(), as_operand(lengths)
     out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
     copy_runs(rows, as_operand(starts), ends - lengths, lengths, out)
@@ -40,7 +40,7 @@ def runs_taken(data, starts, lengths):
 
 
 def runs_placed(data, places, lengths, height, elsewhere=0):
-    """Return `height` rows: runs of `data` at ascending places, and the number `elsewhere` in all other rows."""
+    """Return `height` rows: the runs of `data`, one after another, at ascending `places`; `elsewhere` in other rows."""
     rows = flat(data)
     out = empty((height, rows.shape[1]), rows)
     places, lengths = as_operand(places), as_operand(lengths)
