@@ -26,7 +26,7 @@ _NAME = "scaled_dot_product_attention"
 
 
 def _cost_of_attention(inputs, outputs, **attrs):
-    """2 (key depth + value depth) operations per query and head; one key is counted, because specs hold no lengths."""
+    """2 (key depth + value depth) operations per query and head; counts one key, because specs hold no lengths."""
     query, _, value = inputs
     heads = query.shape[1] if len(query.shape) == 3 else 1
     return 2 * known(query.shape[0]) * known(heads) * (known(query.shape[-1]) + known(value.shape[-1]))
@@ -142,7 +142,7 @@ _ADDITIVE = "additive_attention"
 
 
 def _cost_of_additive(inputs, outputs, **attrs):
-    """3 operations per feature and 2 per value column, for each query; one key is counted, as in the operator above."""
+    """3 operations per feature and 2 per value column, per query; counts one key, because specs hold no lengths."""
     query, _, value = inputs[:3]
     return known(query.shape[0]) * (3 * known(query.shape[1]) + 2 * known(value.shape[1]))
 
@@ -201,7 +201,7 @@ _WEIGHTS = "attention_weights"
 
 
 def _cost_of_weights(inputs, outputs, **attrs):
-    """2 operations per element of a query; one key is counted, because specs hold no lengths."""
+    """2 operations per element of a query; counts one key, because specs hold no lengths."""
     query = inputs[0]
     return 2 * known(query.shape[0]) * known(query.shape[1]) * known(query.shape[2])
 

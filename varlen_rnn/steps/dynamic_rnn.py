@@ -277,7 +277,7 @@ _flops_of_blocks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionar
 
 
 def _cost_of_step(inputs, outputs, block, grad_block=None, **names):
-    """Return the number of arithmetic operations of the step (or of its gradient) for one row, times the rows."""
+    """The arithmetic operations of the step (or of its gradient) for one row, times the number of rows."""
     nested = grad_block or block
     if nested not in _flops_of_blocks:
         _flops_of_blocks[nested] = sum(cost.flops for _, cost in costs_of_block(nested))

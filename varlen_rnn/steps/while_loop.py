@@ -130,7 +130,7 @@ def _holds(value):
 
 
 def _cost(inputs, outputs, cond: Any, body: Any, **names):
-    """Return the number of arithmetic operations of one run of the condition and the body."""
+    """The arithmetic operations of one run of the condition and the body."""
     return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
 
 
