@@ -63,7 +63,7 @@ def size(spec):
 
 
 def nothing(inputs, outputs, **attrs):
-    """0 operations."""
+    """No operations."""
     return 0
 
 
