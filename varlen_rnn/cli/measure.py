@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 
 class Subject:
-    """A layer, padded or not, and the batches on which it is measured, each in a number of groups, or whole."""
+    """A layer, padded or not, and the batches on which it is measured; a batch is run in `groups` groups, or whole."""
 
     def __init__(self, run, batches, rows, groups=None):
         self.run, self.batches, self.rows, self.groups = run, batches, rows, groups

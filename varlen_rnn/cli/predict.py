@@ -53,7 +53,7 @@ def _read(arguments, labelled):
             options["classes"] = [str(name) for name in model.classes_]
     else:
         options.pop("label_kind", None)
-        if options.get("wide") and label is not None:  # the file may have a label, which is no step
+        if options.get("wide") and label is not None:  # a label in the file must not be read as a step
             options["ignore"] = [*options.get("ignore", ()), label]
     return model, reading.read(arguments.data, options | model.read_options()), options.get("id")
 

@@ -101,7 +101,7 @@ def _run(arguments):
 
 def _train(arguments, comm):
     options = reading.options_of(arguments)
-    if arguments.wide and arguments.features is not None:  # other files may have other steps
+    if arguments.wide and arguments.features is not None:  # because other files may have other steps
         expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)

@@ -197,7 +197,7 @@ class Batches(Generic[Batch]):
 
 
 class Ranks(Protocol):
-    """The processes that share the work: this one is number `rank` of `size`."""
+    """The processes that share the work; this process has the number `rank`, from 0, among `size` processes."""
 
     @property
     def rank(self) -> int: ...  # noqa: D102
@@ -375,8 +375,8 @@ def _cut(
 ) -> list[np.ndarray]:
     """Return the indices of the sequences of each batch of an epoch.
 
-    `costs` has how much of a batch's budget each sequence uses, and `chances` its probability to be drawn.  If
-    `seed` is None, each epoch has the same batches.
+    `costs` is the part of a batch's budget (rows, or 1) that each sequence uses, `chances` its probability to be drawn.
+    If `seed` is None, each epoch has the same batches.
     """
     number = len(lengths)
     if seed is None:
@@ -444,7 +444,7 @@ def _check_labels(labels: Labels | None, store: Store) -> np.ndarray | Store | N
     check_no_gradient(labels, "labels")
     check_unmasked(labels, "labels")
     try:
-        array = np.asarray(labels).view()  # a view, because the caller may change the shape of its own array
+        array = np.asarray(labels).view()  # a view, because the caller may later change the shape of its own array
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ShapeError("labels", expected="entries of one shape", got=shown(labels)) from error
     expected = f"{len(store.lengths)} entries, one per sequence"

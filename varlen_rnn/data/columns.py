@@ -47,7 +47,7 @@ class Table:
     noun: str = "field"  # the word for a column in error messages
     sequence: str = "text"  # the column of sequences, unless an option names another
     texts: bool = False  # whether all entries are texts, which numbers are read from, as in CSV
-    kept: bool = False  # whether arrays keep their type and are not looked at, because they may still be in a file
+    kept: bool = False  # whether arrays keep their type, and are not checked, which would read memory-mapped files
     levels: Sequence[Any] = ()  # the names of the levels of a pandas index, which is no column
 
     def __post_init__(self, columns: Iterable[tuple[Any, Any]]) -> None:
@@ -174,7 +174,7 @@ def values_of(column: Any) -> Sequence[Any]:
 
 
 def holds_numbers(column: Any) -> bool:
-    """Return whether the entries of a column are numbers; some of them may be missing."""
+    """Return whether all entries of a column are numbers or missing."""
     kind = np.asarray(column).dtype.kind
     return kind in "fiub" or (kind == "O" and all(x is None or isinstance(x, Number) for x in values_of(column)))
 

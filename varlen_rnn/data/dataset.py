@@ -67,7 +67,7 @@ class Dataset:
     ids: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        if "__getitem__" in vars(cls):  # PyTorch's data sets are such classes
+        if "__getitem__" in vars(cls):  # as data sets for PyTorch do
             hint = "data.batches(sequences, labels, batch_size=32) takes lists and arrays, and needs no class"
             expected = "Dataset(name, sequences, labels, vocabulary, classes)"
             raise DTypeError("a data set", expected=expected, got="a subclass with items of its own", hint=hint)

@@ -106,7 +106,7 @@ def dataset_of(
 def _common_kind(entries: Sequence[Any], where: Where, tokens: str) -> str:
     """Return the kind of all sequences, "text", "tokens", "numbers" or "arrays", or raise if they differ.
 
-    An empty list counts as tokens, as numbers or as an array.
+    An empty list fits tokens, numbers and arrays.
     """
     kinds = [_kind(entry, where, number) for number, entry in enumerate(entries)]
     first = next((number for number, kind in enumerate(kinds) if kind != "empty"), None)

@@ -72,7 +72,7 @@ def labels_of(
 def typed(texts: Sequence[str]) -> Sequence[Any]:
     """Return the labels of a CSV file as floats if all are numbers and at least one is no integer.
 
-    Otherwise they stay texts.  If all labels are numbers or integers, a missing label becomes None.
+    Otherwise they stay texts.  If all labels are numbers, integers included, a missing label becomes None.
 
     Examples
     --------

@@ -41,7 +41,7 @@ def carried_forward(rows: np.ndarray) -> np.ndarray:
 
 
 def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[Any]:
-    """Return sequences with an empty text or list in place of each missing one, or raise if `missing` is "error"."""
+    """Return sequences with an empty text or list for each missing sequence, or raise if `missing` is "error"."""
     gone = [number for number, entry in enumerate(entries) if entry is None]
     alone = [number for number, entry in enumerate(entries) if isinstance(entry, (int, float, np.number))]
     if gone and alone:

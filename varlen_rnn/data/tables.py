@@ -61,7 +61,7 @@ def read_wide(table: Table, options: Options) -> Dataset:
 def _rows(table: Table, options: Options, *others: str | None) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names of the fields with numbers, by default all but label, `ignore` and `others`; and the numbers."""
     if options.label is not None:
-        table.foreign(options.label, "label")  # raises if it is missing, before `features` is checked
+        table.foreign(options.label, "label")  # raises if misspelled: its real field must not become a feature
     names = [name for name in table.fields if name not in (options.label, *(options.ignore or ()), *others)]
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")

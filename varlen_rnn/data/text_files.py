@@ -21,7 +21,7 @@ from varlen_rnn.typing import StrPath
 def parse_csv(path: str, options: Options) -> Table:
     """Return the Table of a CSV file, whose first line names the fields.
 
-    If a column holds sequences, a line may lack its last fields, unless they are the sequence or the label.
+    If a column holds sequences, a line may end before its last fields, unless the sequence or the label is among them.
     """
     delimiter = options.delimiter
     if delimiter is None:
@@ -64,7 +64,7 @@ def _completed(line: list[str], fields: list[str], where: str, options: Options)
 
 
 class _Records(Table):
-    """The objects of a JSON Lines file, which may have different fields; they are one column, with the name ""."""
+    """The objects of a JSON Lines file, which may have different fields; the list of objects is the column ""."""
 
     def foreign(self, field: str, option: str = "field") -> list[Any]:
         """Return the entry of a field in each object, or raise an error that names the first line without it."""

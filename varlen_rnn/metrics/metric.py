@@ -37,7 +37,7 @@ class Metric:
         Raises
         ------
         ShapeError, DTypeError
-            If these are no counts of such a metric.
+            If the counts are not those that such a metric computes.
         """
         self._counts = self._sum(self._counts, self._checked(counts))
 
@@ -94,7 +94,7 @@ class Metric:
         Raises
         ------
         CheckpointError
-            If it is no state of such a metric.
+            If `state` is not the state of such a metric.
         """
         arrays = state_arrays(state, "metric, state")
         if set(arrays) != {"counts"}:

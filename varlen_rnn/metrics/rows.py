@@ -14,7 +14,7 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def weights_of(op, x, target, weight, counted=True, per_sequence=False):
-    """Return the weight of each row in float64: its own, or its share of its sequence's weight; 0 if not counted."""
+    """Return each row's weight, float64: its own, or an equal share of its sequence's weight; 0 if not counted."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
     given = None if weight is None else to_host(weight.data).astype(FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:

@@ -77,7 +77,7 @@ class AveragedModel:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the model have the averages inside a `with` block, and its own parameters again afterwards."""
+        """Give the model the averages inside a `with` block; afterwards, give its own parameters back."""
         own = [(variable, variable.value.data.copy()) for _, variable in self._kept()]
         for name, variable in self._kept():
             _overwrite(variable, self._average_of(name, variable))

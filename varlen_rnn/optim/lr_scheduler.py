@@ -44,7 +44,7 @@ def _steps(value: int, name: str, minimum: int) -> int:
     return min(check_int(value, name, minimum), 2**53)
 
 
-# The types of the values in a state; other values are counts.
+# The types of values in a state, by name; values with other names are counts (int).
 _KINDS: dict[str, tuple[type, ...]] = {"base_lrs": (int, float), "best": (int, float, type(None))}
 
 

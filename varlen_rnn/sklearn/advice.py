@@ -18,7 +18,7 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     """Warn if ids of tokens may be measurements.
 
     An estimator that predicts numbers always warns, because numbers are mostly predicted from measurements.  A
-    classifier warns if there are more than 100 distinct ids, each of which occurs less than twice on average.
+    classifier warns if there are more than 100 distinct ids, which occur less than twice on average.
     """
     flat = np.concatenate(sequences)
     distinct = len(np.unique(flat))

@@ -31,7 +31,7 @@ _INCOMPLETE = 0.05  # a sum of attributions may be wrong by this share of the la
 def integrated(
     function: Callable[[Variable], Variable], rows: LoDTensor, baseline: np.ndarray, steps: int
 ) -> np.ndarray:
-    """Return the attribution of each number in `rows`, float64, in an array of the shape of `rows`.
+    """Return an array of attributions, one for each number in `rows`, float64, with the shape of `rows`.
 
     `function` maps rows to one number per sequence, which depends on the rows of that sequence only.  `baseline` has
     the rows at which the line begins.  The integral along the line is computed from `steps` gradients (Gauss-Legendre

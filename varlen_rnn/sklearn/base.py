@@ -59,7 +59,7 @@ class SequenceEstimator(Options, BaseEstimator):
     _by_spelling = False  # whether rare words share embeddings by spelling
     _inputs: Inputs
     _labels: Any  # a Labels
-    _stride: int  # how many rows become one in a network
+    _stride: int  # a network replaces this many neighbouring rows by their mean
     _candidates: dict[str, Any]  # by name
     _shares: dict[str, float]  # the weights of the candidates' outputs
     _shift: np.ndarray | None  # calibrates quantiles
@@ -275,7 +275,7 @@ class SequenceEstimator(Options, BaseEstimator):
         self._records = [] if records is None else records
 
     def _loss_on(self, X: Any, y: Any) -> float:
-        """Return the network's mean loss on other sequences, weighted as in the training."""
+        """Return the network's mean loss on sequences X with labels y; classes have the weights of the training."""
         sequences = self._rows(X)
         labels = self._labels.encode(labels_of_data(X, y), _lengths_of(sequences))
         return self._candidates["recurrent"].loss_on(Samples(sequences, labels, None))
@@ -363,7 +363,7 @@ class SequenceEstimator(Options, BaseEstimator):
             if isinstance(value, (list, tuple, np.ndarray)):
                 params[name] = value = list(map(plain, value))
             params[name] = value = plain(value)
-            if isinstance(value, dict):  # as pairs, because JSON's keys are texts and classes may be numbers
+            if isinstance(value, dict):  # as pairs, because classes may be numbers, and JSON's keys are texts
                 params[name] = {"pairs": [list(map(plain, pair)) for pair in value.items()]}
             try:
                 json.dumps(params[name])

@@ -33,7 +33,7 @@ class Parts:
     def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:
         self.train = np.arange(number)  # the sequences that the final models are trained on
         self.apart = number < len(labels)  # whether the sequences that choose never train
-        self.folds = folds(labels[:number], rng)  # parts of the sequences that train: each is left out of one training
+        self.folds = folds(labels[:number], rng)  # indices of each fold: one training leaves it out
         # The only fold if there are many sequences; None if there are few, because then each one is left out in turn.
         self.left_out = None if number <= MOST_LEFT_OUT else self.folds[0]
         self.held = self.train if self.left_out is None else self.left_out
@@ -159,7 +159,7 @@ class Choice:
         self.candidates.append(record | {"chosen": False})
 
     def agree(self, comm: Communicator | None) -> None:
-        """Take the losses, shares and shifts of rank 0, so that all ranks choose alike."""
+        """Copy the losses, shares and shifts from rank 0 to all ranks, so that all ranks make the same choice."""
         state = lambda: (self.shift_of, [self.candidates, self.shares_of])
         self.shift_of, (self.candidates, self.shares_of) = ranks.from_first(comm, state)
 

@@ -121,7 +121,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         return network
 
     def _outputs_left_out(self, data: Samples, fold: np.ndarray, comm: Communicator | None) -> np.ndarray:
-        """Return the outputs for the sequences of a fold by a network that is fitted on all others."""
+        """Fit a network on all sequences outside a fold; return its outputs for the sequences of the fold."""
         network, some = self._new_network(), data.take(np.setdiff1d(np.arange(len(data)), fold))
         network.begin(some.sequences)
         network.fit(some, comm, callbacks=(), alone=False)

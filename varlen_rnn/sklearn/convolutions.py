@@ -35,7 +35,7 @@ class Convolutions:
     """Draw convolutions, and compute the shares of rows at which they exceed thresholds."""
 
     table: np.ndarray  # int64, as in `kernels.convolutions.shares_above`
-    channels: np.ndarray  # int64, as there
+    channels: np.ndarray  # int64, as in `shares_above`
     thresholds: np.ndarray  # (convolutions, thresholds), float32
 
     def fit(self, sequences: list[np.ndarray], num_features: int, rng: np.random.Generator) -> None:

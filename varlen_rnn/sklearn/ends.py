@@ -107,7 +107,7 @@ def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.nda
     """Return the numbers whose addition calibrates forecast quantiles, `(horizon, quantiles)`; 0 for the median.
 
     Errors are taken to grow as a power of the steps ahead.  Divided by this power, the errors of all steps together
-    give the quantiles.  Errors after one end depend on each other, so only as many count as independent as there are
+    give the quantiles.  Errors after one end depend on each other, so as many errors count as independent as there are
     ends.  `found` has the shape `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
     """
     middle = levels.index(0.5)

@@ -39,7 +39,7 @@ def load(path: StrPath) -> Any:
         params = {name: _param(value) for name, value in saved["params"].items()}
         estimator = kind(**params)
         estimator._restore(saved)
-    except Exception as error:  # values of a file may lead to any error
+    except Exception as error:  # because wrong values in a file can cause any error
         raise CheckpointError(f"{path}", expected="a fitted estimator", got=str(error)[:200]) from error
     return estimator
 

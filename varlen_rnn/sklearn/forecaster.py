@@ -35,7 +35,7 @@ from varlen_rnn.sklearn.samples import Samples
 from varlen_rnn.sklearn.series import scale_of_columns, series_of
 from varlen_rnn.sklearn.static import Sequences
 
-# At most _MOST_STEPS last steps of all series together are used; a row has at most _MOST_LAGS lags.
+# Of all series together, at most about _MOST_STEPS last steps are used.  A row has at most _MOST_LAGS lags.
 _MOST_STEPS, _MOST_LAGS = 20_000, 100
 _ROUNDING = 1e-12  # differences below this share of a series' largest number are rounding
 # The fitted attributes that JSON holds.
@@ -160,7 +160,7 @@ class SequenceForecaster(BaseEstimator):
     def _fit(
         self, series: list[np.ndarray], covariates: list[np.ndarray] | None, ends: Ends
     ) -> KeyboardInterrupt | None:
-        """Fit the candidates without the ends, then the chosen ones on all values."""
+        """Fit the candidates without the held-out ends, choose, and fit the chosen candidates on all values."""
         began = time.perf_counter()
         rows, penalty = self._choose_form(series, covariates, ends)
         choice = Choice(rows, ends, self._levels, self.verbose)

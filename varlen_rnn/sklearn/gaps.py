@@ -69,7 +69,7 @@ def _exact(found: np.ndarray, labels: Iterable[Any]) -> np.ndarray:
 
 
 def with_none(labels: np.ndarray) -> np.ndarray:
-    """Return labels of steps with None for each missing one."""
+    """Return the labels of steps, with None in place of each missing label."""
     if labels.dtype.kind not in "fOmM":
         return labels
     gone = np.fromiter(map(is_absent, labels), bool, len(labels))

@@ -52,8 +52,8 @@ class Inputs:
     cut: str = "characters"  # or "words": the tokens of a text
     vocabulary: tuple[str, ...] = ()  # the token of each id; empty for ids and numbers
     by_spelling: bool = False  # whether tokens that are not in the vocabulary have the id of their spelling
-    filling: Filling | None = None  # fills missing numbers of rows; None for other kinds
-    static: Static | None = None  # the numbers beside each sequence; None if there are none
+    filling: Filling | None = None  # fills missing numbers of rows; None unless rows are numbers
+    static: Static | None = None  # the static features; None if there are none
     columns: Columns | None = None  # the names of features or steps; None if X has none
 
     @classmethod
@@ -232,7 +232,7 @@ def _opened(X: Any) -> Any:
         if texts and to_list:
             return to_list()
         rows = from_arrow(X)
-        return entries_of(X) if to_list and rows.num_levels > 1 else rows  # lists of lists are rows of one width
+        return entries_of(X) if to_list and rows.num_levels > 1 else rows  # inner lists are rows of one width
     if not isinstance(X, np.ndarray) and hasattr(X, "__array__") and not hasattr(X, "__len__"):
         return np.asarray(X)
     return X
@@ -288,7 +288,7 @@ def _check_on_host(values: Any, where: str) -> None:
 
 
 def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
-    """Return the kind of one sequence, and the sequence in the form of this kind."""
+    """Return the kind of one sequence ("tokens", "ids" or "numbers"), and the sequence converted to this kind."""
     if isinstance(entry, (list, tuple)) and entry and all(isinstance(token, str) for token in entry):
         return "tokens", entry
     if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):

@@ -183,7 +183,7 @@ def one_per_step(y: Any, lengths: np.ndarray, width: int | None = None) -> list[
 
 
 def have_labels(labels: np.ndarray) -> np.ndarray:
-    """Return which steps have a label, bool; the label of the other steps is None."""
+    """Return a bool for each step: whether its label is not None."""
     if labels.dtype.kind != "O":
         return np.ones(len(labels), bool)
     return np.fromiter((label is not None for label in labels), bool, len(labels))

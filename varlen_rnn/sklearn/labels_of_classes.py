@@ -34,7 +34,7 @@ class Classes(Labels):
 
     @classmethod
     def learned(cls, y: Any, number: int, classes: Any, class_weight: Any) -> Classes:
-        """Return the Classes of `y`; `classes` are those that may occur, if they are known."""
+        """Return the Classes of `y`; `classes` are all classes that can occur; None means those in `y`."""
         labels = classes_of_each(y, number)
         if labels.ndim == 1:
             _check_classes(labels)
@@ -54,7 +54,7 @@ class Classes(Labels):
         return cls(classes, check_flag(state.get("several", False), "labels, several"))
 
     def encode(self, y: Any, lengths: np.ndarray) -> Any:
-        """Return the index of each class, int64; for several classes, zeros and ones."""
+        """Return the index of each sequence's class, int64; for several classes, zeros and ones."""
         labels = classes_of_each(y, len(lengths))
         if labels.shape[1:] != ((len(self.classes),) if self.several else ()):
             expected = f"a column for each of {len(self.classes)} classes" if self.several else "a class per sequence"
@@ -131,7 +131,7 @@ class Tags(Classes):
 
     @classmethod
     def tagged(cls, y: Any, lengths: np.ndarray, classes: Any, has_field: bool) -> Tags:
-        """Return the Tags of `y`; `classes` are those that may occur, if they are known."""
+        """Return the Tags of `y`; `classes` are all classes that can occur; None means those in `y`."""
         labels = np.concatenate(one_per_step(y, lengths))
         known = of_one_kind(labels[have_labels(labels)])
         if len(known):

@@ -85,7 +85,7 @@ class Numbers(Labels):
         return state | {"levels": self.levels, "of_rows": self.by_row}
 
     def of_rows(self, y: Any, lengths: np.ndarray) -> list[np.ndarray]:
-        """Return float64 numbers of the rows of each sequence, `(rows, targets)`; NaN where there is none."""
+        """Return the numbers of the rows of each sequence, float64, `(rows, targets)`; missing numbers are NaN."""
         return _of_rows(y, lengths, None if self.is_flat else len(self.mean))
 
     def encode(self, y: Any, lengths: np.ndarray) -> Any:
@@ -210,7 +210,7 @@ def _of_sequences(y: Any, number: int) -> np.ndarray:
 
 
 def _of_rows(y: Any, lengths: np.ndarray, width: int | None) -> list[np.ndarray]:
-    """Return float64 targets of the rows of each sequence, `(rows, targets)`; NaN where there is no number."""
+    """Return the targets of the rows of each sequence, float64, `(rows, targets)`; missing numbers are NaN."""
     found = []
     for number, numbers in enumerate(one_per_step(y, lengths, width)):
         try:

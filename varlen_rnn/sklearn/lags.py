@@ -23,7 +23,7 @@ from varlen_rnn.errors import check_flag, check_int
 from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers_of
 
 PENALTIES = 10.0 ** np.arange(1, -4.1, -1)  # tried in turn; each is multiplied by the number of rows
-_OWN = 4  # the scale of other series counts as much as this many differences of a series
+_OWN = 4  # the typical difference of all series counts as much as this many differences of one series
 _FARTHEST = 8.0  # features and changes are clipped to this many deviations
 _TINY = 1e-30  # a smaller sum of squared differences is rounding
 
@@ -186,12 +186,12 @@ class Ridge:
             return [(weight, bias - centre @ weight) for weight in weights]
 
     def outputs(self, features: np.ndarray) -> np.ndarray:
-        """Return the changes after rows, `(rows, horizon)`; they do not depend on the other rows."""
+        """Return the changes that follow each row, `(rows, horizon)`; a row's changes do not depend on other rows."""
         found = np.einsum("rf,fh->rh", self.scaled(features), self.weight) + self.bias
         return np.clip(found, -self.bound, self.bound)
 
     def scaled(self, features: np.ndarray) -> np.ndarray:
-        """Return features with mean 0 and deviation 1 in the training; far ones are clipped."""
+        """Return features scaled to mean 0 and deviation 1 over the training, and clipped to `_FARTHEST` deviations."""
         return np.clip((features - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
 
     def state(self) -> dict[str, np.ndarray]:

@@ -116,7 +116,7 @@ class Linear:
 
     def __init__(self) -> None:
         self.mean = self.scale = self.bound = np.zeros(0, np.float32)  # (features,), or empty if features are sparse
-        # 0 unless a sequence has one class of several: then outputs are logarithms of shares plus this floor.
+        # 0 unless each sequence has one class: then outputs are logarithms of (share plus this floor).
         self.floor = np.zeros(1, np.float32)
         self.weight, self.bias = (
             np.zeros((0, 0), np.float32),
@@ -170,7 +170,7 @@ class Linear:
         check_that(self.floor, self.floor >= 0, "floor", "a number from 0")
 
     def _of_shares(self, found: np.ndarray) -> np.ndarray:
-        """Return the logarithms of shares of classes, given the shares from -1 to 1; other outputs stay."""
+        """Return the logarithms of class shares, given shares scaled to -1 to 1; without a floor, return `found`."""
         return np.log(np.maximum((1 + found) / 2, 0) + self.floor) if self.floor[0] else found
 
     def _learn_scale(self, features: Any, factors: np.ndarray | None) -> Any:
@@ -185,7 +185,7 @@ class Linear:
         return self.scaled(features)
 
     def scaled(self, features: Any) -> Any:
-        """Return dense features as the weights take them; sparse ones stay as they are."""
+        """Return dense features scaled and clipped, as the weights need them; return sparse features unchanged."""
         if not len(self.scale):
             return features
         return np.clip((features - self.mean) / self.scale, -self.bound, self.bound)
@@ -195,7 +195,8 @@ class _Decomposed:
     """The eigenvalues of sequences' inner products, from which solutions for all penalties follow.
 
     Features and targets are centred and multiplied by the square root of the sequences' weights.  The roots themselves
-    are an eigenvector of their inner products, with the eigenvalue 0.  The intercept stands for it, so it is left out.
+    are an eigenvector of their inner products, with the eigenvalue 0.  This eigenvector belongs to the intercept, so it
+    is left out.
     """
 
     def __init__(self, features: Any, targets: Targets) -> None:

@@ -18,7 +18,7 @@ from varlen_rnn.sklearn.restored import numbers_of, wholes_of
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
-    """How missing numbers are filled: with the last number of the sequence, or with the mean if there is none."""
+    """How missing numbers are filled: with the last number before, or with the feature's mean if there is none."""
 
     means: tuple[float, ...]  # of each feature over the rows of the training that have it; 0 if none has
     indicated: tuple[int, ...] = ()  # features with missing numbers in the training; each gets a column of flags

@@ -80,7 +80,7 @@ class Network(nn.Module):
         return self.output(self.dropout(self.features(self.rows(x), static)))
 
     def rows(self, x: Any) -> Any:
-        """Return standardised or embedded rows; in training, they may be stretched."""
+        """Return standardised or embedded rows, which are stretched at random in training if `stretches` is set."""
         rows = self.standardize(x) if self.embedding is None else self.embedding(x)
         return stretched(rows.value, random.generator()) if self.stretches and self.training else rows
 

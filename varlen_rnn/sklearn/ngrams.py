@@ -20,7 +20,7 @@ def _as_it_is(tokens: list[str]) -> list[str]:
 
 
 def _vectorizers(kind: str, **options: Any) -> dict[str, TfidfVectorizer]:
-    """Return the vectorizers: for texts, one of words and one of characters inside words."""
+    """Return vectorizers by name: for texts, "words" and "characters" (inside words); otherwise only "tokens"."""
     options |= {"sublinear_tf": True, "dtype": np.float32, "max_features": _MOST}
     if kind != "texts":
         return {

@@ -32,7 +32,7 @@ def with_median(quantiles: list[float]) -> list[float]:
 
 
 def places_of(quantiles: Any, levels: list[float]) -> list[int]:
-    """Return the place of each quantile among the levels of a fit, or raise if one is not among them."""
+    """Return the index of each quantile in `levels`, the levels of a fit, or raise if a quantile is not in it."""
     wanted = check_quantiles(quantiles)
     if not set(wanted) <= set(levels):
         expected = f"some of {listed(levels)}, as in the fit" if levels else "a fit with quantiles"
@@ -41,7 +41,7 @@ def places_of(quantiles: Any, levels: list[float]) -> list[int]:
 
 
 def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the loss of each output; the mean loss is least if an output is the quantile of its level.
+    """Return the loss of each output; their mean is least if each output is the quantile of its level.
     The arrays broadcast to one shape.
     """
     difference = values - outputs

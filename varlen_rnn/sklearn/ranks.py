@@ -40,7 +40,7 @@ def from_first(comm: Communicator | None, make: Callable[[], State]) -> State:
             arrays, value = make()
             described = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
             head = {"arrays": described, "value": value}
-        except BaseException as caught:  # the others wait for rank 0
+        except BaseException as caught:  # sent to the other ranks, which wait for rank 0
             error, head = caught, {"error": f"{type(caught).__name__}: {caught}"}
     head = _sent(comm, head)
     if error is not None:

@@ -18,8 +18,8 @@ from varlen_rnn.data.labels import IGNORED
 # number of sequences.
 _LEAST_STEPS, _MOST_STEPS, _STEPS_PER_ROOT = 600, 2000, 25
 _LEAST_EPOCHS, _MOST_EPOCHS = 6, 400
-# Sequences of more rows than _LONG in the mean get at most _SHORTENED: neighbours become one row.  Networks learned
-# control charts and two patterns of 512 and 768 rows better from 128 rows than from 256, in less time.
+# If sequences have more than _LONG rows on average, neighbours become one row, so that about _SHORTENED rows are left.
+# Networks learned control charts and two patterns of 512 and 768 rows better from 128 rows than from 256, in less time.
 _LONG, _SHORTENED = 256, 128
 _FEW_SEQUENCES = 2000  # more sequences are not stretched, because they are enough to learn from
 # A last loss above _NOTHING times the loss of a constant means that nothing was learned.  A last loss above _WORSE
@@ -43,7 +43,7 @@ def epochs(count: int, steps_per_epoch: int, convolved: bool) -> int:
 
 
 def stride(lengths: np.ndarray, convolved: bool) -> int:
-    """Return how many rows become one in the network: 1, or more for sequences of more than 256 rows in the mean.
+    """Return how many neighbouring rows a network replaces by their mean: 1 unless the mean length is above 256 rows.
 
     Examples
     --------

@@ -29,7 +29,7 @@ from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.training import Checkpoints, EarlyStopping, Progress, Schedule, Trainer
 
 ROWS = 8192  # the number of rows in a batch of predictions
-_CALIBRATE = 5  # one of so many sequences calibrates quantiles of a network that is trained alone
+_CALIBRATE = 5  # a network that is trained alone is calibrated on a fifth of the sequences
 _POOL = "max", "mean", "last"
 _NOT_IDENTIFYING = "checkpoints", "callbacks", "verbose", "random_state"
 
@@ -42,7 +42,7 @@ class Recurrent:
 
     def __init__(self, options: SimpleNamespace, inputs: Inputs, labels: Labels, stride: int = 1) -> None:
         self.options, self.inputs, self.labels = options, inputs, labels
-        self.stride = stride  # how many rows become one in the network
+        self.stride = stride  # the network replaces this many neighbouring rows by their mean
         self.history: list[dict[str, float]] = []  # the records of the epochs
         self.num_epochs = 0  # the number of epochs trained
         self._optimizer: AdamW | None = None  # of `fit_epoch`
@@ -84,8 +84,8 @@ class Recurrent:
     ) -> np.ndarray | None:
         """Train the network that `begin` created; return the indices of the sequences that were held back, or None.
 
-        `callbacks` replace the callbacks of the options.  A network that is `alone`, without other candidates,
-        holds sequences back to calibrate quantiles.
+        `callbacks` replace the callbacks of the options.  If `alone` (there are no other candidates), sequences are
+        held back to calibrate quantiles.
         """
         given = self.options.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))
@@ -114,7 +114,7 @@ class Recurrent:
             trainer.fit(epochs)
         finally:
             if comm is not None:
-                self.module = copy.deepcopy(self.module)  # a copy asks no other rank for gradients
+                self.module = copy.deepcopy(self.module)  # a copy exchanges no gradients with other ranks
         self.history, self.num_epochs = trainer.history, trainer.epoch
         if ranks.is_first(comm):
             recipe.warn_if_failed(self.history, self.labels.loss_of_constant(data.labels, data.weights))
@@ -203,7 +203,7 @@ class Recurrent:
     def _losses_and_weights(self, batch: tuple[Any, ...], data: Samples) -> tuple[Variable, Any]:
         *inputs, numbers = batch
         chosen = labels_at(data.labels, numbers)
-        if isinstance(chosen, list) and not chosen:  # a rank's part of a batch may have no sequence
+        if isinstance(chosen, list) and not chosen:  # if this rank's part of a batch has no sequence
             chosen = [data.labels[0][:0]]
         own = self.labels.weights_of_losses(chosen, None if data.weights is None else data.weights[numbers])
         return self.labels.losses(self.module(*inputs), chosen, self.module.crf), own

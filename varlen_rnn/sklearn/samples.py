@@ -17,14 +17,14 @@ class Samples:
     sequences: Sequences
     labels: Any
     weights: np.ndarray | None  # float32
-    num_held: int = 0  # the last so many sequences are not trained on
+    num_held: int = 0  # the number of sequences, at the end, that are not trained on
 
     def __len__(self) -> int:
         return len(self.sequences)
 
     @property
     def num_trained(self) -> int:
-        """The number of sequences that may train."""
+        """The number of sequences, at the beginning, that can be trained on."""
         return len(self) - self.num_held
 
     def take(self, indices: np.ndarray) -> Samples:

@@ -17,7 +17,7 @@ SPREAD = 0.1  # the standard deviation of the logarithms of lengths and of facto
 def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
     """Return sequences whose lengths and rows are multiplied by random factors of about 0.9 to 1.1.
 
-    Rows between two rows are interpolated linearly.  The first and the last row of a sequence stay its ends.  A rank's
+    New rows are interpolated linearly between two rows.  A sequence keeps its first and its last row as ends.  A rank's
     part of a batch has the positions of its sequences, so they are stretched as in the whole batch.
     """
     (offsets,) = map(np.asarray, x.lod())
@@ -44,15 +44,15 @@ def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
     lengths = np.diff(offsets)
     parts = -(-lengths // stride)
     above = np.concatenate([[0], np.cumsum(parts)])
-    number = np.arange(above[-1]) - np.repeat(above[:-1], parts)  # of a part in its sequence
+    number = np.arange(above[-1]) - np.repeat(above[:-1], parts)  # the number of each part within its sequence
     begin = np.repeat(offsets[:-1], parts) + number * np.repeat(lengths, parts) // np.repeat(parts, parts)
     structure = LoD([above, np.append(begin, offsets[-1])]).at_positions_of(whole)
     return functional.sequence_pool(x.with_lod(structure), "mean")
 
 
 def _normal(positions: np.ndarray | None, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Return normal numbers, shape `(2, number)`; those at the same position of a batch are equal on all ranks."""
+    """Return normal numbers, shape `(2, number)`; sequences at the same place of a batch get the same on all ranks."""
     if positions is None:
         return generator.standard_normal((2, number))
-    drawn = np.random.default_rng(generator.integers(2**63))  # `generator` goes on alike on all ranks
+    drawn = np.random.default_rng(generator.integers(2**63))  # so that `generator` draws equally often on all ranks
     return drawn.standard_normal((positions.max(initial=0) + 1, 2))[positions].T

@@ -199,8 +199,8 @@ class Averaging(Callback):
 class Checkpoints(Callback):
     """Saves the training to a folder, and keeps the newest files; `Trainer.resume(folder)` continues from the last.
 
-    A file is there whole or not at all, even if the process is killed while it writes.  Of ranks that train together,
-    rank 0 writes while the others wait.
+    A file is complete or does not exist, even if the process is killed while it writes.  If ranks train together, rank
+    0 writes while the other ranks wait.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ class JSONLog(Callback):
 
 
 class _Lines:
-    """Lines on standard error in place of a bar, at most one in `_SECONDS`, with the methods of a tqdm bar."""
+    """Writes lines to standard error in place of a tqdm bar, with its methods; at most one line in `_SECONDS`."""
 
     def __init__(self, total: int, initial: int) -> None:
         self._total, self._step, self._told = total, initial, initial

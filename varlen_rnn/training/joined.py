@@ -22,7 +22,7 @@ from varlen_rnn.tape.variable import Variable
 class JoinedLoss:
     """The loss of the batches so far.
 
-    total: the sum of the losses, each times its count
+    total: the sum over batches of loss times count
     count: the sum of the counts over which means were taken: rows, sequences, elements or weights
     losses: the sum of the losses
     has_sums: whether the loss of some batch is a sum; then the losses of all batches are added

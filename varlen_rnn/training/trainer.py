@@ -289,7 +289,7 @@ class Trainer:
                 self._take_step()
             self.done = self.stop or steps is None
         finally:
-            with contextlib.ExitStack() as stack:  # calls all callbacks, even if one raises
+            with contextlib.ExitStack() as stack:  # so that all callbacks are called, even if one of them raises
                 for callback in reversed(self._told()):
                     stack.callback(callback.on_fit_end, self)
         return self.history
@@ -350,7 +350,7 @@ class Trainer:
             return joined.factor(count) if len(numbers) > 1 else 1.0
 
         if self.replica is not None:
-            self.replica.forget()  # an error may have come between two shards
+            self.replica.forget()  # because an error may have left the gradients of some shards
         with contextlib.nullcontext() if self.replica is None else self.replica.weighing(weigh):
             for number in numbers:  # only one batch is in memory at a time
                 for part in parts:
