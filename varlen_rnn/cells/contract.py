@@ -1,13 +1,13 @@
 """A cell: the equations of one unit of one sequence at one step, with the names of gates, states and slots.
 
-A cell knows no device, no batch and no LoD.  `recurrence/` runs the shrinking batch, once for all cells.  Its CPU loops
+A cell knows no device, no batch and no LoD. `recurrence/` runs the batch, with one code for all cells. Its CPU loops
 compile a cell's two functions as loops over a scratch and call them by address; its CUDA kernels inline them.
 
 For its unit, a step sees the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
 per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: the numbers that
-every row saves for the gradient.  The gradient overwrites the slots with the gradients of the gates.  Weights read
-these as one matrix, so slots are ordered: gradients of projected inputs are neighbours, and so are gradients of
-recurrent products.
+every row saves for the gradient. The gradient pass overwrites the slots with the gradients of the gates. The gradients
+of weights read these as matrices, so slots are ordered: gradients of projected inputs are neighbours, and so are
+gradients of recurrent products.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from varlen_rnn.frozen import Frozen
 from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # random points at which a gradient is compared with central differences
-_STEP, _TOLERANCE = 1e-6, 1e-5  # the step of a central difference, and the largest relative error of a gradient
-_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # empty in a cell written by hand
+_STEP, _TOLERANCE = 1e-6, 1e-5  # the step of central differences, and the largest relative error of a gradient
+_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # attributes that are () in a cell written by hand
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -215,7 +215,7 @@ class Cell(Frozen):
         register(self)
 
     def _put_rest(self, phases: tuple[Phase, ...], function: Callable, **rest: Any) -> None:
-        """Set the fields that the engine reads, and `origin`, where the equations are defined."""
+        """Set the fields that the engine reads, and `origin`, the module and name of the equations' function."""
         for what, value in rest.items():
             self._put(what, value)
         self._put("phases", phases)
@@ -234,7 +234,7 @@ class Cell(Frozen):
         origin: Callable,
         proj_clip: float | None = None,
     ) -> Cell:
-        """Return a Cell made of derived phases, for `varlen_rnn.cells.cell`, which derives them from equations."""
+        """Return a Cell made of phases that `varlen_rnn.cells.cell` has derived from equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
@@ -250,9 +250,9 @@ class Cell(Frozen):
         return self
 
     def _put_windows(self, product_slots: Mapping[str, str]) -> tuple[int, ...]:
-        """Set `x_slot`, the first slot that gets the gradient of a projected input.
+        """Check the order of slots; set `x_slot`, the first slot that gets the gradient of a projected input.
 
-        Return the gates whose products' gradients the first slots get, in the order of these slots.
+        Return, for each of the first slots, the number of the gate whose recurrent product's gradient it gets.
         """
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
         if not isinstance(product_slots, Mapping) or not all(
@@ -282,7 +282,7 @@ class Cell(Frozen):
         return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
-        return find_cell, (self.name,)  # a copy is the same object, with the same compiled code
+        return find_cell, (self.name,)  # a copy or a pickle is the cell with this name, with its compiled code
 
     def __repr__(self) -> str:
         return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"
@@ -296,14 +296,14 @@ def _names(what: str, names: Any) -> tuple[str, ...]:
 
 
 def check_name(name: object) -> str:
-    """Return the name of a cell, or raise unless it is a printable text."""
+    """Return `name`; raise unless it is a printable text that is not blank."""
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
         raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
     return name
 
 
 def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
-    """Convert functions written by hand to the signatures of `Phase.step` and `Phase.step_grad`."""
+    """Return functions with the signatures of `Phase.step` and `Phase.step_grad` that call those written by hand."""
     step, step_grad = body(step), body(step_grad)
 
     @body
@@ -320,7 +320,7 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
 
 
 def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_grad: Callable) -> bool:
-    """Return whether equations may read the output of the step before; raise if `step_grad` is not their gradient."""
+    """Raise unless `step_grad` is the gradient of `step`; return whether they can read the previous step's output."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
         hint = "save the number in a slot; take states by constant indices, do not unpack them"
         raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
@@ -367,7 +367,7 @@ def _check_gradient(
     d_slots: _Floats,
     d_prev: _Floats,
 ) -> None:
-    """Raise unless gradients equal central differences of the loss."""
+    """Raise unless `d_slots` and `d_prev` equal central differences of the loss."""
     of_products = {gate: d_slots[slot] for slot, gate in enumerate(order)}
     gradients = (
         d_slots[cell.x_slot : cell.x_slot + len(cell.gates)],

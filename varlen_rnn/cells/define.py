@@ -94,7 +94,7 @@ def _define(function: Callable[..., Any], name: str, proj_clip: float | None) ->
 
 
 def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
-    """Return the cell of a step that was traced elsewhere; two cells with one name must have one `origin`."""
+    """Return the cell of a step that is already traced; raise if a cell of this name comes from another `origin`."""
     return _made(step, derive(step), name, origin)
 
 
@@ -111,16 +111,16 @@ def _file_of(name: str) -> str:
 
 
 def _forget_source(file: str, entry: object) -> None:
-    """Forget the source of a cell that is no more, unless another cell of this name has its own there."""
+    """Forget the source of a deleted cell, unless `linecache` now has the source of a new cell with this name."""
     if linecache.cache.get(file) is entry:
         del linecache.cache[file]
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
-    """Return an error that names the line of the equations."""
+    """Return an EquationError that names the line of the equations where `error` was raised."""
     code = function.__code__
     line, at = code.co_firstlineno, error.__traceback__
-    below: list[FrameType] = []  # of the functions that the equations called, the outermost first
+    below: list[FrameType] = []  # frames of the functions that the equations called, the outermost first
     while at is not None:
         line = at.tb_lineno if at.tb_frame.f_code is code else line
         below = [*below, at.tb_frame] if at.tb_frame.f_code is not code else []
@@ -146,13 +146,13 @@ def _of_arrays(frames: list[FrameType]) -> EquationError:
 
 
 def _trace(function: Callable[..., Any]) -> Step:
-    """Run the equations once; raise unless they read every argument of the signature and return all states."""
+    """Return the Step of equations, run once; raise unless they read every argument and return all states."""
     parameters = inspect.signature(function).parameters
     kinds = [(p.kind, p.name) for p in parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    kind_of = {n: parameters[n].annotation for n in others}  # texts if the module postpones annotations
+    kind_of = {n: parameters[n].annotation for n in others}  # annotations are texts if the module postpones them
     rows = tuple(n for n, k in kind_of.items() if k is Row or (isinstance(k, str) and k.split(".")[-1] == Row.__name__))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
@@ -175,14 +175,14 @@ def _trace(function: Callable[..., Any]) -> Step:
 
 
 def _gates(step: Step, part: str) -> tuple[str, ...]:
-    """Return the gates of which the equations read a part: "x" is the projected input, "h" the recurrent product."""
+    """Return the gates whose projected input (`part` "x") or recurrent product (`part` "h") the equations read."""
     nodes = step.trace.nodes
     found = {nodes[k].what for k in step.trace.reach(step.results) if nodes[k].op == part}
     return tuple(gate for gate in step.gates if gate in found)
 
 
 def _phases(derived: Derived, name: str) -> tuple[Phase, ...]:
-    """Run the derived source, and return its functions as Phases.  Numba compiles them when they are first used."""
+    """Execute the derived source; return its functions as Phases.  Numba compiles these when they are first called."""
     file = _file_of(name)
     linecache.cache[file] = len(derived.source), None, derived.source.splitlines(True), file
     space = {name: getattr(activations, name) for name in _CALLED} | {"__name__": f"{__name__}.{name}"}

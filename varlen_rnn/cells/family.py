@@ -1,4 +1,4 @@
-"""Families: cells with options, each named so that it can be made again from its name: `lstm(peepholes=True)`."""
+"""Families of cells with options; a cell can be made from its name alone, such as `lstm(peepholes=True)`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from varlen_rnn.cells.options import Option
 from varlen_rnn.cells.registry import register_family
 from varlen_rnn.errors import ProgramError, shown, unexpected
 
-_LONGEST_NAME = 1000  # characters, because a file from elsewhere may hold a name of any length
+_LONGEST_NAME = 1000  # characters; a file from elsewhere can hold a name of any length
 
 
 class Family:
     """A kind of cell with options: `family(**options)` returns the cell with these options.
 
-    name: the beginning of the names of its cells
-    options: the Option of each name
+    name: how the names of its cells begin
+    options: the Option with each name
     equations: `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name
     named: short names of cells, with the options that each name means, such as `{"lstm": {}}`; the default options must
         have a short name
@@ -58,7 +58,7 @@ class Family:
         return f"{self.name}({', '.join(given)})"
 
     def options_in(self, name: str) -> dict[str, Any] | None:
-        """Return the options that the name of a cell gives; None if the cell is not of this family."""
+        """Return the options that a cell's name contains, or None if the cell is not of this family."""
         text = next((text for text, own in self.named.items() if own == name), name)
         if not text.startswith(f"{self.name}("):
             return None
@@ -68,7 +68,7 @@ class Family:
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
 
     def of_name(self, name: str) -> Cell:
-        """Return the cell with a name such as `lstm(peepholes=True)`, as programs write it."""
+        """Return the cell with a name such as `lstm(peepholes=True)`; raise unless the name is in canonical form."""
         try:
             found = self(**(self.options_in(name if len(name) < _LONGEST_NAME else f"{self.name}(") or {}))
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:

@@ -17,7 +17,7 @@ from varlen_rnn.kernels.activations import sigmoid, tanh
 
 @cell
 def ln_lstm(i, f, g, o, /, c, *, s_i, s_f, s_g, s_o, s_c, b_i, b_f, b_g, b_o, b_c):
-    """Three phases: the product, the equations after the norms of gates, and those after the norm of the cell."""
+    """Three phases: the product, the equations after the norms of gates, and the equations after the norm of `c`."""
     i, f = sigmoid(s_i * norm(i) + b_i), sigmoid(s_f * norm(f) + b_f)
     g, o = tanh(s_g * norm(g) + b_g), sigmoid(s_o * norm(o) + b_o)
     c = f * c + i * g

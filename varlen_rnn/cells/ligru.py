@@ -12,7 +12,7 @@ from varlen_rnn.kernels.activations import relu, sigmoid
 
 @cell
 def ligru(z, n, /, h):
-    """Two gates whose recurrent products are one product per step, because both read the output before."""
+    """Two gates share one recurrent product per step, because both read the output of the step before."""
     z, n = sigmoid(z), relu(n)
     return n + z * (h - n)
 

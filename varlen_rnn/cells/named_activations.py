@@ -13,7 +13,7 @@ Spec: TypeAlias = "str | tuple[str | float, ...]"
 
 
 class _Named(NamedTuple):
-    """An activation: a function of a number and of parameters, and ONNX's defaults for the parameters."""
+    """An activation: a function of a number and its parameters, and ONNX's defaults for these parameters."""
 
     function: Callable[..., Any]
     defaults: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ def check_activation(spec: Any, what: str) -> Spec:
 
 
 def activation(spec: Spec) -> Callable[[Any], Any]:
-    """Return the function of an activation, for the equations of a cell."""
+    """Return the function of a number that an activation's spec names, for the equations of a cell."""
     name, *parameters = (spec,) if isinstance(spec, str) else spec
     function, defaults = NAMED[str(name)]
     if not defaults:

@@ -1,4 +1,4 @@
-"""The table of options: an `Option` says all of one; here are options that several cells share, and their equations."""
+"""Options of cells: the record `Option`, the options that several cells share, and functions for their equations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Option(NamedTuple):
     """An option of a family of cells, or of its layers.
 
     check: `check(value, name)` returns the value in canonical form, or raises
-    kind, doc: the type and the meaning, for docstrings
+    kind, doc: type and meaning, for docstrings
     in_onnx: whether ONNX has the option
     """
 
@@ -46,12 +46,12 @@ def flag(default: bool, doc: str, in_onnx: bool = False) -> Option:
 
 
 def bound(doc: str, in_onnx: bool = False) -> Option:
-    """Return an option that bounds the absolute value of numbers, by default not at all."""
+    """Return an option that bounds the absolute value of numbers; by default there is no bound."""
     return Option(None, check_bound, "float, optional", f"The largest absolute value of {doc}.", in_onnx)
 
 
 def activations_of(**places: Any) -> Option:
-    """Return an option that is a tuple of activations, given their places in the cell and their defaults."""
+    """Return an option that is a tuple of activations; `places` maps places in the cell to default activations."""
     count = len(places)
 
     def check(given: Any, name: str) -> tuple[Any, ...]:
@@ -66,7 +66,7 @@ def activations_of(**places: Any) -> Option:
 
 
 ACTIVATION = f"a name, or a tuple of a name and its parameters; names: {', '.join(map(repr, NAMED))}"
-# Options that make a cell read masks as row inputs; the layer has probabilities in their place, and draws the masks.
+# Options that make a cell read masks as row inputs.  A layer has probabilities instead, and draws the masks.
 MASKS = {
     "zoneout": flag(False, "Whether masks of units that keep their state are inputs of rows (Krueger et al., 2017)."),
     "recurrent_dropout": flag(
@@ -87,7 +87,7 @@ def equations_of(
     vectors: Iterable[str] = (),
     rows: Iterable[str] = (),
 ) -> Callable[..., Any]:
-    """Return equations with a signature of these names; `step` gets all arguments in one mapping."""
+    """Return a function with a signature of these names that calls `step` with all arguments in one mapping."""
     kinds = inspect.Parameter
     parameters = [kinds(name, kinds.POSITIONAL_ONLY) for name in gates]
     parameters += [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in states]

@@ -1,12 +1,12 @@
-"""Find out from the code of equations which items of an argument they may read, on any path."""
+"""Find out from a function's code which items of a tuple it can read, on any path."""
 
 from varlen_rnn.runtime.numba_internals import items_read
 
 
 def may_read_first(function, position, count):
-    """Return whether a function may read the first item of its argument `position`, a tuple of `count` items.
+    """Return whether a function can read the first item of its argument `position`, a tuple of `count` items.
 
-    It cannot if its only use of the tuple is to take other items by constant indices.
+    The answer is False only if every use of the tuple takes another item by a constant index.
     """
     if position >= function.__code__.co_argcount:
         return True

@@ -13,8 +13,8 @@ from varlen_rnn.errors import ProgramError, shown
 class _Named(Protocol):
     """The fields of a cell that the registry reads.
 
-    `origin` is where its equations are defined.  It decides whether a second cell with this name replaces the first (a
-    notebook cell that runs again) or is refused.
+    `origin` is the module and name of the function with its equations. A second cell with this name replaces the first
+    if its origin is the same, as when a notebook runs again; otherwise it is refused.
     """
 
     name: str
@@ -22,12 +22,12 @@ class _Named(Protocol):
 
 
 _CELLS: MutableMapping[str, Any] = weakref.WeakValueDictionary()
-_REPLACED: dict[str, list[weakref.ref[Any]]] = {}  # cells that a function defined again replaced, oldest first
+_REPLACED: dict[str, list[weakref.ref[Any]]] = {}  # older cells of the same name and origin, oldest first
 _FAMILIES: dict[str, Callable[[str], Any]] = {}
 
 
 class CellName(str):
-    """The name of a cell.  A record or a program that holds the name keeps the cell, and can find the cell again."""
+    """The name of a cell.  The name refers to its cell, so whoever holds the name keeps the cell alive."""
 
     _cell: Any
 
@@ -44,12 +44,12 @@ class CellName(str):
 def register(cell: _Named) -> None:
     """Let programs find a cell by its name, as long as anything holds the cell, or its name.
 
-    A function defined again, as in a notebook, replaces the former cell.
+    If the function with its equations is defined again, as in a notebook, the new cell replaces the former cell.
     """
     former = _newest(cell.name)
     if former is not None and former.origin != cell.origin:
         del former
-        gc.collect()  # a cell that was dropped may be waiting for this
+        gc.collect()  # a dropped cell can still be in a reference cycle
         former = _newest(cell.name)
     if former is not None and former.origin != cell.origin:
         hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
@@ -61,7 +61,7 @@ def register(cell: _Named) -> None:
 
 
 def _newest(name: str) -> Any:
-    """Return the newest cell with a name that something holds: the last one may be gone before those it replaced."""
+    """Return the newest cell with this name that is still alive, or None; an older one can outlive a newer one."""
     found = _CELLS.get(name)
     while found is None and _REPLACED.get(name):
         found = _REPLACED[name].pop()()

@@ -3,7 +3,7 @@ r"""The scalar LSTM of xLSTM: exponential gates, a normaliser n and a stabiliser
     m_t = max(f + m_{t-1}, i)    i' = exp(i - m_t)    f' = exp(f + m_{t-1} - m_t)
     c_t = f' c_{t-1} + i' tanh(z)    n_t = f' n_{t-1} + i'    h_t = sigmoid(o) c_t / n_t
 
-m only keeps exponents small.  Without a sequence's own n_0 and m_0, both begin at 0.
+m only keeps exponents small. n and m begin at 0 unless initial states are given.
 
 Source: Beck et al. (2024), "xLSTM: extended long short-term memory", with the exponential forget gate.
 """

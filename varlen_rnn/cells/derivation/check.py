@@ -9,13 +9,13 @@ import numpy as np
 from varlen_rnn.cells.derivation.derive import Derived, Step
 from varlen_rnn.cells.derivation.trace import EquationError, Node
 
-_SAMPLES, _COMPARED = 48, 6  # random points for differences, and how many of them the source runs at
+_SAMPLES, _COMPARED = 48, 6  # random points for differences, and how many of these points the source runs at
 _STEP, _TOLERANCE = 1e-5, 1e-6
 _LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
 
 def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ...]) -> None:
-    """Raise unless the derived gradients equal differences of the step, and the source computes step and gradients."""
+    """Raise unless derived gradients equal differences of the step, and the source computes the step and gradients."""
     trace, rng = step.trace, np.random.default_rng(0)
     leaves = [k for k, node in enumerate(trace.nodes) if node.op in _LEAVES]
     given = {k: rng.normal(size=_SAMPLES) for k in leaves}
@@ -49,7 +49,7 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
         slope, found = (sums[0] - sums[1]) / (2 * _STEP), gradients[gradient.number] + np.zeros(_SAMPLES)
         sound = np.isfinite(slope) & np.isfinite(found)
         error = np.abs(slope - found)[sound] / (1 + np.abs(found) + np.abs(sums[0]))[sound]
-        # A kink between the two points of a difference is no fault, so one sample in ten may be off.
+        # A kink between the two points of a difference is no error, so one sample in ten may differ.
         if sound.sum() < _SAMPLES // 4 or np.mean(error > _TOLERANCE) > 0.1:
             expected = "a gradient equal to a central difference"
             raise EquationError(
@@ -98,7 +98,8 @@ class _Run:
     def backward(self, phases: tuple[Any, ...]) -> tuple[list[float], tuple[float, ...], list[float]]:
         """Run the gradients of all phases, last phase first.
 
-        Return the gradients in the slots, the gradients that the first phase returns, then all of norms and vectors.
+        Return the gradients in the slots, the gradients that the first phase carries back, and a list of the gradients
+        of norms, then of vectors.
         """
         count, several = len(self.step.states), len(phases) > 1
         most = max(phase.carries for phase in phases)

@@ -1,7 +1,8 @@
 """Split a traced step into phases, choose which numbers each row saves, and write the source of both directions.
 
-A phase is a recurrent product and the equations after it.  The gradient runs the phases from last to first, because the
-gradient that a product sends back is known only after its phase.
+A phase is a recurrent product and the equations after it. The gradient runs the phases from last to first, because the
+operand that a phase returns gets its gradient from the product of the next phase. A column is a place for one number
+per unit in a saved row: the forward pass can save a number there, and the gradient pass replaces it by a gradient.
 
 An LSTM has one phase, the gates `i f g o` and the states `h, c`.  Its trace is
 
@@ -9,16 +10,16 @@ An LSTM has one phase, the gates `i f g o` and the states `h, c`.  Its trace is
     c' = i g + f c            h' = o tanh(c')
 
 * `_stages` finds that every gradient is known in phase 0.  `_columns` gives each gate one column, of kind "both": the
-  gradient of `x_i` equals the gradient of `h_i`.
+  gradients of `x_i` and `h_i` are equal and share it.
 * The gradient of `x_i` is `d_c g i (1 - i)`, where `d_c = d_c' + d_h o (1 - tanh(c')^2)`.  So the gradient needs i, f,
-  g, o, c and c'.  `_free` says that c and c' need no column: the engine has the states of all rows.
-* `slots.choose` saves i, f, g and o: four numbers, one in each gate's column, where the gate's gradient replaces it
+  g, o, c and c'.  `_free` says that c and c' need no column, because the engine has the states of all rows.
+* `slots.choose` saves i, f, g and o: four numbers, each in its gate's column. The gate's gradient replaces the number
   later.
 * `_forward_source` writes `step`, which returns `h', (c',), (i, f, g, o), ()`.  `_backward_source` writes `step_grad`,
   which reads the slots and returns the gradients of the four gates, then of the states before.
 
-A cell with `n.of(f * h)`, as MGU, has two phases: the product of n needs f.  Phase 0 gives f * h to the product of
-phase 1 and passes it on as a value; the gradient of phase 1 carries two values back to phase 0.
+A cell with `n.of(f * h)`, such as MGU, has two phases, because the product of n needs f. Phase 0 returns f * h, the
+operand of the product of phase 1. The gradient of phase 1 carries values back to phase 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from varlen_rnn.cells.derivation.trace import EquationError, Node, Scalar, Trace
 
 MOST_PHASES = 3
 OF_INPUTS, OF_PRODUCTS = ("x", "both"), ("h", "both")  # kinds of columns
-# Names that the source uses for arguments, constants and functions: no column gets one of them.
+# Names that the source uses for arguments, constants and functions; no column may have such a name.
 _RESERVED = {"x", "h", "prev", "passed", "v", "slots", "states", "operands", "carried"}
 _RESERVED |= {"zero", "one", "two", "half", "none", "type", "float", "abs", "_", *OPERATIONS}
 _TEMPORARY = re.compile(r"[tk]\d+|p_\d+")  # names of temporaries in the source
@@ -58,10 +59,10 @@ class Step(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A slot of a row: the forward pass may save a number there, which the gradient pass replaces by a gradient.
+    """A slot of a row: the forward pass can save a number there, which the gradient pass replaces by a gradient.
 
-    kind: the gradient that the column gets: "x" of a gate's projected input, "h" of its recurrent product, "both" if
-        these two gradients are equal, "row" of a row input, or "none"
+    kind: whose gradient the column gets: "x" a gate's projected input, "h" its recurrent product, "both" if these two
+        gradients are equal, "row" a row input, "none" if no gradient
     name: the gate or the row input
     number: the node of the gradient, or -1 if the column gets none
     kept: the node of the number that `step` saves there, or -1 if it saves none
@@ -74,14 +75,14 @@ class Column(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """The phases of a step, derived from its trace.  The first fields have one item per phase.
+    """The phases of a step, derived from its trace.  Fields up to `vectors` have one item per phase.
 
-    columns: its columns
+    columns: the columns of the phase
     gates: the gates whose product belongs to the phase
     passes, carries: how many values the phase hands to later phases, and how many its gradient hands to earlier phases
     normed: the nodes that are normalised after the phase
     kept: the range of the phase's columns in which its `step` saves a number
-    vectors: the positions of the vectors whose gradients the phase returns
+    vectors: the positions, in the signature, of the vectors whose gradients the phase returns
     reads_output: whether an equation reads the output of the step before, unit by unit
     gradients: the gradient of each leaf, by its kind and name
     slots: the names of all columns
@@ -134,7 +135,7 @@ class _Derivation:
         self._keep()
 
     def _levels(self) -> list[int]:
-        """Return for each node how many products and norms, one after another, must be computed before it.
+        """Return for each node how many products and norms, each reading the one before, must be computed before it.
 
         Products with the output of the step before do not count, because they are known when the step begins.
         """
@@ -144,9 +145,7 @@ class _Derivation:
         return levels
 
     def _operands(self) -> list[int | None]:
-        """For each phase after the first, return the node that its recurrent product reads; None if it has no
-        product.
-        """
+        """Return, for each phase after the first, the node that its product reads, or None if it has no product."""
         found: list[int | None] = []
         if self.num_phases > MOST_PHASES:
             expected = f"at most {MOST_PHASES}, one after another"
@@ -168,7 +167,7 @@ class _Derivation:
         return found
 
     def _products(self) -> tuple[tuple[str, ...], ...]:
-        """Return, for each phase, the gates that have their recurrent product there, in the order of the signature."""
+        """Return, for each phase, the gates whose recurrent product is in the phase, in the order of the signature."""
         phase_of: dict[str, int] = {}
         for k in sorted(self.native):
             op, _, what = self.trace.nodes[k]
@@ -184,7 +183,7 @@ class _Derivation:
         return tuple(tuple(g for g in in_order if phase_of[g] == number) for number in range(self.num_phases))
 
     def _stages(self) -> list[int]:
-        """Return the phase whose gradient can first compute each node; -1 if the node does not depend on gradients."""
+        """Return, for each node, the phase whose gradient can compute it first; -1 if it depends on no gradient."""
         stages: list[int] = []
         for op, operands, what in self.trace.nodes:
             if op == "d_operand":
@@ -243,7 +242,7 @@ class _Derivation:
         return self.zero if gradient is None else gradient.number
 
     def _keep(self) -> None:
-        """Choose the numbers to save.  Each gets a free column of its gate, else of its phase, else a new column."""
+        """Choose the numbers to save.  Each gets an empty column of its gate, else of its phase, else a new column."""
         roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
         roots += [self._d_norm(k) for values in self.norms for k in values]
         after = [k for k in self.trace.reach(roots) if k in self.depends]
@@ -268,9 +267,7 @@ class _Derivation:
                 )
 
     def _phase_for(self, k: int) -> int:
-        """Return the phase that saves node `k`: the first one that knows it if a column is empty there, else the
-        last.
-        """
+        """Return the phase that saves node `k`: the first that knows it, if a column is empty there, else the last."""
         level, last = self.levels[k], self.num_phases - 1
         room = any(column.kept < 0 for column in self.columns[level])
         return level if room or level in (0, last) else last
@@ -294,7 +291,7 @@ class _Derivation:
         )  # fmt: skip
 
     def _slot_names(self) -> list[str]:
-        """Name each column after the number that is saved there, or "d_" and its gate if it only gets a gradient."""
+        """Return the columns' names: after the number saved there, or "d_" and the gate if it only gets a gradient."""
         names: list[str] = []
         for column in (column for columns in self.columns for column in columns):
             op = self.trace.nodes[column.kept].op if column.kept >= 0 else ""
@@ -309,7 +306,7 @@ class _Derivation:
         return names
 
     def _forward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return the source of `step` for each phase, and how many values each phase hands to later ones."""
+        """Return the source of each phase's `step`, and how many values each phase hands to later phases."""
         groups = self._x_gates(), self.step.vectors + self.step.rows
         index = {name: number for group in groups for number, name in enumerate(group)}
         everywhere = {"x": "x[{}]", "prev": "prev[{}]", "vector": "v[{}]", "row": "v[{}]"}
@@ -354,8 +351,8 @@ class _Derivation:
     def _forward_roots(self, number: int) -> list[int]:
         """Return the nodes that the `step` of a phase computes, in the order of its results.
 
-        The last phase returns the states, the output first; any other phase the operand of the next product, or zero if
-        there is none.  The numbers that the phase saves follow.
+        The last phase returns the states, the output first. Any other phase returns the operand of the next product, or
+        zero if no product follows. The numbers that the phase saves come last.
         """
         zero, last = self.zero, number == self.num_phases - 1
         first, end = self._kept_columns(number)
@@ -376,8 +373,8 @@ class _Derivation:
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
         """Return the nodes that a phase must hand to other phases so that they can compute `roots`.
 
-        A walk from `roots` to their operands stops at nodes that are `given` and at nodes that this phase knows.  The
-        latter are returned.
+        A walk from `roots` to their operands stops at nodes that are `given`, and at nodes that this phase knows: these
+        are returned.
         """
         found, seen, todo = set(), set(given), list(roots)
         while todo:
@@ -392,7 +389,7 @@ class _Derivation:
         return sorted(found)
 
     def _backward_source(self) -> tuple[list[str], tuple[int, ...]]:
-        """Return the source of each phase's `step_grad`, last phase first, and how many values each carries back."""
+        """Return the source of each phase's `step_grad`, last phase first, and how many values a phase carries back."""
         step, zero = self.step, self.zero
         given = {k: f"prev[{n.what}]" for k, n in enumerate(self.trace.nodes) if n.op == "prev" and k in self.free}
         others = [("vector", name) for name in step.vectors] + [("row", name) for name in step.rows]
@@ -439,14 +436,14 @@ class _Derivation:
         return [self._gradient_function(*parts, max(counts)) for parts in sources], tuple(counts)
 
     def _arriving(self, op: str, what: int | None, text: str) -> dict[int, str]:
-        """Map the node of a gradient that a product or a norm sends back to `text`, if the trace has such a node."""
+        """Return {node: text} for the gradient that a product or norm sends back; {} if the trace has no such node."""
         node = Node(op, (), what)
         return {self.trace.nodes.index(node): text} if node in self.trace.nodes else {}
 
     def _carried(self, later: list[int], earlier: set[int], kept: set[int], number: int) -> list[int]:
         """Return the nodes that the gradients of earlier phases read but cannot compute.
 
-        They are computed by the gradient of phase `number` or a later one, or saved in the slots of these phases.
+        The gradient of phase `number` or of a later phase computes them, or the slots of these phases hold them.
         """
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 

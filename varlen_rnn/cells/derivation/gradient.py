@@ -1,7 +1,7 @@
-"""Differentiate a trace: append the nodes of the leaves' gradients, computed from the results' gradients.
+"""Differentiate a trace: append nodes that compute the gradients of leaves from the gradients of results.
 
-For `y = x * x + 1` with the gradient d of y, the walk from the last node to the first appends d * (x + x): both
-operands of the product get the term d * x, and the two terms are joined around their common factor d.
+For `y = x * x + 1` with the gradient d of y, the walk from the last node to the first appends d * (x + x): x is both
+operands of the product, so it gets the term d * x twice. The terms are joined around their common factor d.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from varlen_rnn.cells.derivation.trace import Scalar, Trace
 
 
 def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
-    """Return the sign of a term, and the ways to split it into d * rest, as a dict from the node of d to the rest."""
+    """Return the sign of a term, and each way to write it as d * rest: a dict from the node of d to the rest."""
     node, sign = trace.nodes[term.number], 1
     if node.op == "negative":
         term, sign = trace.scalar(node.operands[0]), -1
@@ -25,7 +25,7 @@ def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
 
 
 def _join(p: Scalar, q: Scalar) -> Scalar:
-    """Return the sum of two gradients; if they share the leading factor d, d a - d b becomes d (a - b)."""
+    """Return the sum of two gradients; if both begin with the same factor d, write d (a + b) instead of d a + d b."""
     trace = p.trace
     (of_p, ps), (of_q, qs) = _factors(trace, p), _factors(trace, q)
     for number in ps.keys() & qs.keys():
@@ -37,7 +37,7 @@ def _join(p: Scalar, q: Scalar) -> Scalar:
 
 
 def total(terms: list[Scalar]) -> Scalar:
-    """Return the sum of the terms of a gradient."""
+    """Return the sum of a gradient's terms, joined around common factors."""
     out = terms[0]
     for term in terms[1:]:
         out = _join(out, term)
@@ -50,9 +50,9 @@ _PASSED = {"of": "d_operand", "norm": "d_norm"}
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
     """Return the gradient of every leaf that has one, by the leaf's kind and name.
 
-    `results` pairs each result with its gradient.  Gradients that scalars cannot express become new leaves: a product
-    with a value of this step (leaf `of`) sends `d_operand` to that value, which is a transposed product over all gates,
-    and a norm sends `d_norm` to its argument.
+    `results` pairs each result with its gradient.  Gradients that one unit cannot compute become new leaves. A product
+    with a value of this step (leaf `of`) sends `d_operand` to that value: a transposed product over all gates. A norm
+    sends `d_norm` to its argument.
     """
     terms: dict[int, list[Scalar]] = {}
     gradients: dict[tuple[str, object], Scalar] = {}

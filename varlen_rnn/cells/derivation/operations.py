@@ -17,7 +17,7 @@ class Operation(NamedTuple):
 
     source: a format string with one field per operand
     binds: how tightly the operation binds its operands in Python
-    price: of computing it twice (saving a number costs 1000); None for a transcendental function
+    price: the cost of computing it twice, if saving a number costs 1000; None for a transcendental function
     gradient: `gradient(d, y, *operands)` returns the gradients of the operands, given the result `y` and its gradient
         `d`; None for an operand without a gradient
     """

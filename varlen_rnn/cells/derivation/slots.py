@@ -1,8 +1,8 @@
 """Choose the numbers that each row saves for the gradient: as few as possible.
 
 The choice is a minimum cut between the inputs of a step and the nodes that its gradient reads (Ford and Fulkerson,
-1956).  For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots, saving their sum one
-slot and a second tanh.  The cut saves y: one slot, and nothing transcendental is computed twice.
+1956).  For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots. Saving x + h would
+cost one slot and a second tanh. The cut saves y, which costs one slot and no second tanh.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from varlen_rnn.cells.derivation.operations import COMPARISONS, OPERATIONS
 from varlen_rnn.cells.derivation.trace import Trace
 
-SLOT = 1000  # the price of saving a number; computing an addition twice costs 1
+SLOT = 1000  # the price of saving a number; an addition that is computed twice costs 1
 _INFINITE = 10**9
-# Prices of computing a transcendental function twice, tried in this order: from "never" to a fraction of a slot.
+# Prices of computing a tanh or exp twice, tried in this order: from "never" to a fraction of a slot.
 _PRICES = (10**6, 2 * SLOT, SLOT * 3 // 4, SLOT * 2 // 5, SLOT // 4, SLOT // 8)
 _LOWEST_SANE = SLOT * 2 // 5
 
@@ -25,9 +25,8 @@ _Room = dict[Any, dict[Any, int]]
 def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
     """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
-    `free` nodes need no column, and the forward step computes `native` nodes anyway.  There are `num_columns` columns
-    in any case, because gradients need them.  So saving fewer nodes pays only if no tanh or exp is computed twice for
-    it.
+    `free` nodes need no column, and the forward step computes `native` nodes anyway.  Gradients need `num_columns`
+    columns in any case. So saving fewer nodes pays only if that computes no tanh or exp twice.
     """
     cuts: list[list[int]] = []
     fewest = None
@@ -46,7 +45,8 @@ def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], t
     Each node k of the trace is two vertices, (k, "in") and (k, "out").  Cutting the edge between them means saving k,
     and its capacity is the price of a slot.  Cutting the edge from "forward" to (k, "in") means computing k again, from
     operands that must then be on the gradient's side of the cut, too.  A node that is not `native` is computed in the
-    gradient only, so that price is 0; saving it costs a little more, because inference would compute it in vain.
+    gradient only, so computing it "again" costs 0. Saving it costs a little more than other nodes, because inference
+    would compute it in vain.
     """
     room: _Room = {"forward": {}}
 

@@ -14,14 +14,14 @@ _NAMES = {0.0: "zero", 1.0: "one", 2.0: "two", 0.5: "half"}
 def write(
     trace: Trace, given: Mapping[int, str], roots: Collection[int], probe: str | None
 ) -> tuple[list[str], dict[int, str]]:
-    """Return the lines that compute `roots` from `given` {number: text}, and the text of each root.
+    """Return the lines that compute `roots` from `given` {node: text}, and a dict with the text of each root.
 
-    Constants take the type of `probe`.  Without a probe, the source is for arrays: choices are calls.
+    Constants get the type of the expression `probe`. Without a probe, the source is for arrays, and choices are calls.
     """
     needed = trace.reach(roots, given)
     mine = [k for k in needed if k not in given]
     uses = Counter(a for k in mine for a in trace.nodes[k].operands) + Counter(roots)
-    # A choice mentions an operand twice.  Computed on a line before, the choice compiles to a select, not a branch.
+    # A choice mentions an operand twice.  If a line before computes that operand, the choice compiles to a select.
     chosen = {a for k in mine if trace.nodes[k].op in _CHOICES for a in trace.nodes[k].operands}
     taken = set(given.values())
     names = (name for name in (f"t{number}" for number in range(10**6)) if name not in taken)
@@ -65,12 +65,12 @@ def _expression(op: str, operands: list[tuple[str, int]]) -> str:
 
 
 def as_tuple(texts: Iterable[str]) -> str:
-    """Return the text of a tuple."""
+    """Return the source of a tuple with these items."""
     texts = list(texts)
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
 
 
 def function(name: str, arguments: str, unpacked: str, lines: list[str], results: Iterable[str]) -> str:
-    """Return the source of a function: it unpacks an argument if told to, runs `lines`, and returns `results`."""
+    """Return the source of a function: it runs `unpacked`, unless that is empty, and `lines`; it returns `results`."""
     body = [unpacked] * bool(unpacked) + lines + [f"return {', '.join(results)}"]
     return f"def {name}({arguments}):\n" + "".join(f"    {line}\n" for line in body)

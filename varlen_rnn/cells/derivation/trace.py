@@ -37,7 +37,7 @@ class Node(NamedTuple):
 
     op: a key of OPERATIONS, or the kind of a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand,
         d_norm
-    operands: the numbers of the nodes that it is applied to
+    operands: the numbers of the nodes to which it is applied
     `what`: the value of a number; the name, or the position, of any other leaf; None for an operation
     """
 
@@ -47,7 +47,7 @@ class Node(NamedTuple):
 
 
 class Scalar(Symbol):
-    """A node of a trace as equations see it: a number of one unit, not known yet."""
+    """A node of a trace as equations see it: a number of one unit, whose value is not known yet."""
 
     __slots__ = ("number", "trace")
     number: int
@@ -135,11 +135,11 @@ class Trace:
         self._known: dict[Any, int] = {}
 
     def scalar(self, number: int) -> Scalar:
-        """Return a node as a scalar."""
+        """Return node `number` as a Scalar."""
         return Scalar(self, number)
 
     def node(self, op: str, *operands: int, what: Any = None) -> Scalar:
-        """Return the scalar of a node; make the node unless the trace has it."""
+        """Return the Scalar of a node; append the node unless the trace has it already."""
         order = tuple(sorted(operands)) if op in ("add", "multiply") else operands
         key = op, order, type(what), what
         if key not in self._known:
@@ -148,7 +148,7 @@ class Trace:
         return self.scalar(self._known[key])
 
     def number_of(self, value: Any) -> int:
-        """Return the number of a scalar's node; a constant gets a node."""
+        """Return the number of the node of a Scalar, or of a constant, which gets a node."""
         if isinstance(value, Scalar):
             return value.number
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
@@ -160,7 +160,7 @@ class Trace:
         return self.node("number", what=float(value)).number
 
     def constant(self, value: float) -> Scalar:
-        """Return a constant as a scalar."""
+        """Return a constant as a Scalar."""
         return self.scalar(self.number_of(value))
 
     def value(self, number: int) -> float | None:
@@ -180,7 +180,7 @@ class Trace:
         return self.node(op, *numbers) if simple is None else simple
 
     def _simplified(self, op: str, numbers: list[int], values: list[float | None]) -> Scalar | None:
-        """Return the simpler scalar that equals an operation (x + 0 is x), or None if there is none."""
+        """Return a simpler Scalar that equals an operation, such as x for x + 0, or None if there is none."""
         scalars, inner = [self.scalar(k) for k in numbers], [self.nodes[k] for k in numbers]
         first, last = scalars[0], scalars[-1]
         match op, values[0], values[-1]:
@@ -204,7 +204,7 @@ class Trace:
         return None
 
     def reach(self, roots: Iterable[int], given: Collection[int] = ()) -> list[int]:
-        """Return the numbers of all nodes that `roots` depend on, in order; look no deeper than the `given` nodes."""
+        """Return the numbers of all nodes that `roots` depend on, in order; do not look below `given` nodes."""
         found, todo = set(), list(roots)
         while todo:
             k = todo.pop()
@@ -218,7 +218,8 @@ class Trace:
     ) -> dict[int, Any]:
         """Return the values of nodes, computed by NumPy.
 
-        `given` maps leaves to their values.  `frozen` maps nodes of `constant()` to values that replace theirs.
+        `given` maps leaves to their values. `frozen` maps nodes of `constant()` to values used instead of computed
+        ones.
         """
         values = dict(given)
         for k in self.reach(roots, values):
@@ -235,7 +236,7 @@ class Trace:
 
 
 class Row:
-    """Annotates an argument of equations that comes with each row and is not projected, such as a mask."""
+    """Annotates an argument of equations that is an input of each row and is not projected, such as a mask."""
 
 
 def norm(value: Any) -> Any:
