@@ -1,8 +1,8 @@
 """Additive scores, `weight . tanh(query + key)`, and their gradients, for blocks whose keys are packed into panels.
 
-These functions are compiled separately and called by address, so that loops for dot products do not contain them. Inner
-loops run over the neighbouring keys of a panel. So each score sums its features in order, and its bits do not depend on
-other keys.
+These functions are compiled separately and called by address, so that loops for dot products do not contain them.
+Inner loops run over the neighbouring keys of a panel.  So each score sums its features in order, and its bits do not
+depend on other keys.
 """
 
 from typing import Any, NamedTuple

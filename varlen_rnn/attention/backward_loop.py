@@ -1,7 +1,7 @@
 """The gradient of attention on the CPU: compute scores again, for a block of queries and a block of keys at a time.
 
-A work item is one head of one sequence. Each block of keys is packed once. Then each block of queries adds its terms to
-the gradients of these keys, and the keys add their terms to the gradients of the queries.
+A work item is one head of one sequence.  Each block of keys is packed once.  Then each block of queries adds its terms
+to the gradients of these keys, and the keys add their terms to the gradients of the queries.
 """
 
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """Attention on the CPU: a work item packs each block of keys once, and runs all its blocks of queries over it.
 
-Weights are exp(score - largest score of the query so far). If a later block has a larger score, the sums of earlier
+Weights are exp(score - largest score of the query so far).  If a later block has a larger score, the sums of earlier
 blocks are scaled down.
 """
 

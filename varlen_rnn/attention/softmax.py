@@ -89,8 +89,8 @@ def weigh(scores, block, window, running, scale):
 def differentiate(scores, d_weights, block, window, sums, scale):
     """Replace the scores of a block by weights, and the gradients of weights by the gradients of scores.
 
-    `scale_and_hide` is the function of the forward pass, too, so that both passes get the same bits. At a score of 1e8,
-    one rounding less would change a weight by a factor of 50.
+    `scale_and_hide` is the function of the forward pass, too, so that both passes get the same bits.  At a score of
+    1e8, one rounding less would change a weight by a factor of 50.
     """
     vectorise_widely()
     count = in_panels(scores, block.num_keys)

@@ -1,13 +1,13 @@
 """A cell: the equations of one unit of one sequence at one step, with the names of gates, states and slots.
 
-A cell knows no device, no batch and no LoD. `recurrence/` runs the batch, with one code for all cells. Its CPU loops
+A cell knows no device, no batch and no LoD.  `recurrence/` runs the batch, with one code for all cells.  Its CPU loops
 compile a cell's two functions as loops over a scratch and call them by address; its CUDA kernels inline them.
 
 For its unit, a step sees the projected inputs `x` (one per gate: `W_ih x_t + b_ih`), the recurrent products `h` (one
 per gate: `W_hh h' + b_hh`) and the previous states `prev`.  It returns the new states and its slots: the numbers that
-every row saves for the gradient. The gradient pass overwrites the slots with the gradients of the gates. The gradients
-of weights read these as matrices, so slots are ordered: gradients of projected inputs are neighbours, and so are
-gradients of recurrent products.
+every row saves for the gradient.  The gradient pass overwrites the slots with the gradients of the gates.  The
+gradients of weights read these as matrices, so slots are ordered: gradients of projected inputs are neighbours, and so
+are gradients of recurrent products.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ With $a_k = W_{ih,k} x_t + b_{ih,k} + W_{hh,k} h_{t-1} + b_{hh,k}$:
     h_t = o tanh(c_t)
 
 The options have the names that ONNX and TensorFlow's cells use.  With zoneout, the masks keep_h and keep_c are 1 for
-units that keep their state. With recurrent dropout, the mask mask_h multiplies the operand of the recurrent products.
+units that keep their state.  With recurrent dropout, the mask mask_h multiplies the operand of the recurrent products.
 
 Sources: Hochreiter and Schmidhuber (1997); Gers, Schmidhuber and Cummins (2000) for the forget gate; Gers and
 Schmidhuber (2000) for peepholes; Greff et al. (2017) for coupled gates; Krueger et al. (2017) for zoneout; Gal and

@@ -2,7 +2,7 @@ r"""The minimal GRU without a recurrent product: gate and candidate depend on th
 
     z = sigmoid(x_z)    h_t = (1 - z) h_{t-1} + z x_n
 
-The candidate is the projected input itself. The paper's appendix makes the candidate positive, so that it can sum
+The candidate is the projected input itself.  The paper's appendix makes the candidate positive, so that it can sum
 logarithms; running step by step does not need that.
 
 Source: Feng, Tung, Ahmed, Bengio and Hajimirsadeghi (2024), "Were RNNs all we needed?", arXiv 2410.01201, section 3.1.

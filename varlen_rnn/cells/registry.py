@@ -13,7 +13,7 @@ from varlen_rnn.errors import ProgramError, shown
 class _Named(Protocol):
     """The fields of a cell that the registry reads.
 
-    `origin` is the module and name of the function with its equations. A second cell with this name replaces the first
+    `origin` is the module and name of the function with its equations.  A second cell with this name replaces the first
     if its origin is the same, as when a notebook runs again; otherwise it is refused.
     """
 

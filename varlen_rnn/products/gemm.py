@@ -1,8 +1,8 @@
 """The big products, computed in register tiles: `x W + b`, and `dg W^T` with the gradients dg of the gates.
 
 Every element of a result is a sum over k (the depth) whose bits depend neither on other rows nor on the number of
-threads. The CUDA twin has its own tile (`tile_cuda`). On CUDA, cuBLAS computes instead if the precision is "tf32" and
-CuPy is installed. Its sums can depend on the number of rows.
+threads.  The CUDA twin has its own tile (`tile_cuda`).  On CUDA, cuBLAS computes instead if the precision is "tf32" and
+CuPy is installed.  Its sums can depend on the number of rows.
 """
 
 import functools
@@ -110,9 +110,9 @@ def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
 def product_cpu(shard, num_shards, code, counters, it):
     """Compute `c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, by pieces of rows.
 
-    A shard (one thread's share of a call) takes panels to pack, one after another. When all panels are packed, it takes
-    pieces of rows. So no shard waits long for a slow core.  The `counters` count panels taken, panels packed, and
-    pieces taken.  `a` (rows, ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
+    A shard (one thread's share of a call) takes panels to pack, one after another.  When all panels are packed, it
+    takes pieces of rows.  So no shard waits long for a slow core.  The `counters` count panels taken, panels packed,
+    and pieces taken.  `a` (rows, ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)

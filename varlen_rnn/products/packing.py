@@ -1,7 +1,7 @@
 """Pack weights into panels (blocks of columns), in the order in which tiles read them.
 
-A panel holds `width` columns of a weight and has the shape (depth + 1, width). Its last row is the bias, where the sums
-begin.
+A panel holds `width` columns of a weight and has the shape (depth + 1, width).  Its last row is the bias, where the
+sums begin.
 """
 
 from typing import Any, NamedTuple

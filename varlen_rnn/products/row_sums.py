@@ -3,12 +3,12 @@
 Rows are summed in blocks of a fixed size, so the order of additions depends on the number of rows alone, not on the
 number of threads.
 
-Rounding errors of products do not grow with the number of rows, although sums have the data's own type. Take 10,000
+Rounding errors of products do not grow with the number of rows, although sums have the data's own type.  Take 10,000
 rows.  The 128 rows of a block are one chain of multiply-adds that begins at zero.  The sums of 32 blocks (4,096 rows, a
 group) are added one after another.  The sums of groups are added with a correction for the rounding error of each
 addition, as in `kernels.sums`.  So the error of an element is at most 162 roundings, 1e-5 in float32, of the sum of
 magnitudes |a b|, however many rows there are.  Column sums on the CPU add the rows of a block in the data's own type,
-and the sums of blocks in float64. On CUDA, they are a pooled sum (`kernels.sums`).
+and the sums of blocks in float64.  On CUDA, they are a pooled sum (`kernels.sums`).
 
 On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
 2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
@@ -237,9 +237,9 @@ def _prefetch_sums(side, c, row, end, column):
 def _add_products(columns, side, cut, block, count, first, end, zeros, later, later_step):
     """Add the products of a slab's rows to the sums that belong to columns `first` to `end` of `a`.
 
-    `block` is the slab's first block. Blocks of the first group are added to the totals, later blocks to the sums of
-    their group. The sums of a group start from zero. A tile adds the blocks of a slab one after another, while L1 holds
-    its sums. Each tile prefetches one row that is read later.
+    `block` is the slab's first block.  Blocks of the first group are added to the totals, later blocks to the sums of
+    their group.  The sums of a group start from zero.  A tile adds the blocks of a slab one after another, while L1
+    holds its sums.  Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
     c = side.c if block < _GROUP else offset(side.c, side.c_step)
@@ -288,14 +288,15 @@ def _add_sums(columns, totals, count, first, end):
 def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, totals, integers):
     """Compute this shard's pieces: of the products of columns of `a` with two factors, and of those columns' sums.
 
-    `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product. If there are more
-    blocks than a group has, layers 1 and 2 are memory for the sums of a group and for rounding errors. Row 0 of
-    `totals`, zeros at first, gets the columns' sums. Row i of a layer, and entry i of the sums, belong to column
-    `cut.lowest + i`. Each shard has a row of `numbers`, and a row each of `totals` and `integers` after row 0.
+    `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product.  If there are more
+    blocks than a group has, layers 1 and 2 are memory for the sums of a group and for rounding errors.  Row 0 of
+    `totals`, zeros at first, gets the columns' sums.  Row i of a layer, and entry i of the sums, belong to column
+    `cut.lowest + i`.  Each shard has a row of `numbers`, and a row each of `totals` and `integers` after row 0.
 
-    In the first `whole` slabs, a shard takes all pieces of a slab, so that it gathers the factors once. In later slabs,
-    it takes single pieces, so that no shard waits long for a slow core. Row 0 of `integers` has the counters. The first
-    counts the work taken. Each later counter belongs to a piece of columns and counts the slabs that were added to it.
+    In the first `whole` slabs, a shard takes all pieces of a slab, so that it gathers the factors once.  In later
+    slabs, it takes single pieces, so that no shard waits long for a slow core.  Row 0 of `integers` has the counters.
+    The first counts the work taken.  Each later counter belongs to a piece of columns and counts the slabs that were
+    added to it.
     """
     optimise_for_size()
     cut = Cut(*cut)
@@ -406,7 +407,7 @@ def row_product_kernel():
 def row_products(a, one, two, num_columns=0):
     """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of the columns of `a`.
 
-    The product with a factor has the shape (end - first, columns). On the CPU, the sum of a column that no factor uses
+    The product with a factor has the shape (end - first, columns).  On the CPU, the sum of a column that no factor uses
     can be 0 instead; the sums of the first `num_columns` columns are always there.
     """
     if on_device(a):
@@ -432,7 +433,7 @@ def row_products(a, one, two, num_columns=0):
 def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     """Return a Cut as a plain tuple, and the arrays `numbers`, `totals` and `integers` of `row_products_cpu`.
 
-    `padded` has the columns of each factor's product, rounded up to whole panels. `like` is an array of their data
+    `padded` has the columns of each factor's product, rounded up to whole panels.  `like` is an array of their data
     type.
     """
     columns, width, depth = highest - lowest, panel_width(like.dtype), min(_SLAB * _DEPTH_BLOCK, num_rows)

@@ -1,7 +1,7 @@
 """Counters in memory that the threads of a call use to take work, publish progress, and wait for each other.
 
 At a barrier, each member of a team adds one to a counter and waits until all members have added.  A waiting thread
-spins for some microseconds, about as long as a step. Then it yields its core, because the awaited thread may have none
+spins for some microseconds, about as long as a step.  Then it yields its core, because the awaited thread may have none
 if there are more threads than cores.
 """
 
@@ -111,8 +111,8 @@ def wait(counter, total):
 def take_or_wait(taken, done, count):
     """Take the next of `count` pieces and return its number; return `count` when all pieces are done.
 
-    `taken` and `done` are counters. After each piece, the caller must add one to `done`, because other threads wait for
-    that. So the work on a piece must not raise.
+    `taken` and `done` are counters.  After each piece, the caller must add one to `done`, because other threads wait
+    for that.  So the work on a piece must not raise.
     """
     piece = arrive(taken)
     if piece < count:

@@ -2,7 +2,7 @@
 
 Sequences of 5 and 2 rows, in chunks of at most 4 rows, have three tasks for each head: rows 0 to 4, 4 to 5, and 5 to 7.
 A kernel `kernel(shard, num_shards, code, counters, tasks, numbers, offsets, it)` takes tasks, by calling `arrive` on
-the first counter, until none is left. Row `shard` of `numbers` and of `offsets` is the scratch of its thread.
+the first counter, until none is left.  Row `shard` of `numbers` and of `offsets` is the scratch of its thread.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 def tasks_of(offsets, chunk, heads, costs, *columns):
     """Return a row of int64 for each task: head, first row, end of rows, and the entries of its sequence in `columns`.
 
-    `costs` (sequences,) is the cost of a row of each sequence; the most expensive tasks come first. A task has at most
-    `chunk` rows. A sequence without rows has one empty task for each head.
+    `costs` (sequences,) is the cost of a row of each sequence; the most expensive tasks come first.  A task has at most
+    `chunk` rows.  A sequence without rows has one empty task for each head.
 
     Examples
     --------
@@ -37,8 +37,8 @@ def tasks_of(offsets, chunk, heads, costs, *columns):
 def run_tasks(kernel, code, tasks, scratch, work, like, it):
     """Run a kernel over the result of `tasks_of`, on as many threads as pay for `work` multiply-adds.
 
-    `code` holds addresses of functions that the kernel calls. `scratch` says how many elements of the data type of
-    `like`, and how many int64, a thread needs. `it` holds the arrays and numbers of the call.
+    `code` holds addresses of functions that the kernel calls.  `scratch` says how many elements of the data type of
+    `like`, and how many int64, a thread needs.  `it` holds the arrays and numbers of the call.
     """
     if len(tasks):
         shards = count_shards(work, len(tasks))

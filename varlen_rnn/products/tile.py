@@ -5,8 +5,8 @@
 the multiply-add units, like a product of three hundred rows.  Rows of A are given by their offsets, so they need not be
 adjacent.  A, the panel, the start and the sums have one data type, `_Writer.vector`.
 
-Each element of C is a sum over blocks of `DEPTH_BLOCK` values of k. A block is one chain of multiply-adds in the order
-of k, whatever the number of rows. So the bits of a row's result never depend on the rows beside it.
+Each element of C is a sum over blocks of `DEPTH_BLOCK` values of k.  A block is one chain of multiply-adds in the order
+of k, whatever the number of rows.  So the bits of a row's result never depend on the rows beside it.
 """
 
 import itertools
@@ -186,7 +186,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
     """Return an intrinsic that multiplies rows by `panels` panels, with a tile for each of `numbers_of_rows`.
 
     Its arguments are the number of `rows`, then `Rows`, `Panels`, the `Sums` to start from, the `Sums` to write, and an
-    address to prefetch from. Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from that address at each
+    address to prefetch from.  Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from that address at each
     k.  `k_step` and `adds` are as in `_Tile`.
     """
 

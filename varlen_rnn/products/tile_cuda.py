@@ -3,8 +3,8 @@
 If each thread read its own operands, it would read two numbers for each multiply-add.  Here the 64 threads of a block
 go through k in stages of 16: they copy the operands of a stage to shared memory, and each thread adds products of these
 to its own results in registers.  With a tile of 64 x 64, a thread has 8 x 8 results.  For each k, it reads 8 + 8
-numbers of shared memory for 64 multiply-adds: a quarter of a number for each. The block reads 64 + 64 numbers of global
-memory for 64 x 64 multiply-adds: one number for 32.
+numbers of shared memory for 64 multiply-adds: a quarter of a number for each.  The block reads 64 + 64 numbers of
+global memory for 64 x 64 multiply-adds: one number for 32.
 
 Every result is one chain of multiply-adds in the order of k, in any tile.  A kernel of all threads of a block:
 
@@ -80,8 +80,8 @@ def size_of_stage(length):
 def own_column(thread):
     """Return the first column of a thread's first square, or its first row if called with `thread >> 1`.
 
-    Bits of a thread's number alternate between columns and rows. So two of four neighbouring threads read the same
-    numbers of each operand: threads i and i ^ 1 of the rows', i and i ^ 2 of the columns'. This halves the cycles of a
+    Bits of a thread's number alternate between columns and rows.  So two of four neighbouring threads read the same
+    numbers of each operand: threads i and i ^ 1 of the rows', i and i ^ 2 of the columns'.  This halves the cycles of a
     load of 16 bytes.  Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
     """
     return uint32(NEIGHBOURS * ((thread & 1) | ((thread >> 1) & 2) | ((thread >> 2) & 4)))

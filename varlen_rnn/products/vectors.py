@@ -265,7 +265,7 @@ def add_run(typing, source, target, count):
 def _make_fold(write):
     """Return an intrinsic that reduces `count` numbers to one; `count` is a positive multiple of a panel's width.
 
-    Vectors of 64 bytes are joined lane by lane; then the halves of the result are joined until one number is left. So
+    Vectors of 64 bytes are joined lane by lane; then the halves of the result are joined until one number is left.  So
     the order depends on `count` alone, on every host whose panels have 64 bytes or more: all but x86-64 without AVX.
     """
 

@@ -1,11 +1,11 @@
 """The backward loop of the shrinking batch on the CPU, for any cell.
 
-A phase is a recurrent product and the equations after it. A step runs its phases from last to first. The gradient of a
-phase's equations runs over all sequences of the step and overwrites their slots (saved numbers) with the gradients of
-the gates. Then the products of these gradients with the weights are added to the gradient of the phase's operand: the
+A phase is a recurrent product and the equations after it.  A step runs its phases from last to first.  The gradient of
+a phase's equations runs over all sequences of the step and overwrites their slots (saved numbers) with the gradients of
+the gates.  Then the products of these gradients with the weights are added to the gradient of the phase's operand: the
 outputs of the step before, or the result of the phase before.
 
-The equations run on blocks of a few rows and several panels of units. Their operands come from main memory, which
+The equations run on blocks of a few rows and several panels of units.  Their operands come from main memory, which
 delivers the neighbours in a row sooner than other rows.
 """
 
@@ -88,7 +88,7 @@ class _Layer(NamedTuple):
 class _Scratch(NamedTuple):
     """Working memory of one thread: planes [row][unit] of saved columns, previous states, carried gradients.
 
-    planes: The first plane. Previous states begin `previous` elements after its start, carried gradients `carry`
+    planes: The first plane.  Previous states begin `previous` elements after its start, carried gradients `carry`
     elements.
     plane: elements of a plane
     rows, gates, carried: for each sequence: its row at this step, the offset of its saved columns, and the offset of
@@ -290,8 +290,8 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
 def _later_rows(share, layer, units, scratch, phase, alive, asked):
     """Write the offsets that tiles prefetch: saved columns of the next two steps, whose rows are neighbours.
 
-    An offset belongs to the row of the two that comes first in memory. Each step prefetches for half of the sequences,
-    beginning with number `asked`, so two steps cover all. Return the number of offsets. It is 0 if L2 cannot hold the
+    An offset belongs to the row of the two that comes first in memory.  Each step prefetches for half of the sequences,
+    beginning with number `asked`, so two steps cover all.  Return the number of offsets.  It is 0 if L2 cannot hold the
     panels, because tiles then prefetch panels instead.
     """
     if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
@@ -386,7 +386,7 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
 def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients):
     """Run all groups that this thread takes, each from its last step to its first: replace slots by gradients.
 
-    Afterwards, the slots hold the gradients of recurrent products, phase by phase. Number k of these belongs to row
+    Afterwards, the slots hold the gradients of recurrent products, phase by phase.  Number k of these belongs to row
     `weight_rows[k]` of its phase's part of `weight_hh`.  `cell` is the field `cell` of a Loop.
     """
     optimise_for_size()

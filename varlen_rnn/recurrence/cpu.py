@@ -1,6 +1,6 @@
 """The recurrence on the CPU: choose and call the two loops for each direction, and allocate the saved columns.
 
-A column is `hidden` numbers that a row saves for the gradient. Rows stay where they are: products read inputs and
+A column is `hidden` numbers that a row saves for the gradient.  Rows stay where they are: products read inputs and
 gradients of gates through the offsets of their rows.
 """
 
@@ -50,7 +50,7 @@ def kept_of_rows(x, columns):
     """Return memory for the saved columns of the rows of `x`.  A row has `columns` numbers, then padding.
 
     A long row that fills an even number of cache lines gets one more line.  Otherwise rows could be a multiple of 4 KB
-    apart. Then all rows that a tile reads would fall into one set of the first-level cache.  `forward` clears the
+    apart.  Then all rows that a tile reads would fall into one set of the first-level cache.  `forward` clears the
     padding.
     """
     line = CACHE_LINE // x.itemsize

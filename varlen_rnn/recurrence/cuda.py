@@ -1,6 +1,6 @@
 """The recurrence on CUDA: one launch per phase of a step, for all directions of a layer (`cuda_steps`).
 
-It runs the same equations as on the CPU, over the same rows. The host loops over the steps; the plan's `batch_sizes`
+It runs the same equations as on the CPU, over the same rows.  The host loops over the steps; the plan's `batch_sizes`
 has the number of sequences of each step.
 """
 
@@ -124,7 +124,7 @@ def _backward_steps(call, phases, products, ranks, layer, arriving, carried, sum
     """Return the launches of a step in their order, as pairs (threads per sequence and direction, launch).
 
     The first arguments of a launch are the step, the number of sequences that have it, and the number of sequences that
-    have the next step. A launch begins by adding the product that belongs to the launch before it.
+    have the next step.  A launch begins by adding the product that belongs to the launch before it.
     """
     (*_, kept, y, _), hidden = layer, call.shape.hidden
     nothing, bound = zeros((0, 0), y), y.dtype.type(call.cell.proj_clip)

@@ -1,10 +1,10 @@
 """CUDA kernels of the recurrence for any cell: a launch runs one phase of a step, in all directions of a layer.
 
-Each thread has one unit of one sequence in one direction. It sums the products of the unit's gates, then computes the
+Each thread has one unit of one sequence in one direction.  It sums the products of the unit's gates, then computes the
 cell's equations.  It reads the states of the step before where that step wrote them: in the outputs `y`, in the saved
 columns `kept`, or in the initial states.  No thread reads a number that another thread of the same launch writes.
 
-A sequence's rank is its place by length, the longest first. The first `alive` ranks have step `t`. `ranks` has the
+A sequence's rank is its place by length, the longest first.  The first `alive` ranks have step `t`.  `ranks` has the
 plan's starts, lengths and order, then whether each direction runs backwards.  An argument that differs between
 directions is a tuple with an entry per direction.
 """
@@ -79,7 +79,7 @@ def product_grad_of(start, kept, row, product, d, unit):
 def states_before(cell):
     """Return a body that returns the states of one unit of one sequence before step `t`, as a tuple.
 
-    The first state is the output. A layer with a projection has fewer outputs than units: units without an output get
+    The first state is the output.  A layer with a projection has fewer outputs than units: units without an output get
     0.
     """
     column, take_states, take_others = len(cell.slots), take(len(cell.states)), take(len(cell.states) - 1)
@@ -111,7 +111,7 @@ def forward_step_of(cell, number):
     def forward_step(t, alive, ranks, layer, product, passed, keeps):
         """The first phase's product reads the outputs of the step before; a later phase's reads column `reads`.
 
-        `keeps` is the column that gets the phase's first result; -1 writes it to `y`, and -2 nowhere. `weight` is
+        `keeps` is the column that gets the phase's first result; -1 writes it to `y`, and -2 nowhere.  `weight` is
         transposed, so that neighbouring threads read neighbouring numbers.
         """
         i = cuda.grid(1)

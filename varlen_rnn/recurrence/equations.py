@@ -1,7 +1,7 @@
 """Compile a cell's equations as loops over a scratch in L1; all other code of the two loops is compiled once.
 
 The scratch (a thread's working memory) has one plane of numbers [row][unit] per quantity, such as a gate, at offsets
-that the compiler knows. So the equations are one loop over rows and units, which LLVM vectorises.
+that the compiler knows.  So the equations are one loop over rows and units, which LLVM vectorises.
 """
 
 import functools
@@ -34,8 +34,8 @@ def forward_equations(cell, number, dtype):
     The arguments are `(projected, given, scratch, passed, vectors, vector_step, rows)`.  `projected` and `given` have
     planes of `PROJECTED_ROWS` rows: one per gate with a projected input, and one per row input that is not projected.
     `scratch` has planes of `MOST_ROWS` rows: recurrent products, previous states, then the results of the phase (first
-    result, slots, states). `passed` has planes of `MOST_ROWS` rows for values that phases pass to later phases. Vectors
-    are `vector_step` elements apart.
+    result, slots, states).  `passed` has planes of `MOST_ROWS` rows for values that phases pass to later phases.
+    Vectors are `vector_step` elements apart.
     """
     phase, num_states, num_vectors = cell.phases[number], len(cell.states), len(cell.vectors)
     before = sum(earlier.passes for earlier in cell.phases[:number])

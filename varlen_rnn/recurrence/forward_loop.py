@@ -1,10 +1,10 @@
 """The forward loop of the shrinking batch on the CPU, for any cell.
 
-A block is up to `block_rows` sequences at one step. If one block holds all sequences, inputs of several steps are
-projected together, so that the weights of the inputs are read less often. Then, for each step, phase and panel of
+A block is up to `block_rows` sequences at one step.  If one block holds all sequences, inputs of several steps are
+projected together, so that the weights of the inputs are read less often.  Then, for each step, phase and panel of
 units, the recurrent products are summed into the scratch (a thread's working memory), and the phase's equations run
-there (`equations`). Projected inputs are stored as planes, one per panel of units and gate. The rows of a step are
-neighbours in a plane. Values that a phase passes on are stored in such planes, too.
+there (`equations`).  Projected inputs are stored as planes, one per panel of units and gate.  The rows of a step are
+neighbours in a plane.  Values that a phase passes on are stored in such planes, too.
 """
 
 from typing import Any, NamedTuple
@@ -210,8 +210,8 @@ def _run_equations(sizes, units, scratch, block, panel, phase):
 def _store_results(layer, units, scratch, carry, block, panel, phase, given):
     """Copy the results of a panel of units out of the scratch.
 
-    The first result is the output or the operand of the next product. The output goes to `y`, an operand to its saved
-    column. The next product reads a copy at `given`. A first result that no product reads is not copied. The other
+    The first result is the output or the operand of the next product.  The output goes to `y`, an operand to its saved
+    column.  The next product reads a copy at `given`.  A first result that no product reads is not copied.  The other
     states go to the carry.
     """
     results = scratch.results if phase.equations else 0  # a projection has no equations: its products are the results

@@ -71,7 +71,7 @@ class Carry(NamedTuple):
     """Values that a group carries from step to step.
 
     outputs: The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`,
-        because the caller's lengths determine the distances between rows there. At worst, all rows would share one set
+        because the caller's lengths determine the distances between rows there.  At worst, all rows would share one set
         of a cache.
     output_step, output_plane: elements from one sequence's output to the next, and from even steps' outputs to odd
     steps'

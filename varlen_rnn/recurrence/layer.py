@@ -202,7 +202,7 @@ class _Places(NamedTuple):
     of_x: (int, int), the range of the gradients of projected inputs
     of_phases: list of (int, int), for each phase, the range of the gradients of its products
     x_rows, rows, all_rows: The row of the weight for each number in these ranges: for projected inputs, for each
-        phase's products, and for all phases in one array. An empty array means row k for number k.
+        phase's products, and for all phases in one array.  An empty array means row k for number k.
     num_slots, kept: how many numbers of a row are slots, and how many numbers a row saves
     """
 

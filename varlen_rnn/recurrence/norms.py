@@ -1,6 +1,6 @@
 """Functions of the two loops that few cells need: normalise over the units of a row, and copy row inputs.
 
-Each function is compiled once per data type, and the loops call it by address. If they were compiled into the loops,
+Each function is compiled once per data type, and the loops call it by address.  If they were compiled into the loops,
 they would delay the first step of every cell.
 """
 

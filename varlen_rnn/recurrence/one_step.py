@@ -1,7 +1,7 @@
 """Run one step of few sequences on one thread, with arguments and memory of the kernels that are made once.
 
 Loops that decode call a layer for one step at a time.  A step of a small layer takes about ten microseconds; a schedule
-and new memory would take longer. The kernels are those that `layer` calls, too, so results are the same to the bit.
+and new memory would take longer.  The kernels are those that `layer` calls, too, so results are the same to the bit.
 """
 
 import functools
@@ -22,7 +22,7 @@ from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.threads import SMALL_WORK
 
 MOST_SEQUENCES = ROW_BLOCK  # so that their rows are one piece of a product
-# The most numbers of a layer's weights. Larger weights would hold much memory, and their step is so much work that two
+# The most numbers of a layer's weights.  Larger weights would hold much memory, and their step is so much work that two
 # threads could share it.
 _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES
 

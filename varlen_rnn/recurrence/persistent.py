@@ -1,12 +1,12 @@
 """All steps of a layer in one launch on CUDA, in tf32: the recurrent weights stay in the registers of the GPU.
 
-A group of blocks (of threads) runs some sequences of a direction. Each block holds the weights of some units: all gates
-of each unit.  At every step, a block multiplies its weights by the outputs of the step before, computes the cell's
-equations, and writes its units' outputs to `y`. Then it waits until all blocks of its group have written theirs, which
-a counter in memory counts. So all blocks must run at the same time, and the GPU must have room for them
+A group of blocks (of threads) runs some sequences of a direction.  Each block holds the weights of some units: all
+gates of each unit.  At every step, a block multiplies its weights by the outputs of the step before, computes the
+cell's equations, and writes its units' outputs to `y`.  Then it waits until all blocks of its group have written
+theirs, which a counter in memory counts.  So all blocks must run at the same time, and the GPU must have room for them
 (`Layout.groups`).
 
-The warps of a block share the sum over the units of the step before. Rows of the batch are the columns of tiles.
+The warps of a block share the sum over the units of the step before.  Rows of the batch are the columns of tiles.
 
 Source: Diamos and others (2016), "Persistent RNNs: stashing recurrent weights on-chip"; the equations are the cell's.
 """

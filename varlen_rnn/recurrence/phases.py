@@ -171,7 +171,7 @@ def passed_by(cell):
 def carried_by(cell):
     """Return how many gradients the backward loop carries from phase to phase.
 
-    Each state has one. A cell with several phases has one more for the operand, and one for each passed value.
+    Each state has one.  A cell with several phases has one more for the operand, and one for each passed value.
     """
     several = len(cell.phases) > 1
     return len(cell.states) + several * (1 + max(phase.carries for phase in cell.phases))

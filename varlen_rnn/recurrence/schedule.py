@@ -1,6 +1,6 @@
 """Decide by a cost model how threads share a batch: they take groups of sequences in turns, or form teams.
 
-A group is a run of sequences that are neighbours in the plan (longest first). They have similar lengths, so few steps
+A group is a run of sequences that are neighbours in the plan (longest first).  They have similar lengths, so few steps
 have fewer rows than a tile.  For example, two threads may take turns with 200 sequences in eight groups of 25, while
 two sequences of 10,000 steps are one group for a team of two threads.  The code that runs in the threads is in
 `sharing`.
@@ -67,9 +67,9 @@ class Loop(NamedTuple):
 def run(loop, plan, reverse, products, like, *arguments, panels=None):
     """Call the kernel of a loop, with the threads, groups and teams that the cost model estimates to be fastest.
 
-    `products` is the number of multiply-adds of the call. `like` is an array with as many rows as the inputs; memory
-    gets its data type. The kernel gets `arguments` after `cell`. `panels` holds the packed weights if they were packed
-    earlier.
+    `products` is the number of multiply-adds of the call.  `like` is an array with as many rows as the inputs; memory
+    gets its data type.  The kernel gets `arguments` after `cell`.  `panels` holds the packed weights if they were
+    packed earlier.
     """
     batch, bounds, unit_blocks = ranks_of(plan), (0, plan.num_sequences), loop.unit_blocks
     num_groups, parts = split(batch[1], products, unit_blocks, may_meet=loop.may_meet, meets=loop.meets)
@@ -184,8 +184,8 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
 def _best_turns(lengths, num_threads, lost, work_of_row):
     """Return (time, number of groups, 1) for the best cut into groups that threads take in turns.
 
-    The 1 is the number of threads that run a group at once. The time, in multiply-adds, is the mean over threads or the
-    time of the longest group, whichever is longer.
+    The 1 is the number of threads that run a group at once.  The time, in multiply-adds, is the mean over threads or
+    the time of the longest group, whichever is longer.
     """
     best, num_groups, count = (float("inf"), 1, 1), 0, len(lengths)
     least = -(-count // (num_threads * _TURNS))
@@ -206,7 +206,7 @@ def _best_turns(lengths, num_threads, lost, work_of_row):
 def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
     """Yield (time in multiply-adds, number of teams, threads per team) for several sizes of teams.
 
-    The first group has the longest sequences. The time is this group's time on one thread, times a member's share of
+    The first group has the longest sequences.  The time is this group's time on one thread, times a member's share of
     the units, plus a `barrier` at each step, all times the lag of the slowest member.
     """
     parts = 2

@@ -4,7 +4,7 @@ Sequences do not depend on each other, so any thread can run any group.  A threa
 left, runs it for some rows, and puts it back.  Once the weights are packed, no thread waits for another, so a slow core
 simply runs fewer rows.
 
-If there are too few sequences for all threads, threads form teams. The members of a team run the same sequences, and
+If there are too few sequences for all threads, threads form teams.  The members of a team run the same sequences, and
 each member owns some of the hidden units.  A step needs all units of the step before, so members meet at a barrier once
 per step.
 
@@ -52,8 +52,8 @@ class Work(NamedTuple):
     numbers: rows as wide as a panel: first the carried values of each sequence, then the scratch of each shard
     integers: One cache line per group: a counter (of its barrier, or of its finished steps), its first sequence, the
         end of its sequences, and its rows left.  Then two lines per phase: the number of unit blocks taken for packing,
-        and the number of packed blocks (`PACKED` or more if all were packed before). Then the offsets of each shard and
-        an empty line, so that no thread reads a line that another thread writes at each step.
+        and the number of packed blocks (`PACKED` or more if all were packed before).  Then the offsets of each shard
+        and an empty line, so that no thread reads a line that another thread writes at each step.
     """
 
     groups: int

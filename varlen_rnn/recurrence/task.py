@@ -21,7 +21,7 @@ class Direction(NamedTuple):
     bias_hh: (h_gates * hidden,)
     weight_hr: (outputs, hidden); None if outputs are the hidden units, without a projection
     vectors: (vectors, hidden), the cell's parameters with one number per unit; None if it has none
-    rows: (rows, inputs * hidden), the row inputs that are not projected; None if the cell has none. Each direction has
+    rows: (rows, inputs * hidden), the row inputs that are not projected; None if the cell has none.  Each direction has
         its own, as it has its own weights.
     """
 

@@ -1,7 +1,7 @@
 """Split a traced step into phases, choose which numbers each row saves, and write the source of both directions.
 
-A phase is a recurrent product and the equations after it. The gradient runs the phases from last to first, because the
-operand that a phase returns gets its gradient from the product of the next phase. A column is a place for one number
+A phase is a recurrent product and the equations after it.  The gradient runs the phases from last to first, because the
+operand that a phase returns gets its gradient from the product of the next phase.  A column is a place for one number
 per unit in a saved row: the forward pass can save a number there, and the gradient pass replaces it by a gradient.
 
 An LSTM has one phase, the gates `i f g o` and the states `h, c`.  Its trace is
@@ -13,13 +13,13 @@ An LSTM has one phase, the gates `i f g o` and the states `h, c`.  Its trace is
   gradients of `x_i` and `h_i` are equal and share it.
 * The gradient of `x_i` is `d_c g i (1 - i)`, where `d_c = d_c' + d_h o (1 - tanh(c')^2)`.  So the gradient needs i, f,
   g, o, c and c'.  `_free` says that c and c' need no column, because the engine has the states of all rows.
-* `slots.choose` saves i, f, g and o: four numbers, each in its gate's column. The gate's gradient replaces the number
+* `slots.choose` saves i, f, g and o: four numbers, each in its gate's column.  The gate's gradient replaces the number
   later.
 * `_forward_source` writes `step`, which returns `h', (c',), (i, f, g, o), ()`.  `_backward_source` writes `step_grad`,
   which reads the slots and returns the gradients of the four gates, then of the states before.
 
-A cell with `n.of(f * h)`, such as MGU, has two phases, because the product of n needs f. Phase 0 returns f * h, the
-operand of the product of phase 1. The gradient of phase 1 carries values back to phase 0.
+A cell with `n.of(f * h)`, such as MGU, has two phases, because the product of n needs f.  Phase 0 returns f * h, the
+operand of the product of phase 1.  The gradient of phase 1 carries values back to phase 0.
 """
 
 from __future__ import annotations
@@ -351,8 +351,8 @@ class _Derivation:
     def _forward_roots(self, number: int) -> list[int]:
         """Return the nodes that the `step` of a phase computes, in the order of its results.
 
-        The last phase returns the states, the output first. Any other phase returns the operand of the next product, or
-        zero if no product follows. The numbers that the phase saves come last.
+        The last phase returns the states, the output first.  Any other phase returns the operand of the next product,
+        or zero if no product follows.  The numbers that the phase saves come last.
         """
         zero, last = self.zero, number == self.num_phases - 1
         first, end = self._kept_columns(number)

@@ -1,7 +1,7 @@
 """Differentiate a trace: append nodes that compute the gradients of leaves from the gradients of results.
 
 For `y = x * x + 1` with the gradient d of y, the walk from the last node to the first appends d * (x + x): x is both
-operands of the product, so it gets the term d * x twice. The terms are joined around their common factor d.
+operands of the product, so it gets the term d * x twice.  The terms are joined around their common factor d.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _PASSED = {"of": "d_operand", "norm": "d_norm"}
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
     """Return the gradient of every leaf that has one, by the leaf's kind and name.
 
-    `results` pairs each result with its gradient.  Gradients that one unit cannot compute become new leaves. A product
-    with a value of this step (leaf `of`) sends `d_operand` to that value: a transposed product over all gates. A norm
+    `results` pairs each result with its gradient.  Gradients that one unit cannot compute become new leaves.  A product
+    with a value of this step (leaf `of`) sends `d_operand` to that value: a transposed product over all gates.  A norm
     sends `d_norm` to its argument.
     """
     terms: dict[int, list[Scalar]] = {}

@@ -1,8 +1,8 @@
 """Choose the numbers that each row saves for the gradient: as few as possible.
 
 The choice is a minimum cut between the inputs of a step and the nodes that its gradient reads (Ford and Fulkerson,
-1956).  For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots. Saving x + h would
-cost one slot and a second tanh. The cut saves y, which costs one slot and no second tanh.
+1956).  For `y = tanh(x + h)` the gradient reads `1 - y * y`.  Saving x and h would cost two slots.  Saving x + h would
+cost one slot and a second tanh.  The cut saves y, which costs one slot and no second tanh.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num
     """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
     `free` nodes need no column, and the forward step computes `native` nodes anyway.  Gradients need `num_columns`
-    columns in any case. So saving fewer nodes pays only if that computes no tanh or exp twice.
+    columns in any case.  So saving fewer nodes pays only if that computes no tanh or exp twice.
     """
     cuts: list[list[int]] = []
     fewest = None
@@ -45,7 +45,7 @@ def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], t
     Each node k of the trace is two vertices, (k, "in") and (k, "out").  Cutting the edge between them means saving k,
     and its capacity is the price of a slot.  Cutting the edge from "forward" to (k, "in") means computing k again, from
     operands that must then be on the gradient's side of the cut, too.  A node that is not `native` is computed in the
-    gradient only, so computing it "again" costs 0. Saving it costs a little more than other nodes, because inference
+    gradient only, so computing it "again" costs 0.  Saving it costs a little more than other nodes, because inference
     would compute it in vain.
     """
     room: _Room = {"forward": {}}

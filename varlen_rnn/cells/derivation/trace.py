@@ -218,7 +218,7 @@ class Trace:
     ) -> dict[int, Any]:
         """Return the values of nodes, computed by NumPy.
 
-        `given` maps leaves to their values. `frozen` maps nodes of `constant()` to values used instead of computed
+        `given` maps leaves to their values.  `frozen` maps nodes of `constant()` to values used instead of computed
         ones.
         """
         values = dict(given)
