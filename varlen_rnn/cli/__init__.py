@@ -52,9 +52,9 @@ def _run(argv):
 
 
 def as_typed(error, names):
-    """Return the message of an error with the options of the command, `names`, in place of arguments of a function.
+    """Return the message of an error with options, such as `--label`, in place of the arguments of a function.
 
-    `compare` has `field` for the argument `sequence` of readers.
+    `names` are the options of the command.  The option `field` of `compare` is the argument `sequence` of readers.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def as_typed(error, names):
 
 
 def _code_as_typed(text, names):
-    """Return a text in which `name` and `name=value`, in backticks, are options."""
+    """Return a text in which `name` and `name=value`, in backticks, are replaced by options as they are typed."""
 
     def typed(match):
         name, value = match.groups()

@@ -90,7 +90,7 @@ def _measure(cell, batches, options):
 
 
 def _check_memory(batches, input_size, hidden_size):
-    """Raise if inputs, outputs, saved values and gradients of the largest padded batch may not fit into memory."""
+    """Raise if inputs, outputs, saved values and gradients of the largest padded batch exceed `MOST_BYTES`."""
     rows = max(cost([batch]).padded_rows for batch in batches)
     of_rows, of_weights = 4 * rows * (2 * input_size + 8 * hidden_size), 32 * hidden_size * (input_size + hidden_size)
     needed = of_rows + of_weights

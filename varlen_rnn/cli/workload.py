@@ -32,7 +32,7 @@ _STEPS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 def works():
-    """Return the parts of the work by name; each part is a function of a data type."""
+    """Return functions by name; each takes a data type, and runs trainings or inferences."""
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
     layers |= {
         "attention": _attend,

@@ -141,7 +141,7 @@ class Table:
 
 
 def places(name: str, unit: str, noun: str, numbers: Sequence[int] | None = None) -> Place:
-    """Return `place(row, field=None)` for rows with these numbers, by default from 0; a field "" is left out."""
+    """Return a function `place(row, field=None)`; if `numbers` is given, it calls row k by the number `numbers[k]`."""
 
     def place(row: int, field: str | None = None) -> str:
         where = f"{name}, {unit} {row if numbers is None else numbers[row]}"

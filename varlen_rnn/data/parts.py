@@ -137,7 +137,7 @@ def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> 
 
 
 def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats: int = 3) -> StepCost:
-    """Return the cost that fits best how long steps take on this machine.
+    """Time steps on this machine; return the cost that fits the measured times best.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def file_text(path: StrPath) -> str:
 
 
 def _wide_encoding(raw: bytes) -> str | None:
-    """Return the name of UTF-16 or UTF-32 if the first bytes of a file say so."""
+    """Return the name of UTF-16 or UTF-32 if a file's first bytes show such an encoding, otherwise None."""
     if raw.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

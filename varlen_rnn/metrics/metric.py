@@ -170,7 +170,7 @@ class Share(Metric):
 
 
 def check_ignored(name: str, ignore_index: int | None) -> int | None:
-    """Return the option `ignore_index`; raise unless it is an integer of int64, or None."""
+    """Return the option `ignore_index`; raise unless it is None or an integer that int64 holds."""
     index = None if ignore_index is None else check_int(ignore_index, f"{name}, ignore_index")
     if index is not None and not -(2**63) <= index < 2**63:
         raise ShapeError(f"{name}, ignore_index", expected="one that int64 holds", got=shown(index))

@@ -79,7 +79,7 @@ def check_numbers(op, predictions, targets):
 
 
 def classes_and_counted(op, labels, num_classes, ignore_index):
-    """Return the class of each label, 0 if the label is ignored, and whether each label counts."""
+    """Return two arrays: the class of each label (0 if the label is ignored), and whether each label counts."""
     numbers = host_numbers(labels.data)
     counted = np.ones(len(numbers), bool) if ignore_index is None else numbers != ignore_index
     kept = labels.like(np.where(counted, numbers, labels.dtype.type(0)))

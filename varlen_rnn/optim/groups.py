@@ -53,7 +53,7 @@ def settle(parameters: Iterable[Variable]) -> None:
 
 
 def checked_options(options: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return options as an optimizer keeps them, or raise an error that names the wrong one."""
+    """Return checked and converted options, or raise an error that names the invalid option."""
     return {name: _CHECKS[name](where + name, value) for name, value in options.items()}
 
 

@@ -102,7 +102,7 @@ class Optimizer:
     def lr(self) -> float:
         """The learning rate of the first group; setting it sets all groups.
 
-        Programs that were recorded before read the rate at every run.
+        Programs that were recorded before use the new rate, too: they read it at every run.
         """
         return self.param_groups[0]["lr"]
 
@@ -126,7 +126,7 @@ class Optimizer:
     def minimize(self, loss: Variable) -> None:
         """Drop old gradients, compute the gradients of `loss`, and update every parameter; a program records all three.
 
-        After an error, parameters and states are as they were; gradients were dropped, and some may have arrived.
+        After an error, parameters and states are unchanged, but old gradients are gone, and some new ones may be set.
         """
         self.zero_grad()
         backward(loss)
@@ -535,7 +535,7 @@ def _check_parameter(parameter: object, where: str) -> None:
 
 
 def _follow(parameter: Variable, names: tuple[str, ...], states: list[Variable]) -> None:
-    """Move states to the place of their parameter; the number of steps stays on the host, as in PyTorch."""
+    """Move states to the device of their parameter; the number of steps stays on the host, as in PyTorch."""
     for name, state in zip(names, states, strict=True):
         if name != "step" and state.device != parameter.device:
             state.value = state.value.to(parameter.device)

@@ -1,8 +1,8 @@
 """Integrated gradients: how much each row and feature of a sequence adds to a prediction.
 
-Example: f(x) = x1^2 + x2, the baseline (0, 0), and the row (3, 2).  At the share a of the straight line from the
-baseline to the row, the gradient is (6 a, 1).  Its mean (3, 1) times the difference (3, 2) are the attributions, 9 and
-2.  They add up to f(3, 2) - f(0, 0) = 11 (completeness).
+Example: f(x) = x1^2 + x2, the baseline (0, 0), and the row (3, 2).  At the share a of the way from the baseline to the
+row, the gradient is (6 a, 1).  Its mean (3, 1) times the difference (3, 2) are the attributions, 9 and 2.  They add up
+to f(3, 2) - f(0, 0) = 11 (completeness).
 
 Source: Sundararajan, Taly and Yan (2017), "Axiomatic attribution for deep networks", arXiv 1703.01365.
 """

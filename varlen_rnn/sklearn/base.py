@@ -205,7 +205,7 @@ class SequenceEstimator(Options, BaseEstimator):
         self.__dict__.update(inputs.attributes() | labels.attributes())
 
     def _samples(self, sequences: Sequences, y: Any, sample_weight: Any) -> Samples:
-        """Return sequences with encoded labels, and learn the weights of classes."""
+        """Return the Samples: sequences, encoded labels and weights; learn the weights of classes from the labels."""
         labels = self._labels.encode(y, _lengths_of(sequences))
         self._labels.weigh(labels, getattr(self, "class_weight", None))
         return Samples(sequences, labels, weights_like(labels, sample_weight))
@@ -293,7 +293,7 @@ class SequenceEstimator(Options, BaseEstimator):
 
     @property
     def history_(self) -> list[dict[str, float]]:
-        """The records of the epochs, as in `training.Trainer.history`; none without a network."""
+        """The records of the epochs, as in `training.Trainer.history`; [] if there is no network."""
         return self._of_network("history", [])
 
     @property

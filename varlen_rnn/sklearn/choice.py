@@ -134,7 +134,7 @@ class Choice:
         return ranks.from_first(comm, lambda: ({}, worth))[1]
 
     def keep_first(self) -> None:
-        """Choose the first candidate, even if the loss of another is less."""
+        """Choose the first candidate, even if another candidate has a smaller loss."""
         first = self.candidates[0]["candidate"]
         self.shares_of = {first: self.shares_of[first]}
 

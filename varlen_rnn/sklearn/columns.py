@@ -27,7 +27,7 @@ class Columns:
 
     @classmethod
     def restored(cls, state: dict[str, Any] | None) -> Columns | None:
-        """Return the Columns that a `state` from `dataclasses.asdict`, also after JSON, describes; None for None."""
+        """Return the Columns that `state` (from `dataclasses.asdict`, or its JSON) describes; None if it is None."""
         if state is None:
             return None
         return cls(

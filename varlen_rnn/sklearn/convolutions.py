@@ -71,7 +71,7 @@ class Convolutions:
         self.table, self.channels, self.thresholds = table, channels, thresholds
 
     def transform(self, sequences: list[np.ndarray]) -> np.ndarray:
-        """Return the shares of each sequence, float32, shape `(sequences, features)`."""
+        """Return each sequence's shares of rows above thresholds, float32, shape `(sequences, features)`."""
         out = np.empty((len(sequences), self.thresholds.size), np.float32)
         offsets = np.cumsum([0, *map(len, sequences)])
         shares_above(np.concatenate(sequences), offsets, self.table, self.channels, self.thresholds, out)

@@ -63,7 +63,7 @@ class Choice:
         self.shifts: dict[str, np.ndarray] = {}
 
     def add(self, name: str, changes: np.ndarray, seconds: float) -> None:
-        """Measure the changes that a candidate forecasts after each row, `(rows, horizon[, quantiles])`."""
+        """Measure a candidate by the changes that it forecasts after each row, `(rows, horizon[, quantiles])`."""
         found = changes.reshape(*changes.shape[:2], -1)[self.ends.held]
         self._add(name, found, seconds)
 

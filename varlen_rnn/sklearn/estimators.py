@@ -308,7 +308,7 @@ class SequenceTagger(_Classifying):
     `y` is a list of arrays with one label per step; a step whose label is None or NaN does not count.  The network and
     attributes are as in `SequenceClassifier`; there are no convolutions.  `class_weight` applies to steps,
     `sample_weight` to sequences.  Words and tokens that occur once in the training share an embedding with unknown
-    tokens of the same spelling: how they begin, the last two letters, capitals and digits.
+    tokens of the same pattern of capitals and digits and the same last two letters, or of the same pattern only.
 
     Probabilities are calibrated (a temperature) if sequences are held back, by `early_stopping` or `eval_set`, and if
     there is no conditional random field.

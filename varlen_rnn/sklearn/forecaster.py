@@ -257,7 +257,7 @@ class SequenceForecaster(BaseEstimator):
         return rows.by_series(self._ridge.scaled(rows.features).astype(np.float32))
 
     def _outputs(self, name: str, rows: Rows) -> np.ndarray:
-        """Return the changes after each row that a candidate forecasts, `(rows, horizon, quantiles or 1)`."""
+        """Return the changes that a candidate forecasts after each row, `(rows, horizon, quantiles or 1)`."""
         if name == "recurrent":
             outputs = self._network.outputs(self._features(rows))
             return outputs.astype(np.float64).reshape(len(rows.last), rows.form.horizon, -1)
@@ -304,7 +304,7 @@ class SequenceForecaster(BaseEstimator):
     def _covariates(
         self, known: list[np.ndarray] | None, series: list[np.ndarray], ahead: int
     ) -> list[np.ndarray] | None:
-        """Return standardised columns for the last values of each series and `ahead` steps more, or raise."""
+        """Return each series' standardised known columns, for its last values and `ahead` further steps, or raise."""
         if (known is None) != (self._columns is None):
             expected = "none, as in the training" if self._columns is None else "the columns of the training"
             raise InputError("future_covariates", expected=expected, got=shown(known))

@@ -58,7 +58,7 @@ class Inputs:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Inputs:
-        """Return the Inputs that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
+        """Return the Inputs that `state` (from `dataclasses.asdict`, or its JSON) describes, or raise."""
         kind = check_choice(state["kind"], "inputs, kind", "texts", "tokens", "ids", "numbers")
         filling = Filling.restored(state["filling"]) if kind == "numbers" else None
         vocabulary = texts_of(state["vocabulary"], "inputs, vocabulary") if kind in ("texts", "tokens") else []

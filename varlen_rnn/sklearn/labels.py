@@ -56,7 +56,7 @@ class Labels:
         return True
 
     def loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
-        """Return the least mean loss of outputs that are equal for all sequences."""
+        """Return the least mean loss that is possible if all sequences have the same outputs."""
         return recipe.loss_of_constant(labels, self.weights_of_losses(labels, weights), self.several)
 
     def epochs(self, most: int, steps_per_epoch: int, rows: int) -> int:
@@ -64,7 +64,7 @@ class Labels:
         return most
 
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes of scikit-learn's estimators that describe y."""
+        """Return attributes that describe y, by the names that scikit-learn's estimators give them."""
         return {}
 
 

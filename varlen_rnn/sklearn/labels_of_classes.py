@@ -192,7 +192,7 @@ class Tags(Classes):
         return not self.has_field
 
     def targets_of_rows(self, labels: Any, weights: np.ndarray | None) -> tuple[np.ndarray, Targets]:
-        """Return which rows calibrate outputs, and their targets, given encoded labels and weights of losses."""
+        """Return the indices of the rows that calibrate outputs, and the Targets of these rows."""
         numbers = np.concatenate(labels)
         counted = np.ones(len(numbers)) if weights is None else weights.astype(np.float64)
         places = np.flatnonzero((numbers != IGNORED) & (counted > 0))

@@ -137,14 +137,14 @@ class Numbers(Labels):
         return not self.by_row or bool(self.levels)
 
     def targets_of_rows(self, labels: Any, weights: np.ndarray | None) -> tuple[np.ndarray, Targets]:
-        """Return which rows calibrate outputs, and their targets, given encoded labels and weights of losses."""
+        """Return the indices of the rows that calibrate outputs, and the Targets of these rows."""
         values = np.concatenate(labels)
         places = np.flatnonzero(np.isfinite(values).all(axis=1))
         counted = np.ones(len(values)) if weights is None else weights
         return places, self.targets(values[places], counted[places])
 
     def loss_of_constant(self, labels: Any, weights: np.ndarray | None) -> float:
-        """Return the least mean loss of outputs that are equal for all sequences or rows."""
+        """Return the least mean loss that is possible if all sequences or rows have the same outputs."""
         own = self.weights_of_losses(labels, weights)
         values = np.nan_to_num(np.concatenate(labels)) if self.by_row else labels
         if not self.levels:

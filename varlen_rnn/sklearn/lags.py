@@ -43,7 +43,7 @@ class Form:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Form:
-        """Return the Form that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
+        """Return the Form that `state` (from `dataclasses.asdict`, or its JSON) describes, or raise."""
         horizon, season, lags = (check_int(state[name], f"form, {name}", 1) for name in ("horizon", "season", "lags"))
         logarithm, seasonal = (check_flag(state[name], f"form, {name}") for name in ("logarithm", "seasonal"))
         first, second = numbers_of(state["typical"], "form, typical", 2)

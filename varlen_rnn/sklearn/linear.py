@@ -53,7 +53,7 @@ class Targets:
         return Targets(self.values[indices], self.kind, self.weights[indices], self.levels)
 
     def shift(self, outputs: np.ndarray) -> np.ndarray | None:
-        """Return numbers that calibrate quantiles if they are added to outputs of sequences left out, or None."""
+        """Return numbers that, added to outputs of sequences left out, calibrate quantiles; None without quantiles."""
         return None if self.levels is None else quantiles_of(self.values - outputs, self.levels, self.weights)
 
     def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class Filling:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Filling:
-        """Return the Filling that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
+        """Return the Filling that `state` (from `dataclasses.asdict`, or its JSON) describes, or raise."""
         means = numbers_of(state["means"], "filling, means")
         return cls(tuple(means), tuple(wholes_of(state["indicated"], "filling, indicated", len(means))))
 

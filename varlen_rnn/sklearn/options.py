@@ -52,7 +52,7 @@ class Options:
     )
     min_count: int = option(1, "int", "Tokens that occur fewer times are treated as unknown.")
     max_vocabulary: int | None = option(
-        None, "int or None", "Tokens that are not among so many most frequent ones are treated as unknown."
+        None, "int or None", "The number of most frequent tokens that are known; other tokens are treated as unknown."
     )
     max_epochs: int | str = option(
         "auto",

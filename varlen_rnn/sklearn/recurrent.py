@@ -52,7 +52,7 @@ class Recurrent:
         return vars(self) | {"options": None}
 
     def begin(self, sequences: list[np.ndarray]) -> None:
-        """Create the network for sequences on which it will be trained."""
+        """Create the network, which learns from the training sequences how rows are standardised."""
         self.module = self._made()
         if self.module.standardize is not None:
             self.module.standardize.fit(sequences)
@@ -132,7 +132,7 @@ class Recurrent:
         self.history = [*self.history, trainer.history[0] | {"epoch": self.num_epochs}]
 
     def _parts(self, data: Samples, seed: int, alone: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the indices of the training sequences, and of the validation sequences or None."""
+        """Return the indices of the training sequences, and of the validation sequences (None if there are none)."""
         count, labels = len(data), data.labels
         if data.num_held:
             return np.arange(data.num_trained), np.arange(data.num_trained, count)

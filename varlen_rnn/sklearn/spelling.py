@@ -12,7 +12,7 @@ _RUNS = (re.compile("[A-Z]+"), "X"), (re.compile("[a-z]+"), "x"), (re.compile("[
 
 
 def forms(token: str) -> tuple[str, str, str]:
-    """Return three forms of a token: itself, its beginning with its last two letters, and its shape.
+    """Return three forms of a token: itself, the beginning of its shape with its last two letters, and its short shape.
 
     In a shape, X is a run of capitals, x a run of small letters, and 0 a run of digits.
 
@@ -50,7 +50,7 @@ def vocabulary_of_forms(
 
 
 def spelled(sequences: Iterable[Iterable[str]], vocabulary: Iterable[str]) -> list[list[str]]:
-    """Return sequences with the first form of each token that is in the vocabulary, or its shape."""
+    """Return sequences with each token replaced by its first form in the vocabulary, or by its shape if it has none."""
     known = set(vocabulary)
     found: dict[str, str] = {}
 

@@ -70,7 +70,7 @@ class Static:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Static:
-        """Return the Static that a `state` from `dataclasses.asdict`, also after JSON, describes, or raise."""
+        """Return the Static that `state` (from `dataclasses.asdict`, or its JSON) describes, or raise."""
         filling = Filling.restored(state["filling"])
         names = texts_of(state["names"], "static, names", len(filling.means))
         mean = numbers_of(state["mean"], "static, mean", filling.width)

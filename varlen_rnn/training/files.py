@@ -27,7 +27,7 @@ def step_of(path: Path) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder in the order of their steps; none if the folder does not exist."""
+    """Return the paths of a folder's checkpoints, sorted by their steps; [] if the folder does not exist."""
     return sorted((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), key=step_of)
 
 

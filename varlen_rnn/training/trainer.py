@@ -113,7 +113,7 @@ class Callback:
 
 
 class Trainer:
-    """Trains a model: at each step the loss of a batch, its gradients, and an update.
+    """Trains a model: each step computes the loss of a batch and its gradients, and updates the parameters.
 
     Parameters
     ----------
