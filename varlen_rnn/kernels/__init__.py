@@ -1,10 +1,10 @@
-"""Kernels for other code, too: movement of rows, pooling, losses, updates, activations.
+"""Kernels, which other code can call, too: they move rows, pool, and compute losses, updates and activations.
 
-They take arrays and numbers only and document them, so other `@njit` code may call them.  `<name>_cpu` is the CPU loop,
-`<name>_cuda` its CUDA twin, and both compute the same; the name without a suffix chooses by where its arrays live.  A
-kernel without a twin has no suffix, and takes arrays on the host.
+They take only arrays and numbers, and document them, so other `@njit` code can call them.  `<name>_cpu` is the CPU
+loop, and `<name>_cuda` its CUDA twin, which computes the same.  The function without a suffix runs one of them,
+depending on where its arrays are.  A kernel without a twin has no suffix, and takes arrays on the host.
 
-They trust their arguments and check no bounds: a wrong index, offset or size reads or writes beside an array.  Where
-the environment variable `VARLEN_RNN_CHECK` is 1 when they are imported, they are slower, and it is an `IndexError` on
-the CPU.  Indices count as NumPy's do: -1 is the last.
+They trust their arguments and check no bounds: a wrong index, offset or size reads or writes outside of an array.  If
+the environment variable `VARLEN_RNN_CHECK` is 1 when they are imported, they are slower, and raise `IndexError` on the
+CPU instead.  As in NumPy, the index -1 is the last element.
 """

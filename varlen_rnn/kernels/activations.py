@@ -1,7 +1,7 @@
 """The functions that equations call.  They are inlined into CPU loops, where they vectorise, and into CUDA kernels.
 
-For float32, the exponential is a polynomial and the hyperbolic tangent a rational function, which vectorise and are
-right to a few units in the last place.  For float64, both are the C library's, because accuracy matters more there.
+For float32, the exponential is a polynomial and the hyperbolic tangent a rational function: they vectorise, and are
+right to a few units in the last place.  For float64, the C library computes both, because accuracy matters more.
 
 Sources: the exponential splits -x = n ln 2 - r and evaluates a minimax polynomial in r (Cephes, `expf`); the logarithm
 sums the logarithms of the power of two and of the mantissa, the latter by a minimax polynomial (Cephes, `logf`); the
@@ -22,14 +22,15 @@ from varlen_rnn.runtime.jit import body
 
 _LOWEST, _HIGHEST = np.float32(-88.72283), np.float32(87.33654)
 _MINUS_LOG2_E = np.float32(-1.44269504088896341)
-# 1.5 * 2**23: adding and subtracting it rounds to an integer.  127 more: the sum's low bits are the exponent of 2**n.
+# Adding 1.5 * 2**23, then subtracting it, rounds to an integer n; with 127 more, the sum's low bits are the exponent of
+# 2**n.
 _ROUND = np.float32(12582912 + 127)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _E0, _E1, _E2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 _E3, _E4, _E5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
 _ONE = np.float32(1)
 
-_EXP_LOWEST, _EXP_HIGHEST = np.float32(-104.5), np.float32(89)  # below the first e**x is 0, above the second infinite
+_EXP_LOWEST, _EXP_HIGHEST = np.float32(-104.5), np.float32(89)  # e**x is 0 below the first, infinite above the second
 _ROUND_EVEN, _BIAS = np.float32(12582912), np.int32(127)
 _ROUND_EVEN_BITS = np.int32(_ROUND_EVEN.view(np.int32))
 
@@ -40,7 +41,7 @@ _L0, _L1, _L2 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.fl
 _L3, _L4, _L5 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
 _L6, _L7, _L8 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
 
-_TANH_EDGE = np.float32(7.90531110763549805**2)  # the approximation's end, squared; tanh is just below 1
+_TANH_EDGE = np.float32(7.90531110763549805**2)  # the end of the approximation, squared, where tanh is just below 1
 _T0, _T1, _T2 = np.float32(-2.76076847742355e-16), np.float32(2.00018790482477e-13), np.float32(-8.60467152213735e-11)
 _T3, _T4, _T5 = np.float32(5.12229709037114e-08), np.float32(1.48572235717979e-05), np.float32(6.37261928875436e-04)
 _T6, _Q0, _Q1 = np.float32(4.89352455891786e-03), np.float32(1.19825839466702e-06), np.float32(1.18534705686654e-04)
@@ -68,8 +69,8 @@ def sigmoid_float32(x):
 def tanh_float32(x):
     """Return tanh of a float32, within 6 units in the last place, and 1 or -1 beyond 7.91; NaN stays NaN.
 
-    For numbers below 2.4e-36 it is right to 4e-43 instead.  As x grows, it falls nowhere by more than 8 units, and
-    nowhere at all beyond 7.90532.
+    For numbers below 2.4e-36 it is right to 4e-43 instead.  As x grows, the result never falls by more than 8 units,
+    and never at all beyond 7.90532.
     """
     s = x * x
     s = _TANH_EDGE if s > _TANH_EDGE else s
@@ -91,7 +92,7 @@ def exp_float32(x):
     r = x - n * _LN2_HIGH
     r = r - n * _LN2_LOW
     e = (_ONE + r) + (r * r) * (_E5 + r * (_E4 + r * (_E3 + r * (_E2 + r * (_E1 + r * _E0)))))
-    # A product of two powers of two, because a single one would overflow or underflow before e**x does.
+    # Multiply by two powers of two, because a single power would overflow or underflow before e**x does.
     power = np.int32(rounded.view(np.int32) - _ROUND_EVEN_BITS)
     half = np.int32(power >> np.int32(1))
     first = np.int32((half + _BIAS) << np.int32(23)).view(np.float32)
@@ -105,7 +106,7 @@ def log_float32(x):
     tiny = x < _SMALLEST_NORMAL
     scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # no longer subnormal
     bits = np.int32(scaled.view(np.int32))
-    # A mantissa between sqrt(1/2) and sqrt(2), so that the logarithm of 1 is 0 from both sides.
+    # Choose a mantissa between sqrt(1/2) and sqrt(2), so that the logarithm is near 0 on both sides of 1.
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))
     m = np.int32(bits - np.int32(exponent << np.int32(23))).view(np.float32) - _ONE
     n = np.float32(exponent) - (_TWENTY_THREE if tiny else np.float32(0))
@@ -174,12 +175,12 @@ def maximum(a: Any, b: Any) -> Any:
 
 @traceable
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Return `a` where the condition holds, else `b`."""
+    """Return `a` if the condition holds, otherwise `b`."""
     return a if condition else b
 
 
 def clip(x: Any, low: float, high: float) -> Any:
-    """Return x, or the bound that it is beyond; the gradient there is 0."""
+    """Return x, or the bound that it exceeds; beyond the bounds, the gradient is 0."""
     return minimum(maximum(x, low), high)
 
 
@@ -191,7 +192,7 @@ def constant(x: Any) -> Any:
 
 @traceable
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """Return a b + c, rounded once if the machine can, so that the compiler does not choose which product to round."""
+    """Return a b + c, rounded once if the machine can, so that the compiler does not choose whether to round a b."""
     return a * b + c
 
 
@@ -208,7 +209,7 @@ def _relu_body(x):
 
 
 def _of_type(for_float32, otherwise):
-    """Return the function to compile for the type of an argument: one for float32, another otherwise."""
+    """Return a function of an argument's type, which returns `for_float32` for float32, otherwise `otherwise`."""
     return lambda x: for_float32 if x == types.float32 else otherwise
 
 

@@ -1,4 +1,4 @@
-"""Functions of arrays, element by element; operands broadcast as in NumPy.  `functions` says how accurate they are."""
+"""Elementwise functions of arrays, whose operands broadcast as in NumPy.  `functions` says how accurate they are."""
 
 import math
 
@@ -42,7 +42,7 @@ def relu(x):
 
 @body
 def _power(x, exponent):
-    """Return `x` to the power of a number; of 0.5 its root, as NumPy does, which differs for -inf and -0."""
+    """Return `x` to the power of a number; for 0.5, return the root, as NumPy does: it differs for -inf and -0."""
     return math.sqrt(x) if exponent == type(x)(0.5) else math.pow(x, exponent)
 
 
@@ -76,14 +76,14 @@ logical_and = elementwise(np.logical_and)(lambda x, y: x and y)
 logical_or = elementwise(np.logical_or)(lambda x, y: x or y)
 logical_not = elementwise(np.logical_not)(lambda x: not x)
 where = elementwise(np.where)(lambda condition, x, y: x if condition else y)
-# NaN if one of two elements is NaN.
+# They return NaN if one of the two elements is NaN.
 maximum = elementwise(np.maximum)(lambda x, y: x if x > y or x != x else y)
 minimum = elementwise(np.minimum)(lambda x, y: x if x < y or x != x else y)
 
 
 @elementwise(lambda x, y, share: (x == y) * share)
 def share_of_equal(x, y, share):
-    """Return the share where two elements are equal, otherwise 0 times the share."""
+    """Return the share if two elements are equal, otherwise 0 times the share."""
     return share if x == y else type(share)(0) * share
 
 

@@ -1,7 +1,7 @@
-"""Squares of whole gradients, and their scaling by the global norm, on a CUDA device without a look at the norm.
+"""Compute the global norm of gradients, and scale them by it, on a CUDA device: the norm is never copied to the host.
 
-In float32 the square of 1e20 overflows, and on a GPU float64 is slow.  So a sum of squares is two numbers, the largest
-magnitude `m` and the sum of `(x / m)**2`: each of 48 elements at first, and each of 48 such pairs then.
+In float32, the square of 1e20 overflows, and float64 is slow on a GPU.  So a sum of squares is held as two numbers: the
+largest magnitude `m`, and the sum of `(x / m)**2`.  A thread first sums 48 elements, and then 48 such pairs.
 
 Source: the scaled sum of squares of LAPACK's `lassq`.
 """
@@ -15,7 +15,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, launch
 from varlen_rnn.runtime.jit import body, cuda_kernel
 
-_MOST = 16  # arrays of a launch
+_MOST = 16  # the number of arrays of a launch
 
 
 @body
@@ -26,7 +26,7 @@ def larger(magnitude, most):
 
 @body
 def ratio(magnitude, most):
-    """Return `magnitude / most`, 0 if both are; an infinite magnitude is 1 time the infinite most."""
+    """Return `magnitude / most`, or 0 if both are 0, or 1 if both are infinite."""
     one, zero = type(most)(1), type(most)(0)
     return zero if magnitude == zero else one if magnitude == most else magnitude / most
 
@@ -35,7 +35,7 @@ def ratio(magnitude, most):
 def squares_cuda(arrays, out):
     """`out[:, k]` = the largest magnitude `m` of block k, and the sum of its `(x / m)**2`; one thread per block.
 
-    The blocks of flat arrays follow one another.
+    The flat arrays are cut into blocks, which are numbered from array to array.
     """
     thread = cuda.grid(1)
     k = thread
@@ -56,7 +56,7 @@ def squares_cuda(arrays, out):
 
 @cuda_kernel
 def add_squares_cuda(parts, out):
-    """`out[:, k]` = the sum of block k of sums of squares, as `squares_cuda` writes them."""
+    """`out[:, k]` = the sum of squares of block k of `parts`, which are sums of squares that `squares_cuda` wrote."""
     k = cuda.grid(1)
     start = k * BLOCK
     if k < out.shape[1]:
@@ -71,13 +71,13 @@ def add_squares_cuda(parts, out):
 
 @elementwise(None)
 def root_of_squares(most, total):
-    """Return the root of a sum of squares."""
+    """Return the root of a sum of squares, given as its largest magnitude and its scaled sum."""
     return most * math.sqrt(total)
 
 
 @cuda_kernel
 def clip_cuda(arrays, norm, max_norm, out):
-    """Scale gradients of the given global norm so that it is at most `max_norm`; one thread per element of all."""
+    """`out` = arrays of the global norm `norm`, scaled so that it is at most `max_norm`; one thread per element."""
     i = cuda.grid(1)
     for a in range(len(arrays)):
         if 0 <= i < arrays[a].shape[0]:
@@ -87,7 +87,7 @@ def clip_cuda(arrays, norm, max_norm, out):
 
 
 def norm_on_device(arrays):
-    """Return the root of the sum of all squares of device arrays of one data type, as an array of rank 0 there."""
+    """Return the root of the sum of all squares of device arrays of one data type, as a device array without axes."""
     counts = [-(-array.size // BLOCK) for array in arrays]
     parts, first = empty((2, max(1, sum(counts))), arrays[0]), 0
     if not sum(counts):
@@ -104,7 +104,7 @@ def norm_on_device(arrays):
 
 
 def clipped(arrays, norm, max_norm):
-    """Return device arrays of one data type, scaled so that their global norm, of rank 0, is at most `max_norm`."""
+    """Return device arrays of one data type whose norm is `norm`, scaled so that it is at most `max_norm`."""
     found = [empty(array.shape, array) for array in arrays]
     flat = [_flat(array) for array in arrays], [_flat(array) for array in found]
     for group, out in zip(*map(_groups, flat), strict=True):
@@ -117,6 +117,6 @@ def _flat(array):
 
 
 def _groups(arrays):
-    """Return tuples of `_MOST` arrays each, the last one filled up by empty arrays, so that one kernel serves all."""
+    """Return tuples of `_MOST` arrays, the last one filled up with empty arrays, so that one kernel takes them all."""
     groups = [arrays[first : first + _MOST] for first in range(0, len(arrays), _MOST)]
     return [(*group, *[group[0][:0]] * (_MOST - len(group))) for group in groups]

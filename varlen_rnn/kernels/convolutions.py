@@ -1,8 +1,8 @@
-"""Convolutions of sequences with nine taps, and the share of a sequence's rows at which each exceeds its thresholds.
+"""Convolutions of sequences with nine taps, and the share of a sequence's rows at which they exceed thresholds.
 
-The nine rows around row t are `t - 4 d, t - 3 d, ..., t + 4 d`, where d is the dilation.  Three taps, which `table`
-names, have the weight 2, and the other six have -1, so a constant added to a sequence changes nothing.  Rows beside the
-sequence count as 0.
+At row t, a convolution multiplies the nine rows `t - 4 d, t - 3 d, ..., t + 4 d` by the weights of its taps, where d is
+the dilation.  Three taps, which `table` names, have the weight 2, the other six have -1.  So a constant that is added
+to a sequence changes nothing.  Rows outside of the sequence count as 0.
 
 With d = 1 and the taps 0, 1 and 2, row 5 of `[..., x1, x2, ..., x9, ...]` becomes `2 (x1 + x2 + x3) - (x4 + ... + x9)`.
 
@@ -19,8 +19,8 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 TAPS = 9
-# The columns of `table`: the three taps of weight 2, the dilation in rows, and whether every row of a sequence counts,
-# or only the rows whose nine taps lie inside of the sequence.
+# The columns of `table`: the three taps of weight 2; the dilation in rows; 1 if every row of a sequence counts, 0 if
+# only rows count whose nine taps lie inside of the sequence.
 DILATION, EVERY_ROW = 3, 4
 COLUMNS = 5
 
@@ -34,14 +34,14 @@ def weight_of(tap, table, k, one):
 
 @body
 def rows_left_out(table, k, length):
-    """Return how many rows at each end of a sequence do not count: 0 if no row has all of its taps inside."""
+    """Return how many rows at each end of a sequence do not count; 0 if no row has all its taps inside."""
     outside = (TAPS // 2) * table[k, DILATION]
     return 0 if table[k, EVERY_ROW] or length <= 2 * outside else outside
 
 
 @cpu_inlined
 def _convolve(columns, length, table, channels, k, out):
-    """`out[t]` = convolution k at row t, from `columns`, which holds the rows of one sequence, transposed."""
+    """`out[t]` = convolution k at row t; `columns` has the rows of one sequence, transposed."""
     one = out.dtype.type(1)
     for t in range(length):
         out[t] = 0
@@ -84,7 +84,7 @@ def convolve(x, table, channels, k, out):
 
 @cpu_kernel
 def shares_above_cpu(shard, num_shards, x, offsets, table, channels, thresholds, out):
-    """Describe every `num_shards`-th sequence, beginning with sequence `shard`."""
+    """Compute the shares of every `num_shards`-th sequence, beginning with sequence `shard`."""
     longest = 0
     for i in range(shard, out.shape[0], num_shards):
         longest = max(longest, offsets[i + 1] - offsets[i])

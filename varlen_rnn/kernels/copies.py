@@ -10,18 +10,18 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, launch, on_device
 from varlen_rnn.runtime.jit import cuda_kernel
 
-_AXES = 3  # of the arrays that `assign_cuda` takes
+_AXES = 3  # the number of axes of the arrays that `assign_cuda` takes
 
 
 @elementwise(np.array)
 def copied(x):
-    """Return a copy of `x`; the kernel also converts to the data type of its output, and repeats along its axes."""
+    """Return a copy of `x`; on a device, the kernel can also convert the data type, and broadcast along axes."""
     return x
 
 
 @cuda_kernel
 def assign_cuda(x, out):
-    """`out = x`, for arrays of three axes; `out` may have any strides.  One thread per element."""
+    """`out = x` for arrays of three axes, whose strides may be any; one thread per element."""
     i = cuda.grid(1)
     if i < out.size:
         a, b, c = i // out.shape[2] // out.shape[1], i // out.shape[2] % out.shape[1], i % out.shape[2]
@@ -29,7 +29,7 @@ def assign_cuda(x, out):
 
 
 def assign(x, out):
-    """Copy `x` to `out`, which has its shape and may be a view of any strides."""
+    """Copy `x` to `out`, which has the same shape and may be a view with any strides."""
     if not on_device(out):
         out[...] = x
     elif out.ndim > _AXES:
@@ -43,7 +43,7 @@ def assign(x, out):
 
 @cuda_kernel
 def transpose_cuda(arrays, out):
-    """`out[a] = arrays[a].T`; one thread per element of all arrays, which have two axes."""
+    """`out[a] = arrays[a].T` for arrays of two axes; one thread per element of any array."""
     i = cuda.grid(1)
     for a in range(len(arrays)):
         if 0 <= i < arrays[a].size:
@@ -53,7 +53,7 @@ def transpose_cuda(arrays, out):
 
 
 def transposed(arrays):
-    """Return the transposes of device arrays of two axes, C-contiguous, by one launch."""
+    """Return C-contiguous transposes of device arrays of two axes, made by one launch."""
     found = tuple(empty(array.shape[::-1], array) for array in arrays)
     launch(transpose_cuda, sum(array.size for array in arrays), arrays, found)
     return found
@@ -61,14 +61,14 @@ def transposed(arrays):
 
 @cuda_kernel
 def fill_cuda(number, out):
-    """`out = number`, for one axis."""
+    """`out = number` for an array of one axis."""
     i = cuda.grid(1)
     if i < out.size:
         out[i] = number
 
 
 def full(shape, number, like, dtype=None):
-    """Return an array whose elements are all a number, where `like` is, and of its data type if none is given."""
+    """Return an array whose elements are all `number`, on the device of `like`, by default of its data type, too."""
     dtype = np.dtype(like.dtype if dtype is None else dtype)
     if not on_device(like):
         return np.full(shape, number, dtype)
@@ -88,7 +88,7 @@ def astype(x, dtype):
 
 
 def spread(x, shape):
-    """Return `x`, repeated along the axes that a broadcast to `shape` adds or stretches, as a C-contiguous copy."""
+    """Return a C-contiguous copy of `x`, broadcast to `shape`."""
     if not on_device(x):
         return np.array(np.broadcast_to(x, shape), order="C")
     out = empty(tuple(shape), x)
@@ -97,7 +97,7 @@ def spread(x, shape):
 
 
 def joined(parts, axis):
-    """Return arrays one after another along an axis, as `np.concatenate` does."""
+    """Concatenate arrays along an axis, as `np.concatenate` does."""
     first = parts[0]
     if not on_device(first):
         return np.concatenate(parts, axis=axis)
@@ -110,13 +110,13 @@ def joined(parts, axis):
 
 
 def divided(x, sizes, axis):
-    """Return C-contiguous arrays of some sizes along an axis of `x`, one after another."""
+    """Return C-contiguous pieces of `x`, one after another along an axis, along which they have the given sizes."""
     contiguous = as_operand if on_device(x) else np.ascontiguousarray
     return [contiguous(x[place]) for place in places_along(sizes, axis % x.ndim)]
 
 
 def places_along(sizes, axis):
-    """Return the indices of parts of some sizes along an axis, at least 0, one after another."""
+    """Return the index of each piece of an array that is cut along `axis` (at least 0) into pieces of `sizes`."""
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)
@@ -127,5 +127,5 @@ def exchanged(x, axis0, axis1):
     """Return `x` with two axes exchanged, as a C-contiguous array."""
     axes = list(range(x.ndim))
     axes[axis0], axes[axis1] = axes[axis1], axes[axis0]
-    # A copy, because NumPy may sum strided arrays in another order.
+    # Copy to contiguous memory, because NumPy can sum strided arrays in another order.
     return as_operand(x.transpose(axes)) if on_device(x) else np.ascontiguousarray(x.transpose(axes))

@@ -1,9 +1,10 @@
 """Linear-chain conditional random fields: the probability of the labels of a sequence, and its most probable ones.
 
 Row 0 of a transition matrix has the score of beginning with each tag, row 1 the score of ending with it, and row 2 + i
-the score of each tag after tag i.  The forward variable of a row and tag is log(sum of e**score) over all labellings of
-the rows up to there that end with the tag; the backward variable, over all labellings of the rows after it.  Both are
-relative to a number of their row, so neither they nor their rounding errors grow with the length of a sequence.
+the score of each tag after tag i.  The forward variable of a row and a tag is log(sum of e**score) over all labellings
+of the rows up to this row that end with the tag.  The backward variable is the same over all labellings of the rows
+after it.  Both are relative to a number of their row, so neither they nor their rounding errors grow with the length of
+a sequence.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -21,16 +22,16 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 @body
 def or_zero(score):
-    """Return a score, or 0 if it is minus infinity; other scores are made relative to the result."""
+    """Return a score, or 0 if it is minus infinity, so that other scores can be made relative to the result."""
     kind = type(score)
     return score if score > -kind(np.inf) else kind(0)
 
 
 @body
 def log_sum(variables, transition, tag, onward):
-    """Return log(sum of e**score) over the tags of a neighbouring row, as two summands: the largest score, the rest.
+    """Return log(sum of e**score) over the tags of a neighbouring row, as two summands, the first the largest score.
 
-    With `onward`, it is the row before, whose tags `tag` follows; otherwise the row after, whose tags follow `tag`.
+    If `onward`, the neighbour is the row before, and `tag` follows its tags; otherwise, it is the row after.
     """
     kind = variables.dtype.type
     most, total = -kind(np.inf), kind(0)
@@ -48,8 +49,8 @@ def log_sum(variables, transition, tag, onward):
 def run_forward(emission, labels, begin, end, transition, alpha):
     """Fill the forward variables of a sequence, relative to the largest of their row; return the cost of its labels.
 
-    Scores are relative to the label's score, so the path of the labels scores 0.  Therefore the cost is the sum of the
-    largest variables of all rows, and no large number is subtracted from another.
+    Scores are relative to the label's score, so the path of the labels has the score 0.  Therefore, the cost is the sum
+    of each row's largest variable, and no large number is subtracted from another.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     cost, lost = kind(0), kind(0)
@@ -68,7 +69,7 @@ def run_forward(emission, labels, begin, end, transition, alpha):
             most = score if score > most else most
         for tag in range(tags):
             alpha[row, tag] -= or_zero(most)
-        # Both differences are 0, or infinity if the label is forbidden.
+        # Both differences are 0, or infinity if a score of minus infinity forbids the label.
         cost, lost = add_block(cost, lost, most + ((or_zero(step) - step) + (or_zero(own) - own)))
     if begin < end:
         last, total = transition[1, labels[end - 1]], kind(0)
@@ -108,9 +109,9 @@ def add_to(sums, lost, row, column, part):
 def run_backward(emission, labels, begin, end, transition, alpha, memory, scale, d_emission, d_transition):
     """Write the gradients of a sequence's emissions and of its transitions, times `scale`.
 
-    The probabilities of each row are divided by their sum, so no error adds up from row to row.  The first `tags + 2`
-    rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two hold backward variables: of a
-    row, and of the row after it with its emissions added.
+    The probabilities of each row are divided by their sum, so errors do not add up from row to row.  The first
+    `tags + 2` rows of `memory` hold the rounding errors of the sums in `d_transition`.  The last two rows hold backward
+    variables: of a row, and of the row after it, to which its emissions are added.
     """
     tags, kind = emission.shape[1], emission.dtype.type
     beta, behind = memory[tags + 2], memory[tags + 3]
@@ -147,7 +148,7 @@ def run_backward(emission, labels, begin, end, transition, alpha, memory, scale,
 
 @body
 def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions):
-    """Write the cost of a sequence, or its gradients if `d_transitions` has any sequences.
+    """Write the cost of a sequence, and also its gradients if `d_transitions` has any sequences.
 
     `given` is `(emission, labels, offsets, transition)`.
     """

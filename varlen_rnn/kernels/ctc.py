@@ -1,9 +1,9 @@
 """Connectionist temporal classification: the probability of all alignments of a target with the steps of a sequence.
 
 A target of L labels has 2 L + 1 states: state s is a blank if s is even, and label s // 2 otherwise.  The forward
-variable of a step and state is the log probability of all alignments up to that step that end in the state, the
-backward variable the log probability of all that go on from there.  Both are relative to a number of their step, so
-neither they nor their rounding errors grow with the number of steps.
+variable of a step and a state is the log probability of all alignments up to that step that end in the state.  The
+backward variable is the log probability of all alignments that go on from there.  Both are relative to a number of
+their step, so neither they nor their rounding errors grow with the number of steps.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -34,7 +34,7 @@ def label_of(targets, first, state, blank):
 
 @body
 def may_skip(targets, first, state, blank):
-    """Return whether the label of a state may follow the label before it at once, without a blank between them."""
+    """Return whether the label of a state can follow the label before it directly, without a blank between them."""
     return state % 2 == 1 and state > 1 and targets[first + state // 2] != targets[first + state // 2 - 1]
 
 
@@ -54,7 +54,7 @@ def log_add_of_three(a, b, c, more):
 def largest_of(x):
     """Return the largest number of `x`, or 0 if all are minus infinity.
 
-    It keeps four maxima, each of every fourth number, so that comparisons need not wait for each other.
+    It keeps four maxima, each over every fourth number, so that comparisons need not wait for each other.
     """
     lowest, whole = -x.dtype.type(np.inf), x.shape[0] - x.shape[0] % 4
     a, b, c, d = lowest, lowest, lowest, lowest
@@ -98,8 +98,8 @@ def fill_skips(targets, first, states, blank, memory, skips):
 def run_forward(log_probs, begin, end, target, memory, at):
     """Fill the forward variables of a sequence; return minus the logarithm of the probability of all alignments.
 
-    `memory` has a row for each step: two padding entries, which mean no state, then the states.  A row is relative to
-    the largest number of the row before.
+    `memory` has a row for each step: two padding entries, which stand for missing states, then the states.  The numbers
+    of a row are relative to the largest number of the row before.
 
     `target` is `(targets, first, states, blank)`: the labels of all sequences, the position of the sequence's first
     label, the number of its states, and the blank class.
@@ -136,8 +136,9 @@ def run_forward(log_probs, begin, end, target, memory, at):
 def run_backward(log_probs, begin, end, target, memory, at, scale, d):
     """Subtract the probability of each class at each step, times `scale`, from `d`.
 
-    `memory` holds, after the forward variables and the skips: the backward variables of a step, these plus the step's
-    own log probabilities (each with padding entries after it), and the shares, the probabilities of the states.
+    In `memory`, three parts follow the forward variables and the skips: the backward variables of a step; their sums
+    with the step's log probabilities; and the shares, which are the probabilities of the states.  The first two parts
+    end with padding entries.
 
     The shares of a step are divided by their sum, so they add up to 1.  Backward variables are relative to the variable
     of the most probable state of the step after, so all variables that matter are small numbers.
@@ -175,7 +176,7 @@ def run_backward(log_probs, begin, end, target, memory, at, scale, d):
 
 @body
 def of_sequence(i, given, scratch, places, losses, scales, d):
-    """Write the loss of a sequence, or, if `d` has rows, its gradient times the sequence's scale.
+    """Write the loss of a sequence; if `d` has rows, also write its gradient, times the sequence's scale.
 
     `given` is `(log_probs, offsets, targets, target_offsets, blank)`.
     """
@@ -209,7 +210,7 @@ def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places
 
 
 def places_of(offsets, target_offsets):
-    """Return where the numbers of each sequence begin in the scratch of `ctc`, and how many there are in all."""
+    """Return the offsets of the sequences' numbers in the scratch of `ctc`; the last one is the size of the scratch."""
     widths = 2 * np.diff(target_offsets) + 3
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 

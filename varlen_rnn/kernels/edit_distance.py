@@ -1,4 +1,4 @@
-"""Edit distances of pairs of sequences: the least insertions, deletions and changes that make one of the other.
+"""Edit distances of pairs of sequences: the fewest insertions, deletions and changes that turn one into the other.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -15,8 +15,8 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 def distance_of(i, ids, offsets, labels, label_offsets, scratch):
     """Return the distance of a pair.
 
-    The scratch holds the distances of the ids so far from every prefix of the labels.  `corner` is the entry up and
-    left in the usual table: the distance without the latest id from the prefix that is one label shorter.
+    The scratch holds the distances of the ids so far from every prefix of the labels.  In the usual table of distances,
+    `corner` is the entry up and left: without the latest id, and from the prefix that is one label shorter.
     """
     begin, first = offsets[i], label_offsets[i]
     length, at = label_offsets[i + 1] - first, label_offsets[i] + i

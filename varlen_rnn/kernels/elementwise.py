@@ -1,11 +1,12 @@
-"""A factory of functions that compute each element of a result from the elements of operands, which broadcast.
+"""A factory of elementwise functions, whose operands broadcast.
 
     subtract = elementwise(np.subtract)(lambda x, y: x - y)
 
-The equation is written once, for scalars.  On a CUDA device, a kernel made from it computes the result.  On the host, a
-function of NumPy does where IEEE fixes the result, and in float64.  In float32, the exponential and its like are loops
-made from the equation, since NumPy's are less accurate, and their bits depend on the processor.  Numbers of an
-equation, such as the slope of an activation, follow the operands, and take their data type: float32 stays float32.
+The equation is written once, for scalars.  On a CUDA device, a kernel that is made from it computes the result.  On the
+host, a function of NumPy does, in float64 and where IEEE fixes the result.  In float32, exponentials and similar
+functions are loops made from the equation, because NumPy's are less accurate, with bits that depend on the processor.
+Numbers of an equation, such as the slope of an activation, come last and take the operands' data type: float32 stays
+float32.
 """
 
 import functools
@@ -21,7 +22,7 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 _PLAIN = {np.ndarray, float, int}
 _FLOAT32 = np.dtype(np.float32)
-_AXES = 3  # of the arrays that a kernel takes; more axes would take more divisions for each element
+_AXES = 3  # the number of axes of a kernel's arrays, because more axes would need more divisions per element
 _KERNEL = '''
 def {name}_cuda({operands}, out):
     """Compute `{name}` for each element of `out`; all arrays have three axes, an operand's may have size 1."""
@@ -46,7 +47,7 @@ def unravel(i, rows, columns):
 
 @body
 def along(place, size):
-    """Return the place on an operand's axis, which is broadcast if its size is 1."""
+    """Return the place on an operand's axis for a place of the result: 0 if the axis is broadcast, with size 1."""
     return place if size > 1 else 0
 
 
@@ -69,9 +70,9 @@ def elementwise(host, numbers=0, dtype=None, loop=False):
     dtype: the data type of the result, by default of the last array
     loop: whether the host computes float32 by a loop made from the equation, which has one operand
 
-    A constant in an equation takes the type of its operand, `type(x)(1)`.  The function that the decorator makes
-    returns a new array where the operands are; applied to symbols, it records its name.  That is the name of the
-    equation, or of `host` if the equation is a lambda.
+    A constant in an equation takes the type of its operand, as in `type(x)(1)`.  The function that the decorator makes
+    returns a new array on the device of the operands.  Applied to symbols, it records its name, which is the name of
+    the equation, or of `host` if the equation is a lambda.
     """
 
     def declare(equation):
@@ -86,9 +87,9 @@ def elementwise(host, numbers=0, dtype=None, loop=False):
 
 
 def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
-    """Return a function of arrays or symbols, with operands of the given names; `equation()` is for its kernel.
+    """Return a function of arrays or symbols with operands of the given names.
 
-    `elementwise` describes the other parameters.
+    `equation()` returns the equation for the kernel; `elementwise` describes the other parameters.
     """
     count = len(names) - numbers
 
@@ -113,13 +114,13 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
 
     front = anywhere if numbers else _sooner(host, anywhere, count)
     front.__name__, front.names = name, names
-    # Made at the first launch, because to make all takes longer than to import the rest of the package.
+    # A kernel is made at its first launch, because making all takes longer than importing the rest of the package.
     front.twin = functools.cache(lambda: _kernel_of(name, equation(), names, numbers))
     return front
 
 
 def _sooner(host, anywhere, count):
-    """Return a function that calls `host` at once if its operands, one or two, are NumPy arrays; else `anywhere`."""
+    """Return a faster `anywhere`: it calls `host` at once if its operands, one or two, are NumPy arrays."""
     array = np.ndarray
 
     def of_one(x):
@@ -149,7 +150,7 @@ def _with_loop(host, name, equation):
     def call(x):
         if getattr(x, "dtype", None) is not _FLOAT32:
             return host(x)
-        flat = x.ravel() if x.flags.writeable else x.flatten()  # another kernel would be compiled for constant arrays
+        flat = x.ravel() if x.flags.writeable else x.flatten()  # a kernel would be compiled again for read-only arrays
         out = np.empty_like(flat)
         loop()(flat, out)
         return out.reshape(x.shape)
@@ -158,7 +159,7 @@ def _with_loop(host, name, equation):
 
 
 def _kernel_of(name, equation, names, numbers):
-    """Return the kernel of an equation, made from source text, because parameters differ."""
+    """Return the kernel of an equation, made from source text because equations have different parameters."""
     arrays = names[: len(names) - numbers]
     elements = ", ".join(_ELEMENT.format(x=name) if name in arrays else name for name in names)
     text = _KERNEL.format(name=name, operands=", ".join(names), elements=elements)
@@ -180,9 +181,9 @@ def launch_on(kernel, arrays, numbers, out):
 
 
 def merged_axes(shapes, shape):
-    """Return the sizes of few axes, three at least, and for each operand whether it is broadcast along each of them.
+    """Merge axes of the result `shape`; return their sizes, and for each operand whether each axis is broadcast.
 
-    Neighbouring axes of the result `shape` become one if the same operands are broadcast along them.
+    Neighbouring axes become one if the same operands are broadcast along them.  At least three axes are returned.
 
     Examples
     --------
@@ -205,7 +206,7 @@ def merged_axes(shapes, shape):
 
 
 def _launch(kernel, operands, numbers, out):
-    if out.ndim > _AXES:  # rare: operands are broadcast along some axes and not along others, by turns
+    if out.ndim > _AXES:  # rare: an operand is broadcast along some axes, but not along an axis between them
         for place in range(out.shape[0]):
             parts = [operand[place if operand.shape[0] > 1 else 0] for operand in operands]
             _launch(kernel, parts, numbers, out[place])

@@ -1,4 +1,4 @@
-"""The functions that operators compute: in float32 more accurate than the functions of cells, and slower.
+"""The functions that operators compute; in float32, they are more accurate than the functions of cells, and slower.
 
 | function | largest error in float32, in units in the last place | NumPy's or SciPy's on AVX-512 |
 |---|---|---|
@@ -24,7 +24,7 @@ from varlen_rnn.runtime.jit import body
 
 _ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 _LOG2_E, _LN2 = np.float32(1.44269504088896341), np.float32(0.693147180559945309)
-_TANH_EDGE, _TANH_FAR = np.float32(0.625), np.float32(9.1)  # a polynomial below the first; 1 above the second
+_TANH_EDGE, _TANH_FAR = np.float32(0.625), np.float32(9.1)  # tanh is a polynomial below the first, 1 above the second
 _T0, _T1, _T2 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2), np.float32(-5.37397155531e-2)
 _T3, _T4 = np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
 _TINY = np.float32(1e-7)
@@ -44,7 +44,7 @@ def _curve(r):
 
 @body
 def _split(x):
-    """Return r, its rounding error, m and n, where e**x = e**r 2**m 2**n: a single power of two would overflow."""
+    """Return r, its rounding error, m and n, with e**x = e**r 2**m 2**n; a single power of two could overflow."""
     x = activations._EXP_HIGHEST if x > activations._EXP_HIGHEST else x
     x = activations._EXP_LOWEST if x < activations._EXP_LOWEST else x
     rounded = np.float32(x * _LOG2_E + activations._ROUND_EVEN)
@@ -66,7 +66,7 @@ def exp_float32(x):
 
 @body
 def expm1_float32(x):
-    """Return e**x - 1, which keeps its digits near 0."""
+    """Return e**x - 1; no digits are lost near 0."""
     r, lost, m, n = _split(x)
     e, first = r + (_curve(r) + lost), _power_of_two(m)
     return math.copysign((e * first + (first - _power_of_two(-n))) * _power_of_two(n), x)
@@ -74,7 +74,7 @@ def expm1_float32(x):
 
 @body
 def log1p_float32(x):
-    """Return log(1 + x), which keeps its digits near 0; -infinity of -1, NaN below."""
+    """Return log(1 + x); no digits are lost near 0; -infinity if x is -1, NaN if x is less."""
     near = np.float32(_ONE + x)
     lost = (x - (near - _ONE)) / (near if near > _ZERO else _ONE)
     y = activations.log_float32(near) + lost
@@ -84,7 +84,7 @@ def log1p_float32(x):
 
 @body
 def sigmoid_float32(x):
-    """Return 1 / (1 + e**-x); only a power of at most 1 is taken, so that small results keep their digits."""
+    """Return 1 / (1 + e**-x), computed from e**-abs(x), which is at most 1, so that small results keep their digits."""
     e = exp_float32(-abs(x))
     part, total = e if x < _ZERO else _ONE, _ONE + e
     y = part / total
@@ -107,7 +107,7 @@ def tanh_float32(x):
 
 
 def _by_type(float32, otherwise):
-    """Return a decorator of a name that equations call: compiled, it is one function of float32, another otherwise."""
+    """Return a decorator of a function that equations call; compiled, it is `float32` for float32, else `otherwise`."""
 
     def declare(function):
         overload(function)(lambda x: (lambda x: float32(x)) if x == types.float32 else (lambda x: otherwise(x)))

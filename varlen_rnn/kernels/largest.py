@@ -23,7 +23,7 @@ def is_above(a, b):
 def take_largest(x, first, end, out, begin, limit):
     """`out[begin:limit]` = the rows of the largest numbers of `x[first:end]`, by insertion into a sorted list.
 
-    Nearly all numbers take one comparison, unless they ascend.
+    Nearly all numbers need only one comparison, unless they ascend.
     """
     held = begin
     for row in range(first, end if begin < limit else first):
@@ -79,7 +79,7 @@ def largest(x, offsets, limits, out):
 
 @cuda_kernel
 def top_cuda(x, index):
-    """`index[b, :, a]` = where the largest elements of `x[b, :, a]` are, the largest first; one thread per axis."""
+    """`index[b, :, a]` = the places of the largest elements of `x[b, :, a]`, largest first; one thread per (b, a)."""
     thread, after = cuda.grid(1), x.shape[2]
     if thread < x.shape[0] * after:
         b, a = thread // after, thread % after
@@ -97,7 +97,7 @@ def take_along_cuda(x, index, out):
 
 @cuda_kernel
 def put_along_cuda(values, index, out):
-    """`out[b, index[b, k, a], a] = values[b, k, a]`, if that is in `out`; one thread per element of `values`."""
+    """`out[b, index[b, k, a], a] = values[b, k, a]` if the index is in range; one thread per element of `values`."""
     thread = cuda.grid(1)
     if thread < values.size:
         b, k, a = unravel(thread, values.shape[1], values.shape[2])
@@ -129,14 +129,14 @@ def top(x, k, axis):
 
 def _places_of_largest(x, k):
     """Return the indices of the `k` largest elements along the last axis, the largest first."""
-    # Find the k-th largest by a partition and sort only k elements: to sort a vocabulary takes many times as long.
+    # Find the k-th largest by a partition, and sort only k elements: sorting a vocabulary takes many times as long.
     least = np.partition(x, -k, -1)[..., -k, None]
     is_nan, least_is_nan = x != x, least != least
     above = (x > least) | (is_nan & ~least_is_nan)
     equal = (x == least) | (is_nan & least_is_nan)
     missing = k - np.count_nonzero(above, -1, keepdims=True)
     candidates = np.nonzero(above | (equal & (np.cumsum(equal, -1) <= missing)))[-1].reshape(*x.shape[:-1], k)
-    # Sort the candidates in reverse order, and reverse the result: so equal elements remain in their order.
+    # Sort the reversed candidates, and reverse the result, so that equal elements remain in their order.
     order = np.argsort(np.take_along_axis(x, candidates, -1)[..., ::-1], -1, kind="stable")[..., ::-1]
     return np.take_along_axis(candidates, k - 1 - order, -1)
 

@@ -1,4 +1,4 @@
-"""Values that losses read from each row, and the gradient of cross entropy.
+"""Kernels of losses: the log-likelihood of each row's class, the gradient of cross entropy, and sums by class.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
@@ -92,7 +92,7 @@ def _sum_by_class_by_numpy(values, classes, out):
 
 
 def _sum_by_class_on_device(values, classes, out):
-    """Add rows of one number; ignored rows go to a class of their own, because the device reads all rows."""
+    """Add the values of each class; values of class -1 are added to one more class, which is then dropped."""
     kept = np.where(classes < 0, len(out), classes)
     sums = zeros((len(out) + 1, 1), out)
     scatter_add_rows(values.reshape((len(kept), 1)), kept, sums)

@@ -1,4 +1,4 @@
-"""Moments of features over the rows of a batch, and normalisation by them, element by element."""
+"""Elementwise functions for batch normalisation: the deviation, normalised rows, and running moments."""
 
 import math
 
@@ -14,7 +14,7 @@ def _inverse_deviation(variance, epsilon):
 
 @elementwise(_inverse_deviation, numbers=1)
 def inverse_deviation(variance, epsilon):
-    """Return 1 / the deviation, or 0 if it is 0."""
+    """Return `1 / sqrt(variance + epsilon)`, or 0 if the root is 0."""
     deviation = math.sqrt(variance + epsilon)
     return type(variance)(1) / deviation if deviation != type(variance)(0) else type(variance)(0)
 
@@ -33,5 +33,5 @@ def normalised_grad(d, factor, normal, slope, constant):
 
 @elementwise(lambda running, moment, share: (1 - share) * running + share * moment, numbers=1)
 def moved_towards(running, moment, share):
-    """Return a running moment, moved towards the moment of a batch by a share of the way."""
+    """Return a running moment, moved towards the moment of a batch by `share` of their difference."""
     return (type(share)(1) - share) * running + share * moment

@@ -1,4 +1,4 @@
-"""Move rows by the offsets of sequences, without lists of rows: first or last rows, reversed rows, copies.
+"""Move rows by the offsets of sequences, without lists of rows: take first or last rows, reverse or repeat sequences.
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 Kernels trust their offsets, and check no bounds: see `varlen_rnn.kernels`.
@@ -11,7 +11,7 @@ from varlen_rnn.kernels.twins import columns_of_sequences, elements_of_first, tw
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
-_AT_ONCE = np.uint64(1024)  # numbers that stay in the first-level cache while they are copied
+_AT_ONCE = np.uint64(1024)  # this many numbers stay in the first-level cache while they are copied
 
 
 @cpu_kernel
@@ -108,7 +108,7 @@ def reverse_rows_cpu(x, offsets, out):
         origin = offsets[i + 1]
         for _ in range(offsets[i], offsets[i + 1]):
             origin -= 1
-            # Always true; it lets LLVM drop the check for negative indices.  Unsigned indices would take twice as long.
+            # Always true: LLVM then drops the check for negative indices.  Unsigned indices would take twice as long.
             if origin >= 0:
                 for j in range(out.shape[1]):
                     out[row, j] = x[origin, j]
@@ -155,7 +155,7 @@ def repeat_sequences_cpu(x, offsets, times, out):
             continue
         for k in range(size):
             written[place + np.uint64(k)] = numbers[first + np.uint64(k)]
-        # Copies made so far are copied together, because a loop over few numbers costs more than the numbers.
+        # Copy all copies that are made so far at once, because starting a loop over few numbers takes longer than it.
         done, most = size, max(np.uint64(1), _AT_ONCE // size) * size
         while done < total:
             count = min(done, most, total - done)
@@ -167,7 +167,7 @@ def repeat_sequences_cpu(x, offsets, times, out):
 
 @cuda_kernel
 def repeat_sequences_cuda(x, offsets, times, places, out):
-    """Twin of `repeat_sequences_cpu`, with the first row of the copies; one thread per column of a sequence."""
+    """Twin of `repeat_sequences_cpu`; copies begin at rows `places`.  One thread per column of a sequence."""
     thread, width = cuda.grid(1), out.shape[1]
     if thread < times.shape[0] * width:
         i, j = thread // width, thread % width

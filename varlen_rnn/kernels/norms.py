@@ -1,6 +1,6 @@
 """Layer normalisation of rows, and its gradient.
 
-Sums over the features of a row add every 16th feature into one of 16 lanes, then the lanes, in this order.
+To sum the features of a row, add every 16th feature into one of 16 lanes, then add the lanes in their order.
 Kernels trust their arguments, and check no bounds: see `varlen_rnn.kernels`.
 
 Source: Ba, Kiros and Hinton (2016), "Layer normalization".
@@ -14,7 +14,7 @@ from varlen_rnn.kernels.twins import rows_of_last, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
-_LANES = 16  # several sums, so that additions need not wait for each other
+_LANES = 16  # the number of sums that are kept, so that additions need not wait for each other
 
 
 @cpu_inlined
@@ -36,7 +36,7 @@ def _mean(a, b, lanes, both):
 
 @cpu_inlined
 def _normalise(x, epsilon, lanes, out):
-    """`out = (x - mean) / sqrt(variance + epsilon)` for one row; return the factor 1 / sqrt(variance + epsilon)."""
+    """Write `(x - mean) / sqrt(variance + epsilon)` of a row to `out`; return 1 / sqrt(variance + epsilon)."""
     mean = _mean(x, x, lanes, False)
     for j in range(x.shape[0]):
         out[j] = x[j] - mean

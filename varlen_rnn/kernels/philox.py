@@ -1,7 +1,8 @@
-"""Random masks, each number of which is a function of its place: a sequence, a row in this sequence, and a column.
+"""Random masks: each number is a function of its place, which is a sequence, a row of this sequence, and a column.
 
-A counter-based generator has no state: it encrypts a counter with a key.  So threads, ranks and neighbouring sequences
-change no number.  An example: row 5 of the sequence at position 1000 of a batch, columns 8 to 11, is one counter:
+A counter-based generator has no state: it encrypts a counter with a key.  So no number depends on threads, ranks or
+neighbouring sequences.  For example, columns 8 to 11 of row 5 of the sequence at position 1000 of a batch are drawn by
+one counter:
 
     counter   (8 // 4, 5, 1000, 0)    column // 4, row, and the low and high half of the position
     result    four words of 32 bits, for the columns 8, 9, 10 and 11
@@ -17,21 +18,21 @@ from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
-# Words of 32 bits are held in 64, because a product of two words is exact there, and so the loop vectorises.
+# Words of 32 bits are held in 64 bits, in which the product of two words is exact, so that the loop vectorises.
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _SIGNED = np.uint64(2**63 - 1)
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-_BLOCK = 64  # rows whose words are held at once if there are few columns
-_NARROW = 32  # columns; with fewer, a loop over rows is faster than a loop over columns
-_FEW = 16  # rows; with fewer, a loop over columns begins sooner
-_OPERATIONS = 12  # of a number, in multiply-adds that take as long
+_BLOCK = 64  # the number of rows whose words are held at once if there are few columns
+_NARROW = 32  # if there are fewer columns, a loop over rows is faster than a loop over columns
+_FEW = 16  # if there are fewer rows, a loop over columns begins sooner
+_OPERATIONS = 12  # the cost of a number, in multiply-adds
 
 
 @body
 def philox4x32(c0, c1, c2, c3, k0, k1):
-    """Return the four words of a counter of four words, encrypted with a key of two; all are uint64 below 2**32."""
+    """Encrypt a counter of four words with a key of two; return four words.  All words are uint64 below 2**32."""
     for _ in range(10):
         low, high = _M0 * c0, _M1 * c2
         c0, c1, c2, c3 = (high >> _HALF) ^ c1 ^ k0, high & _LOW, (low >> _HALF) ^ c3 ^ k1, low & _LOW
@@ -41,20 +42,20 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
 
 @body
 def words_of(quad, position, row, key):
-    """Return the words of columns `4 quad` to `4 quad + 3` of a row; all are uint64."""
+    """Return the four words of columns `4 quad` to `4 quad + 3` of a row, from arguments that are uint64."""
     return philox4x32(quad & _LOW, row & _LOW, position & _LOW, position >> _HALF, key & _LOW, key >> _HALF)
 
 
 @body
 def place_of(positions, rows, i):
-    """Return the position and the row of row i of a mask."""
+    """Return two numbers for row i of a mask: the position of its sequence, and its row in the sequence."""
     position = np.uint64(positions[i]) if positions.shape[0] else np.uint64(i)
     return position, np.uint64(rows[i]) if rows.shape[0] else np.uint64(0)
 
 
 @cpu_kernel
 def key_of(seed, step, call):
-    """Return the key of a random operation, 63 bits of the words of the counter (step, call) encrypted with the seed.
+    """Return the key of a random operation: the counter (step, call), encrypted with the seed, cut to 63 bits.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ def _draw_by_columns(first, end, positions, rows, key, threshold, below, others,
 
 @cpu_inlined
 def _draw_by_rows(first, end, positions, rows, key, threshold, below, others, mask):
-    """Draw rows `first` to `end`, a block of them at once: few columns would fill no vector."""
+    """Draw rows `first` to `end`, a block of rows at once, because few columns do not fill a vector register."""
     width, words = np.uint64(mask.shape[1]), np.empty((4, _BLOCK), np.uint32)
     places = np.zeros((2, _BLOCK), np.uint64)
     for begin in range(first, end, _BLOCK):

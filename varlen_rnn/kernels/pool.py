@@ -1,7 +1,7 @@
 """Reduce each sequence to one row: scaled sums (sum, average, sqrt pooling), maxima, and picked rows (first, last).
 
-Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, to the bit on
-every device; a reduction over an axis is the sum of sequences of equal lengths.
+Sequence i has rows `offsets[i]` to `offsets[i + 1]`.  Sums are computed as in `kernels.sums`, with the same bits on
+every device.  A reduction over an axis calls them for sequences of equal lengths.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 Source of the pooling types: Fluid's `sequence_pool`.
@@ -17,7 +17,7 @@ from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 @cpu_inlined
 def _sum_rows(x, first, end, out, i):
-    """`out[i] = sum of rows first..end`, four in each pass, so that sums are loaded and stored less often."""
+    """`out[i] = sum of rows first..end`; four rows are added at once, so that sums are loaded and stored less often."""
     zero = out.dtype.type(0)
     for j in range(out.shape[1]):
         out[i, j] = zero + x[first, j] if first < end else zero
@@ -46,7 +46,7 @@ def _add_blocks(x, first, end, out, i):
 
 @cpu_inlined
 def sum_sequence(x, first, end, out, i):
-    """`out[i] = sum of rows first..end`, any number of them."""
+    """`out[i] = sum of rows first..end`, for any number of rows."""
     _sum_rows(x, first, end_of_block(first, end), out, i)
     if end - first > BLOCK:
         _add_blocks(x, first + BLOCK, end, out, i)
@@ -74,7 +74,7 @@ def sum_copies_cpu(x, offsets, times, out):
 
 @cuda_kernel
 def sum_copies_cuda(x, offsets, times, places, out):
-    """Twin of `sum_copies_cpu`, with the first row of each sequence's copies; one thread per column of a sequence."""
+    """Twin of `sum_copies_cpu`; copies begin at rows `places` of `x`.  One thread per column of a sequence."""
     thread, width = cuda.grid(1), out.shape[1]
     if thread < times.shape[0] * width:
         i, j = thread // width, thread % width
@@ -90,9 +90,9 @@ def sum_copies_cuda(x, offsets, times, places, out):
 
 
 def on_copies(kernel):
-    """Return a function that launches a kernel of copies of sequences, one thread per column of a sequence.
+    """Return a function that launches a kernel on copies of sequences, with one thread per column of a sequence.
 
-    The kernel takes the first row of the copies of each sequence, too; the copies follow each other.
+    It also passes `places` to the kernel: the first row of each sequence's copies, which follow one another.
     """
 
     def start(x, offsets, times, out):
@@ -218,7 +218,7 @@ def pool_max_cpu(x, offsets, out, index):
             index[i, j] = first if first < end else -1
         for row in range(first + 1, end):
             for j in range(out.shape[1]):
-                # Load and store whatever the comparison says, because the loop vectorises only without branches.
+                # Load and store in either case of the comparison, because the loop vectorises only without branches.
                 value, best, best_row = x[row, j], out[i, j], index[i, j]
                 new = exceeds(value, best)
                 out[i, j] = value if new else best

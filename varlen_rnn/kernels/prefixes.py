@@ -1,11 +1,11 @@
 """Prefix beam search: find the most probable texts for the outputs of CTC.
 
-Each step emits a class.  Equal neighbouring classes are one label, and blanks are left out.  A prefix is a text of the
-steps so far.  It is kept with two probabilities: of its alignments that end with a blank, and of its alignments that
-end with its last label.
+Each step emits a class.  Equal neighbouring classes are one label, and blanks are left out.  A prefix is a text that
+the steps so far can emit.  It is kept with two probabilities: the probability of its alignments that end with a blank,
+and the probability of its alignments that end with its last label.
 
-Prefixes are nodes of a tree: the parent of a prefix is the prefix without its last label.  A node stays in the tree
-after its prefix is dropped, so a prefix never has two nodes.
+Prefixes are nodes of a tree, in which the parent of a prefix is the prefix without its last label.  A node stays in the
+tree after its prefix is dropped, so a prefix never has two nodes.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
@@ -21,19 +21,19 @@ from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
-# Columns of a node.  CHILD is the child made last, PLACE the position among the kept prefixes, or -1.
+# Columns of a node.  CHILD is the last child that was made, PLACE the position among the kept prefixes, or -1.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
-# Columns of a kept prefix: its node; then, for the next step, its new node, the prefix it continues, its new label or
-# -1.
+# Columns of a kept prefix: its node; for the next step, the new node, the prefix that is continued, and the new label
+# or -1.
 NODE, NEXT, ORIGIN, ADDED = range(4)
-# Columns of log probabilities: alignments that end with a blank, with the last label; both after this step without a
-# new label; all.
+# Columns of log probabilities: alignments that end with a blank; alignments that end with the last label; the same two
+# after this step if it adds no label; all alignments.
 BLANK, LAST, STAYS_BLANK, STAYS_LAST, TOTAL = range(5)
 
 
 @body
 def make_node(nodes, node, parent, label):
-    """Make a node, the first child of its parent; the root has the parent -1."""
+    """Make a node, and put it in front of the children of its parent; the root has the parent -1."""
     nodes[node, PARENT], nodes[node, LABEL], nodes[node, DEPTH] = parent, label, 0
     nodes[node, CHILD], nodes[node, SIBLING], nodes[node, PLACE] = -1, -1, -1
     if parent >= 0:
@@ -53,7 +53,7 @@ def child_of(nodes, node, label):
 
 @body
 def continued(log_probs, row, label, last, chances, at):
-    """Return the log probability that a step extends the alignments of a kept prefix by a new label."""
+    """Return the log probability of a kept prefix, extended by the class `label` in this step."""
     if label == last:
         return chances[at, BLANK] + log_probs[row, label]
     return log_add(chances[at, BLANK], chances[at, LAST]) + log_probs[row, label]
@@ -61,7 +61,10 @@ def continued(log_probs, row, label, last, chances, at):
 
 @body
 def stay(log_probs, row, blank, nodes, kept, chances, at, count):
-    """Compute the probabilities of kept prefixes after a step: without a new label, or extended from a kept parent."""
+    """Compute the probabilities with which kept prefixes are the text after a step, too.
+
+    The step adds no label, or adds the last label of the prefix to a kept parent.
+    """
     for k in range(at, at + count):
         nodes[kept[k, NODE], PLACE] = k
     for k in range(at, at + count):
@@ -86,7 +89,10 @@ def is_kept(nodes, node, label):
 
 @body
 def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
-    """Choose the most probable prefixes after a step, best first; return how many.  Equal ones keep their order."""
+    """Choose the most probable prefixes after a step, best first; return their number.
+
+    Equally probable prefixes keep their order.
+    """
     chosen, nothing = 0, -log_probs.dtype.type(np.inf)
     for origin in range(at, at + count):
         node = kept[origin, NODE]
@@ -134,7 +140,7 @@ def advance(nodes, num_nodes, kept, chances, at, count, chosen):
 
 @body
 def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts):
-    """Search the prefixes of a sequence; without steps, the only prefix is the empty one."""
+    """Search the prefixes of a sequence; if it has no steps, the empty prefix is the only one."""
     at, root = i * beam_size, offsets[i] * beam_size + i
     make_node(nodes, root, -1, -1)
     kept[at, NODE], num_nodes, count = root, root + 1, 1

@@ -1,8 +1,8 @@
 """Reduce an array, or one axis of it, to its sum, its extreme or the index of its extreme.
 
-On a CUDA device, an axis is cut into blocks of 48 elements, each of which is reduced by one thread, and then the
-results of blocks are.  The order depends on the shape alone, so a result has the same bits in every run.  Sums are
-computed as in `kernels.sums`: with the bits of the CPU over axes that are not the last and have up to 110,592 elements.
+On a CUDA device, an axis is cut into blocks of 48 elements.  One thread reduces each block, and then the results of the
+blocks are reduced.  The order depends only on the shape, so a result has the same bits in every run.  Sums are computed
+as in `kernels.sums`; over axes of up to 110,592 elements other than the last, they have the same bits as on the CPU.
 """
 
 import math
@@ -20,12 +20,15 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
-GROUP = BLOCK * BLOCK  # blocks whose sums one thread adds
+GROUP = BLOCK * BLOCK  # the number of blocks whose sums one thread adds
 
 
 @body
 def block_of(thread, out, size, length):
-    """Return the place of a thread's element of `out` (before, blocks, after), and its block of `size` elements."""
+    """Return the indices (b, k, a) of a thread's element of `out`, and the first element and the end of its block.
+
+    Block k has `size` elements, fewer at the end of an axis of `length` elements.
+    """
     b, k, a = unravel(thread, out.shape[1], out.shape[2])
     first = k * size
     return b, k, a, first, first + size if length - first > size else length
@@ -70,7 +73,7 @@ def _blocks(x, size, dtype=None):
 
 
 def cut(x, axis):
-    """Return an array as `(before, count, after)`, C-contiguous, in which `count` is the axis, or all elements."""
+    """Return a C-contiguous array, reshaped to `(before, count, after)`; the middle axis is `axis`, or all elements."""
     shape = x.shape
     if axis is None:
         return as_operand(x).reshape((1, x.size, 1))
@@ -90,8 +93,8 @@ def _sum_neighbours(x, count, out):
 def sum_over(x, axis):
     """Return the sum of an array over an axis, which is removed, or over all elements.
 
-    On the host, sums of all elements, over the last axis and of integers are NumPy's, pairwise; others are computed as
-    in `kernels.sums`.  They do not depend on the layout of the array in memory.
+    On the host, NumPy computes sums of all elements, of integers, and over the last axis, pairwise.  Other sums are
+    computed as in `kernels.sums`.  They do not depend on the layout of the array in memory.
 
     Parameters
     ----------
@@ -122,11 +125,14 @@ def falls_below(value, best):
 
 
 def _extremes(replaces):
-    """Return the kernel of an extreme, by a body that says whether a value replaces the best so far."""
+    """Return the kernel of an extreme; `replaces(value, best)` says whether a value replaces the best so far."""
 
     @cuda_kernel
     def extremes_cuda(x, places, out, index):
-        """`out[b, k, a]` = the extreme of block k of `x[b, :, a]`, `index` where it is, or `places` of that."""
+        """`out[b, k, a]` = the extreme of block k of `x[b, :, a]`, and `index[b, k, a]` = its place.
+
+        If `x` has the extremes of blocks, `places` has their places in the whole axis; otherwise it is empty.
+        """
         thread = cuda.grid(1)
         if thread < out.size:
             b, k, a, first, end = block_of(thread, out, BLOCK, x.shape[1])
@@ -144,7 +150,7 @@ largest_cuda, smallest_cuda = _extremes(exceeds), _extremes(falls_below)
 
 
 def _extreme_on_device(kernel, x, axis):
-    """Return the extremes of a device array over an axis, and their places."""
+    """Return the extremes of a device array over an axis, and their places on the axis."""
     values, places = cut(x, axis), empty((0, 0, 0), x, np.int64)
     while True:
         parts, given = values, places
@@ -173,14 +179,14 @@ def min_over(x, axis):
 
 
 def argmax_over(x, axis):
-    """Return where the maximum of `max_over` is; among equal elements, the first place."""
+    """Return the place of the maximum that `max_over` returns; among equal elements, the first place."""
     return _extreme_on_device(largest_cuda, x, axis)[1] if on_device(x) else np.asarray(np.argmax(x, axis), np.int64)
 
 
 def share_among_equal(x, out, d_out, axis):
-    """Return the gradient of an extreme: every element that is equal to it gets the same share; if it is NaN, NaN.
+    """Return the gradient of an extreme: all elements equal to it get the same share; NaN if the extreme is NaN.
 
-    `out` and `d_out` have size 1 along the axis, or are single numbers if it is None.
+    `out`, the extreme, and `d_out` have size 1 along the axis, or are single numbers if `axis` is None.
     """
     if on_device(x):
         count = sum_over(astype(equal(x, out), x.dtype), axis).reshape(d_out.shape)
@@ -192,9 +198,9 @@ def share_among_equal(x, out, d_out, axis):
 
 
 def running_sums(x, axis, backwards=False):
-    """Return the sums of the elements up to each along an axis, or from each on.
+    """Return, for each element, the sum of the elements up to it along an axis; from it on if `backwards`.
 
-    On the host, these are NumPy's, one addition after another; on a device they are computed as in `kernels.sums`.
+    On the host, NumPy adds one element after another.  On a device, sums are computed as in `kernels.sums`.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Rows by index, as in an embedding: gather rows, and its gradient, which adds to rows that may repeat.
+"""Rows by index, as in an embedding: gather rows, copy runs, fill rows, and add to rows, which can repeat.
 
-Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`): callers check once, when they get the
-indices, that these are rows of the table.
+Kernels trust their indices, and check no bounds (see `varlen_rnn.kernels`).  Callers check once, when they get the
+indices, that they are rows of the table.
 """
 
 import functools
@@ -14,13 +14,13 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import bytes_of, host_numbers
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio, as a hash: it spreads neighbours
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: multiplied by it, neighbours get distant hashes
 _HALF = np.uint64(32)
 
 
 @cpu_kernel
 def first_outside(ids, height):
-    """Return the position of the first of `ids` (n,), on the host, that is not `0 <= id < height`; -1 if all are.
+    """Return the position of the first of `ids` (n,), on the host, that is not in `0 <= id < height`; -1 if all are.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def copy_runs_cpu(table, starts, places, lengths, out):
     """`out[places[i] + r] = table[starts[i] + r]` for each r below `lengths[i]`."""
     for i in range(lengths.shape[0]):
         row, place = starts[i], places[i]
-        if row >= 0 and place >= 0:  # always true; it lets LLVM drop the check for negative indices
+        if row >= 0 and place >= 0:  # always true: LLVM then drops the check for negative indices
             for r in range(lengths[i]):
                 for j in range(out.shape[1]):
                     out[place + r, j] = table[row + r, j]
@@ -155,7 +155,7 @@ def place_slices(offsets, begins, lengths, starts, new_offsets):
 
 @cpu_kernel
 def fill_between_runs_cpu(places, lengths, value, out):
-    """Set the rows of `out` that are in no run to a value."""
+    """Set the rows of `out` that are outside of all runs to a value."""
     row = 0
     for i in range(places.shape[0] + 1):
         end = places[i] if i < places.shape[0] else out.shape[0]
@@ -259,8 +259,8 @@ def mark(ids, out):
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
-    A row of `out` holds the sum of a block of 48 summands.  A row with more summands also has a
-    total, which a hash table finds.  The table has room for twice the possible totals, one per 48 rows of `values`.
+    A row of `out` holds the sum of a block of 48 summands.  If a row has more summands, it also has a total, which a
+    hash table finds.  The table has room for twice the number of totals, at most one per 48 rows of `values`.
     """
     count, width, room = values.shape[0], values.shape[1], 1
     while room <= count // (BLOCK // 2):
@@ -316,15 +316,15 @@ def _scatter_on_device(values, ids, out):
     launch_beside(scatter_add_rows_cuda, len(listed) * out.shape[1], values, listed, starts, order, out)
 
 
-@functools.lru_cache(maxsize=32)  # the ids of a batch are sorted once for all that they index
+@functools.lru_cache(maxsize=32)  # the ids of a batch are sorted once for all the tables that they index
 def _grouped(ids):
-    """Return the rows in ids, ascending; where each row's entries begin among the sorted ids; and these entries."""
+    """Return the different rows in `ids`, ascending; the offsets of their entries in sorted order; and this order."""
     ids = np.frombuffer(ids, np.int64)
     order = np.argsort(ids, kind="stable")
     ascending = ids[order]
     starts = np.flatnonzero(np.diff(ascending, prepend=-1))
     found = ascending[starts], np.append(starts, len(ids)), order
-    return [np.frombuffer(array.tobytes(), np.int64) for array in found]  # whose bytes are hashed once
+    return [np.frombuffer(array.tobytes(), np.int64) for array in found]  # read-only, so their bytes are hashed once
 
 
 @twins(scatter_add_rows_cpu, _scatter_on_device, size=None)

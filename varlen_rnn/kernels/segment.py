@@ -1,7 +1,7 @@
-"""Move the rows of one time step, in the order of a plan, for code that runs step by step.
+"""Move the rows of one time step, in the order of a plan (longest sequence first), for code that runs step by step.
 
-The row of the sequence of rank k at step t is `starts[k] + t`.  The fused recurrence does the same arithmetic in place
-and never calls these.  `segment_inputs` and `concat_outputs` are each other's gradient, because each row belongs to one
+The row of the sequence of rank k at step t is `starts[k] + t`.  The fused recurrence reads rows in place, and does not
+call these kernels.  `segment_inputs` and `concat_outputs` are each other's gradient, because each row belongs to one
 step.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.

@@ -19,7 +19,7 @@ from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 @cpu_inlined
 def _subtract_highest(x, first, end, highest, out):
-    """`out = x - maximum of its column` for the rows first..end, at least one."""
+    """`out = x - maximum of its column` for the rows first..end; there must be a row."""
     for j in range(x.shape[1]):
         highest[0, j] = x[first, j]
     for row in range(first + 1, end):
@@ -33,7 +33,7 @@ def _subtract_highest(x, first, end, highest, out):
 
 @cpu_kernel
 def softmax_cpu(x, offsets, out):
-    """`out[row, j] = exp(x[row, j])` over its sum in the rows of the sequence."""
+    """`out[row, j]` = `exp(x[row, j])` divided by the sum of these powers over the rows of the sequence."""
     width, elements = out.shape[1], out.reshape(out.size)
     highest, total = np.empty((1, width), out.dtype), np.empty((1, width), out.dtype)
     for i in range(offsets.shape[0] - 1):
@@ -162,7 +162,7 @@ def log_softmax_cuda(x, out):
         highest = x[row, 0]
         for j in range(1, width):
             highest = x[row, j] if x[row, j] > highest else highest
-        highest = highest if abs(highest) < number(np.inf) else number(0)  # also of NaN
+        highest = highest if abs(highest) < number(np.inf) else number(0)  # also if it is NaN
         total = lost = number(0)
         for start in range(0, width, BLOCK):
             part = number(0)
@@ -187,7 +187,7 @@ def log_softmax(x):
         out = empty(flat.shape, flat)
         launch_beside(log_softmax_cuda, len(flat), flat, out)
         return out.reshape(x.shape)
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # for other memory orders NumPy sums differently
+    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # NumPy sums other memory orders differently
     highest = np.maximum.reduce(x, -1, keepdims=True)
     finite = np.isfinite(highest)
     if np.count_nonzero(finite) == finite.size:

@@ -1,4 +1,4 @@
-"""Sums of rows: every kernel that adds rows, and its CUDA twin, adds them in the order given here.
+"""Sums of rows: every kernel that adds rows, and its CUDA twin, adds them in the order that is described here.
 
 Rows are added one after another, in their own data type and in blocks of 48.  When the sums of blocks are added, the
 rounding error of each addition is collected and added at the end.  So the error does not grow with the number of rows:
@@ -14,7 +14,7 @@ BLOCK = 48  # rows; a million equal float32 numbers are right to 8e-7, and 24 ro
 
 @body
 def end_of_block(start, end):
-    """Return the end of the block of rows that begins at `start`; the rows end at `end`."""
+    """Return the end of the block of rows that begins at row `start`, at most `end`, where all rows end."""
     return start + BLOCK if end - start > BLOCK else end
 
 

@@ -18,7 +18,7 @@ class Symbol:
 
 
 def traceable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that also takes symbols, which record its name as an operation."""
+    """Return a function that also takes symbols; given a symbol, it records its own name as an operation."""
 
     @functools.wraps(function)
     def call(*operands: Any) -> Any:

@@ -1,12 +1,12 @@
-"""The front of a kernel and its CUDA twin: the one place where the device of a call is chosen.
+"""The front of a kernel and its CUDA twin: a function that chooses the device of a call, and calls one of them.
 
     @twins(gather_rows_cpu, gather_rows_cuda)
     def gather_rows(table, ids, out):
         '''What it computes, its parameters, and an example.'''
 
-The last argument of a kernel is an array that it writes.  The kernel runs where this array lives: its CPU loop on the
-host, its twin on a CUDA device.  Arrays that are still on the host, mostly indices and offsets, are copied there, once
-for each content (`device.beside`).
+The last argument of a kernel is an array that it writes.  If this array is on the host, the CPU loop runs; if it is on
+a CUDA device, the twin runs there.  Other arrays that are still on the host, mostly indices and offsets, are then
+copied to the device, equal ones once (`device.beside`).
 """
 
 import functools
@@ -18,27 +18,27 @@ from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 def elements(*arguments):
-    """Return one thread for each element of the last argument."""
+    """Return the number of threads: one for each element of the last argument."""
     return arguments[-1].size
 
 
 def elements_of_first(first, *rest):
-    """Return one thread for each element of the first argument."""
+    """Return the number of threads: one for each element of the first argument."""
     return first.size
 
 
 def sequences(x, offsets, *rest):
-    """Return one thread for each sequence, if the offsets of sequences are the second argument."""
+    """Return the number of threads: one for each sequence, whose offsets are the second argument."""
     return offsets.size - 1
 
 
 def columns_of_sequences(x, offsets, *rest):
-    """Return one thread for each column of each sequence, if the offsets of sequences are the second argument."""
+    """Return the number of threads: one per column of each sequence; the second argument is the sequences' offsets."""
     return (offsets.size - 1) * rest[-1].shape[1]
 
 
 def rows_of_last(*arguments):
-    """Return one thread for each row of the last argument."""
+    """Return the number of threads: one for each row of the last argument."""
     return arguments[-1].shape[0]
 
 
@@ -64,8 +64,8 @@ def twins(cpu, cuda, size=elements, work=None):
     cpu: the CPU loop
     cuda: its twin, a CUDA kernel; if `size` is None, a function that launches kernels itself
     size: `size(*arguments)` returns how many threads the twin needs
-    work: `work(*arguments)` returns about how many operations the CPU loop takes.  The loop then runs on several
-        threads, `size` of them at most, and takes its shard and the number of shards as first arguments.
+    work: if given, `work(*arguments)` returns about how many operations the CPU loop takes.  The loop then runs on
+        several threads, at most `size`, and its first arguments are its shard and the number of shards.
     """
 
     def on_host(*arguments):

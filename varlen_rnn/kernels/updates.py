@@ -1,11 +1,12 @@
 """Updates of optimizers, in place, on listed rows of a parameter.
 
-A sparse update lists the rows of a merged `SelectedRows`.  A dense update is the same kernel on views of one row,
-`(1, size)`, with `rows = [0]`.  Numbers take the data type of the parameter, so float32 stays float32.
-Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+A sparse update lists the rows of a merged `SelectedRows`, in which no row repeats.  A dense update is the same kernel
+on views of one row, `(1, size)`, with `rows = [0]`.  Numbers take the data type of the parameter, so float32 stays
+float32.  Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
-An update is written as its step, the equation of one element, and as the declaration of its kernel, which documents the
-arrays.  `update` makes the two loops from both, and `varlen_rnn.ops.updates` the operator.
+An update is written as its step, which is the equation of one element, and the declaration of its kernel, which
+documents the arrays.  From both, `update` makes the CPU loop and the CUDA kernel, and `varlen_rnn.ops.updates` makes
+the operator.
 
 Sources: the formulas of Fluid's operators `sgd`, `momentum`, `adagrad` and `adam`, whose epsilon is added outside of
 the root and, in `adam`, is not scaled by the bias correction.
@@ -23,11 +24,11 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 class Update(NamedTuple):
     """An update, as `update` declares it.
 
-    kernel: the front, `kernel(rows, grad, lr, *constants, *states, param)`
-    states: the arrays that it changes besides the parameter
+    kernel: the front (see `kernels.twins`), `kernel(rows, grad, lr, *constants, *states, param)`
+    states: the names of the arrays that it changes besides the parameter
     constants: the numbers besides the learning rate, with example values
     fractions: the constants `x` that must be less than 1, because the step also takes `share_of_x`, 1 - x
-    rows: the rows that a sparse gradient moves: "all", "listed" or "repeated"
+    rows: the rows that a sparse gradient changes: "all", "listed" or "repeated", as in `update`
     """
 
     kernel: Any
@@ -64,7 +65,7 @@ def {name}_cuda(rows, grad, {operands}, {arrays}):
 
 
 def update(step, rows="all", **constants):
-    """Return a decorator that makes the kernel of an update, its two loops and their front, from its documentation.
+    """Return a decorator that makes the kernel of an update: a CPU loop, its CUDA twin and their front.
 
     step: a `body` that returns the new states and the new parameter of one element.  Its arguments are the gradient,
         the numbers, the states and the parameter, in this order.  For a number `x`, an argument `share_of_x` is 1 - x,
@@ -81,7 +82,7 @@ def update(step, rows="all", **constants):
         numbers, arrays = names[2 : 3 + len(constants)], names[3 + len(constants) :]
         operands = list(inspect.signature(step).parameters)[1 : -len(arrays)]
         typed = [name for name in operands if not isinstance(constants.get(name), bool)]
-        is_per_column = rows == "repeated"  # one thread per column, so that repeated rows need no atomics
+        is_per_column = rows == "repeated"  # with one thread per column, repeated rows need no atomics
         cpu, twin = _loops(documented, step, numbers, arrays, operands, typed, is_per_column)
 
         def on_device(listed, grad, *given):
@@ -101,7 +102,7 @@ def update(step, rows="all", **constants):
 
 
 def _loops(documented, step, numbers, arrays, operands, typed, is_per_column):
-    """Return the CPU loop and the CUDA twin of an update, made from source text, because parameters differ."""
+    """Return the CPU loop and the CUDA twin of an update, made from source text because updates differ in arguments."""
     shares = [name for name in operands if name.startswith(_SHARE)]
     text = _LOOPS.format(
         name=documented.__name__,
@@ -338,7 +339,7 @@ def shrink(rows, factor, param):
     """
 
 
-# Names for other compiled code to call, and for launching the CUDA kernels directly.
+# Names with which other compiled code calls the loops, and launches the CUDA kernels directly.
 sgd_cpu, sgd_cuda = sgd.cpu, sgd.cuda
 momentum_cpu, momentum_cuda = momentum.cpu, momentum.cuda
 adagrad_cpu, adagrad_cuda = adagrad.cpu, adagrad.cuda

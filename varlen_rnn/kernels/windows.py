@@ -14,7 +14,7 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 @body
 def context_of(row, first, end, direction, most):
-    """Return how many rows of first..end there are from `row` on in a direction, `row` included; at most `most`."""
+    """Return how many rows of first..end there are from `row` (included) on, forwards or backwards; at most `most`."""
     left = end - row if direction > 0 else row - first + 1
     return left if left < most else most
 
@@ -71,7 +71,7 @@ def row_conv(x, offsets, weight, direction, out):
 
 @cpu_kernel
 def cumsum_cpu(x, offsets, direction, out):
-    """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`, or from `row` on."""
+    """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`; from `row` on if direction < 0."""
     width = out.shape[1]
     total, lost, before, part = np.empty((4, width), out.dtype)
     for i in range(offsets.shape[0] - 1):
