@@ -88,7 +88,7 @@ def baseline_of(model, train, test):
         names, counts = np.unique(known, return_counts=True)
         constant = names[counts.argmax()]
         text = f"always the most frequent class, {str(constant)!r}"
-    elif of_classes:  # several classes
+    elif of_classes:  # a sequence may have several classes
         constant = (known.mean(axis=0) > 0.5).astype(y.dtype)
         text = "always the classes that more than half of the sequences have"
     else:

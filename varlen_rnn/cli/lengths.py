@@ -8,7 +8,7 @@ import numpy as np
 from varlen_rnn.data import read_csv, read_jsonl
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError, shown
 
-LONGEST = 2**31 - 1  # rows of a sequence, so that the sum over a file fits 64 bits
+LONGEST = 2**31 - 1  # the most rows of a sequence, so that the sum over a file fits 64 bits
 
 
 def read_lengths(path, field="text", tokens="characters"):

@@ -30,7 +30,7 @@ class Packed:
     def __init__(self, cell, input_size, hidden_size, num_threads, batches):
         from varlen_rnn.cli.measure import NUMBERS_OF_GROUPS, divide  # the other process needs nothing of this library
 
-        with contextlib.ExitStack() as stack:  # ends the process after any exception here, also after an interrupt
+        with contextlib.ExitStack() as stack:  # ends the process after any exception here, interrupts included
             self._words = stack.enter_context(tempfile.TemporaryFile("w+"))
             # -P keeps the folder of this file out of the import path, where its modules would hide other packages.
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._words}

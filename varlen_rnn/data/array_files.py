@@ -59,7 +59,7 @@ def arrow_entries(column: Any, where: str, place: Place, options: Options) -> li
         lists = without_missing(column.to_pylist(), options.missing, place)
         column = pa.chunked_array([pa.array(lists, column.type)])
     if options.missing != "error":
-        from pyarrow import compute  # which `import pyarrow` does not import
+        from pyarrow import compute  # because `import pyarrow` does not import it
 
         numbers = column
         while pa.types.is_nested(numbers.type):
@@ -100,7 +100,7 @@ def _is_text(pa: Any, kind: Any) -> bool:
 def parse_npz(path: str, options: Options) -> Table:
     """Return the Table of a file of `np.savez`, in which the array "offsets" divides the rows into sequences."""
     try:
-        with open(path, "rb") as raw:  # NumPy would not close a file that is no archive
+        with open(path, "rb") as raw:  # because NumPy would not close a file that is no archive
             file = np.load(raw, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("a file of np.save")

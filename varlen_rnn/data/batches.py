@@ -125,7 +125,7 @@ class Batches(Generic[Batch]):
         rank = check_int(rank, "part, rank", 0)
         if rank >= size:
             raise OutOfRangeError("part, rank", expected=f"less than {size}, the number of parts", got=rank)
-        balanced_parts([], size, cost)  # checks the cost
+        balanced_parts([], size, cost)  # raises if the cost is invalid
         made = self.at_epoch(self.epoch)
         made._part = rank, size, cost
         return made

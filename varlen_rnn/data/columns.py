@@ -39,14 +39,14 @@ _OF_OPTIONS = {
 class Table:
     """Columns of equal lengths by name: lists of entries, or columns of pandas, polars or pyarrow."""
 
-    name: str  # of the file or frame, in error messages
+    name: str  # the name of the file or frame in error messages
     columns: dataclasses.InitVar[Iterable[tuple[Any, Any]]]  # pairs of a name and a column
     place: Place  # as `places` returns it
     _: dataclasses.KW_ONLY
     head: str | None = None  # where the names of the columns were read; by default `name`
     noun: str = "field"  # the word for a column in error messages
     sequence: str = "text"  # the column of sequences, unless an option names another
-    texts: bool = False  # whether all entries are texts, which numbers are read from, as in CSV
+    texts: bool = False  # whether all entries are texts, as in CSV, so that numbers are read from texts
     kept: bool = False  # whether arrays keep their type, and are not checked, which would read memory-mapped files
     levels: Sequence[Any] = ()  # the names of the levels of a pandas index, which is no column
 
@@ -206,7 +206,7 @@ def other_delimiter(fields: Sequence[str]) -> str | None:
 def times_of(texts: Sequence[str], place: Callable[[int], str]) -> np.ndarray:
     """Return times as numbers; dates become nanoseconds or microseconds since 1970."""
     try:
-        return np.array(list(map(int, texts)), np.int64)  # float64 would round nanoseconds since 1970
+        return np.array(list(map(int, texts)), np.int64)  # not float64, which would round nanoseconds since 1970
     except (ValueError, OverflowError):
         pass
     try:

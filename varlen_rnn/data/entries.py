@@ -85,7 +85,7 @@ def dataset_of(
         sequences, vocabulary, tokens = given, [], "list"
         if not kept or kind == "numbers":
             sequences = (_rows if kind == "numbers" else _rows_of_arrays)(given, where, options.dtype)
-        if not kept or missing != "error":  # looking for NaN would read memory-mapped rows
+        if not kept or missing != "error":  # otherwise no check for NaN, which would read memory-mapped rows
             sequences, labels = filled(sequences, labels, missing, where)
     else:
         tokens = "list" if kind == "tokens" else tokens

@@ -27,7 +27,7 @@ def frame_of(source: Any, name: str = "frame") -> Table | None:
     elif hasattr(source, "column_names") and hasattr(source, "itercolumns"):  # pyarrow
         columns = list(zip(source.column_names, source.itercolumns(), strict=True))
     elif hasattr(source, "__arrow_c_stream__") and not hasattr(source, "dtype") and not hasattr(source, "type"):
-        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # such as a result of DuckDB
+        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # for example a result of DuckDB
     else:
         return None
     return Table(name, columns, places(name, "row", "column"), noun="column", levels=levels)

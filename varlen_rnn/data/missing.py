@@ -35,7 +35,7 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
 
 def carried_forward(rows: np.ndarray) -> np.ndarray:
     """Return rows with each NaN replaced by the last number above it in its column; NaNs before any number stay."""
-    # The index of the last row with a number in this column, or -1.
+    # `last[r, c]` is the index of the last row up to r that has a number in column c, or -1.
     last = np.maximum.accumulate(np.where(np.isnan(rows), -1, np.arange(len(rows))[:, None]), axis=0)
     return np.where(last >= 0, np.take_along_axis(rows, np.maximum(last, 0), axis=0), rows.dtype.type(np.nan))
 

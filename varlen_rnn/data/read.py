@@ -80,7 +80,7 @@ def read(
         return FRAME.read(frame, options)
     if hasattr(source, "read") and not isinstance(source, (str, pathlib.Path)):
         return _read_stream(source, format, options)
-    if hasattr(source, "collect") or hasattr(source, "to_frame"):  # a lazy frame, or a column
+    if hasattr(source, "collect") or hasattr(source, "to_frame"):  # the source is a lazy frame or a column
         hint = f"`{'source.collect()' if hasattr(source, 'collect') else 'source.to_frame()'}` is a frame"
         raise DTypeError("source", expected="a path, an open file or a frame", got=type(source).__name__, hint=hint)
     if not isinstance(source, (str, bytes, os.PathLike)):
@@ -106,6 +106,6 @@ def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
         path.write_bytes(content)
         try:
             return _format(format).read(str(path), options)
-        except InputError as error:  # which names the copy
+        except InputError as error:  # the error names the copy, so name the source instead
             what = str(error.what).replace(str(path), str(getattr(source, "name", "the open file")))
             raise type(error)(what, expected=error.expected, got=error.got, hint=error.hint) from error

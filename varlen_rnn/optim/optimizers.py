@@ -157,7 +157,7 @@ class Optimizer:
                     states = all_states[number] = self._initial_states(parameter, names)
                 if device_array.in_use:
                     _follow(parameter, names, states)
-                if target is not parameter:  # in a program, states need names
+                if target is not parameter:  # states need names, because a program is being recorded
                     for name, state in zip(names, states, strict=True):
                         state.name = f"{target.name}.{name}"
                 entries[f"parameters, entry {number}"] = target, target.grad, group.rate, *states
@@ -245,7 +245,7 @@ class Optimizer:
             if states is None or len(states) != len(names[number]):
                 self._states[number] = values
                 continue
-            # In place, because a recorded program holds the states themselves.
+            # Overwrite states in place, because a recorded program holds the same Variables.
             fresh = values or self._initial_states(self.parameters[number], names[number])
             if device_array.in_use:
                 _follow(self.parameters[number], names[number], states)

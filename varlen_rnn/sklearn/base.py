@@ -62,7 +62,7 @@ class SequenceEstimator(Options, BaseEstimator):
     _stride: int  # a network replaces this many neighbouring rows by their mean
     _candidates: dict[str, Any]  # by name
     _shares: dict[str, float]  # the weights of the candidates' outputs
-    _shift: np.ndarray | None  # calibrates quantiles
+    _shift: np.ndarray | None  # added to outputs, to calibrate quantiles
     _records: list[dict[str, Any]]  # the name, loss and time of each candidate
     vocabulary_: list[str]
 

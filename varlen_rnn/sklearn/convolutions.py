@@ -23,7 +23,7 @@ from varlen_rnn.sklearn.restored import array_of, check_that, finite_of, numbers
 # The 84 ways to choose the three of nine taps that have the weight 2.
 _HEAVY = np.array(list(itertools.combinations(range(TAPS), 3)), np.int64)
 _MOST_DILATIONS, _MOST_CHANNELS = 32, 9
-_LONGEST = 2**40  # rows; no dilation is larger
+_LONGEST = 2**40  # rows; every dilation must be smaller
 _GOLDEN = (np.sqrt(5) + 1) / 2
 # The most features of values, and the most numbers in the matrix of features of all training sequences.
 _MOST_FEATURES, _MOST_NUMBERS = 9996, 40_000_000

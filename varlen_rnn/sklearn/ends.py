@@ -21,7 +21,7 @@ from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 # Errors are measured at about _ENDS ends, so each series has several ends if there are few series.  A series keeps at
 # least _LEAST values before its first end, and all series together keep at least _LEAST_ROWS rows to learn from.
 _ENDS, _LEAST, _LEAST_ROWS = 40, 3, 10
-_NORMAL = 1.2533  # the deviation of normal numbers over their mean absolute value
+_NORMAL = 1.2533  # the standard deviation of normal numbers, divided by their mean absolute value
 _JOINED = "ridge", "recurrent"
 
 
@@ -29,7 +29,7 @@ _JOINED = "ridge", "recurrent"
 class Ends:
     """Which rows of series are held out, and which are left to learn from."""
 
-    lengths: np.ndarray  # the values of each series
+    lengths: np.ndarray  # the number of values of each series
     first: np.ndarray  # how many values of each series are before the first that is held out
     held: np.ndarray  # rows whose forecasts are compared with the held-out values that follow
     before: np.ndarray  # rows whose `horizon` next values are not held out

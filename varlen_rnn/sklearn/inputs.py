@@ -49,7 +49,7 @@ class Inputs:
 
     kind: str  # "texts", "tokens" (lists of strings), "ids" (arrays of integers) or "numbers" (rows of features)
     size: int  # the number of tokens or ids; if rows are numbers, their columns: features, then indicators
-    cut: str = "characters"  # or "words": the tokens of a text
+    cut: str = "characters"  # the tokens of a text: "characters" or "words"
     vocabulary: tuple[str, ...] = ()  # the token of each id; empty for ids and numbers
     by_spelling: bool = False  # whether tokens that are not in the vocabulary have the id of their spelling
     filling: Filling | None = None  # fills missing numbers of rows; None unless rows are numbers

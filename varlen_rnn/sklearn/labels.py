@@ -34,9 +34,9 @@ class Labels:
 
     # Subclasses define `encode(y, lengths)`, which returns labels as the loss takes them, and `losses(outputs, labels,
     # field)`, which returns the loss of each sequence of a batch, or of each row.  `targets(labels, weights)` returns
-    # targets of a linear model, and `targets_of_rows` also the indices of the rows that calibrate outputs.  `state()`
-    # returns values that JSON can hold.  For attributions, `numbers_of_target(target, outputs)` returns the index of an
-    # output for each sequence, and `scores(outputs, numbers)` the predictions by these outputs.
+    # the Targets of a ridge; `targets_of_rows` returns the indices of the rows that calibrate outputs, and their
+    # Targets.  `state()` returns values that JSON can hold.  For attributions, `numbers_of_target(target, outputs)`
+    # returns the index of an output for each sequence, and `scores(outputs, numbers)` the predictions by these outputs.
     encode: Callable[[Any, np.ndarray], Any]
     losses: Callable[[Variable, Any, Any], Variable]
     targets: Callable[[Any, np.ndarray], Targets]
@@ -212,7 +212,7 @@ def as_lists(y: Any) -> Any:
         return y.to_sequences()
     if (frame := frame_of(y, "y")) is not None and len(frame.fields) == 1:
         y = frame.foreign(frame.fields[0])
-    elif frame is not None:  # a column per target
+    elif frame is not None:  # a frame with a column per target
         return y
     return entries_of(y) if any(hasattr(y, name) for name in ("iloc", "get_chunks", "to_pylist")) else y
 

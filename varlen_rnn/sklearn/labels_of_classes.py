@@ -262,7 +262,7 @@ def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -
         return np.array(found, np.float32)
     if not isinstance(class_weight, str) or class_weight != "balanced":
         raise DTypeError("class_weight", expected="a dict, 'balanced' or None", got=shown(class_weight))
-    there = np.unique(labels)  # with partial_fit, some classes may have no sequence yet
+    there = np.unique(labels)  # because with partial_fit, some classes may have no sequence yet
     weights = np.ones(len(classes), np.float32)
     weights[there] = compute_class_weight(class_weight, classes=there, y=labels)
     return weights

@@ -116,7 +116,7 @@ class Numbers(Labels):
         known = np.where(there, values, np.float32(0))
         if not self.levels:
             losses = functional.mse_loss(outputs, known, reduction="none")
-        else:  # a row for each target
+        else:  # reshape to a row per target and a column per quantile
             losses = functional.quantile_loss(
                 outputs.reshape(-1, len(self.levels)), known.reshape(-1), self.levels, "none"
             )
@@ -175,7 +175,7 @@ class Numbers(Labels):
 class Changes(Numbers):
     """Changes of series after each row; they are not standardised, and a constant forecast causes no warning."""
 
-    steps = 500  # of an optimizer, with max_epochs="auto"
+    steps = 500  # the steps of a training with max_epochs="auto"
 
     def __init__(self, horizon: int, levels: list[float]) -> None:
         super().__init__(np.zeros(horizon), np.ones(horizon), levels, by_row=True)

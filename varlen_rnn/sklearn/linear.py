@@ -34,7 +34,7 @@ MOST_LEFT_OUT = 1000
 # The penalties that are tried, in units of the mean squared norm of a centred sequence's features.
 _PENALTIES = 10.0 ** np.arange(2, -4.1, -0.5)
 _LOG_FACTORS = -4.0, 8.0
-_FLOOR = 4.0  # of shares of classes, over the number of classes; chosen by the log loss on texts and series left out
+_FLOOR = 4.0  # divided by the number of classes, this is `Linear.floor`; chosen by the log loss on held-out data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Linear:
         self.weight, self.bias = (
             np.zeros((0, 0), np.float32),
             np.zeros(0, np.float32),
-        )  # (features, outputs), (outputs,)
+        )  # weight: (features, outputs); bias: (outputs,)
 
     def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
         """Fit on all sequences with the best penalty; return its loss, and all outputs by fits without the sequence."""
@@ -210,7 +210,7 @@ class _Decomposed:
         products = products - of_mean[:, None] - of_mean + self.of_mean @ of_mean
         products *= self.root * self.root.T
         typical = float(np.trace(products)) / len(products)
-        typical = typical if typical > 1e-20 else 1.0  # otherwise features are constant
+        typical = typical if typical > 1e-20 else 1.0  # 1 if features are constant
         self.penalties = [float(typical * penalty) for penalty in _PENALTIES]
         direction = self.root / np.linalg.norm(self.root)
         values, vectors = eigh(products + 2 * len(products) * typical * direction * direction.T)

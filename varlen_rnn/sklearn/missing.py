@@ -20,7 +20,7 @@ from varlen_rnn.sklearn.restored import numbers_of, wholes_of
 class Filling:
     """How missing numbers are filled: with the last number before, or with the feature's mean if there is none."""
 
-    means: tuple[float, ...]  # of each feature over the rows of the training that have it; 0 if none has
+    means: tuple[float, ...]  # each feature's mean over the training, without missing numbers; 0 if all are missing
     indicated: tuple[int, ...] = ()  # features with missing numbers in the training; each gets a column of flags
 
     @classmethod

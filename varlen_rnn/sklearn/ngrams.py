@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.restored import finite_of, texts_of
 
-_MOST = 60_000  # n-grams of each kind
+_MOST = 60_000  # the most n-grams of each kind (words, characters, tokens)
 
 
 def _as_it_is(tokens: list[str]) -> list[str]:
@@ -69,7 +69,7 @@ class TextFeatures:
         for name, vectorizer in _vectorizers(self.inputs.kind).items():
             try:
                 self.vectorizers[name] = vectorizer.fit(texts)
-            except ValueError:  # no text has a token
+            except ValueError:  # raised if no text has a token
                 continue
 
     def extend(self, sequences: list[np.ndarray]) -> None:

@@ -45,7 +45,7 @@ class Recurrent:
         self.stride = stride  # the network replaces this many neighbouring rows by their mean
         self.history: list[dict[str, float]] = []  # the records of the epochs
         self.num_epochs = 0  # the number of epochs trained
-        self._optimizer: AdamW | None = None  # of `fit_epoch`
+        self._optimizer: AdamW | None = None  # kept between calls of `fit_epoch`
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the options out of copies: callbacks may not be picklable, and each fit sets its own options."""
@@ -147,7 +147,7 @@ class Recurrent:
         if held >= count:
             expected = "sequences to train on beside those that early stopping holds back"
             raise ShapeError("X", expected=expected, got=f"{count} in all")
-        if getattr(labels, "dtype", None) == np.int64:  # stratified: each class has the same share in both
+        if getattr(labels, "dtype", None) == np.int64:  # stratify: each class gets the same share of both sets
             order = order[np.argsort(labels[order], kind="stable")]
             chosen = order[np.linspace(0, count - 1, held).round().astype(int)]
             return np.setdiff1d(np.arange(count), chosen), chosen
@@ -196,7 +196,7 @@ class Recurrent:
             if own is None and not self.labels.by_row:
                 return losses.mean()
             own = np.ones(len(losses), np.float32) if own is None else own
-            return apply("weighted_mean", losses * own, own.sum())  # over all ranks
+            return apply("weighted_mean", losses * own, own.sum())  # the mean over all ranks
 
         return loss
 

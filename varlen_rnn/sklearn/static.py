@@ -55,7 +55,7 @@ class Static:
 
     names: tuple[str, ...]  # the columns of the frame
     filling: Filling
-    mean: tuple[float, ...]  # of each feature and indicator
+    mean: tuple[float, ...]  # the mean of each feature, then of each indicator
     scale: tuple[float, ...]
 
     @classmethod

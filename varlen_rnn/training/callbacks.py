@@ -86,7 +86,7 @@ class EarlyStopping(Callback):
         if (value - self.best) * self._sign > self.min_delta:
             self.best, self.best_epoch, self.waited = value, trainer.epoch, 0
             self._weights = trainer.model.state_dict() if self.restore_best else {}
-        else:  # including a score of NaN
+        else:  # also if the value is NaN
             self.waited += 1
         trainer.stop = trainer.stop or self.waited >= self.patience
 
@@ -367,7 +367,7 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer) -> None:
         """Close the bar."""
-        if self._bar is not None:  # None if an error came before the bar was shown
+        if self._bar is not None:  # it is None if an error came before the bar was shown
             self._bar.close()
 
 

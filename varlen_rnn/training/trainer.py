@@ -227,8 +227,8 @@ class Trainer:
         self.stop = self.done = False
         self.last_step = 0  # the step at which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
-        self._joined, self._counting = JoinedLoss(), Counting()  # the loss of this epoch's batches
-        self._untold: list[Callback] = []  # callbacks to call for the last record
+        self._joined, self._counting = JoinedLoss(), Counting()  # `_joined` is the loss of this epoch's batches so far
+        self._untold: list[Callback] = []  # callbacks that do not know the last record yet
         self._epoch: tuple[int, Any, list[Epochs]] | None = None
 
     def _replica(self, comm: Communicator | None, reproducible: int | None) -> Replica | None:
