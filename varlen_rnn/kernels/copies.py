@@ -21,7 +21,7 @@ def copied(x):
 
 @cuda_kernel
 def assign_cuda(x, out):
-    """`out = x` for arrays of three axes, whose strides may be any; one thread per element."""
+    """`out = x` for arrays of three axes with any strides; one thread per element."""
     i = cuda.grid(1)
     if i < out.size:
         a, b, c = i // out.shape[2] // out.shape[1], i // out.shape[2] % out.shape[1], i % out.shape[2]

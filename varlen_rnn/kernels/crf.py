@@ -1,4 +1,4 @@
-"""Linear-chain conditional random fields: the probability of the labels of a sequence, and its most probable ones.
+"""Linear-chain conditional random fields: the probability of a sequence's labels, and the most probable labels.
 
 Row 0 of a transition matrix has the score of beginning with each tag, row 1 the score of ending with it, and row 2 + i
 the score of each tag after tag i.  The forward variable of a row and a tag is log(sum of e**score) over all labellings

@@ -98,8 +98,8 @@ def fill_skips(targets, first, states, blank, memory, skips):
 def run_forward(log_probs, begin, end, target, memory, at):
     """Fill the forward variables of a sequence; return minus the logarithm of the probability of all alignments.
 
-    `memory` has a row for each step: two padding entries, which stand for missing states, then the states.  The numbers
-    of a row are relative to the largest number of the row before.
+    `memory` has a row for each step: two padding entries for missing states, then the states.  The numbers of a row are
+    relative to the largest number of the row before.
 
     `target` is `(targets, first, states, blank)`: the labels of all sequences, the position of the sequence's first
     label, the number of its states, and the blank class.

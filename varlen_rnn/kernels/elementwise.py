@@ -114,7 +114,7 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
 
     front = anywhere if numbers else _sooner(host, anywhere, count)
     front.__name__, front.names = name, names
-    # A kernel is made at its first launch, because making all takes longer than importing the rest of the package.
+    # A kernel is made at its first launch, because making all kernels takes longer than importing the package.
     front.twin = functools.cache(lambda: _kernel_of(name, equation(), names, numbers))
     return front
 

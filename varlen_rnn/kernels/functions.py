@@ -107,7 +107,10 @@ def tanh_float32(x):
 
 
 def _by_type(float32, otherwise):
-    """Return a decorator of a function that equations call; compiled, it is `float32` for float32, else `otherwise`."""
+    """Return a decorator of a function that equations call; it is compiled from `float32` for float32 arguments.
+
+    For other types, it is compiled from `otherwise`.
+    """
 
     def declare(function):
         overload(function)(lambda x: (lambda x: float32(x)) if x == types.float32 else (lambda x: otherwise(x)))

@@ -117,7 +117,7 @@ def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
 
 @body
 def advance(nodes, num_nodes, kept, chances, at, count, chosen):
-    """Replace the kept prefixes by the chosen ones; return the position of the next new node."""
+    """Replace the kept prefixes by the chosen prefixes; return the position of the next new node."""
     for k in range(at, at + count):
         nodes[kept[k, NODE], PLACE] = -1
     for k in range(at, at + chosen):

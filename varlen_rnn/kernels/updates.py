@@ -131,7 +131,7 @@ def sgd_step(g, lr, p):
 def sgd(rows, grad, lr, param):
     """Update by `p -= lr g`.
 
-    Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows may repeat.
+    Compute `param[rows[k]] -= lr * grad[k]` in place, one k after another, so rows can repeat.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ def unary_backward(made: Any) -> Callable[[Callable], Operator]:
 
 
 def _backward(made, compute, equation):
-    """Declare the gradient that `compute` returns for arrays; its constants are the annotated ones of `equation`."""
+    """Declare the gradient that `compute` returns for arrays; its constants are `equation`'s annotated parameters."""
     signature = inspect.signature(equation, eval_str=True)
     constants = [p for p in signature.parameters.values() if p.annotation is not p.empty]
 

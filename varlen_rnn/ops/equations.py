@@ -75,7 +75,7 @@ def derived(equation, name):
 
 
 def operands_of(equation):
-    """Return the names of an equation's operands, and how many of the last ones are numbers, which are annotated."""
+    """Return the names of an equation's operands, and how many operands at the end are numbers, which are annotated."""
     parameters = inspect.signature(equation).parameters.values()
     return tuple(p.name for p in parameters), sum(p.annotation is not p.empty for p in parameters)
 

@@ -1,4 +1,4 @@
-"""Values for the examples of operators: a batch of four sequences, one of them empty, and LoDs of rare forms."""
+"""Values for the examples of operators: the LoD of four sequences, with an empty sequence, and LoDs of rare forms."""
 
 import numpy as np
 

@@ -89,7 +89,7 @@ def _infer_embedding(ids, table, padding_idx, sparse):
 @embedding.backward("table", cost=per_taken_element)
 def _embedding_grad(ids, table, d_out, padding_idx, sparse):
     """Return the gradient of the table, as SelectedRows if `sparse`, otherwise dense."""
-    flat = _checked_ids(ids, len(table.data))  # checked again, because the caller may have changed the ids since
+    flat = _checked_ids(ids, len(table.data))  # checked again, because the caller can have changed the ids since
     values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
     if padding_idx is not None:  # the padding row gets no gradient, neither sparse nor dense
         kept = flat != padding_idx

@@ -107,7 +107,7 @@ def _getitem_grad(x, d_y, index):
 
 
 def _add_where_taken(data, index, items, d):
-    """Add `d` to the elements of `data` that an index took; the index may take an element several times."""
+    """Add `d` to the elements of `data` that an index took; the index can take an element several times."""
     taken, height, width = _rows_taken(data.shape, index, items)
     rows = as_operand(d).reshape(taken.size, width)
     scatter_add_rows(rows, np.ascontiguousarray(taken).reshape(-1), data.reshape(height, width))

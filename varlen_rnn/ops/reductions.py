@@ -166,7 +166,7 @@ def _examples_of_sum(rng):
 
 
 def _rows_of_grad(specs, axes, axis, keepdims, scale):
-    # If only one of the two has rows, rows were added, and a mean depends on their number.
+    # If only `x` or only `d_y` has rows, rows were added, and a mean depends on their number.
     return "each" if (axes[0] is None) == (axes[1] is None) else None
 
 
@@ -228,7 +228,7 @@ def _check_axis(op, x, axis):
 
 @operator(cost=per_input_element, rows="each")
 def argmax(x, axis: int | None, keepdims: bool):
-    """Return the index of the largest element, of all or along an axis; of equal elements, the first index."""
+    """Return the index of the largest element, of all or along an axis; if elements are equal, the first index."""
     found = argmax_over(x.data, axis if axis is None else axis % x.data.ndim)
     return LoDTensor.wrap(found.reshape(_shape_after(x, axis, keepdims)), _lod_after(x, axis))
 

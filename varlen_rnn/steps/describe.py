@@ -110,7 +110,7 @@ def _levels_below(num_levels, level):
     return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises the error
 
 
-class _Known(threading.local):  # one per thread, because only the thread that traces a step may use its block
+class _Known(threading.local):  # each thread has its own, because only the thread that traced a step can use its block
     def __init__(self):
         self.steps = {}
 
@@ -191,7 +191,7 @@ def lowered_step(nested, names, inputs=None):
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
     if inputs is None or found != SIZES_UNKNOWN:
         return found
-    of_rows = len(names.step_inputs) + len(names.memories)  # so many inputs may have any number of rows
+    of_rows = len(names.step_inputs) + len(names.memories)  # how many inputs, the first ones, have any number of rows
     shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
     if (found := nested.lowered.get(tuple(shapes))) is None:
         specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}

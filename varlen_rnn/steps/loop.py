@@ -1,4 +1,4 @@
-"""Run the stages of a step: some operators run once for all steps, the others in a loop over the steps."""
+"""Run the stages of a step: some operators run once for all steps, the remaining operators in a loop over the steps."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from varlen_rnn.tape.run import run
 class OverSteps:
     """The values of a variable at all steps: a single value, the rows of all steps together, or a value per step.
 
-    known: the spec of the variable at any step; None if it may differ from step to step
+    known: the spec of the variable at any step; None if it can differ from step to step
     same: the value if it is the same at every step, otherwise None
     steps: a list with the value of each step; None until `at_steps` splits the rows
     """

@@ -20,7 +20,7 @@ from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
 _ONE_WAY = None, (0,)  # values of a layer's constant `reverse` for one forward direction
-_INPUT = "x"  # stands in a list of scalars for all columns of the step's input
+_INPUT = "x"  # represents, in a list of scalars, all columns of the step's input
 SIZES_UNKNOWN = "its sizes are known only when it runs"
 _MIXES = "may mix rows or units: use products with weights and elementwise operators"
 _MOST_NODES = 400  # the most nodes of a step, because the time to derive a cell grows faster than their number

@@ -98,8 +98,8 @@ class _Arrangement:
     def _after(self, held):
         """Return the numbers of the operators to run after the loop, and None.
 
-        If one of them turns out not to run there, return the list so far, and this operator's number.  `held` has the
-        operators that must stay in the loop.  Operators whose results they read stay there, too.
+        If an operator among them cannot run after the loop, return instead the list so far, and this operator's number.
+        `held` has the operators that must stay in the loop.  Operators whose results they read stay in the loop, too.
         """
         needed, late = set(self.carried), []
         for number in range(len(self.all) - 1, -1, -1):

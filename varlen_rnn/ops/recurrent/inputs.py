@@ -50,7 +50,7 @@ class Form(NamedTuple):
         count = len(self.states)
         if given is None:
             return (None,) * count
-        kinds = (tuple, list) if count > 1 else tuple  # a list may hold the numbers of a single state
+        kinds = (tuple, list) if count > 1 else tuple  # a list can hold the numbers of a single state
         several = tuple(given) if isinstance(given, kinds) else (given,)
         if len(several) != count:
             names = ", ".join(state for state, _ in self.states)
@@ -155,7 +155,7 @@ class Layer(NamedTuple):
         return "weight_hr" in self.directions[0]
 
     def units(self, number):
-        """Return the number of units of a state; the first state is the output, which may be projected."""
+        """Return the number of units of a state; the first state is the output, which can be projected."""
         return self.hidden if number else self.outputs
 
 

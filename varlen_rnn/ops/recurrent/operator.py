@@ -54,10 +54,7 @@ def _operands(cell, inputs):
 
 
 def _fit(cell, x, w_ih, w_hh, b_ih, b_hh):
-    """Return whether rows and the weights of a direction have the same data type and shapes that fit each other.
-
-    They may be arrays or specs.
-    """
+    """Return whether rows and the weights of a direction, as arrays or specs, have one data type and fitting shapes."""
     try:
         (_, features), (gates, hidden), dtype = x.shape, w_hh.shape, x.dtype
     except ValueError:  # a shape has another number of axes

@@ -120,7 +120,7 @@ def _examples(rng):
 
 @operator(cost=_cost, rows=traits.beside("batch", 1))
 def crf_decoding(emission, transition, label=None):
-    """Return the tag of each row in the most probable labelling of its sequence; of equal tags, the first.
+    """Return the tag of each row in the most probable labelling of its sequence; if tags are equal, the first.
 
     Parameters
     ----------

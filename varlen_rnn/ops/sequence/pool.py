@@ -224,9 +224,9 @@ def _sizes(op, x, row, col, channel_num):
 
 
 def _selected(x, heights, widths, topks, channel_num):
-    """Return the positions of each matrix row's largest numbers, the rows' offsets in them, and the last of each sum.
+    """Return `found`, the positions of each matrix row's largest numbers, the offsets of the rows in it, and `lasts`.
 
-    The last ones have the shape `(rows, channels, topks)`, and are -1 if a row has no numbers.
+    `lasts`, `(rows, channels, topks)`, has the place of each sum's last number in `found`; -1 if a row has no numbers.
     """
     columns = np.repeat(widths, channel_num * heights)  # how many columns each row of all matrices has, in x's order
     limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
