@@ -1,4 +1,4 @@
-"""Products of float32 by cuBLAS with TensorFloat-32, called through CuPy; nothing else of CuPy is used.
+"""Products of float32 by cuBLAS in TensorFloat-32, called through CuPy, of which nothing else is used.
 
 cuBLAS's matrices are column-major.  A row-major matrix (rows, columns) is the column-major matrix (columns, rows), so
 `c = a @ w` is computed as `c^T = w^T @ a^T`, and nothing is transposed.  This has never run on a GPU.
@@ -12,13 +12,13 @@ import numpy as np
 
 
 class Cublas:
-    """The calls of cuBLAS, by CuPy's module `cupy_backends.cuda.libs.cublas`."""
+    """Calls cuBLAS through CuPy's module `cupy_backends.cuda.libs.cublas`."""
 
     def __init__(self, cupy: Any, library: Any) -> None:
         self._cupy, self._library = cupy, library
 
     def multiply(self, a: Any, a_column: int, weight: Any, transposed: bool, c: Any, c_column: int, add: bool) -> None:
-        """Compute or `add` `c[:, c_column:][:, :columns] = a[:, a_column:][:, :depth] @ weight`.
+        """Set `c[:, c_column:][:, :columns]` to `a[:, a_column:][:, :depth] @ weight`, or add the product if `add`.
 
         The arrays are DeviceArrays of float32, C-contiguous; `weight` (depth, columns) is (columns, depth) if
         `transposed`.
@@ -30,7 +30,7 @@ class Cublas:
         right = a.address + a_column * a.itemsize, real, a.shape[1]
         out = c.address + c_column * c.itemsize, real, c.shape[1]
         how = library.CUBLAS_COMPUTE_32F_FAST_TF32, library.CUBLAS_GEMM_DEFAULT
-        with cupy.cuda.Stream.null:  # numba-cuda's default stream, on which all launches are
+        with cupy.cuda.Stream.null:  # the default stream, on which numba-cuda launches all kernels
             handle = cupy.cuda.device.get_cublas_handle()
             flip = library.CUBLAS_OP_T if transposed else library.CUBLAS_OP_N, library.CUBLAS_OP_N
             sizes = columns, len(a), depth
@@ -38,10 +38,10 @@ class Cublas:
 
 
 def find() -> Cublas | None:
-    """Return the calls of cuBLAS, or None if CuPy or its cuBLAS is not installed."""
+    """Return a Cublas, or None if CuPy or its cuBLAS is not installed."""
     try:
         import cupy
-        from cupy_backends.cuda.libs import cublas  # CuPy loads the library when this name is read
+        from cupy_backends.cuda.libs import cublas  # CuPy loads cuBLAS when this name is imported
     except ImportError:
         return None
     return Cublas(cupy, cublas)

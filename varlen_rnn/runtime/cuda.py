@@ -1,6 +1,6 @@
-"""All that this package asks of CUDA: declare kernels, launch them, allocate and copy memory of a device.
+"""All that this package uses of CUDA: declare and launch kernels, allocate and copy memory of a device.
 
-Kernels name this module, as they would name `numba.cuda`:
+Kernels use names of this module as they would use names of `numba.cuda`:
 
     @cuda_kernel
     def double_cuda(x, out):
@@ -25,7 +25,7 @@ from varlen_rnn.runtime import cublas
 from varlen_rnn.runtime.device_memory import Block, Memory, Pool
 from varlen_rnn.runtime.parameters import Parameters, types_of
 
-_STREAM = 0  # of all launches and copies: the default one
+_STREAM = 0  # the default stream, of all launches and copies
 
 
 def grid(ndim: int) -> int:
@@ -35,7 +35,7 @@ def grid(ndim: int) -> int:
 
 @functools.cache
 def numba_cuda() -> Any:
-    """Return the module `numba.cuda` of numba-cuda; Numba's own knows no CUDA of today."""
+    """Return numba-cuda's module `numba.cuda`; Numba's own does not support current versions of CUDA."""
     if importlib.util.find_spec("numba_cuda") is None:
         hint = "pip install numba-cuda[cu13], or numba-cuda[cu12]"
         raise InputError("CUDA", expected="the package numba-cuda", got="an installation without it", hint=hint)
@@ -52,14 +52,14 @@ def _check_gpu() -> None:
 
 
 def _bindings() -> Any:
-    """Return the calls of the driver; numba-cuda needs the package, and has no calls of its own for some."""
+    """Return the module with the driver's functions; numba-cuda depends on it, but wraps only some of the functions."""
     from cuda.bindings import driver
 
     return driver
 
 
 def _call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver; return its result, if any, or raise the error that it reports."""
+    """Call a function of the driver; return its result, or None, or raise an InputError with the error it reports."""
     error, *results = getattr(_bindings(), name)(*arguments)
     if error:
         raise InputError(name, expected="a call that the CUDA driver can execute", got=str(error))
@@ -67,10 +67,10 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 class Kernel:
-    """A CUDA kernel, launched as `kernel[blocks, threads](*arguments)` and compiled then for the types of arguments."""
+    """A CUDA kernel: `kernel[blocks, threads](*arguments)` launches it, compiled for the types of the arguments."""
 
     def __init__(self, py_func: Any):
-        self.py_func: FunctionType = py_func  # the code of a thread
+        self.py_func: FunctionType = py_func  # the function that each thread runs
         self.__name__, self.__module__, self.__doc__ = py_func.__name__, py_func.__module__, py_func.__doc__
 
     def __getitem__(self, configuration: tuple[int, int]) -> Any:
@@ -78,19 +78,19 @@ class Kernel:
 
     @functools.cached_property
     def source(self) -> FunctionType:
-        """The function for the compiler, in which this module is replaced by `numba.cuda`."""
+        """The function for the compiler: its globals have `numba.cuda` in place of this module."""
         function, here = self.py_func, sys.modules[__name__]
         names = {name: numba_cuda() if value is here else value for name, value in function.__globals__.items()}
         return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """Numba's object that compiles the kernel for a GPU and launches it."""
+        """Numba's object that compiles the kernel for a GPU."""
         return numba_cuda().jit(self.source)
 
 
 class Limits(NamedTuple):
-    """What a GPU has: its compute capability, its multiprocessors, and the most shared memory of a block, in bytes."""
+    """Limits of a GPU: compute capability, number of multiprocessors, and most shared memory of a block in bytes."""
 
     capability: tuple[int, int]
     multiprocessors: int
@@ -98,41 +98,41 @@ class Limits(NamedTuple):
 
 
 class Driver:
-    """The memory and launches of numba-cuda, on the GPU that it chooses; tests put another driver in its place.
+    """Memory and launches on the GPU that numba-cuda chooses; tests put another driver in its place.
 
-    Addresses are of memory on the device, sizes are in bytes, and arrays are of NumPy, C-contiguous.
+    Addresses are addresses on the device, sizes are in bytes, and arrays are C-contiguous arrays of NumPy.
     """
 
     def __init__(self) -> None:
-        self.uploads: dict[Any, Any] = {}  # copies of small arrays of the host, as `device.beside` remembers them
+        self.uploads: dict[Any, Any] = {}  # see `device.beside`: copies of small arrays of the host
         self._functions: dict[Any, Any] = {}
         self._pool = Pool(self.allocate, self.uploads.clear)
 
     @functools.cached_property
     def cublas(self) -> cublas.Cublas | None:
-        """The calls of cuBLAS, or None if they are not installed."""
+        """A Cublas, or None if CuPy or its cuBLAS is not installed."""
         return cublas.find()
 
     def memory(self, size: int) -> Memory:
-        """Return uninitialised memory, new or used before."""
+        """Return `size` bytes of uninitialised memory, from the pool if it has some."""
         return self._pool.lend(size)
 
     def allocate(self, size: int) -> Block:
-        """Return new memory."""
+        """Allocate a new Block of `size` bytes."""
         _check_gpu()
         owner = numba_cuda().device_array(size, np.uint8)
         return Block(owner.__cuda_array_interface__["data"][0], size, owner)
 
     def copy_to_device(self, address: int, array: np.ndarray) -> None:
-        """Copy an array to the device."""
+        """Copy an array of the host to an address on the device."""
         _bytes_at(address, array.nbytes).copy_to_device(array.reshape(-1).view(np.uint8))
 
     def copy_to_host(self, array: np.ndarray, address: int) -> None:
-        """Overwrite an array by memory of the device, after all launches."""
+        """Wait for all launches; then overwrite an array of the host by memory of the device."""
         _bytes_at(address, array.nbytes).copy_to_host(array.reshape(-1).view(np.uint8))
 
     def copy(self, address: int, source: int, size: int) -> None:
-        """Copy memory on the device; the two may not overlap."""
+        """Copy memory on the device; source and target must not overlap."""
         _bytes_at(address, size).copy_to_device(_bytes_at(source, size))
 
     def clear(self, address: int, size: int) -> None:
@@ -140,20 +140,20 @@ class Driver:
         _call("cuMemsetD8", address, 0, size)
 
     def synchronize(self) -> None:
-        """Wait for all launches and copies."""
+        """Wait until all launches and copies are finished."""
         numba_cuda().synchronize()
 
     @functools.cached_property
     def limits(self) -> Limits:
-        """The limits of the GPU."""
+        """The Limits of the GPU."""
         device = numba_cuda().get_current_device()
         shared = device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         return Limits(device.compute_capability, device.MULTIPROCESSOR_COUNT, shared)
 
     def function(self, kernel: Kernel, parameters: Parameters) -> Any:
-        """Return the code of a kernel for its parameters, for this thread of Python; it is compiled once."""
+        """Return the code of a kernel for kinds of parameters, compiled once; make this thread ready for launches."""
         _check_gpu()
-        numba_cuda().current_context()  # a thread needs it before its first launch
+        numba_cuda().current_context()  # gives this thread a context, which it needs before its first launch
         key = kernel, parameters.kinds
         found = self._functions.get(key)
         if found is None:
@@ -161,7 +161,7 @@ class Driver:
         return found
 
     def compile(self, kernel: Kernel, kinds: tuple[Any, ...]) -> Any:
-        """Return the code of a kernel for kinds of parameters, as `run` takes it."""
+        """Compile a kernel for kinds of parameters; return the code that `run` takes."""
         handle = kernel.dispatcher.compile(types_of(kinds))._codelibrary.get_cufunc().handle
         return _call("cuKernelGetFunction", handle)
 
@@ -170,14 +170,15 @@ class Driver:
     ) -> None:
         """Run a kernel; each block has `threads` threads and `shared` bytes of dynamic shared memory.
 
-        If the blocks run `together`, they may wait for one another; the driver refuses more than can run at once.
+        If `together`, all blocks run at once, so that they can wait for one another; the driver refuses too many
+        blocks.
         """
         size = (blocks, 1, 1, threads, 1, 1, shared, _STREAM)
         if not together:
             _call("cuLaunchKernel", function, *size, parameters.address, 0)
             return
         most = _bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _call("cuFuncSetAttribute", function, most, shared)  # by default 48 KiB
+        _call("cuFuncSetAttribute", function, most, shared)  # without this call, at most 48 KiB
         _call("cuLaunchCooperativeKernel", function, *size, parameters.address)
 
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any, **options: Any) -> None:

@@ -1,6 +1,6 @@
-"""Instructions of a GPU that numba-cuda has no name for.
+"""Instructions of a GPU for which numba-cuda has no function.
 
-Only kernels call them.  This module imports `numba.cuda`, so it is imported where such a kernel is made.
+Only kernels call these functions. This module imports `numba.cuda`, so it is imported only where such a kernel is made.
 
 Source: NVIDIA's PTX ISA, sections `mma`, `cvt`, `ld` and `red`.
 """
@@ -13,7 +13,7 @@ from numba.cuda import types as numba_types
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-types: Any = numba_types  # Numba's own numba.cuda, which type checkers may see, lacks some names
+types: Any = numba_types  # Any, because type checkers may see Numba's own numba.cuda, which lacks some names
 cgutils: Any = numba_cgutils
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)
 
@@ -44,7 +44,7 @@ def to_tf32(typing, x):
 
 @intrinsic
 def load_four(typing, array, index):
-    """Return four neighbours of an array from `index` on; the address of the first must be a multiple of 16."""
+    """Return elements `index` to `index + 3` of an array; the address of the first must be a multiple of 16 bytes."""
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments)
@@ -57,10 +57,10 @@ def load_four(typing, array, index):
 
 @intrinsic
 def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
-    """Return `a b + c` of a warp for tiles of tf32: `a` is 16 by 8, `b` is 8 by 8, and `c` is float32.
+    """Return this thread's elements of `a b + c`, which a warp computes: `a` 16 x 8 and `b` 8 x 8 of tf32, `c` float32.
 
-    Thread `4 r + q` has `a[r, q]`, `a[r + 8, q]`, `a[r, q + 4]` and `a[r + 8, q + 4]`, then `b[q, r]` and
-    `b[q + 4, r]`, then `c[r, 2 q]`, `c[r, 2 q + 1]`, `c[r + 8, 2 q]` and `c[r + 8, 2 q + 1]`, as the result has them.
+    Thread `4 r + q` passes `a[r, q]`, `a[r + 8, q]`, `a[r, q + 4]`, `a[r + 8, q + 4]`, `b[q, r]`, `b[q + 4, r]`, `c[r,
+    2 q]`, `c[r, 2 q + 1]`, `c[r + 8, 2 q]` and `c[r + 8, 2 q + 1]`; it gets the same elements of the result as of `c`.
     """
 
     def write(context, builder, signature, arguments):
@@ -76,7 +76,7 @@ def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 
 @intrinsic
 def load_acquire(typing, array, index):
-    """Return an element of an array of int32 in global memory; later reads see all before the release of its number."""
+    """Return an element of an int32 array in global memory; later reads see all writes before its `add_release`."""
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments)
@@ -88,7 +88,7 @@ def load_acquire(typing, array, index):
 
 @intrinsic
 def add_release(typing, array, index, number):
-    """Add to an element of an array of int32 in global memory; all writes before are seen by those who acquire it."""
+    """Add to an element of an int32 array in global memory; a `load_acquire` of the sum sees all earlier writes."""
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments[:2])

@@ -22,19 +22,19 @@ def on_device(array):
 
 
 def place_of(array):
-    """Return the place of an array."""
-    return array.device if on_device(array) else HOST  # a number of NumPy names its device, too, as text
+    """Return the Place of an array: HOST, or its CUDA device."""
+    return array.device if on_device(array) else HOST  # not `array.device`: a NumPy number has that too, as text
 
 
 def moved(array, place):
-    """Return an array at a place: itself if it is there, otherwise a copy."""
+    """Return `array` itself if it is at the place, otherwise a copy at the place."""
     if place_of(array) == place:
         return array
     return array.copy_to_host() if place == HOST else to_device(array)
 
 
 def to_device(array):
-    """Copy a NumPy array to the CUDA device; of integers and bools, the copy also keeps the numbers on the host."""
+    """Copy a NumPy array to the CUDA device; a copy of integers or bools also keeps their bytes on the host."""
     array = np.asarray(array, order="C")
     made = _new(array.shape, array.dtype)
     made.copy_to_device(array)
@@ -44,15 +44,15 @@ def to_device(array):
 
 
 def to_host(array):
-    """Return a NumPy array unchanged, or a device array's numbers: a copy, unless the host has them already."""
+    """Return a NumPy array unchanged, or the numbers of a device array, copied unless the host has them already."""
     if not on_device(array):
         return array
-    found = getattr(array, "host", None)  # arrays of Numba have none
+    found = getattr(array, "host", None)  # arrays of Numba have no `host`
     return array.copy_to_host() if found is None else found
 
 
 def host_numbers(array):
-    """Return integers or bools as an array of NumPy; raise if they were computed on the device, not copied there."""
+    """Return integers or bools as a NumPy array; raise if a kernel computed them, so that the host has no copy."""
     found = array if isinstance(array, np.ndarray) else array.host
     if found is None:
         expected, hint = "integers that came from the host", "x.to('cpu') copies them"
@@ -61,7 +61,7 @@ def host_numbers(array):
 
 
 def beside(index, array):
-    """Return `index`, or its copy on the device if `array` is there and `index` is not.
+    """Return `index` at the place of `array`: a copy if `array` is on the device and `index` is not, else `index`.
 
     Copies are remembered by their content.  So the offsets of a LoD, a plan, or the ids of a batch are copied once,
     however often kernels get them.  Nobody may write to such a copy.
@@ -72,7 +72,7 @@ def beside(index, array):
         return to_device(index)
     copies, key = cuda.driver.uploads, (index.dtype, index.shape, bytes_of(index))
     found = copies.get(key)
-    if found is None or not found.memory.is_upload:  # another library may have written to it
+    if found is None or not found.memory.is_upload:  # not an upload: another library may have written to it
         found = to_device(index)
         found.memory.is_upload = True
         _remember(copies, key, found)
@@ -80,7 +80,7 @@ def beside(index, array):
 
 
 def _remember(copies, key, found):
-    """Add a copy to those remembered; if they become too many or too large, forget the oldest."""
+    """Remember a copy by its key; if the remembered copies become too many or too large, forget the oldest."""
     copies[key] = found
     held, total = list(copies.items()), 0
     for number, (key, copy) in enumerate(reversed(held)):
@@ -90,22 +90,23 @@ def _remember(copies, key, found):
 
 
 def bytes_of(array):
-    """Return the bytes of an array; a LoD or a plan has an object of bytes already, whose hash is computed once."""
+    """Return the bytes of an array; arrays of a LoD or a plan are views of bytes, whose hash is computed only once."""
     base = array.base
-    base = base.base if isinstance(base, np.ndarray) else base  # of a view
+    base = base.base if isinstance(base, np.ndarray) else base  # the array may be a view of a view
     is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous
     return base if is_whole else array.tobytes()
 
 
 def as_operand(array):
-    """Return a C-contiguous, writeable array, copied if necessary: for others, Numba would compile kernels again."""
+    """Return a C-contiguous, writeable array, copied if necessary; Numba would compile kernels again for others."""
     if array.flags.carray:
         return array
     return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()
 
 
 def empty(shape, like, dtype=None):
-    """Return an uninitialised array of `shape`, a tuple, on the device of `like`, and of its data type unless given.
+    """Return an uninitialised array at the place of `like`, of its data type unless `dtype` is given; `shape` is a
+    tuple.
 
     On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16 float32, or of a
     multiple, never share a cache line.
@@ -118,7 +119,7 @@ def empty(shape, like, dtype=None):
 
 
 def zeros(shape, like, dtype=None):
-    """Return zeros of `shape`, on the device of `like`, and of its data type unless given."""
+    """Return zeros of `shape` at the place of `like`, of its data type unless `dtype` is given."""
     dtype = like.dtype if dtype is None else dtype
     if isinstance(like, np.ndarray):
         return np.zeros(shape, dtype)
@@ -132,7 +133,7 @@ def _new(shape, dtype):
 
 
 def overwrite(array, rows, source):
-    """Overwrite `array[rows]`, a slice or `...`, by an array that broadcasts to it, of the host or of its device."""
+    """Overwrite `array[rows]` by `source`, of the host or its device, which broadcasts; `rows` is a slice or `...`."""
     if isinstance(array, np.ndarray):
         array[rows] = source
         return
@@ -143,7 +144,7 @@ def overwrite(array, rows, source):
 
 
 def copy_into(target, source):
-    """Overwrite an array, or a view of one, by another array of the same shape in the same place."""
+    """Overwrite an array or a view by another array of the same shape at the same place."""
     if isinstance(target, np.ndarray):
         target[...] = source
     else:
@@ -151,7 +152,7 @@ def copy_into(target, source):
 
 
 def launch(kernel, num_threads, *arguments):
-    """Run a CUDA kernel on at least `num_threads` threads, in blocks of `THREADS_PER_BLOCK`; do nothing for 0."""
+    """Run a CUDA kernel on at least `num_threads` threads, in whole blocks; do nothing if `num_threads` is 0."""
     if num_threads:
         kernel[-(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK](*arguments)
 
@@ -159,7 +160,8 @@ def launch(kernel, num_threads, *arguments):
 class Prepared:
     """A CUDA kernel with its arguments, to be launched more than once by this thread of Python.
 
-    Each launch replaces the first arguments, integers.  It takes a tenth of the time of `launch` for many arrays.
+    Each launch replaces the first arguments, which are integers. With many arrays, it takes a tenth of the time of the
+    function `launch`.
     """
 
     __slots__ = ("_function", "_parameters", "_run")
@@ -169,21 +171,21 @@ class Prepared:
         self._function = cuda.driver.function(kernel, self._parameters)
 
     def launch(self, num_threads, *first):
-        """Run the kernel on at least `num_threads` threads; do nothing for 0."""
+        """Run the kernel on at least `num_threads` threads, with `first` as its first arguments; do nothing for 0."""
         if num_threads:
             self._parameters.replace(*first)
             self._run(self._function, -(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK, self._parameters)
 
 
 def contiguous(array):
-    """Return an array unchanged if it is C-contiguous, otherwise a copy that is."""
+    """Return an array unchanged if it is C-contiguous, otherwise a C-contiguous copy."""
     if array.flags.c_contiguous:
         return array
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.copy()
 
 
 def joined(parts, axis=0):
-    """Return arrays of one place joined along an axis."""
+    """Return one array: `parts`, all at one place, joined along an axis."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts, axis=axis)
     shape, before, end = list(parts[0].shape), (slice(None),) * axis, 0
@@ -196,7 +198,7 @@ def joined(parts, axis=0):
 
 
 def stacked(parts, axis=0):
-    """Return arrays of one place and shape, stacked along a new axis."""
+    """Return one array: `parts`, all of one shape at one place, stacked along a new axis."""
     if isinstance(parts[0], np.ndarray):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis
@@ -204,5 +206,5 @@ def stacked(parts, axis=0):
 
 
 def unstacked(array):
-    """Return a tuple of the parts of an array along its first axis, on its device."""
+    """Return a tuple of views of an array: `array[0]`, `array[1]`, and so on."""
     return tuple(array[number] for number in range(len(array)))

@@ -1,8 +1,8 @@
-"""`DeviceArray`: memory of a CUDA device with a shape, strides and a data type.
+"""`DeviceArray`: an array in the memory of a CUDA device, with a shape, strides and a data type.
 
-It carries numbers.  For its arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables.
-It is ours, instead of numba-cuda's, so that tests can put an emulated device below it, and so that nothing is copied to
-the host unseen: NumPy cannot read it, and neither can loops or conditions of Python.
+For arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables. numba-cuda has an array, too. This
+package has its own, so that tests can put an emulated device below it, and so that no numbers are copied to the host
+unseen: NumPy, loops and conditions of Python cannot read it.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from varlen_rnn.runtime.parameters import ArrayKind, of_array
 from varlen_rnn.runtime.place import CUDA, Place
 from varlen_rnn.runtime.strided import copy_strided
 
-in_use = False  # whether there ever was a DeviceArray: only then do operators compare places
+in_use = False  # whether this process has made a DeviceArray: only then do operators compare places
 _new = object.__new__
-_WHOLE_STREAMS = None, -1, 1  # streams of consumers that need no wait: none, no order wanted, the one of all launches
+_WHOLE_STREAMS = None, -1, 1  # values of `stream` that need no wait: none, no order, or the stream of all launches
 _Binary: TypeAlias = Callable[["DeviceArray", Any], "DeviceArray"]
 
 
 class HostAccessError(PlaceError):
-    """Something on the host asked for numbers of a DeviceArray; `tape.run` names the operator that did."""
+    """Code on the host tried to read the numbers of a DeviceArray; `tape.run` adds the name of the operator."""
 
 
 class _At:
-    """Memory with a shape, from which NumPy makes an array without reading there; the array keeps the memory."""
+    """Memory with a shape.  NumPy makes an array of it without reading the memory; the array keeps it alive."""
 
     def __init__(self, memory: Memory, about: dict[str, Any]) -> None:
         self._memory, self.__array_interface__ = memory, about
 
 
 def _of_form(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the form; implemented in C, it takes half the time."""
+    """Return a property that reads an attribute of `_form`; as `attrgetter` is C code, it takes half the time."""
     return property(attrgetter("_form." + path), doc=doc)
 
 
 def _both_sides(op: str) -> tuple[_Binary, _Binary]:
-    """Return the methods of an operator for the array on the left, and for the array on the right."""
+    """Return two methods of an operator: for the array as left operand, and for the array as right operand."""
     return lambda self, other: self._apply(op, self, other), lambda self, other: self._apply(op, other, self)
 
 
 class DeviceArray:
-    """An array in the memory of a CUDA device; `strides` and `offset`, where it begins in the memory, are in bytes."""
+    """An array in the memory of a CUDA device; `strides`, and `offset` from the memory's begin, are in bytes."""
 
-    # The form is an array of NumPy at the address on the device.  It has the geometry of views for us, and nobody may
-    # read its numbers, because the host cannot.
+    # `_form` is an array of NumPy with the address on the device. It computes shapes and strides of views for us. Its
+    # numbers must not be read, because the host cannot read that address.
     __slots__ = ("__weakref__", "_form", "_parameters", "memory")
 
     __cuda_ndarray__ = True
@@ -88,12 +88,12 @@ class DeviceArray:
 
     @property
     def address(self) -> int:
-        """Where the first element is."""
+        """The address of the first element on the device."""
         return self._form.__array_interface__["data"][0]
 
     @property
     def host(self) -> np.ndarray | None:
-        """The same numbers on the host, read-only, if they are integers or bools that came from there, else None."""
+        """The same numbers on the host, read-only, if they are integers or bools copied from the host; else None."""
         whole = self.memory.host
         if whole is None:
             return None
@@ -134,7 +134,7 @@ class DeviceArray:
         items = key if isinstance(key, tuple) else (key,)
         if not all(map(_is_basic, items)):
             self._refuse("an index of arrays")
-        # With the dots, NumPy returns an array of rank 0 where it would read a number.
+        # With an ellipsis, NumPy returns an array of rank 0 instead of reading a number.
         return self._view(self._form[items if Ellipsis in items else (*items, Ellipsis)])
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class DeviceArray:
 
     # Arithmetic.
 
-    _apply: ClassVar[Callable[..., Any]]  # set by `tape.variable`, because operators belong to a higher room
+    _apply: ClassVar[Callable[..., Any]]  # set by `tape.variable`, because `runtime` must not import operators
 
     __add__, __radd__ = _both_sides("add")
     __sub__, __rsub__ = _both_sides("sub")
@@ -194,7 +194,7 @@ class DeviceArray:
             if self.size:
                 cuda.driver.copy_to_host(found, self.address)
             return found
-        # The span of a strided view is copied, and read there with the same strides.
+        # Copy the whole span of a strided view, then read it on the host with the same strides.
         low, high = np.lib.array_utils.byte_bounds(self._form)
         if low == high or not self.size:
             return np.empty(self.shape, self.dtype)
@@ -211,7 +211,7 @@ class DeviceArray:
             cuda.driver.clear(self.address, self.nbytes)
 
     def item(self) -> Any:
-        """Return the number of an array of one element; this waits for the device, and copies it."""
+        """Return the number in an array of one element; this waits for the device, and copies the number."""
         return self.copy_to_host().item()
 
     def __deepcopy__(self, memo: Any) -> DeviceArray:
@@ -224,14 +224,14 @@ class DeviceArray:
 
     @property
     def parameters(self) -> tuple[ArrayKind, tuple[int, ...]]:
-        """The kind and the numbers that a launch passes for this array."""
+        """The ArrayKind, and the numbers that a launch passes for this array."""
         if self._parameters is None:
             self._parameters = of_array(self._form, self.address)
         return self._parameters
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        self.memory.changes()  # whoever reads the address may write there
+        self.memory.changes()  # code that reads the address can write there
         flags = self._form.flags
         about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, not flags.writeable)}
         strides = None if flags.c_contiguous else self.strides
@@ -245,7 +245,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Hand the memory to another library, without a copy unless it asks for one."""
+        """Hand the memory to another library, without a copy unless that library asks for one."""
         if dl_device not in (None, CUDA_DEVICE):
             raise BufferError("these numbers are on a CUDA device: to('cpu') copies them")
         if not self._form.flags.writeable:

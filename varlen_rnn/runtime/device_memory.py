@@ -1,7 +1,7 @@
-"""Lend memory of a CUDA device, and reuse the memory of a freed array for the next array of about its size.
+"""Lend memory of a CUDA device to arrays, and reuse a freed array's memory for the next array of about its size.
 
-An allocation by the driver takes longer than many kernels, and may wait for all of them.  All launches are on one
-stream, so memory may be lent again as soon as nobody holds it: launches that still use it come first.
+An allocation by the driver takes longer than many kernels run, and can wait for all of them. All launches are on one
+stream. So memory can be lent again as soon as no array refers to it, because launches that still use it run first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.runtime.memory import on_release, with_room_to_grow
 
-_LEAST = 512  # bytes, the alignment of a driver
+_LEAST = 512  # bytes, the driver's alignment
 
 
 class Block(NamedTuple):
@@ -21,26 +21,26 @@ class Block(NamedTuple):
 
     address: int
     size: int  # bytes
-    owner: Any  # frees the memory when nobody refers to it any more
+    owner: Any  # an object that frees the memory when it is deleted
 
 
 class Memory:
-    """The memory of an array and of all of its views; it goes back when the last of them is gone."""
+    """The memory of an array and of all its views; the pool gets it back when the last of these is deleted."""
 
     __slots__ = ("__weakref__", "address", "host", "is_upload", "owner", "size")
 
     def __init__(self, address: int, size: int, owner: Any) -> None:
         self.address, self.size, self.owner = address, size, owner
-        self.host: bytes | None = None  # the same bytes, if they are integers that came from the host
-        self.is_upload = False  # whether it is a copy that `device.beside` remembers; an overwritten one is not
+        self.host: bytes | None = None  # the same bytes on the host, if they are integers or bools that came from there
+        self.is_upload = False  # whether it is a copy that `device.beside` remembers, and not overwritten
 
     def changes(self) -> None:
-        """Note that the bytes change, or may change from now on."""
+        """Note that the bytes change, or that another library can change them from now on."""
         self.host, self.is_upload = None, False
 
 
 class _Lender(weakref.ref):
-    """Owns the block of a Memory, and appends itself to a list of idle blocks when the Memory is gone."""
+    """Owns the block of a Memory, and appends itself to a list of idle blocks when the Memory is deleted."""
 
     __slots__ = ("block",)
 
@@ -50,7 +50,7 @@ class _Lender(weakref.ref):
 
 
 class Pool:
-    """The blocks of a driver, in use and idle.
+    """The blocks that a driver has allocated, in use and idle.
 
     `allocate(size)` returns a Block of at least `size` bytes, or raises if the device has no more memory; `forget`
     drops the copies that `device.beside` remembers.
@@ -83,7 +83,7 @@ class Pool:
         return lender.block
 
     def _new_block(self, size: int) -> Block:
-        """Return a new block; if the device is full, release idle blocks and remembered copies, and try once more."""
+        """Return a new Block; if the device is full, release idle blocks and remembered copies, then try once more."""
         try:
             return self._allocate(size)
         except Exception as error:
@@ -101,7 +101,7 @@ class Pool:
             raise MemoryError(f"CUDA memory: expected {expected}, got {got} ({hint})") from error
 
     def release(self) -> None:
-        """Give idle blocks back to the driver, and blocks of remembered copies."""
+        """Forget the copies that `device.beside` remembers, and give all idle blocks back to the driver."""
         self._forget()
         for size in list(self._idle):
             while self._idle_block(size) is not None:

@@ -1,8 +1,8 @@
-"""DLPack for memory on a CUDA device: a capsule for another library, and the memory in another library's capsule.
+"""DLPack for memory on a CUDA device: make capsules for other libraries, and open capsules of other libraries.
 
-A capsule holds the address of a structure of C, which says where the memory is, on which device, and who frees it.
-NumPy makes and takes such capsules, for memory of the host.  It never reads the memory, so it does the same for an
-address on a device, if the structure says "host" while NumPy has it.
+A capsule holds the address of a C structure, which says where the memory is, on which device, and how to free it. NumPy
+makes and opens such capsules for memory of the host. It never reads the memory. So it also works with an address on a
+device, if the structure says "host" while NumPy handles it.
 
 Source: the DLPack specification, and `dlpack.h`.
 """
@@ -36,7 +36,7 @@ def _head(capsule: Any) -> _Head:
 
 
 class _Capsule:
-    """A capsule as NumPy takes it, from an object that says where its memory is."""
+    """An object that gives a capsule to NumPy, and says that its memory is on the host."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -49,7 +49,7 @@ class _Capsule:
 
 
 def capsule_of(form: np.ndarray) -> Any:
-    """Return a capsule with the memory of an array of NumPy whose address is on the device; it keeps the array."""
+    """Return a capsule for a NumPy array whose address is on the device; the capsule keeps the array alive."""
     capsule = form.__dlpack__()
     head = _head(capsule)
     head.device_type, head.device_id = CUDA_DEVICE
@@ -57,7 +57,7 @@ def capsule_of(form: np.ndarray) -> Any:
 
 
 def form_in(capsule: Any) -> np.ndarray:
-    """Return the memory in a capsule, which is used up, as an array that keeps it, whose numbers nobody may read."""
+    """Open a capsule; return its memory as a NumPy array, which keeps it alive, and whose numbers cannot be read."""
     try:
         head = _head(capsule)
     except (ValueError, TypeError, ctypes.ArgumentError) as error:

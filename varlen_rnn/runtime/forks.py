@@ -1,7 +1,7 @@
-"""Let a fork wait until no thread compiles, so that the child process can compile, too.
+"""Make forks wait until no thread compiles, so that the child process can compile, too.
 
-In a child process, only the thread that forked continues.  A lock that another thread held would stay locked forever,
-and LLVM's work under the lock would stay half done.
+In a child process, only the thread that forked continues. A lock that another thread holds would stay locked forever,
+and LLVM's work under that lock would stay half done.
 """
 
 import os
@@ -15,7 +15,7 @@ _held = threading.local()  # the locks that the forking thread holds during the 
 
 
 class _Lost:
-    """Replaces the compiler's lock in a child that was forked during a compilation, and refuses to compile."""
+    """Replaces the compiler's lock in a child process that was forked during a compilation; it raises if acquired."""
 
     def acquire(self, *arguments, **named):
         raise RuntimeError(

@@ -1,13 +1,12 @@
 """The only place with Numba options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
 
-An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and a CUDA loop
-(`cuda_kernel`) that stand side by side.
+An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and into a CUDA loop
+(`cuda_kernel`) beside it.
 
-Compiling must not take long.  Numba copies the code of a function into each function that calls it, and LLVM works on
-every copy, again at each level.  So functions that many kernels call are compiled once and called by address
-(`called_by_address`).  Kernels get the addresses as arguments, because addresses differ from process to process
-while kernels stay in the disk cache.  The parts of a loop (`cpu_inlined`) are inlined into it before anything is
-compiled.
+Compiling must not take long. Numba copies the code of a function into each function that calls it, at each level of
+calls, and LLVM works on every copy. So functions that many kernels call are compiled once and called by address
+(`called_by_address`). Kernels get the addresses as arguments, because addresses differ between processes, while kernels
+stay in the disk cache. The functions of one loop (`cpu_inlined`) are inlined into the loop before anything is compiled.
 """
 
 import functools
@@ -22,7 +21,7 @@ from varlen_rnn.runtime.cuda import Kernel
 from varlen_rnn.runtime.forks import let_forks_wait
 from varlen_rnn.runtime.numba_internals import ENGINE_OPTIONS, NO_WRAPPERS, address_of_code, use_cache, write_call
 
-# `contract` lets a multiply and an add become one instruction and keeps NaN and infinity as they are.
+# `contract` lets a multiplication and an addition become one instruction; NaN and infinity stay as they are.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _ENGINE = _OPTIONS | ENGINE_OPTIONS
 # For functions that only compiled code calls: wrappers for Python would take a tenth of the compile time.
@@ -31,16 +30,16 @@ let_forks_wait()
 
 
 def body(function):
-    """Compile an equation that CPU and CUDA loops inline; constants take the type of their argument."""
+    """Compile an equation that CPU and CUDA loops inline; its constants must have the type of an argument."""
     return numba.njit(inline="always", error_model="numpy", fastmath={"contract"})(function)
 
 
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
 
-    With `VARLEN_RNN_CHECK=1`, kernels that other code may call check their indices.  Kernels of the engine do not:
-    their plans and arrays are our own, and a loop with checks vectorises differently, so bits would depend on the
-    batch.
+    With `VARLEN_RNN_CHECK=1`, kernels of the room `kernels`, which other code can call, check their indices. Kernels of
+    the engine do not. Their plans and arrays are our own, and a loop with checks vectorises differently, so that bits
+    would depend on the batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
     return use_cache(
@@ -54,7 +53,7 @@ def engine_kernel(function):
 
 
 def cpu_inlined(function):
-    """Compile a part of an engine's loop that is inlined into its callers, which must be compiled code."""
+    """Compile a function of an engine's loop; it is inlined into its callers, which must be compiled code."""
     return numba.njit(inline="always", **_INNER)(function)
 
 
@@ -64,7 +63,7 @@ def cuda_kernel(function):
 
 
 def address_of(function, arguments):
-    """Compile a function for compiled code to call by its address, which is the same until the process ends.
+    """Compile a function that compiled code calls by address; return the address, valid until the process ends.
 
     `arguments` are the types of its arguments.  Its result is dropped.
     """
@@ -74,11 +73,11 @@ def address_of(function, arguments):
     return address_of_code(kernel, arguments)
 
 
-_KEPT = []  # kernels whose addresses were given out, because their code is freed with them
+_KEPT = []  # kernels whose addresses were returned; a kernel that is deleted frees its code
 
 
 def caller(arguments_for):
-    """Return `call(address, arguments)`, for compiled code: it calls a function with the items of a tuple.
+    """Return `call(address, arguments)` for compiled code, which calls the function at `address` with a tuple's items.
 
     `arguments_for(scalar)` returns the types of the function's arguments if its numbers have the type `scalar`.
     `call.address_of(function, dtype)` compiles a function for numbers of a data type and returns its address.
@@ -122,12 +121,12 @@ def _engine_cached(kernel):
 
 
 def _flat(kind):
-    """Return the scalar types in a type, which may be a nested tuple, in order."""
+    """Return the scalar types in `kind`, a type that can be a nested tuple, in order."""
     return [part for item in kind for part in _flat(item)] if isinstance(kind, types.BaseTuple) else [kind]
 
 
 def _flat_values(builder, kind, value):
-    """Return the scalar values in a value, which may be a nested tuple, in order."""
+    """Return the scalar values in `value`, which can be a nested tuple, in order."""
     if not isinstance(kind, types.BaseTuple):
         return [value]
     items = [(item, builder.extract_value(value, k)) for k, item in enumerate(kind)]

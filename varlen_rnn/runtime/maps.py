@@ -1,4 +1,4 @@
-"""Arrays over memory maps of files: tables larger than the memory, of which the system keeps the pages in use."""
+"""Arrays over memory maps of files, for tables larger than the memory: the system keeps only pages in use there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 
 def map_of(array: np.ndarray) -> np.ndarray | None:
-    """Return the array that has the whole memory map that an array is a view of; None if its memory is no file."""
+    """Return the array over a whole memory map of which `array` is a view, or None if its memory is not a file."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array if isinstance(array.base, mmap.mmap) else None
 
 
 def zeros_beside(array: np.ndarray) -> np.ndarray:
-    """Return zeros of an array's shape and data type, which take no memory before they are written to.
+    """Return zeros with an array's shape and data type; they take no memory until they are written to.
 
-    Zeros for a map of a file are a map of a file without a name, in the same folder: the file is sparse, so that it
-    takes disk for the pages that were written to, and it is gone when the process ends.
+    If `array` maps a file, the zeros map a file without a name in the same folder. That file is sparse: only pages that
+    were written to take disk space. It is gone when the process ends.
     """
     path = getattr(map_of(array), "filename", None)
     if path is None or not array.size:

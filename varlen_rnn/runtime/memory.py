@@ -1,7 +1,7 @@
 """Allocate large arrays, and reuse the memory of a freed array for the next array of about its size.
 
-For fresh memory, the system clears each page at its first use, and it takes all pages back when the array is freed.
-That would take a tenth of a training step.  So each step reuses the memory that the previous step has freed.
+The system clears each page of fresh memory at its first use, and takes all pages back when an array is freed. That
+would take a tenth of a training step. So each step reuses the memory that the previous step has freed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from varlen_rnn.runtime.cache import PROCESSOR
 
 CACHE_LINE = PROCESSOR.line_bytes
-MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes, in use and idle together; each array counts as at least 4 MiB
+MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all memory in use and idle; each array counts as at least 4 MiB
 _owned: set[_Lender] = set()  # lenders whose memory is in use or idle
-_waiting: list[_Lender] = []  # lenders with idle memory, in the order of their release
-on_release: list[Callable[[], None]] = []  # functions for `release_memory`, such as the one of the pools on devices
+_waiting: list[_Lender] = []  # lenders with idle memory, in the order in which it was freed
+on_release: list[Callable[[], None]] = []  # functions that `release_memory` calls, such as `device_memory._release_all`
 
 
 class _Memory:
-    """A buffer; its usable bytes begin at a cache line, `start` bytes into it."""
+    """A buffer whose usable bytes begin `start` bytes after its beginning, at a cache line."""
 
     __slots__ = ("buffer", "counted", "size", "start")
 
@@ -33,15 +33,15 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         array: Any = np.empty(size + CACHE_LINE, np.uint8)
-        # A buffer that is no array: otherwise NumPy would make it the base of views, and the loan would be freed too
-        # early.
+        # The buffer is not an array: otherwise NumPy would make it the base of views, and the array that `array` lends
+        # would be freed too early.
         self.buffer = (ctypes.c_char * len(array)).from_buffer(array)
         self.start = -array.__array_interface__["data"][0] % CACHE_LINE
         self.size, self.counted = size, max(size, LEAST_COUNTED)
 
 
 class _Lender(weakref.ref):
-    """Owns the memory of one array, and appends itself to `_waiting` when the last view of the array is gone.
+    """Owns the memory of one array, and appends itself to `_waiting` when the last view of the array is deleted.
 
     It is a weak reference whose callback is implemented in C.  In a `__del__` method, an interrupt would be lost.
     """
@@ -69,7 +69,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
 
 
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
-    """Return the smallest idle block of `size` to `2 * size` bytes, or None; one of `roomy` bytes ends the search."""
+    """Return the smallest idle block of `size` to `2 * size` bytes, or None; take the first block of `roomy` bytes."""
     while True:
         found, smallest = None, 2 * size + 1
         for lender in reversed(_waiting):  # the latest block may still be in the processor's caches
@@ -84,7 +84,7 @@ def _waiting_memory(size: int, roomy: int) -> _Memory | None:
 
 
 def _take_back(lender: _Lender) -> bool:
-    """Remove a lender from the lists; return whether its memory was still idle, so that the caller may use it."""
+    """Remove a lender from the lists; return whether its memory was still idle, so that the caller can use it."""
     _owned.discard(lender)  # first, so that after an interrupt the lender is still in `_waiting`
     try:
         _waiting.remove(lender)

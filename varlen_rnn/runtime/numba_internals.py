@@ -1,4 +1,4 @@
-"""The only file that uses private and internal names of Numba and llvmlite, which may change with each version.
+"""The only file that uses private and internal names of Numba and llvmlite, which can change in any version.
 
 `numba`, `numba.types`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
 users and used elsewhere too; `tests/test_house.py` finds every other name.  `python -m tests.versions` runs the suite
@@ -21,7 +21,7 @@ Cache = caching._Cache  # the base class of a cache for one function
 
 
 def use_cache(kernel, cache_for):
-    """Make a compiled function load its code from the cache `cache_for(kernel)` and save it there; return it."""
+    """Make a compiled function load and save its code in the cache `cache_for(kernel)`; return the function."""
     if isinstance(kernel, CPUDispatcher):  # a plain function, as with NUMBA_DISABLE_JIT=1, needs no cache
         kernel._cache = cache_for(kernel)
         kernel.compile = kernel._cache.compile_alone(kernel.compile)
@@ -34,7 +34,7 @@ def can_be_saved(compiled):
 
 
 def to_bytes(compiled, linkable):
-    """Return a CompileResult as bytes, with its bitcode if other code may inline it; raise if it has no pickle."""
+    """Return a CompileResult as bytes, with bitcode if `linkable`, for inlining; raise if it cannot be pickled."""
     library, *others = compiled._replace(type_annotation="")._reduce()  # the annotation is only for people
     if not linkable:
         name, kind, (code, _) = library
@@ -43,15 +43,15 @@ def to_bytes(compiled, linkable):
 
 
 def from_bytes(payload, target_context, linkable):
-    """Return the compiled function that `to_bytes` has turned into bytes."""
+    """Return the CompileResult that `to_bytes` has turned into bytes."""
     compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
     if not linkable:
-        compiled.library._shared_module = None  # so linking fails instead of linking empty functions
+        compiled.library._shared_module = None  # so that linking fails, instead of linking empty functions
     return compiled
 
 
 def _symbols_alone(library):
-    """Return bitcode with an empty function for each name that a library looks up in its machine code."""
+    """Return bitcode with an empty function for each name that the library must find in its machine code."""
     module = llvmlite.ir.Module(library.name)
     for function in library._get_module_for_linking().functions:
         if not function.is_declaration:
@@ -62,7 +62,7 @@ def _symbols_alone(library):
 
 
 def compiled_for_processor(cpu, kernel, arguments):
-    """Compile a kernel for another processor; the code is only saved, as this host may not run it."""
+    """Compile a kernel for another processor, for saving only: this host may be unable to run the code."""
     context = cpu_target.target_context
     before, context._internal_codegen = context._internal_codegen, _generator_of(cpu)
     try:
@@ -73,7 +73,7 @@ def compiled_for_processor(cpu, kernel, arguments):
 
 @functools.cache
 def _generator_of(cpu):
-    """Return a code generator for a processor, by LLVM's name."""
+    """Return Numba's code generator for a processor; `cpu` is LLVM's name of it."""
     before = config.CPU_NAME, config.CPU_FEATURES
     config.CPU_NAME, config.CPU_FEATURES = cpu, ""
     try:
@@ -86,13 +86,13 @@ def start_runtime(target_context):
     """Prepare Numba's runtime functions, which the code of a kernel calls.
 
     Numba's own cache calls `target_context.refresh()` instead.  That also imports modules that only the compiler needs,
-    such as SciPy, which takes a third of a second.  The compiler imports them when it starts.
+    such as SciPy, in a third of a second. The compiler imports these modules itself when it starts.
     """
     rtsys.initialize(target_context)
 
 
 def target():
-    """Return the target of compiled code: LLVM's triple, the processor, and its features."""
+    """Return the target of compiled code: LLVM's triple, the processor, and the processor's features."""
     return cpu_target.target_context.codegen().magic_tuple()
 
 
@@ -133,8 +133,9 @@ def is_inlined(function):
 class InlineParts(untyped_passes.InlineInlinables):
     """Inline called functions from the outside in: first a call, then the calls inside the code that it inserted.
 
-    Numba's own pass works from the inside out and runs all its passes on the function at every call.  It so copies
-    deeply nested code once per level and all names of a function once per block, and it copies arguments to parameters.
+    Numba's own pass works from the inside out and runs all its passes on the function at every call.  So it copies
+    deeply nested code once per level, and all names of a function once per block. It also copies arguments to
+    parameters.
     """
 
     _name = "inline_parts"
@@ -145,7 +146,7 @@ class InlineParts(untyped_passes.InlineInlinables):
             return False
         function = called.value.py_func
         written = compiler.run_frontend(function)
-        for part in written.blocks.values():  # used for this call only, so Numba need not copy it
+        for part in written.blocks.values():  # Numba need not copy the block, which is used for this call only
             part.__deepcopy__ = lambda memo, part=part: part
         *_, blocks = inline_worker.inline_ir(state.func_ir, block, i, written, function.__code__.co_freevars)
         for _, part in blocks:
@@ -156,7 +157,7 @@ class InlineParts(untyped_passes.InlineInlinables):
 
 
 def _forget_parameters(blocks):
-    """Replace parameters of inlined code by the caller's variables, except parameters that the code assigns to."""
+    """Replace parameters of inlined code by the caller's variables, except parameters to which the code assigns."""
     steps = [step for block in blocks.values() for step in block.body if isinstance(step, ir.Assign)]
     assigned, entry, variables = Counter(step.target.name for step in steps), next(iter(blocks.values())), {}
     for step in [step for step in entry.body if isinstance(step, ir.Assign)]:
@@ -168,7 +169,7 @@ def _forget_parameters(blocks):
 
 
 class _EngineCompiler(compiler.CompilerBase):
-    """Numba's compiler with `InlineParts`, and without static single assignment form, which LLVM builds anyway."""
+    """Numba's compiler with `InlineParts`, and without static single assignment form, which LLVM builds itself."""
 
     def define_pipelines(self):
         self.state.flags.enable_ssa = False
@@ -186,7 +187,8 @@ NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def items_read(function, position):
-    """Return the indices that a function reads from a tuple, its argument `position`; None for any other use.
+    """Return the indices that a function reads in a tuple, its argument `position`; None if it uses the tuple
+    otherwise.
 
     Examples
     --------

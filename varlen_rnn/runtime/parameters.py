@@ -1,10 +1,10 @@
-"""The arguments of a launch as the driver of CUDA reads them: an array of pointers to numbers.
+"""The arguments of a launch as CUDA's driver reads them: an array of pointers to numbers.
 
-Numba compiles a kernel for numbers only.  An array is two addresses that launches leave 0, its size, the size of an
-element in bytes, its address, its shape, and its strides in bytes.  A tuple is its items, one after another.
+Numba compiles a kernel for numbers only. It passes an array as two addresses (0 here), its size, the size of an element
+in bytes, its address, its shape, and its strides in bytes. It passes the items of a tuple one after another.
 
-numba-cuda packs all arguments of each launch by itself, which takes longer than small kernels run.  Here an array keeps
-its numbers, and a launch that is repeated keeps all of them.
+numba-cuda itself packs all arguments at each launch, which takes longer than small kernels run. Here each array keeps
+its packed numbers, and a repeated launch keeps those for all its arguments.
 """
 
 from array import array
@@ -15,19 +15,19 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, shown
 
-_BYTES = 8  # of a number; a kernel reads the first ones of a smaller type
+_BYTES = 8  # bytes of a number; for a smaller type, a kernel reads the first of these bytes
 
 
 class ArrayKind(NamedTuple):
-    """What the code of a kernel depends on in an array."""
+    """The properties of an array on which the code of a kernel depends."""
 
     dtype: np.dtype
     ndim: int
-    layout: Literal["C", "F", "A"]  # C or F if contiguous in that order, otherwise A
+    layout: Literal["C", "F", "A"]  # C or F if the array is contiguous in that order, otherwise A
 
 
 def _bits_of(number: Any) -> int:
-    """Return the bytes of a number of NumPy, and zeros after them, as an integer."""
+    """Return an integer of eight bytes: the bytes of a NumPy number, then zeros."""
     return int.from_bytes(number.tobytes().ljust(_BYTES, b"\0"), "little", signed=True)
 
 
@@ -36,7 +36,7 @@ _BITS |= {np.dtype(letter).type: _bits_of for letter in "?bhilqBHILQefd"}
 
 
 def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]]:
-    """Return the kind and the numbers of an array at an address that has the shape and the strides of another one."""
+    """Return the ArrayKind and the numbers of an array at `address` with the shape, strides and type of `form`."""
     flags = form.flags
     layout: Literal["C", "F", "A"] = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
     kind = ArrayKind(form.dtype, form.ndim, layout)
@@ -44,7 +44,7 @@ def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]
 
 
 def _add(argument: Any, numbers: list[int]) -> Any:
-    """Append the numbers of an argument; return its kind."""
+    """Append the numbers of an argument to `numbers`; return the argument's kind."""
     kind = type(argument)
     if kind in _BITS:
         numbers.append(_BITS[kind](argument))
@@ -57,7 +57,7 @@ def _add(argument: Any, numbers: list[int]) -> Any:
 
 
 def _of_array(argument: Any) -> tuple[ArrayKind, tuple[int, ...]]:
-    """Return the kind and the numbers of an array of ours, or of another library."""
+    """Return the ArrayKind and the numbers of a DeviceArray or of another library's array."""
     if hasattr(argument, "parameters"):
         return argument.parameters
     about = getattr(argument, "__cuda_array_interface__", None)
@@ -70,10 +70,11 @@ def _of_array(argument: Any) -> tuple[ArrayKind, tuple[int, ...]]:
 
 
 class Parameters:
-    """The arguments of launches, which are kept because `address` refers to their memory.
+    """The arguments of launches, kept alive because `address` refers to their memory.
 
-    `numbers` has all of them, eight bytes each, and `address` is the address of an array of pointers to these numbers,
-    as a launch takes it.  A kernel is compiled for `kinds`: an `ArrayKind`, the type of a number, or a tuple of kinds.
+    `numbers` has the numbers of all arguments, eight bytes each. `address` is the address of an array of pointers to
+    these numbers, which a launch takes.  A kernel is compiled for `kinds`: an `ArrayKind`, the type of a number, or a
+    tuple of kinds.
 
     Examples
     --------
@@ -93,13 +94,13 @@ class Parameters:
         self.address = self._pointers.__array_interface__["data"][0]
 
     def replace(self, *numbers: int) -> None:
-        """Replace the first arguments, which are integers; launches before this one keep theirs."""
+        """Replace the first arguments, which are integers; earlier launches keep their arguments."""
         for place, number in enumerate(numbers):
             self.numbers[place] = number
 
 
 def types_of(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of Numba for kinds."""
+    """Return Numba's types for kinds of arguments."""
     from numba import from_dtype, types
 
     def type_of(kind: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Places: where the numbers of a value are, the host or a CUDA device.
+"""Places: the numbers of a value are on the host or on a CUDA device.
 
     device("cuda")      # a Place, for `x.to(...)`; `x.device` returns one
 
-A value has one place.  LoDs and plans are on the host, whatever the place of the rows.
+A value has one place.  LoDs and plans are on the host, also if the rows are on a device.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLACES = {"cpu": HOST, "cuda": CUDA, "cuda:0": CUDA}
 
 
 def device(name: str | Place) -> Place:
-    """Return the place of a name.
+    """Return the Place with a name.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def device(name: str | Place) -> Place:
     Raises
     ------
     PlaceError
-        If there is no such place.  Whether this machine has a GPU is found out when a value goes there.
+        If there is no such place.  Whether this machine has a GPU is checked only when a value is moved there.
 
     Examples
     --------

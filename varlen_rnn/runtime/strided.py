@@ -1,15 +1,15 @@
-"""Copies of device arrays with any strides, by a kernel."""
+"""Copy device arrays with any strides, by a kernel."""
 
 from varlen_rnn.errors import PlaceError
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.cuda import Kernel
 
-_THREADS = 128  # in a block
+_THREADS = 128  # threads of a block
 _MOST_AXES = 4
 
 
 def copy_strided(source, target):
-    """Overwrite a device array by another of its shape and type; both have any strides, and at most four axes."""
+    """Overwrite a device array by another one of its shape and type; both can have any strides, and up to four axes."""
     if source.ndim > _MOST_AXES:
         expected, hint = f"at most {_MOST_AXES} axes of a strided array", "x.to('cpu') copies it"
         raise PlaceError("an array on the device", expected=expected, got=f"shape {source.shape}", hint=hint)

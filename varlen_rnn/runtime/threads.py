@@ -1,11 +1,11 @@
-"""Run kernels that release the GIL on several threads, each on a part of the work, a shard.
+"""Run kernels that release the GIL on several threads; each call of a kernel does a shard (part) of the work.
 
-A kernel is called once per shard, with the number of the shard and the number of shards.  Its shard is either a fixed
-part of the work, or it takes one piece of work after another from a shared counter.  Each piece is computed in the same
-way for any number of shards, so results do not depend on the number of threads.  Shards wait for each other only
-within a `team`, or for a piece that another shard has taken; computing such a piece must not fail.
+A kernel is called once per shard, with the number of the shard and the number of shards.  A shard does a fixed part of
+the work, or takes one piece of work after another from a shared counter. Each piece is computed in the same way for any
+number of shards, so results do not depend on the number of threads. Shards wait for each other only within a `team`, or
+for a piece that another shard has taken. Computing such a piece must not fail.
 
-An interrupt (Ctrl-C) may raise an exception between any two calls in the main thread.  So this file uses no locks and
+An interrupt (Ctrl-C) can raise an exception between any two calls in the main thread.  So this file uses no locks and
 no counters: threads share lists and queues, and each change is a single atomic call.
 """
 
@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 from varlen_rnn.errors import DTypeError, check_int, shown
 
-# Work of fewer multiply-adds stays on the calling thread, because waking a helper takes 30 to 60 us.
+# Work of fewer multiply-adds stays on the calling thread, because waking a helper thread takes 30 to 60 us.
 SMALL_WORK = 4_000_000
 MAX_THREADS = 64  # threads of one call, including the calling thread
 
@@ -46,7 +46,7 @@ def _available_cores() -> int:
 
 
 def _performance_cores() -> int:
-    """Return a Mac's performance cores, 0 if unknown: a team would wait at each step for efficiency cores."""
+    """Return how many performance cores a Mac has, or 0; at each step, a team would wait for efficiency cores."""
     if sys.platform != "darwin":
         return 0
     number, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -75,7 +75,7 @@ def get_num_threads() -> int:
 def _share_of_cores() -> int:
     """Return the number of cores, or the number in `OMP_NUM_THREADS` if it is smaller; it is read once per process.
 
-    As in OpenMP, the variable may be a list, one number for each level of nested work, and is ignored if it is wrong.
+    As in OpenMP, the variable can be a list with a number for each level of nested work; a wrong value is ignored.
     """
     text = os.environ.get(OPENMP_VARIABLE, "").partition(",")[0].strip()
     cores = _available_cores()
@@ -97,7 +97,7 @@ def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that kernels use; results do not depend on it.
 
     The number holds for the whole process, except for a thread (or another context of `contextvars`, such as an asyncio
-    task) that has called this function itself.  So two Python threads may use different numbers.
+    task) that has called this function itself. So two Python threads can use different numbers.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def set_num_threads_here(num_threads: int) -> None:
 
 
 def count_shards(work: int, max_shards: int) -> int:
-    """Return the number of shards for some multiply-adds: 1 if they are too few to wake helpers."""
+    """Return how many shards pay for `work` multiply-adds, at most `max_shards`; 1 if helpers cost more."""
     return 1 if work < SMALL_WORK else max(1, min(get_num_threads(), max_shards))
 
 
@@ -139,8 +139,8 @@ def for_each_shard(
     """Call `kernel(shard, num_shards, *arguments)`, which should release the GIL, for every shard.
 
     The call returns after all shards have ended.  If a shard fails, no further shard starts, and its error is raised
-    after the running shards have ended.  Meanwhile `give_up`, which must not raise, is called, perhaps more than once,
-    so that shards that wait for the failed one return.
+    after the running shards have ended.  Meanwhile `give_up` is called, perhaps more than once: it must let shards that
+    wait for the failed shard return, and must not raise.
     """
     if num_shards == 1:
         kernel(0, 1, *arguments)
@@ -158,7 +158,7 @@ def for_each_shard(
 
 
 class _Job:
-    """The shards of one call; the caller and its helpers take one after another until none is left."""
+    """The shards of one call; the caller and its helpers take one shard after another until none is left."""
 
     def __init__(
         self,
@@ -171,14 +171,14 @@ class _Job:
         self.give_up = give_up or (lambda: None)
         self.shards = iter(range(num_shards))
         self.num_helpers = min(num_shards, MAX_THREADS) - 1
-        self.errors: list[BaseException] = []  # errors of helpers
+        self.errors: list[BaseException] = []  # errors that helpers met
         self.has_run, self.is_closed = False, False
         self.came: list[None] = []
         self.went: list[None] = []
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def run(self) -> None:
-        """Wake the helpers and work on shards; a helper that comes too late finds none, and nobody waits for it."""
+        """Wake helpers and work on shards; a helper that comes too late finds no shard, and is not waited for."""
         _jobs.append(self)
         _wake_helpers()
         for shard in self.shards:
@@ -202,7 +202,7 @@ class _Job:
         self.news.put(None)
 
     def settle(self) -> None:
-        """Wait until no helper is in a shard; an interrupt during the wait is raised after it."""
+        """Wait until no helper works on a shard; if an interrupt comes during the wait, raise it afterwards."""
         interrupt = None
         while True:
             try:
@@ -221,7 +221,7 @@ class _Job:
 
 
 def _wake_helpers() -> None:
-    """Wake as many helpers as all jobs need; with fewer, members of a team could wait forever."""
+    """Wake as many helpers as all jobs need; with fewer helpers, members of a team could wait forever."""
     wanted = sum(job.num_helpers for job in list(_jobs))
     _ensure_helpers(wanted)
     while _wakes.qsize() < wanted:
@@ -237,7 +237,7 @@ def _ensure_helpers(count: int) -> bool:
             _thread.start_new_thread(_help_for_ever, ())
         except RuntimeError:  # a limit on threads is reached, or the interpreter is exiting
             return False
-        _helpers.append(None)  # after the start, so that an interrupt leaves a thread too many, never too few
+        _helpers.append(None)  # after the start, so that an interrupt can leave one thread too many, never too few
     return True
 
 
@@ -254,7 +254,7 @@ def _help_all() -> None:  # a separate function, so that a waiting helper holds 
 
 @contextlib.contextmanager
 def team() -> Iterator[bool]:
-    """Yield whether the shards of a call, one per thread, may wait for each other because all of them run at once.
+    """Yield whether the shards of a call can wait for each other, because each has a thread and all run at once.
 
     There is only one team at a time, because members of two teams would spin on cores that the other team needs.  There
     is no team if the system refuses a thread, because the members would wait forever for the missing one.

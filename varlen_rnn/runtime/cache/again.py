@@ -1,6 +1,6 @@
 """Name the command that installs kernels for the versions of this process.
 
-If another package brings another Numba, the kernels of the installation fit it no longer.
+If installing another package changes the version of Numba, the installed kernels no longer fit.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import numba
 
 
 def command_for_kernels():
-    """Return the command: it takes the wheel of kernels for this Numba if there is one, or builds the package again."""
+    """Return the command: install the wheel of kernels for this Numba if such a wheel is in use, else rebuild."""
     pip = f"{_quoted(sys.executable)} -m pip install"
     with contextlib.suppress(PackageNotFoundError):
         return f"{pip} {distribution('varlen-rnn-kernels').name} numba=={numba.__version__}"

@@ -1,4 +1,4 @@
-"""Print, before the first compilation, how long compiling will take and why installed kernels cannot be used."""
+"""Before the first compilation, print how long compiling will take, and why installed kernels cannot be used."""
 
 import ast
 import contextlib
@@ -20,13 +20,13 @@ FOREIGN = (
     "(install kernels for its versions: {command})"
 )
 
-# The measured time of an LSTM's first step, in units of the time of `_read`, which is work of the same kind.
+# The measured time of an LSTM's first step / time of `_read`, which is work of the same kind.
 _STEPS = 800
 
 
 @functools.cache
 def announce_compiling(folder):
-    """Print to standard error why the first step takes long, if no compiled kernel is available yet."""
+    """Print to standard error why the first step takes long, unless compiled kernels are available."""
     quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
     if sys.stderr is None or quiet or any(map(folders.has_kernels, (folder, *bundles.usable_bundles()))):
         return
@@ -42,7 +42,7 @@ def announce_compiling(folder):
 
 
 def seconds_of_first_step():
-    """Estimate how many seconds this host, under its present load, compiles for a first training step."""
+    """Return an estimate of the seconds that this host, under its present load, compiles for a first training step."""
     try:
         source = inspect.getsource(sys.modules[__name__])
     except OSError:  # the package may be in an archive without sources
@@ -53,6 +53,6 @@ def seconds_of_first_step():
 
 
 def _read(source):
-    """Work for about ten milliseconds, long enough to be slowed down by other processes as compiling is."""
+    """Work for about ten milliseconds: long enough that other processes slow it down like compiling."""
     for _ in range(25):
         ast.dump(ast.parse(source))

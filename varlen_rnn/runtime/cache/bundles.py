@@ -1,8 +1,8 @@
-"""Find bundles: folders of kernels that were compiled elsewhere and then installed or imported; carry them.
+"""Find bundles (folders of kernels that were compiled elsewhere and then installed or imported), and copy them.
 
-The name of a bundle is a digest of the sources, versions and level of processors that its kernels were compiled for.
-It is in a folder `varlen_rnn_kernels` on Python's search path for packages, or in the user's own cache.  Bundles are
-not inside the package, so that a checkout of equal sources finds the installed bundle, too.
+A bundle's name is a digest of the sources, versions and level of processors for which its kernels were compiled. A
+bundle is in a folder `varlen_rnn_kernels` on Python's search path for packages, or in the user's own cache.  Bundles
+are not inside the package, so that a checkout of equal sources finds the installed bundle, too.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ PACKAGE = "varlen_rnn_kernels"
 
 @functools.cache
 def installed_places():
-    """Return the installed folders that may contain bundles."""
-    with contextlib.suppress(ImportError, ValueError):  # an import hook may fail, or a module may have this name
+    """Return the installed folders that can contain bundles."""
+    with contextlib.suppress(ImportError, ValueError):  # an import hook can fail, or a plain module can have this name
         found = importlib.util.find_spec(PACKAGE)
         return [Path(place) for place in (found and found.submodule_search_locations) or ()]
     return []
@@ -32,7 +32,7 @@ def installed_places():
 
 @functools.cache
 def usable_bundles():
-    """Return the bundles that this process can use, first from the user's own cache."""
+    """Return the folders of the bundles that this process can use; the folder in the user's own cache comes first."""
     host_settings = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # another target
     if TARGET or HOST_LEVEL is None or host_settings:
         return []
@@ -46,7 +46,7 @@ def installed_bundles():
 
 
 def foreign_bundles():
-    """Return the descriptions of installed bundles if none is for this process's versions, otherwise []."""
+    """Return the descriptions of all installed bundles if none fits this process's versions, otherwise []."""
     found = [folder.description for folder in installed_bundles()]
     return [] if any(text.startswith(prefix_of_bundle()) for text in found) else sorted(set(found))
 
@@ -58,12 +58,12 @@ class Carried(NamedTuple):
     """The result of an export or import."""
 
     num_kernels: int  # kernels that were copied
-    num_damaged: int  # kernels that were damaged, and left out
-    foreign: list  # the folders of other versions or processors, described
+    num_damaged: int  # damaged kernels, which were not copied
+    foreign: list  # descriptions of the folders for other versions or processors
 
 
 def known_names():
-    """Return the names of this version's folders: for this host, and for each level of processors."""
+    """Return the names that this version's folders have: for this host, and for each level of processors."""
     return {this_environment().name, *(environment_of_level(level).name for level in LEVELS)}
 
 

@@ -1,6 +1,6 @@
 """The cache of one compiled function: a file per signature, in the folder of the environment.
 
-One process compiles a kernel while others wait, so that it is compiled only once.
+One process compiles a kernel while other processes wait, so that it is compiled only once.
 """
 
 import functools
@@ -30,12 +30,12 @@ try:
 except ImportError:  # without POSIX locks, each process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
-LONGEST_WAIT = 60  # seconds; a process that was stopped while it compiled holds its file for longer
+LONGEST_WAIT = 60  # seconds; a process that is stopped while it compiles holds its lock for longer
 _BETWEEN_TRIES = 0.02  # seconds
 
 
 class Alone:
-    """The right to compile a kernel, held by locking a file beside `path`, in which the kernel will be saved.
+    """The right to compile a kernel, held by locking a file beside `path`, the file for the kernel.
 
     The constructor waits for the lock, at most `LONGEST_WAIT`.  The system unlocks the file when its process is killed.
     """
@@ -47,27 +47,27 @@ class Alone:
             time.sleep(_BETWEEN_TRIES)
 
     def release(self):
-        """Unlock the file, so that other processes go on."""
+        """Unlock the file, so that waiting processes continue."""
         if self._file is not None:
             self._path.unlink(missing_ok=True)
             fcntl.flock(self._file, fcntl.LOCK_UN)  # `close` alone leaves the lock to a process forked meanwhile
             self._file.close()
 
     def _is_locked_by_another(self):
-        """Try to lock the file; return True if another process holds it, False if it is locked or cannot be."""
+        """Try to lock the file; return True if another process holds the lock, False if this one does or locks fail."""
         if fcntl is None:
             return False
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = self._path.open("ab")
-        except OSError:  # the folder cannot be written
+        except OSError:  # the folder is not writable
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             return isinstance(error, BlockingIOError)  # other errors mean a file system without locks
-        if os.fstat(file.fileno()).st_nlink == 0:  # the holder of the lock has removed this file: try a new one
+        if os.fstat(file.fileno()).st_nlink == 0:  # the former holder of the lock has removed this file: try a new file
             file.close()
             return True
         self._file = file
@@ -85,7 +85,7 @@ class DiskCache(Cache):
     def __init__(self, kernel, linkable):
         self._kernel, self._function, self._linkable = kernel, kernel.py_func, linkable
         self._enabled = True
-        self._alone = {}  # by thread: the `Alone` that makes other processes wait
+        self._alone = {}  # for each compiling thread: the `Alone` that makes other processes wait, or None
 
     @property
     def cache_path(self):
@@ -93,15 +93,15 @@ class DiskCache(Cache):
         return str(environment_folder())
 
     def enable(self):
-        """Load and save from now on."""
+        """From now on, load compiled kernels from the disk and save new ones there."""
         self._enabled = True
 
     def disable(self):
-        """Neither load nor save from now on."""
+        """From now on, neither load nor save kernels."""
         self._enabled = False
 
     def flush(self):
-        """Do nothing, because the digest in a file's name never leads to stale code."""
+        """Do nothing: there is no stale code to flush, because a file's name is a digest of its function."""
 
     def load_overload(self, signature, target_context):
         """Return the compiled function of a signature, or None if it must be compiled."""
@@ -116,13 +116,13 @@ class DiskCache(Cache):
             return compiled
         announce_compiling(environment_folder())
         thread = threading.get_ident()
-        if thread not in self._alone or not sources_known():  # nothing will be compiled, or the result cannot be saved
+        if thread not in self._alone or not sources_known():  # no compilation follows, or its result cannot be saved
             return None
         self._alone[thread] = Alone(path)
-        return self._load(path, target_context)  # another process may have saved it during the wait
+        return self._load(path, target_context)  # another process can have saved it during the wait
 
     def compile_alone(self, compile_one):
-        """Return a version of `compile_one` that lets waiting processes go on when the compilation has ended."""
+        """Return a version of `compile_one` that lets waiting processes continue when the compilation has ended."""
 
         @functools.wraps(compile_one)
         def compile_and_release(signature):
@@ -154,7 +154,7 @@ class DiskCache(Cache):
 
     def save_overload(self, signature, compiled):
         """Save a compiled function, unless its code depends on this process or the sources have changed."""
-        # If the package is upgraded while a process runs, its machine code may belong to neither version.
+        # If the package is upgraded while a process runs, code compiled afterwards can belong to neither version.
         if not self._enabled or not can_be_saved(compiled) or not sources_known():
             return
         path = self._path(signature)
@@ -178,7 +178,7 @@ def _is_for_others():
     return TARGET is not None and target()[1:] != (LEVELS[TARGET].cpu, "")
 
 
-# `functools.cache` makes each of these run once per process and argument.
+# `functools.cache` makes each of these functions run once per process and argument.
 
 
 @functools.cache

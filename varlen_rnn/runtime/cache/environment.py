@@ -1,6 +1,6 @@
-"""Compute a digest of everything that all machine code depends on: sources, versions, processor and settings.
+"""Compute a digest of everything on which all machine code depends: sources, versions, processor and settings.
 
-A fingerprint is text on one function: its bytecode, the values that it closes over, and the functions that it calls.
+A fingerprint is a text for one function: its bytecode, the values that it closes over, and the functions that it calls.
 """
 
 import functools
@@ -21,15 +21,15 @@ from numba import config
 from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.numba_internals import target
 
-# The sources that machine code depends on.  A change elsewhere, as in a layer, must not cause a compilation.  The
-# workload is among them because it decides which kernels an installation has.
+# The sources on which machine code depends. A change of other sources, such as a layer, must not cause a compilation.
+# `cli/workload.py` is in the list because it decides which kernels an installation has.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "cli/workload.py"),
 )
 
-# Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is among them because
-# code that calls Intel's vector library crashes a process that does not have this library.
+# Settings of Numba that change machine code, besides the settings of the processor. USING_SVML is in the list because
+# code that calls Intel's vector library crashes a process without this library.
 _SETTINGS = (
     *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "EXTEND_VARIABLE_LIFETIMES"),
     *("USING_SVML", "LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS"),
@@ -40,7 +40,7 @@ CHECKED = os.environ.get("VARLEN_RNN_CHECK", "0") not in ("", "0")
 
 
 class Environment(NamedTuple):
-    """An environment: its digest, which is the name of its folder, and a line that describes it."""
+    """An environment: its digest, which is its folder's name, and a line that describes it to people."""
 
     name: str
     description: str
@@ -58,7 +58,7 @@ def _digest_of_sources():
     return digest.hexdigest()
 
 
-# Computed at import, because the process runs the sources that it imported, even if they change on disk.
+# The digest is computed at import, because a process runs the sources that it imported, even if they change on disk.
 _IMPORTED = _digest_of_sources()
 
 
@@ -111,7 +111,7 @@ def _environment(parts, description):
 
 
 def fingerprint(value, seen=()):
-    """Return text that changes whenever the machine code compiled from `value` may change."""
+    """Return a text that differs whenever the machine code compiled from `value` could differ."""
     function = getattr(value, "py_func", value)
     if isinstance(function, types.FunctionType):
         if function in seen:
@@ -128,11 +128,11 @@ def fingerprint(value, seen=()):
         return repr(value)
     if isinstance(value, tuple):
         return str([fingerprint(item, seen) for item in value])
-    return type(value).__name__  # such a value comes from the sources that are digested
+    return type(value).__name__  # the digest of sources covers any other value
 
 
 def _used_globals(function):
-    """Return the globals whose names occur in a function, and members of global modules whose names occur in it."""
+    """Return the globals whose names occur in a function, and the members of global modules whose names occur in it."""
     names = function.__code__.co_names
     used = [function.__globals__[name] for name in names if name in function.__globals__]
     modules = [value for value in used if isinstance(value, types.ModuleType)]

@@ -1,12 +1,12 @@
 """Find, list and remove the folders of compiled kernels, one per environment; read and write the files there.
 
 Other processes may save, load and remove kernels at the same time, and a folder may be read-only.  So a missing file is
-no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because the user
-may have put other files into the folder.
+no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because users can
+put other files into the folder.
 
-A kernel's file has a digest of the kernel and of the file's name, then the kernel.  Without the digest, damaged machine
-code, or code of another function, would be executed.  The digest detects a file that is damaged, truncated or renamed.
-It is no signature: whoever can write to the folder can run code.
+A kernel's file begins with a digest of the kernel and of the file's name; the kernel follows. The digest detects a file
+that is damaged, truncated or renamed, whose machine code must not run. It is not a signature: whoever can write to the
+folder can run code.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from varlen_rnn.whole_file import write_file
 
 KEPT_UNUSED = 30 * 24 * 3600  # seconds after which an unused folder is removed
 
-# A file in each folder: its text describes the environment, its modification time is the last use of the folder.
+# A file in each folder; its text describes the environment, and its modification time is the folder's last use.
 MARKER = "environment.txt"
 
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -63,7 +63,7 @@ def mark_used(folder, description=None):
 
 
 def remove(folder):
-    """Remove the kernels of an environment, and its folder if it is empty then."""
+    """Remove the kernels in an environment's folder, and the folder itself if it is then empty."""
     for pattern in _OURS:
         for path in _files(folder, pattern):
             with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def _last_used(folder):
 
 
 def _stat(path, field):
-    """Return a field of the status of a file; 0 if the file is gone."""
+    """Return a field of a file's status, or 0 if the file is gone."""
     try:
         return getattr(path.stat(), field)
     except OSError:
@@ -118,7 +118,7 @@ def _stat(path, field):
 
 
 def write_kernel(path, payload):
-    """Write the file of a kernel, without waiting for the disk; `read_kernel` detects a file damaged by a crash."""
+    """Write a kernel's file without waiting for the disk; `read_kernel` detects a file that a crash has damaged."""
     write_file(path, _digest(path, payload) + payload, durable=False)
 
 

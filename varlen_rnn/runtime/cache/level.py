@@ -1,4 +1,4 @@
-"""Processor levels: code for a level runs on every host that has all features of the level.
+"""Levels (classes of processors): code for a level runs on every host that has all features of the level.
 
 If the environment variable `VARLEN_RNN_LEVEL` names a level, the process compiles for it instead of for its host;
 `cache warm --level` sets the variable.
@@ -15,12 +15,12 @@ VARIABLE = "VARLEN_RNN_LEVEL"  # environment variable
 
 
 def levels_of(triple):
-    """Return the levels of an architecture, `{name: Level}`."""
+    """Return the levels of the architecture of a triple, as a dict `{name: Level}`."""
     return {row.level.name: row.level for row in rows_of(triple) if row.level}
 
 
 def level_of(triple, features):
-    """Return the level whose kernels a host with these features uses, or None if it must compile its own.
+    """Return the name of the level whose kernels a host uses, or None if the host must compile its own kernels.
 
     A host with AVX-512 uses no kernels of a lower level, because its tiles have another shape.
     """
@@ -29,7 +29,7 @@ def level_of(triple, features):
 
 
 def check_level(name, what):
-    """Return the name of a level of this architecture, or raise an InputError about `what`."""
+    """Return `name` if this architecture has a level with this name; otherwise raise an InputError about `what`."""
     if name in LEVELS:
         return name
     foreign = name in {row.level.name for row in PROCESSORS.values() if row.level}
@@ -38,7 +38,7 @@ def check_level(name, what):
 
 
 def known_levels():
-    """Return which levels an error expects, in words."""
+    """Return the words by which an error names the levels of this architecture."""
     return f"a level of this architecture, {' or '.join(LEVELS) or 'which has none'}"
 
 
@@ -48,7 +48,7 @@ def runs_here(level):
 
 
 def variables_of(level):
-    """Return the environment variables of a process that compiles kernels for a level.
+    """Return the environment variables that make a process compile kernels for a level.
 
     On a host that lacks the level, each kernel is compiled for the level and again for this host.
     """
@@ -56,7 +56,7 @@ def variables_of(level):
     return chosen | {"NUMBA_CPU_NAME": LEVELS[level].cpu, "NUMBA_CPU_FEATURES": ""} if runs_here(level) else chosen
 
 
-# These are read once at import, because compiled kernels do not change.
+# The following are computed once at import, because compiled kernels do not change.
 _TRIPLE, _FEATURES = llvm.get_process_triple(), llvm.get_host_cpu_features()
 LEVELS = levels_of(_TRIPLE)  # the levels of this architecture
 HOST_LEVEL = level_of(_TRIPLE, _FEATURES)
