@@ -1,6 +1,7 @@
 """Instructions of a GPU for which numba-cuda has no function.
 
-Only kernels call these functions. This module imports `numba.cuda`, so it is imported only where such a kernel is made.
+Only kernels call these functions.  This module imports `numba.cuda`, so it is imported only where such a kernel is
+made.
 
 Source: NVIDIA's PTX ISA, sections `mma`, `cvt`, `ld` and `red`.
 """

@@ -160,7 +160,7 @@ def launch(kernel, num_threads, *arguments):
 class Prepared:
     """A CUDA kernel with its arguments, to be launched more than once by this thread of Python.
 
-    Each launch replaces the first arguments, which are integers. With many arrays, it takes a tenth of the time of the
+    Each launch replaces the first arguments, which are integers.  With many arrays, it takes a tenth of the time of the
     function `launch`.
     """
 

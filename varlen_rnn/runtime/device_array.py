@@ -1,6 +1,6 @@
 """`DeviceArray`: an array in the memory of a CUDA device, with a shape, strides and a data type.
 
-For arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables. numba-cuda has an array, too. This
+For arithmetic, as in `p -= 0.1 * p.grad`, it applies the operators of Variables. numba-cuda has an array, too.  This
 package has its own, so that tests can put an emulated device below it, and so that no numbers are copied to the host
 unseen: NumPy, loops and conditions of Python cannot read it.
 """
@@ -53,7 +53,7 @@ def _both_sides(op: str) -> tuple[_Binary, _Binary]:
 class DeviceArray:
     """An array in the memory of a CUDA device; `strides`, and `offset` from the memory's begin, are in bytes."""
 
-    # `_form` is an array of NumPy with the address on the device. It computes shapes and strides of views for us. Its
+    # `_form` is an array of NumPy with the address on the device.  It computes shapes and strides of views for us.  Its
     # numbers must not be read, because the host cannot read that address.
     __slots__ = ("__weakref__", "_form", "_parameters", "memory")
 

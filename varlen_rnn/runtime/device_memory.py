@@ -1,7 +1,7 @@
 """Lend memory of a CUDA device to arrays, and reuse a freed array's memory for the next array of about its size.
 
-An allocation by the driver takes longer than many kernels run, and can wait for all of them. All launches are on one
-stream. So memory can be lent again as soon as no array refers to it, because launches that still use it run first.
+An allocation by the driver takes longer than many kernels run, and can wait for all of them.  All launches are on one
+stream.  So memory can be lent again as soon as no array refers to it, because launches that still use it run first.
 """
 
 from __future__ import annotations

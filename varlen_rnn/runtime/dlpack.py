@@ -1,8 +1,8 @@
 """DLPack for memory on a CUDA device: make capsules for other libraries, and open capsules of other libraries.
 
-A capsule holds the address of a C structure, which says where the memory is, on which device, and how to free it. NumPy
-makes and opens such capsules for memory of the host. It never reads the memory. So it also works with an address on a
-device, if the structure says "host" while NumPy handles it.
+A capsule holds the address of a C structure, which says where the memory is, on which device, and how to free it.
+NumPy makes and opens such capsules for memory of the host.  It never reads the memory.  So it also works with an
+address on a device, if the structure says "host" while NumPy handles it.
 
 Source: the DLPack specification, and `dlpack.h`.
 """

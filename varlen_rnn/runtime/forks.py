@@ -1,6 +1,6 @@
 """Make forks wait until no thread compiles, so that the child process can compile, too.
 
-In a child process, only the thread that forked continues. A lock that another thread holds would stay locked forever,
+In a child process, only the thread that forked continues.  A lock that another thread holds would stay locked forever,
 and LLVM's work under that lock would stay half done.
 """
 

@@ -3,10 +3,11 @@
 An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and into a CUDA loop
 (`cuda_kernel`) beside it.
 
-Compiling must not take long. Numba copies the code of a function into each function that calls it, at each level of
-calls, and LLVM works on every copy. So functions that many kernels call are compiled once and called by address
-(`called_by_address`). Kernels get the addresses as arguments, because addresses differ between processes, while kernels
-stay in the disk cache. The functions of one loop (`cpu_inlined`) are inlined into the loop before anything is compiled.
+Compiling must not take long.  Numba copies the code of a function into each function that calls it, at each level of
+calls, and LLVM works on every copy.  So functions that many kernels call are compiled once and called by address
+(`called_by_address`).  Kernels get the addresses as arguments, because addresses differ between processes, while
+kernels stay in the disk cache.  The functions of one loop (`cpu_inlined`) are inlined into the loop before anything is
+compiled.
 """
 
 import functools
@@ -37,9 +38,9 @@ def body(function):
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
 
-    With `VARLEN_RNN_CHECK=1`, kernels of the room `kernels`, which other code can call, check their indices. Kernels of
-    the engine do not. Their plans and arrays are our own, and a loop with checks vectorises differently, so that bits
-    would depend on the batch.
+    With `VARLEN_RNN_CHECK=1`, kernels of the room `kernels`, which other code can call, check their indices.  Kernels
+    of the engine do not.  Their plans and arrays are our own, and a loop with checks vectorises differently, so that
+    bits would depend on the batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
     return use_cache(

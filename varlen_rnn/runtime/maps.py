@@ -19,8 +19,8 @@ def map_of(array: np.ndarray) -> np.ndarray | None:
 def zeros_beside(array: np.ndarray) -> np.ndarray:
     """Return zeros with an array's shape and data type; they take no memory until they are written to.
 
-    If `array` maps a file, the zeros map a file without a name in the same folder. That file is sparse: only pages that
-    were written to take disk space. It is gone when the process ends.
+    If `array` maps a file, the zeros map a file without a name in the same folder.  That file is sparse: only pages
+    that were written to take disk space.  It is gone when the process ends.
     """
     path = getattr(map_of(array), "filename", None)
     if path is None or not array.size:

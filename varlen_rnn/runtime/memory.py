@@ -1,7 +1,7 @@
 """Allocate large arrays, and reuse the memory of a freed array for the next array of about its size.
 
-The system clears each page of fresh memory at its first use, and takes all pages back when an array is freed. That
-would take a tenth of a training step. So each step reuses the memory that the previous step has freed.
+The system clears each page of fresh memory at its first use, and takes all pages back when an array is freed.  That
+would take a tenth of a training step.  So each step reuses the memory that the previous step has freed.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def start_runtime(target_context):
     """Prepare Numba's runtime functions, which the code of a kernel calls.
 
     Numba's own cache calls `target_context.refresh()` instead.  That also imports modules that only the compiler needs,
-    such as SciPy, in a third of a second. The compiler imports these modules itself when it starts.
+    such as SciPy, in a third of a second.  The compiler imports these modules itself when it starts.
     """
     rtsys.initialize(target_context)
 
@@ -134,7 +134,7 @@ class InlineParts(untyped_passes.InlineInlinables):
     """Inline called functions from the outside in: first a call, then the calls inside the code that it inserted.
 
     Numba's own pass works from the inside out and runs all its passes on the function at every call.  So it copies
-    deeply nested code once per level, and all names of a function once per block. It also copies arguments to
+    deeply nested code once per level, and all names of a function once per block.  It also copies arguments to
     parameters.
     """
 

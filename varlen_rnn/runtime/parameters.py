@@ -1,9 +1,9 @@
 """The arguments of a launch as CUDA's driver reads them: an array of pointers to numbers.
 
-Numba compiles a kernel for numbers only. It passes an array as two addresses (0 here), its size, the size of an element
-in bytes, its address, its shape, and its strides in bytes. It passes the items of a tuple one after another.
+Numba compiles a kernel for numbers only.  It passes an array as two addresses (0 here), its size, the size of an
+element in bytes, its address, its shape, and its strides in bytes.  It passes the items of a tuple one after another.
 
-numba-cuda itself packs all arguments at each launch, which takes longer than small kernels run. Here each array keeps
+numba-cuda itself packs all arguments at each launch, which takes longer than small kernels run.  Here each array keeps
 its packed numbers, and a repeated launch keeps those for all its arguments.
 """
 
@@ -72,7 +72,7 @@ def _of_array(argument: Any) -> tuple[ArrayKind, tuple[int, ...]]:
 class Parameters:
     """The arguments of launches, kept alive because `address` refers to their memory.
 
-    `numbers` has the numbers of all arguments, eight bytes each. `address` is the address of an array of pointers to
+    `numbers` has the numbers of all arguments, eight bytes each.  `address` is the address of an array of pointers to
     these numbers, which a launch takes.  A kernel is compiled for `kinds`: an `ArrayKind`, the type of a number, or a
     tuple of kinds.
 

@@ -31,8 +31,8 @@ def get_float32_matmul_precision() -> str:
 def set_float32_matmul_precision(precision: str) -> None:
     """Set the precision of products of float32 on a CUDA device.
 
-    The setting has no effect on the CPU, which always computes products in the data type of their operands. Products of
-    float64 are float64 on every device.
+    The setting has no effect on the CPU, which always computes products in the data type of their operands.  Products
+    of float64 are float64 on every device.
 
     Like the number of threads, the precision holds for the whole process, except for a thread (or another context of
     `contextvars`, such as an asyncio task) that has called this function itself.
@@ -42,7 +42,7 @@ def set_float32_matmul_precision(precision: str) -> None:
     precision : {"fp32", "tf32"}
         "fp32", the default, multiplies and adds in float32, and a row has the same bits in every batch.  "tf32" lets
         tensor cores round factors to TensorFloat-32, which has 10 bits behind the binary point instead of 23, and add
-        in float32. With cuBLAS (extras `cublas12`, `cublas13`), a row's bits can then depend on other rows.
+        in float32.  With cuBLAS (extras `cublas12`, `cublas13`), a row's bits can then depend on other rows.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Run kernels that release the GIL on several threads; each call of a kernel does a shard (part) of the work.
 
 A kernel is called once per shard, with the number of the shard and the number of shards.  A shard does a fixed part of
-the work, or takes one piece of work after another from a shared counter. Each piece is computed in the same way for any
-number of shards, so results do not depend on the number of threads. Shards wait for each other only within a `team`, or
-for a piece that another shard has taken. Computing such a piece must not fail.
+the work, or takes one piece of work after another from a shared counter.  Each piece is computed in the same way for
+any number of shards, so results do not depend on the number of threads.  Shards wait for each other only within a
+`team`, or for a piece that another shard has taken.  Computing such a piece must not fail.
 
 An interrupt (Ctrl-C) can raise an exception between any two calls in the main thread.  So this file uses no locks and
 no counters: threads share lists and queues, and each change is a single atomic call.
@@ -97,7 +97,7 @@ def set_num_threads(num_threads: int) -> None:
     """Set the number of threads that kernels use; results do not depend on it.
 
     The number holds for the whole process, except for a thread (or another context of `contextvars`, such as an asyncio
-    task) that has called this function itself. So two Python threads can use different numbers.
+    task) that has called this function itself.  So two Python threads can use different numbers.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Find bundles (folders of kernels that were compiled elsewhere and then installed or imported), and copy them.
 
-A bundle's name is a digest of the sources, versions and level of processors for which its kernels were compiled. A
+A bundle's name is a digest of the sources, versions and level of processors for which its kernels were compiled.  A
 bundle is in a folder `varlen_rnn_kernels` on Python's search path for packages, or in the user's own cache.  Bundles
 are not inside the package, so that a checkout of equal sources finds the installed bundle, too.
 """

@@ -21,14 +21,14 @@ from numba import config
 from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.numba_internals import target
 
-# The sources on which machine code depends. A change of other sources, such as a layer, must not cause a compilation.
+# The sources on which machine code depends.  A change of other sources, such as a layer, must not cause a compilation.
 # `cli/workload.py` is in the list because it decides which kernels an installation has.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "cli/workload.py"),
 )
 
-# Settings of Numba that change machine code, besides the settings of the processor. USING_SVML is in the list because
+# Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is in the list because
 # code that calls Intel's vector library crashes a process without this library.
 _SETTINGS = (
     *("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "EXTEND_VARIABLE_LIFETIMES"),

@@ -4,9 +4,9 @@ Other processes may save, load and remove kernels at the same time, and a folder
 no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because users can
 put other files into the folder.
 
-A kernel's file begins with a digest of the kernel and of the file's name; the kernel follows. The digest detects a file
-that is damaged, truncated or renamed, whose machine code must not run. It is not a signature: whoever can write to the
-folder can run code.
+A kernel's file begins with a digest of the kernel and of the file's name; the kernel follows.  The digest detects a
+file that is damaged, truncated or renamed, whose machine code must not run.  It is not a signature: whoever can write
+to the folder can run code.
 """
 
 import contextlib
