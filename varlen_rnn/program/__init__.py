@@ -1,4 +1,4 @@
 """Programs: descriptions of computations, without values, that are recorded, run, cut and saved.
 
-They consist of the operators of the tape.
+A program consists of operators that are declared in `ops/`.
 """

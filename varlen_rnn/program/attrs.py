@@ -1,7 +1,7 @@
 """The constants of operators: their kinds, and their form in a description.
 
-An operator declares each of its constants with one of `KINDS`.  A constant whose kind ends with `?` may be None; the
-description then leaves it out.  `Attr` lists the values that a description can hold.
+An operator declares each of its constants with a kind, a key of `KINDS`.  A constant whose kind ends with `?` can be
+None; the description then leaves it out.  `Attr` lists the values that a description can hold.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def _is_int(value):
 
 
 def is_text(value):
-    """Return whether a value is a text that UTF-8 can encode."""
-    # Half of a surrogate pair is no character: a file could be written with it, but not read.
+    """Return whether a value is a string that UTF-8 can encode."""
+    # Half of a surrogate pair is no character: a file with it could be written, but not read.
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
@@ -43,7 +43,7 @@ _WRITTEN: dict[str, Callable] = {
 
 
 def encode(op, attrs, index_of_block):
-    """Return the constants of an operator as a description holds them; raise if it cannot hold one."""
+    """Return the constants of an operator as a list of Attr; raise if a description cannot hold one of them."""
     described = []
     for name, kind in op.attrs.items():
         value = attrs.get(name)
@@ -60,7 +60,7 @@ def encode(op, attrs, index_of_block):
 
 
 def decode(op, described, block_of_index):
-    """Return the constants of an operator from their description; raise unless they are as the operator declares."""
+    """Return the constants of an operator, given its Attrs; raise unless they are as the operator declares."""
     given = {attr.name: attr for attr in described}
     unknown = given.keys() - op.attrs.keys()
     if unknown or len(given) != len(described):

@@ -12,19 +12,19 @@ from varlen_rnn.tape.axes import divide, follow, with_rows, without_rows
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.spec import describe
 
-_TOLERANCE = 1e-9  # relative error in float64: of sums in another order, and of scalar functions against arrays
+_TOLERANCE = 1e-9  # relative error in float64: sums in another order, and scalar functions compared with arrays
 _MOST_NUMBERS = 50
-_MOST_CHOICES = 512  # the most choices of axes of rows, one axis or none per operand, that are tried
+_MOST_CHOICES = 512  # the most choices of row axes, an axis or None for each operand, that are tried
 
 
 class Application:
-    """An operator on values, None if missing, whose traits are checked; `refuse(subject, expected, got)` raises."""
+    """An operator with inputs (None if missing) whose traits are checked; `refuse(subject, expected, got)` raises."""
 
     def __init__(self, op, values, attrs, refuse):
         self.op, self.values, self.attrs, self.refuse = op, values, attrs, refuse
 
     def check(self):
-        """Raise if a trait does not hold; return whether the trait `rows` claims anything for these values."""
+        """Raise if a trait does not hold; return whether the trait `rows` promises anything for these values."""
         if self.op.linear:
             self._check_linear()
         if self.op.scalar is not None or self.op.ufunc:
@@ -43,21 +43,21 @@ class Application:
         return run(self.op, values, self.attrs)
 
     def _choices_of_rows(self):
-        """Yield a number of rows, and for each operand the axis that has so many entries, or None."""
+        """Yield pairs: a number of rows, and for each operand an axis with this number of entries, or None."""
         shapes = [() if value is None else value.shape for value in self.values]
         for count in sorted({size for shape in shapes for size in shape if size > 1}):
             axes = [[None, *(axis for axis, size in enumerate(shape) if size == count)] for shape in shapes]
             yield from ((count, choice) for choice in itertools.islice(itertools.product(*axes), 1, _MOST_CHOICES))
 
     def _choices_of_sequences(self):
-        """Yield a number of sequences, and for each operand its axis of rows, or its axis with sequences."""
+        """Yield pairs: a number of sequences, and for each operand its axis of rows or of sequences, or None."""
         levels = [levels_of(value.structure)[-1] for value in self.values if value is not None and value.num_levels]
         for count in {len(offsets) - 1 for offsets in levels}:
             choices = self._choices(lambda axis, size, count=count: axis > 0 and size == count)
             yield from ((count, choice) for choice in choices)
 
     def _choices(self, fits):
-        """Return choices of axes of rows: the first one of a value with a LoD, another one that fits, or None."""
+        """Return choices of row axes, one per operand: 0 if it has a LoD, otherwise an axis that fits, or None."""
         axes = [
             [None] if value is None else [0] if value.num_levels
             else [None, *(axis for axis, size in enumerate(value.shape) if fits(axis, size))]
@@ -66,7 +66,7 @@ class Application:
         return itertools.islice(itertools.product(*axes), _MOST_CHOICES)
 
     def _check_rows(self, prepared, traits, count, axes):
-        """Raise if the trait fails for the given axes of rows; return whether the operator claims a trait there."""
+        """Raise if the trait fails for the given axes of rows; return whether the operator declares a trait there."""
         values = [value if value is None else prepared(value) for value in self.values]
         trait, outputs = follow(self.op, self.attrs, list(map(_known, values, axes)))
         if trait not in traits:
@@ -95,8 +95,8 @@ class Application:
         return f"rows={trait!r}, along {', '.join(where)}"
 
     def _check_ranks(self, axes):
-        """Raise if the parts of two ranks have other results than the batch; return whether they have been compared."""
-        # In training, ranks draw random numbers and add up moments together.
+        """Raise if two halves of the batch give other results than the whole; return whether they were compared."""
+        # In training, the ranks (processes) share random numbers and moments, so separate parts cannot be compared.
         is_training = any(self.attrs.get(name, value) != value for name, value in self.op.inference.items())
         specs = [None if value is None else describe(value) for value in self.values]
         trait, outputs = divide(self.op, self.attrs, specs, axes, 1)
@@ -106,7 +106,7 @@ class Application:
         parts = [[self._part(*pair, rank) for pair in zip(self.values, axes, strict=True)] for rank in (0, 1)]
         try:
             whole, first, second = map(self._run, (self.values, *parts))
-        except InputError:  # positions of rows that the other rank has
+        except InputError:  # an operand has positions of rows of the other half
             return False
         if is_mean:
             total, *weights = (self.op.divisor(*given, **self.attrs) or 1 for given in (self.values, *parts))
@@ -123,9 +123,9 @@ class Application:
 
     @functools.cached_property
     def cuts(self):
-        """Where the rows of a second rank begin, by the total number of rows, or of sequences of a level.
+        """The position at which the second half begins, by the number of entries: rows, or sequences of a level.
 
-        The first rank has half of the outermost sequences, or half of the rows if there are no sequences.
+        The first half has half of the outermost sequences, or half of the rows if there are no sequences.
         """
         found: dict[int, int] = {}
         given = [value for value in self.values if value is not None]
@@ -206,9 +206,9 @@ def _is_same(value, wanted):
 
 
 def _are_of_parts(axis, whole, first, second):
-    """Return whether a result has the rows of the results of two parts, in any order.
+    """Return whether a result has the rows of the results of two parts, in any order; True if they cannot be compared.
 
-    Integers may be positions of rows, which each rank counts from 0.  Padding may be longer in one part.
+    They cannot if they are integers, which can be positions of rows in a part, or padded to different lengths.
     """
     if not isinstance(whole, LoDTensor) or not whole.shape or whole.dtype.kind != "f":
         return True

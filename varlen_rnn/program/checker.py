@@ -1,4 +1,4 @@
-"""Check on an operator's own examples that it keeps the promises of its declaration."""
+"""Check, on an operator's own examples, that the operator keeps the promises of its declaration."""
 
 import contextvars
 from collections.abc import Callable, Mapping
@@ -24,21 +24,25 @@ from varlen_rnn.tape.spec import VALUES, describe, sizes_fit
 from varlen_rnn.tape.values import plain
 from varlen_rnn.tape.variable import Variable, apply_list
 
-_STEP, _TOLERANCE = 1e-6, 1e-7  # the step of a central difference, and the largest error, in float64
+_STEP, _TOLERANCE = 1e-6, 1e-7  # of central differences in float64: their step, and the largest error
 
 
 def check_operator(operator: Operator) -> None:
     """Raise unless an operator keeps its promises on each of its examples.
 
-    It checks, in this order: outputs are as `infer` promised; no input changes, except inputs that the operator
-    updates; gradients equal central differences and are like their inputs; a program of the operator and its gradient,
-    with known and with unknown sizes, computes the same bits, also after it was saved and loaded; traits hold, since
-    permuted and cut rows give the same bits or the same sums, and `scalar` and `ufunc` the same numbers.
+    It checks, in this order:
+
+    * outputs have the specs that `infer` returned;
+    * no input changes, except inputs that the operator updates;
+    * gradients equal central differences, and have the shapes and data types of their inputs;
+    * a program of the operator and its gradient, with known and with unknown sizes, computes the same bits, also after
+    it was saved and loaded;
+    * traits hold: permuted or cut rows give the same bits or the same sums, `scalar` and `ufunc` the same numbers.
 
     Parameters
     ----------
     operator : function
-        What `varlen_rnn.operator` made.
+        The function that `varlen_rnn.operator` returned.
 
     Raises
     ------
@@ -58,7 +62,7 @@ def check_operator(operator: Operator) -> None:
     found = examples_of(op)
     if not found:
         raise ProgramError(f"operator {op.type!r}", expected="examples", got="none", hint=f"@{op.type}.examples")
-    # Run in a copy of the context, so that its random generator does not move on.
+    # Checks run in a copy of the context, so that they do not use up numbers of its random generator.
     said = [contextvars.copy_context().run(_check, trial) for trial in found]
     if op.rows is not None and op.inputs and not any(said) and op.divisor is None:
         hint = "two rows or more, along an axis of which the trait says something"
@@ -78,11 +82,11 @@ class Trial(NamedTuple):
         raise ProgramError(f"operator {self.op.type!r}, example {self.number}, {what}", expected=expected, got=got)
 
     def constants_for(self, variables):
-        """Return the constants; for an operator with a nested block, they are made from its inputs."""
+        """Return the constants; if the operator has a nested block, a function makes them from the inputs."""
         return self.constants(*variables) if callable(self.constants) else self.constants
 
     def apply(self, variables):
-        """Return all outputs, and the outputs that users see; each call draws the same random numbers."""
+        """Return all outputs, and the outputs that a call returns to users; each call draws the same random numbers."""
         manual_seed(0)
         constants = self.constants_for(variables)
         outputs = apply_list(self.op.type, *variables, **constants)
@@ -127,7 +131,7 @@ def _is_floating(value):
 
 
 def compute_trial(trial):
-    """Return the outputs that users see, the gradients of a weighted sum of them, and the weights of that sum."""
+    """Return the outputs that users see, the gradients of their weighted sum, and its random weights."""
     variables = trial.variables()
     _, shown = trial.apply(variables)
     weights = [np.random.default_rng(n).standard_normal(o.shape) for n, o in enumerate(_sources(shown))]
@@ -153,9 +157,9 @@ def _check(trial):
 
 
 def _check_traits(trial, program, values):
-    """Raise if a trait of the operator, or of an operator that only its gradient applies, does not hold.
+    """Raise if a trait of the operator, or of an operator that its gradient applies, does not hold for an example.
 
-    Return whether the operator's trait `rows` claims anything for this example.
+    Return whether the operator's trait `rows` promises anything for this example.
     """
     said = False
     for described in program.desc.blocks[0].ops:
@@ -240,7 +244,7 @@ def _check_program(trial, weights, unknown_rows, wanted):
 
 
 def describe_trial(trial, weights, unknown_rows):
-    """Return a program of an operator and its gradient, the feed, and the names of outputs and of gradients."""
+    """Return a program of an operator and its gradient, its feed, and the names of the outputs and gradients."""
     manual_seed(0)
     feed, inputs = {}, []
     with program_guard() as program:
@@ -265,7 +269,7 @@ def _parts(value):
         return [np.array(value.value), value.rows]
     if isinstance(value, np.ndarray):
         return [np.array(value)]
-    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; saved values of steps are left out
+    return [value.offsets] if hasattr(value, "offsets") else []  # a plan; the saved values of steps are not compared
 
 
 def _are_same(parts, others):

@@ -1,10 +1,10 @@
-"""Descriptions of a computation: variables, operators, blocks and programs, as plain frozen values.
+"""Descriptions of a computation: variables, operators, blocks and programs, as plain immutable objects.
 
 Messages and fields are as in the design documents "Variable description" and "Selected rows"; operators and blocks are
 as in PaddlePaddle Fluid's `framework.proto`.  `docs/programs.md` lists every field.
 
-Each field is declared once, with its number in `docs/program.proto`.  `program.format.schema` reads and
-writes JSON by these declarations, and `program.structure` checks the types of values by them.
+Each field is declared once, with its number in `docs/program.proto`.  From these declarations,
+`program.format.schema` reads and writes JSON, and `program.structure` checks the types of values.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ MOST_DIMS = 64  # the most axes of a tensor, as in NumPy
 
 
 class Field(NamedTuple):
-    """A field of a message, as a line of the .proto has it."""
+    """A field of a message, as a line of the .proto file declares it."""
 
     label: str
     kind: str
@@ -33,21 +33,21 @@ class Field(NamedTuple):
 
 MESSAGES: dict[str, tuple[Field, ...]] = {"Version": (Field("optional", "int64", "version", 1, 0),)}
 _SCALARS = {str: "string", bool: "bool", int: "int32"}
-KINDS: dict[type, str] = {**_SCALARS, Type: "VarType.Type"}  # in the .proto
+KINDS: dict[type, str] = {**_SCALARS, Type: "VarType.Type"}  # {Python type: its name in the .proto file}
 
 
 def field(
     number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None, required: bool | None = None
 ) -> Any:
-    """Declare a field with its number, and its kind in the .proto if its type does not determine it."""
-    # A file leaves out a default, unless the field is `required`.
+    """Declare a field with its number in the .proto file, and its kind there if its type does not determine that."""
+    # Files leave out values that are the default, unless the field is `required`.
     required = default is dataclasses.MISSING if required is None else required
     return dataclasses.field(default=default, metadata={"number": number, "kind": kind, "required": required})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def message(cls: type[T]) -> type[T]:
-    """Make a class whose annotations are fields: frozen, compared by value, with tuples in place of lists."""
+    """Make a message of a class whose annotations are fields: immutable, compared by value, with tuples for lists."""
     cls.__post_init__ = _freeze  # type: ignore[attr-defined]
     made = dataclasses.dataclass(frozen=True, slots=True)(cls)
     name = KINDS[made] = {"Var": "OpDesc.Var"}.get(cls.__name__, cls.__name__)
@@ -65,7 +65,7 @@ def _declared(field: dataclasses.Field) -> Field:
 
 
 def _freeze(desc: Any) -> None:
-    # A description must not change after it was checked, so lists become tuples.
+    # Lists become tuples, so that a description cannot change after it was checked.
     for label, _, name, *_ in MESSAGES[KINDS[type(desc)]]:
         given = getattr(desc, name)
         if label == "repeated" and type(given) is not tuple:
@@ -93,7 +93,7 @@ class TensorDesc:
 
 @message
 class LoDTensorDesc:
-    """A tensor, and how many levels of detail its rows have."""
+    """A tensor, and the number of LoD levels of its rows."""
 
     tensor: TensorDesc = field(1)
     lod_level: int = field(2, default=0)
@@ -106,7 +106,7 @@ class LoDTensorDesc:
 class VarType:
     """The kind of a variable, and the description that goes with the kind.
 
-    `VarType.LOD_TENSOR` and the others are the members of `Type`.
+    The members of `Type` are attributes, such as `VarType.LOD_TENSOR`.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class VarType:
     lod_tensor: LoDTensorDesc | None = field(3, default=None)
     tensor_array: LoDTensorDesc | None = field(4, default=None)
 
-    if TYPE_CHECKING:  # the members of `Type`, which are set below
+    if TYPE_CHECKING:  # the members of `Type`, which a loop below sets
         BOOL = INT16 = INT32 = INT64 = FP16 = FP32 = FP64 = UINT8 = INT8 = Type.BOOL
         LOD_TENSOR = SELECTED_ROWS = FEED_MINIBATCH = FETCH_LIST = STEP_SCOPES = LOD_RANK_TABLE = Type.LOD_TENSOR
         LOD_TENSOR_ARRAY = PLACE_LIST = READER = CHANNEL = Type.LOD_TENSOR_ARRAY
@@ -165,7 +165,7 @@ class VarDesc:
 
 @message
 class Var:
-    """The variables of one named input or output of an operator; "" is the name of a missing variable."""
+    """The names of the variables of one input or output of an operator; "" is the name of a missing variable."""
 
     parameter: str = field(1)
     arguments: tuple[str, ...] = field(2)
@@ -173,7 +173,7 @@ class Var:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attr:
-    """A named constant of an operator: bool, int, float, str, a tuple of ints or strs, or the index of a block."""
+    """A named constant of an operator: a bool, int, float or str, a tuple of ints or strs, or the index of a block."""
 
     name: str
     value: object
@@ -203,7 +203,7 @@ MESSAGES["OpDesc.Attr"] = (
 
 @message
 class OpDesc:
-    """An operator: its type, its variables by place, and its constants."""
+    """An operator: its type, the names of its variables by place (an operator's input or output), and its constants."""
 
     type: str = field(3)
     inputs: tuple[Var, ...] = field(1, default=())
@@ -219,14 +219,14 @@ class OpDesc:
         return [name for var in self.outputs for name in var.arguments]
 
     def attr(self, name: str) -> Any:
-        """Return the value of a constant, or None."""
+        """Return the value of a constant, or None if the operator does not have it."""
         return next((attr.value for attr in self.attrs if attr.name == name), None)
 
     def __str__(self) -> str:
         return "\n".join(self.lines(width=float("inf")))
 
     def lines(self, width: float = WIDTH) -> list[str]:
-        """Return the operator as text in lines of `width`: outputs, type, inputs by place, constants."""
+        """Return the operator as lines of at most `width` characters: outputs, type, inputs by place, constants."""
         given = [var for var in self.inputs if any(var.arguments)]
         told = [f"{var.parameter}={', '.join(name or 'none' for name in var.arguments)}" for var in given]
         told += map(str, self.attrs)
@@ -241,7 +241,7 @@ class OpDesc:
 
 @message
 class BlockDesc:
-    """Variables and the operators over them, in the order of their run.
+    """Variables, and the operators that read and compute them, in the order in which they run.
 
     Attributes
     ----------

@@ -4,7 +4,7 @@ from varlen_rnn.program.feed import EDGES
 
 
 def to_dot(desc):
-    """Return the text of a graph: boxes are operators, ellipses variables, shaded ones persistables.
+    """Return the text of a graph: boxes are operators, ellipses are variables, shaded ellipses are persistables.
 
     Feeds and fetches have a double line.
     """

@@ -1,4 +1,4 @@
-"""The executor runs the operators of a program in turn, on the same kernels as eager mode."""
+"""The executor runs the operators of a program one after another, on the same kernels as eager mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
 
-_MOST_PREPARED = 16  # lists of fetches per program whose instructions are kept
+_MOST_PREPARED = 16  # lists of fetches whose instructions a program keeps
 
 
 class Executor:
@@ -43,11 +43,11 @@ class Executor:
     def run(
         self, program: Program, feed: dict[str, Any] | None = None, fetch_list: Iterable[Variable | str] | None = None
     ) -> list[np.ndarray | Any]:
-        """Run all operators of a program; return the values of some variables.
+        """Run all operators of a program; return the values of the fetched variables.
 
-        Updates change the program's persistables in place, and so the parameters of the model that was recorded.
-        Calling `backward` on values that these parameters computed before is then an error.  If an operator raises, the
-        updates before it stay done.  A value is released after the last operator that reads it.
+        Updates change the program's persistables in place, and with them the parameters of the recorded model.  Then
+        `backward` from values that were computed with the old parameters is an error.  If an operator raises, earlier
+        updates are kept.  A value is released after the last operator that reads it.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class Executor:
         -------
         list
             For each fetched variable an array, a LoDTensor if it has a LoD, or SelectedRows.  They belong to the
-            caller, and are where the program ran: `program.to("cuda")` moves it.
+            caller, and are on the device of the program: `program.to("cuda")` moves it.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class Executor:
         desc = program.desc
         names = None if fetch_list is None else tuple(names_of(desc, fetch_list, recorder=program.recorder))
         ready = program.prepared.get(names)
-        if ready is None or ready.desc is not desc:  # the first run, or operators were recorded since
+        if ready is None or ready.desc is not desc:  # the first run, or more operators were recorded meanwhile
             if len(program.prepared) >= _MOST_PREPARED:
                 program.prepared.clear()
             program.prepared[names] = ready = _prepare(program, desc, names)
@@ -86,7 +86,7 @@ class Executor:
         given = program.persistables | fed
         try:
             held, place = ready.instructions.run(given), ready.instructions.place
-        finally:  # even after an error, because some may be updated
+        finally:  # even after an error, because some updates may have run
             for name in ready.updated:
                 was_updated(program.variables[name])
         if ready.updated:
@@ -97,9 +97,9 @@ class Executor:
 
 
 class Ready(NamedTuple):
-    """A program prepared for a list of fetches."""
+    """The instructions of a program for one list of fetches."""
 
-    desc: ProgramDesc  # from which it was prepared
+    desc: ProgramDesc  # the description that was prepared
     instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
@@ -127,7 +127,7 @@ def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dic
 
 
 def _check_places(program: Program, fed: dict[str, Value]) -> None:
-    """Raise unless persistables and feeds are in one place; single numbers on the host may stand beside any."""
+    """Raise unless persistables and feeds are in one place; single numbers on the host go with any place."""
     found = {name: place_of_value(value) for name, value in program.persistables.items()}
     first = {place: name for name, place in reversed(found.items()) if place is not None}  # a name for each place
     if len(first) > 1:

@@ -1,6 +1,6 @@
-"""The operators at the edges of a program: `feed` declares a fed variable, `fetch` a variable that a run returns.
+"""The operators at a program's edges: `feed` declares a variable that is fed, `fetch` a variable that a run returns.
 
-They compute nothing: an executor puts values in and takes values out.  Source: the operators of PaddlePaddle Fluid.
+They compute nothing: the executor sets and reads the values.  Source: the operators of PaddlePaddle Fluid.
 """
 
 from varlen_rnn.tape.declare import operator

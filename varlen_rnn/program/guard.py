@@ -1,4 +1,4 @@
-"""Record a program: under `program_guard`, operators are described instead of run, by the same model code."""
+"""Record a program: under `program_guard`, the same model code describes operators instead of running them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from varlen_rnn.tape.variable import Variable
 
 @contextlib.contextmanager
 def program_guard(program: Program | None = None) -> Iterator[Program]:
-    """Record the operators applied inside as a program, in this context only.
+    """Record the operators that are applied inside the `with` block as a program, in this context only.
 
-    A mode belongs to one thread: operators in threads that are started inside run, and are not recorded.
+    A mode belongs to one thread: threads that are started inside the block run their operators and record none.
 
     Parameters
     ----------
     program : Program, optional
-        One that was begun earlier, to go on with; by default a new one.
+        An unfinished program to which operators are added; by default a new program.
 
     Yields
     ------
@@ -64,12 +64,12 @@ def feed_data(
     ----------
     name : str
     shape : list of int
-        -1 is a size that only the feed determines, such as the number of rows.
+        -1 is a size that is known only when the program is fed, such as the number of rows.
     dtype : data type
     lod_level : int
         Levels of detail of the feed.
     requires_grad : bool
-        Whether `backward` describes its gradient, `name@GRAD`.
+        Whether `backward` describes the gradient of this variable, `name@GRAD`.
 
     Raises
     ------
@@ -101,5 +101,5 @@ def feed_data(
     if requires_grad and known.kind != "f":
         raise DTypeError("feed_data, requires_grad", expected="float32 or float64", got=known)
     spec = TensorSpec(sizes, known, lod_level)
-    to_var("feed_data", spec)  # raises if a description cannot hold the data type
+    to_var("feed_data", spec)  # this raises if a description cannot hold the data type
     return Variable(into.feed(name, spec), requires_grad=requires_grad)

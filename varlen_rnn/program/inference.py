@@ -1,4 +1,4 @@
-"""Models for inference, one per folder: the part of a program between some feeds and some fetches."""
+"""Save and load models for inference, one per folder: the operators of a program between some feeds and fetches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FILE = "model.safetensors"
 def save_inference_model(
     folder: StrPath, feeds: Iterable[Variable | str], fetches: Sequence[Variable | str], program: Program | None = None
 ) -> None:
-    """Write the part of a program that computes some variables from others, for inference, to `folder`.
+    """Write the operators that compute the fetched variables from the feeds, for inference, to `folder`.
 
-    As in `Program.prune`, there are no updates and no dropout, and nothing is saved for a gradient.
+    As in `Program.prune`, there are no updates and no dropout, and no values are saved for a gradient.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def save_inference_model(
     Raises
     ------
     ProgramError
-        If `feeds` are not exactly the needed feeds, if the program does not have a variable or it needs a gradient, or
+        If `feeds` are not exactly the needed feeds, if the program lacks a variable or a variable needs a gradient, or
         if all fetches are names and no program is given.
     OSError
         If the folder cannot be written.
@@ -66,13 +66,13 @@ def save_inference_model(
         raise ProgramError("feeds", expected=f"those that {edge_names(pruned, 'fetch')} need: {needed}", got=names)
     ops = [op for op in pruned.blocks[0].ops if op.type not in EDGES]
     ordered = prune.assemble(pruned, ops, names, edge_names(pruned, "fetch"))
-    content = over(ordered, persistables).to_bytes()  # made before the folder is touched
+    content = over(ordered, persistables).to_bytes()  # made first, so that an error leaves the folder as it is
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_file(Path(folder) / _FILE, content)
 
 
 def _source(program: Program | None, fetches: Sequence[Variable | str]) -> tuple[ProgramDesc, Mapping[str, Variable]]:
-    """Return the description and the persistables' Variables of the program that the fetches belong to."""
+    """Return the description and the persistables' Variables, by name, of the program that the fetches belong to."""
     if program is not None and not isinstance(program, Program):
         raise DTypeError("save_inference_model, program", expected="a Program", got=type(program).__name__)
     if not isinstance(fetches, (list, tuple)):

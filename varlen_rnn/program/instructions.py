@@ -1,4 +1,4 @@
-"""Instructions: the operators of a block, ready to run.  A nested block runs once for each time step."""
+"""Instructions: the operators of a block, prepared to run.  A nested block runs once for each time step."""
 
 import functools
 from collections import ChainMap
@@ -13,20 +13,20 @@ from varlen_rnn.tape.run import run
 
 
 class Instruction(NamedTuple):
-    """An operator over positions in a list of values; a missing input has the last position, whose value is None."""
+    """An operator whose inputs and outputs are positions in a list of values; a missing input is the last one, None."""
 
     op: Op
     attrs: dict  # the operator's constants
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    overwritten: tuple[int, ...]  # inputs that the operator overwrites but others still hold: it gets copies of them
+    overwritten: tuple[int, ...]  # inputs that the operator overwrites but others use: it gets copies
     done: tuple[int, ...]  # positions that no later instruction reads
 
 
 class Instructions:
-    """The operators of one block, ready to run: each name is a position in a list of values.
+    """The operators of one block, prepared to run: each variable has a position in a list of values.
 
-    Values of the names `kept` outlive the run, and values of the names `given` belong to the caller.
+    The variables `kept` are not released during a run, and the values of the variables `given` belong to the caller.
     """
 
     def __init__(self, desc, block, kept, given):
@@ -35,7 +35,7 @@ class Instructions:
         names |= dict.fromkeys([*kept, *given])
         self.place = {name: number for number, name in enumerate(names)}
         self.size = len(names) + 1
-        self.stages = None  # the Stages of the last run of this block as a step, with the specs that they were made for
+        self.stages = None  # the Stages of the last run of this block as a step, and the specs that they were made for
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
@@ -55,7 +55,7 @@ class Instructions:
         )  # fmt: skip
 
     def run(self, values):
-        """Run the operators on values by name; return the list of all values by position."""
+        """Run the operators on `values`, a dict by name; return the list of all values by position."""
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
@@ -71,10 +71,10 @@ class Instructions:
 
 
 def _shared(ops):
-    """Return the names whose values an operator must not overwrite: others read them, or own their memory.
+    """Return the names whose values an operator must not overwrite: other operators read them, or share their memory.
 
-    A value is free to overwrite only if a forward operator made it for its own gradient: operators such as `assign`
-    hand on the memory of their input.
+    An operator can overwrite a value only if it is the gradient of the operator that made the value, and alone reads
+    it: an operator such as `assign` returns the memory of its input.
     """
     made = {name: op.type for op in ops for name in op.output_names()}
     seen, shared = set(), set()
@@ -87,12 +87,12 @@ def _shared(ops):
 
 
 def nested_blocks(desc):
-    """Return a function from the index of a block to its `Nested`, shared by all operators that run the block."""
+    """Return a function from a block's index to its `Nested`, which all operators that run the block share."""
     return functools.cache(functools.partial(Nested, desc, tables={}))
 
 
 class Nested:
-    """A nested block, which reads only its own variables; one that none of its operators computes is an argument.
+    """A nested block.  It reads only its own variables; those that none of its operators computes are its arguments.
 
     A block of gradients also reads the variables of the block that it differentiates.  `tables` has the specs of each
     block's variables by name; all nested blocks of the description share it.
@@ -103,7 +103,7 @@ class Nested:
         self._tables = {} if tables is None else tables
         # No `cached_property`: in Python 3.11 it takes a lock, which a fork could leave locked.
         self._arguments = self._instructions = None
-        self.lowered = {}  # {sizes known in a run only: the lowered cell, or a text that says why there is none}
+        self.lowered = {}  # {sizes known only in a run: the cell compiled from this block, or why there is none}
 
     def _table(self, index):
         if index not in self._tables:
@@ -112,12 +112,12 @@ class Nested:
 
     @property
     def nested(self):
-        """Return self, so that callers can write `block.nested` for a recorded block and for one from a file."""
+        """Return self, so that callers can write `block.nested` for a recorded block and for a block from a file."""
         return self
 
     @property
     def specs(self):
-        """The specs of the variables that it may read, by name."""
+        """The specs of the variables that the block can read, by name."""
         return ChainMap(self._table(self.block.idx), self.of_forward)
 
     @property
@@ -128,7 +128,7 @@ class Nested:
 
     @property
     def arguments(self):
-        """The names of its arguments."""
+        """The names of the block's arguments: its variables that none of its operators computes."""
         if self._arguments is None:
             computed = {name for op in self.block.ops for name in op.output_names()}
             self._arguments = [var.name for var in self.block.vars if var.name not in computed]
@@ -142,7 +142,7 @@ class Nested:
 
     @property
     def instructions(self):
-        """Its operators, ready to run."""
+        """The block's operators, prepared to run."""
         if self._instructions is None:
             names = [var.name for var in self.block.vars]
             self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))

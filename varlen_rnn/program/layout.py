@@ -1,10 +1,10 @@
 """Lay out text in columns, and in lines that fit a screen."""
 
-WIDTH = 100  # characters of a line; a single word may be longer
+WIDTH = 100  # characters of a line; only a single longer word exceeds it
 
 
 def columns(rows):
-    """Return lines of cells, each column as wide as its widest cell."""
+    """Return a line of text per row of cells, with each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -23,7 +23,7 @@ from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
 
-_MOST_COMPARED = 1000  # names in which an error looks for one like the unknown name
+_MOST_COMPARED = 1000  # names among which an error looks for one that is like an unknown name
 
 
 class Program:
@@ -45,8 +45,8 @@ class Program:
     Raises
     ------
     ProgramError
-        If parts of the description do not fit together (a name is unbound or defined twice, an operator is unknown,
-        inputs do not fit), or a persistable is missing or is not as described.
+        If the description has a fault (a name is undefined or defined twice, an operator is unknown, inputs do not
+        fit), or a persistable is missing or is not as described.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Program:
     """
 
     def __init__(self, desc: ProgramDesc | None = None, persistables: Mapping[str, Rows] | None = None) -> None:
-        self.recorder: Recorder | None = None  # None once it is recorded
+        self.recorder: Recorder | None = None  # None unless `program_guard` records into the program
         if not isinstance(desc, (ProgramDesc, type(None))):
             raise DTypeError("Program, desc", expected="a ProgramDesc", got=type(desc).__name__)
         if not isinstance(persistables, (Mapping, type(None))):
@@ -76,7 +76,7 @@ class Program:
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
         if desc is not None:
             self._check()
-        # The objects that constants name, such as cells; a name that was read holds no object.
+        # Keeps the objects that constants name, such as cells, alive; a name that was read from a file keeps none.
         ops = [op for block in self._desc.blocks for op in block.ops]
         self._held = [found(op.attr(name)) for op in ops for name, found in find(op.type).finds.items()]
 
@@ -113,9 +113,9 @@ class Program:
         return edge_names(self.desc, "fetch")
 
     def prune(self, fetch_list: Iterable[Variable | str]) -> Program:
-        """Return a program for inference that computes some variables and nothing else.
+        """Return a program for inference that computes only the variables `fetch_list`.
 
-        It has no updates and no dropout, and saves nothing for a gradient.
+        It has no updates and no dropout, and saves no values for a gradient.
 
         Parameters
         ----------
@@ -124,18 +124,18 @@ class Program:
         Returns
         -------
         Program
-            It shares the persistables of this program; they are not copied, and move together.
+            It shares the persistables of this program: they are not copied, and `to` moves them for both.
 
         Raises
         ------
         ProgramError
-            If the program does not have a name, or a variable needs values that are saved for a gradient alone.
+            If the program lacks a name, or a variable needs values that are saved only for a gradient.
         """
         desc = prune.prune(self.desc, names_of(self.desc, fetch_list, recorder=self.recorder))
         return self.part(desc)
 
     def split(self, at: Iterable[Variable | str | list[Any] | tuple[Any, ...]]) -> list[Program]:
-        """Split the program into programs that run one after another and hand variables to the next.
+        """Split the program into programs that run one after another; each feeds variables to later programs.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Program:
         Returns
         -------
         list of Program, one more than `at`
-            The `feed_names` of each are the feeds of this program that it reads, then variables from earlier programs.
+            The `feed_names` of each are the feeds of this program that it reads, then variables of earlier programs.
             Its `fetch_names` are the variables that later programs read.  Persistables are shared, not copied.
         """
         groups = [cut if isinstance(cut, (list, tuple)) else [cut] for cut in _list_of(at, "split, at")]
@@ -153,15 +153,15 @@ class Program:
         return [self.part(desc) for desc in prune.split(self.desc, cuts)]
 
     def part(self, desc: ProgramDesc) -> Program:
-        """Return a program with another description and the same values."""
+        """Return a program with the description `desc` and the persistables of this program that it declares."""
         return over(desc, self.variables)
 
     def to(self, device: str | Place) -> Self:
         """Move the persistables to a device, in place; return the program.
 
-        The parameters of the model that it was recorded from move with it, and so do the states of the optimizer and
-        the programs that `prune` and `split` made.  Learning rates and counts of steps stay on the host.  A run is fed
-        with values on the device, and returns values there.
+        The parameters of the recorded model, the states of the optimizer, and the programs that `prune` and `split`
+        made move with it.  Learning rates and counts of steps stay on the host.  Later runs take feeds on the device,
+        and return values there.
 
         Parameters
         ----------
@@ -254,18 +254,18 @@ class Program:
 
 
 def _on_host(desc: ProgramDesc) -> set[str]:
-    """Return the names of numbers that updates read on the host, on any device: learning rates and counts of steps."""
+    """Return the names of the numbers that updates always read on the host: learning rates and counts of steps."""
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     return {name for op in updates for var in op.inputs if var.parameter in ("lr", "step") for name in var.arguments}
 
 
 def over(desc: ProgramDesc, values: Mapping[str, Variable]) -> Program:
-    """Return a program with the Variables that its description declares persistable."""
+    """Return a program with the description `desc` and, from `values`, the Variables that it declares persistable."""
     return Program(desc, {var.name: values[var.name] for var in desc.blocks[0].vars if var.persistable})
 
 
 def edge_names(desc: ProgramDesc, kind: str) -> list[str]:
-    """Return the variables of the `feed` or `fetch` operators, in the order of their columns."""
+    """Return the names of the variables of the `feed` or `fetch` operators, in the order of their columns."""
     ops = sorted((op for op in desc.blocks[0].ops if op.type == kind), key=lambda op: op.attr("col"))
     return [(op.output_names() if kind == "feed" else op.input_names())[0] for op in ops]
 
@@ -280,9 +280,9 @@ def _list_of(variables: Any, what: str) -> list[Any]:
 def names_of(
     desc: ProgramDesc, variables: Iterable[Variable | str], what: str = "fetch_list", recorder: Recorder | None = None
 ) -> list[str]:
-    """Return the names of Variables or names; raise unless each is a variable of the outermost block with a value.
+    """Return the names of `variables`; raise unless each is a variable of the outermost block that has a value.
 
-    If a recorder is given, Variables must be its own, since names such as `reduce_sum` occur in most programs.
+    If a recorder is given, Variables must belong to it, because most programs have names such as `reduce_sum`.
     """
     variables = _list_of(variables, what)
     known = {var.name for var in desc.blocks[0].vars if var.type.type not in (Type.FEED_MINIBATCH, Type.FETCH_LIST)}

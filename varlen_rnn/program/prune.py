@@ -1,4 +1,4 @@
-"""Cut programs: `prune` keeps the operators that some variables need, `split` makes parts that run in turn."""
+"""Cut programs: `prune` keeps the operators that given variables need, `split` makes parts that run in turn."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from varlen_rnn.tape.operator import find
 
 
 def prune(desc, fetches):
-    """Return the description of the operators that the fetched names need for inference, then `fetch` operators."""
+    """Return a description with the operators that the fetched names need for inference, and `fetch` operators."""
     needed, kept = set(fetches), []
     for op in reversed(desc.blocks[0].ops):
         if op.type not in EDGES and not find(op.type).in_place and needed.intersection(op.output_names()):
@@ -26,7 +26,7 @@ def prune(desc, fetches):
 
 
 def _reads(op):
-    return {name for name in op.input_names() if name}  # these include the names that its nested block reads
+    return {name for name in op.input_names() if name}  # the inputs include the names that a nested block reads
 
 
 def _step_for_inference(nested, block):
@@ -36,7 +36,7 @@ def _step_for_inference(nested, block):
 
 
 def _for_inference(nested, specs, op):
-    """Return an operator with its constants for inference, and without the outputs that only training has."""
+    """Return an operator with its constants for inference, without the outputs that it has only in training."""
     kind = find(op.type)
     if not kind.inference:
         return op
@@ -48,7 +48,7 @@ def _for_inference(nested, specs, op):
 
 
 def _check_bound(desc, ops, fetches):
-    """Raise if a variable that is read, or is to be fetched, is no longer computed by the remaining operators."""
+    """Raise if the remaining operators no longer compute a variable that one of them reads or that is to be fetched."""
     made_before = {name for op in desc.blocks[0].ops if op.type not in EDGES for name in op.output_names()}
     persistable = {var.name for var in desc.blocks[0].vars if var.persistable}
     made = {name for op in ops for name in op.output_names()}
@@ -64,13 +64,16 @@ def _check_bound(desc, ops, fetches):
 
 
 def _declared_feeds(desc, ops, fetches):
-    """Return the names that are fed and read, in the order of their declaration."""
+    """Return the names of the feeds that `ops` or `fetches` read, in the order of their declaration."""
     read = {name for op in ops for name in _reads(op)} | set(fetches)
     return [name for op in desc.blocks[0].ops if op.type == "feed" for name in op.output_names() if name in read]
 
 
 def split(desc, groups):
-    """Return one description per group of names, and one for the rest; a part ends when its names are computed."""
+    """Cut a description into consecutive parts, one per group of names, and a last part with the remaining operators.
+
+    A part ends as soon as all names of its group are computed.
+    """
     ops = [op for op in desc.blocks[0].ops if op.type not in EDGES]
     makers = {name: number for number, op in reversed(list(enumerate(ops))) for name in op.output_names()}
     for name in (name for names in groups for name in names):
@@ -99,7 +102,7 @@ def split(desc, groups):
 
 
 def assemble(desc, ops, feeds, fetches):
-    """Return the program of some operators, between `feed` operators and `fetch` operators."""
+    """Return a description with `feed` operators for `feeds`, then `ops`, then `fetch` operators for `fetches`."""
     block, blocks, places = desc.blocks[0], [], {}
     used = dict.fromkeys([*feeds, *(n for op in ops for n in (*op.input_names(), *op.output_names()) if n), *fetches])
     ops = [_renumber(desc, op, blocks, places) for op in ops]
@@ -127,7 +130,7 @@ def edge(kind, source, target, column):
 
 
 def _renumber(desc, op, blocks, places):
-    """Return an operator with new indices of nested blocks; append these to `blocks`, with all blocks inside them."""
+    """Return an operator with new indices of nested blocks; append these, and all blocks inside them, to `blocks`."""
     moved = lambda attr: Attr(attr.name, _move(desc, attr.value, blocks, places), is_block=True)
     return dataclasses.replace(op, attrs=tuple(moved(attr) if attr.is_block else attr for attr in op.attrs))
 

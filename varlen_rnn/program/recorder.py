@@ -1,8 +1,8 @@
 """The recorder collects the operators of a program block by block, and gives their inputs and outputs names.
 
 Parameters, the states of optimizers and the learning rate are the program's *persistables*.  The program holds their
-Variables, so running its updates trains the model that it was recorded from, wherever that is.  All other arrays that
-the recorded code uses become constants of the program.
+Variables, so running its updates trains the recorded model itself, on the host or a device.  All other arrays that the
+recorded code uses become constants of the program.
 """
 
 import contextlib
@@ -25,21 +25,21 @@ from varlen_rnn.tape.variable import Variable, apply, as_variable
 
 
 class Block:
-    """Operators in the order in which they run, and the symbols of their inputs and outputs."""
+    """Operators in the order in which they run, and Symbols (variables without values) of their inputs and outputs."""
 
     def __init__(self, recorder, parent=None, differentiates=None):
         self.recorder, self.parent, self.differentiates = recorder, parent, differentiates
         self.idx = len(recorder.blocks)
         self.symbols, self.ops, self._nested = [], [], None
         self.variables = {}  # arguments and results of a step, by name
-        self.gradient = None  # the description of this step's gradient, once it was made
+        self.gradient = None  # the description of this step's gradient, once it exists
         self.captures = {}  # id of an outer Variable that a nested block reads: (the Variable, its stand-in inside)
         self._has_gradient = parent is not None and differentiates is None and grad_enabled()
         self._reached = {}  # {id of a symbol that a gradient reaches: its `detach`ed symbol, or None}
         recorder.blocks.append(self)
 
     def declare(self, name, spec):
-        """Return a new symbol."""
+        """Return a new Symbol of this block; raise if its name is taken or no description can hold its data type."""
         if spec.dtype is not None and spec.dtype not in TYPES:
             to_var(name, spec)  # raises here instead of later, when the description is made
         symbol = Symbol(self, None, spec)
@@ -48,18 +48,18 @@ class Block:
         return symbol
 
     def declare_outputs(self, names, specs):
-        """Return new symbols for names that the recorder made, which are valid and hardly ever taken."""
+        """Return new Symbols for names that the recorder made; such names are valid and seldom taken."""
         named = self.recorder.named
         if not named.keys().isdisjoint(names):
             self.recorder.claim(next(name for name in names if name in named), None)  # raises the error
-        # No check as in `declare`: data types come from checked inputs or from the operator itself.
+        # Data types need no check as in `declare`: they come from checked inputs or from the operator itself.
         symbols = [Symbol(self, name, spec) for name, spec in zip(names, specs, strict=True)]
         named.update(zip(names, symbols, strict=True))
         self.symbols += symbols
         return symbols
 
     def capture(self, variable):
-        """Return this block's stand-in for an outer Variable, which becomes an input of the block's operator."""
+        """Return this block's stand-in for a Variable from outside, which becomes an input of the block's operator."""
         if id(variable) not in self.captures:
             self.captures[id(variable)] = (
                 variable,
@@ -68,7 +68,7 @@ class Block:
         return self.captures[id(variable)][1]
 
     def argument(self, stem, variable, requires_grad, lod_level=0):
-        """Return this block's stand-in for one step's rows of an outer Variable, with `lod_level` levels."""
+        """Return this block's stand-in, with `lod_level` levels, for one step's rows of a Variable from outside."""
         spec = describe(variable.value)
         return self.take(stem, spec._replace(shape=(-1, *spec.shape[1:]), lod_level=lod_level), requires_grad)
 
@@ -80,9 +80,9 @@ class Block:
         return variable
 
     def stopped(self, op, variables):
-        """Return the symbols of an operator's inputs, with a `detach` inserted where the code stopped a gradient.
+        """Return the Symbols of an operator's inputs, after inserting a `detach` where the code stopped a gradient.
 
-        `no_grad` leaves no operator behind, so the block alone would not show that a gradient stops.
+        `no_grad` is no operator, so without a `detach` the block would not show that a gradient stops.
         """
         symbols = [None if variable is None else variable.value for variable in variables]
         if self._has_gradient and op.type != "detach":
@@ -92,7 +92,7 @@ class Block:
         return symbols
 
     def stop(self, variable):
-        """Return the symbol of a Variable of this block; insert a `detach` if the code stopped a gradient there."""
+        """Return the Symbol of a Variable of this block; insert a `detach` if the code stopped its gradient."""
         symbol = variable.value
         if variable.requires_grad or id(symbol) not in self._reached:
             return symbol
@@ -109,7 +109,7 @@ class Block:
 
     @property
     def nested(self):
-        """The block in the form that an operator runs; ask for it once all of its operators are recorded."""
+        """The `Nested` of this block, which an operator runs; read it only after all operators are recorded."""
         if self._nested is None:
             described = _Described(self.recorder)
             if self.differentiates is not None:
@@ -126,7 +126,7 @@ class Block:
 
 
 class _Described:
-    """The described blocks of a program, each made on demand; making all at each step would take quadratic time."""
+    """The descriptions of a program's blocks, each made on demand: making all for each block takes quadratic time."""
 
     def __init__(self, recorder):
         self._blocks, self._persistables, self._made = recorder.blocks, recorder.persistables, {}
@@ -148,16 +148,16 @@ class Recorder:
     """Records one program: under `program_guard`, `apply` hands it operators instead of running them."""
 
     def __init__(self):
-        self.blocks, self.persistables = [], {}  # the Variables of persistables, by name
+        self.blocks, self.persistables = [], {}  # `persistables`: {name: Variable}
         self._made, self._feeds = {}, []
-        self.named = {}  # every symbol by its name, which is unique over all blocks
+        self.named = {}  # {name: Symbol} of all blocks; names are unique over blocks
         self._counts, self._suggested = {}, {}
         self._stand_ins = {}  # id of a caller's Variable: (the Variable, its stand-in in the program)
-        self._modules = {}  # modules that may still give names to parameters
+        self._modules = {}  # {id: module} whose parameters get its names once they are used
         self.current = Block(self)
 
     def claim(self, name, symbol):
-        """Give a symbol a name, and return the name; raise if another symbol has it."""
+        """Reserve a name for a Symbol, and return the name; raise if another Symbol has it."""
         if not is_name(name):
             raise ProgramError("name", expected=A_NAME, got=shown(name))
         if self.named.get(name, symbol) is not symbol:
@@ -171,7 +171,7 @@ class Recorder:
         return name
 
     def fresh(self, stem):
-        """Return the next new name of `stem`, `stem_1`, ..."""
+        """Return the first of the names `stem`, `stem_1`, ... that is free."""
         number = self._counts.get(stem, -1) + 1
         while (name := f"{stem}_{number}" if number else stem) in self.named:
             number += 1
@@ -179,7 +179,7 @@ class Recorder:
         return name
 
     def suggest(self, module):
-        """Name the parameters of a module as the module does, once they are used."""
+        """Let the parameters of a module get the names that they have in it, once they are used."""
         self._modules[id(module)] = module
 
     def forget_modules(self):
@@ -194,7 +194,7 @@ class Recorder:
         return self._suggested.get(id(variable), (None,))[0]
 
     def admit(self, variable):
-        """Return the stand-in of a given Variable; raise if another program has it, or if none computed it."""
+        """Return the program's stand-in for a caller's Variable; raise if it belongs to another program or block."""
         value, block = variable.value, self.current
         found = self._stand_ins.get(id(variable))
         if found is not None and block.parent is None:
@@ -216,12 +216,12 @@ class Recorder:
         return own
 
     def leaves(self):
-        """Return the caller's Variables, by the names of the persistables that hold their values."""
+        """Return a dict from the names of persistables to the caller's Variables that they stand in for."""
         return {own.value.name: variable for variable, own in list(self._stand_ins.values())}
 
     def admit_all(self, op, inputs):
-        """Return the stand-ins of an operator's inputs in this program; None stays None."""
-        # As `admit`, but without a call for known Variables.
+        """Return the program's stand-ins for an operator's inputs; None stays None."""
+        # It does the work of `admit`, but calls no function for known Variables.
         known, admitted = self._stand_ins if self.current.parent is None else {}, []
         for given in inputs:
             if given is None:
@@ -245,7 +245,7 @@ class Recorder:
             raise ProgramError("a constant of the program", expected="an array without LoD", got=got, hint=hint)
         name = variable.name or self._suggested_name(variable) or ("parameter" if persistable else "constant")
         symbol = self.blocks[0].declare(self.fresh(name), describe(value))
-        # A Variable that a run may update is held itself.  A constant is copied, since its owner may change it.
+        # The program holds a Variable itself if a run can update it, but copies constants, which owners may change.
         flags = value.data.flags
         in_place = flags.c_contiguous and flags.writeable
         if persistable and not in_place:
@@ -256,11 +256,11 @@ class Recorder:
         return Variable(symbol, requires_grad=variable.requires_grad)
 
     def append(self, op, variables, attrs):
-        """Describe an operator of Variables of this program; return the symbols of its outputs."""
+        """Describe an operator on Variables of this program; return the Symbols of its outputs."""
         symbols = self.current.stopped(op, variables)
         try:
             specs = op.specs([None if symbol is None else symbol.spec for symbol in symbols], attrs)
-            if "index" in op.attrs.values():  # raises here instead of later, for arrays of indices
+            if "index" in op.attrs.values():  # raises at once for an array of indices
                 constants.encode(op, attrs, None)
         except InputError as error:
             given = [f"{op.input_name(k)} is {s.name!r}" for k, s in enumerate(symbols) if s is not None]
@@ -281,7 +281,7 @@ class Recorder:
         self._made = {}
 
     def feed(self, name, spec):
-        """Declare a variable that is fed to each run; return its symbol."""
+        """Declare a variable that is fed to each run; return its Symbol."""
         if self.current.parent is not None:
             raise ProgramError(f"data {name!r}", expected="the outermost block", got="a step of a recurrence")
         if not self._feeds:
@@ -293,7 +293,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def block(self, differentiates=None):
-        """Append operators to a new block: a step of a recurrence, or its gradient."""
+        """Record operators in a new block inside the `with` block: a step of a recurrence, or its gradient."""
         outer, self.current = self.current, Block(self, self.current, differentiates)
         first = self.current.idx
         try:
@@ -314,14 +314,14 @@ class Recorder:
 
     def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
-        made = self._made  # replaced at each change, so it never lacks operators
+        made = self._made  # each change replaces it, so it lacks no operators
         if not made:
             made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
         return made["desc"]
 
 
 def _is_number(variable):
-    """Return whether a Variable is a plain number, which the description itself can hold."""
+    """Return whether a Variable is a single float without a gradient, which the description itself can hold."""
     value = variable.value
     is_leaf = isinstance(value, LoDTensor) and not variable.persistable and not variable.requires_grad
     return is_leaf and value.shape == () and value.dtype in (np.float32, np.float64)

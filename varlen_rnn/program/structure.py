@@ -1,4 +1,4 @@
-"""Check the parts of a description that need no operator: names, types, and the order of feeds and fetches."""
+"""Check a description without its operators: names, types, and the order of feeds and fetches."""
 
 import dataclasses
 import typing
@@ -13,7 +13,7 @@ LONGEST_NAME = 1000  # characters
 A_NAME = f"a printable name of up to {LONGEST_NAME} characters, without spaces around it"
 _LISTS = {Type.FEED_MINIBATCH: "feed", Type.FETCH_LIST: "fetch"}
 
-# The field of VarType that describes a kind of variable; kinds that are not listed have no such field.
+# For each kind of variable, the field of VarType that describes it; other kinds have no such field.
 _CONTENT = {
     Type.LOD_TENSOR: "lod_tensor",
     Type.SELECTED_ROWS: "selected_rows",
@@ -40,7 +40,7 @@ def is_name(name):
 
 
 def check_structure(desc):
-    """Raise unless names are valid, types are complete, and feeds and fetches have columns 0, 1, 2 ..."""
+    """Raise unless names are valid, types are complete, and the columns of feeds and of fetches are 0, 1, 2 ..."""
     for block in desc.blocks:
         for number, var in enumerate(block.vars):
             if not is_name(var.name):
@@ -72,7 +72,7 @@ def _check_type(var):
 
 
 def _check_edges(block, kind, op_type):
-    """Raise unless all feeds (or all fetches) share one list with columns 0, 1, 2 ..., which nothing else reads."""
+    """Raise unless all feeds (or fetches) use the columns 0, 1, 2 ... of one list that no other operator reads."""
     lists = {var.name for var in block.vars if var.type.type == kind}
     columns = [op.attr("col") for op in block.ops if op.type == op_type]
     if len(lists) > 1 or any(type(column) is not int for column in columns):

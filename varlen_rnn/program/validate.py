@@ -1,4 +1,4 @@
-"""Check a description when it is read and before it is written: a description that passes can be run."""
+"""Check a description when it is read and before it is written: a description without errors can be run."""
 
 from collections import ChainMap
 
@@ -13,7 +13,7 @@ from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import describe
 
 _MOST_BLOCKS = 1000
-_MOST_DEPTH = 32  # the most blocks inside each other, because each takes frames of Python's stack
+_MOST_DEPTH = 32  # how deep blocks can be nested, because each level takes frames of Python's stack
 
 
 def check_program(desc):
@@ -46,8 +46,8 @@ def check_program(desc):
 def _check_block(nested, blocks, around, checked):
     """Check the operators of a block in time proportional to its own text, without copying tables of other blocks.
 
-    `blocks` returns the `Nested` of an index.  `around` has the blocks around it, because a block cannot be inside
-    itself, and `checked` the blocks that passed the check.
+    `blocks` is a function from a block's index to its `Nested`.  `around` has the indices of the blocks around this
+    block, because a block cannot be inside itself.  `checked` has the blocks that were already checked.
     """
     block, specs = nested.block, nested.specs
     for var in block.vars:
@@ -56,7 +56,7 @@ def _check_block(nested, blocks, around, checked):
     persistable = {var.name for var in block.vars if var.persistable}
     lists_of_feeds = [var.name for var in block.vars if var.type.type == Type.FEED_MINIBATCH]
     begin = nested.arguments if block.idx else {*persistable, *lists_of_feeds}
-    # A block of gradients may also read variables of the block that it differentiates, which runs before it.
+    # A block of gradients can also read the variables of the block that it differentiates, which runs first.
     bound = ChainMap(dict.fromkeys(begin), nested.of_forward)
     around = (*around, block.idx)
     for number, op in enumerate(block.ops):
@@ -109,9 +109,9 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
 
 
 def _checked_nested(index, blocks, around, checked):
-    """Return a nested block after checking it and that it is inside the block of its operator."""
+    """Check a nested block, and that its parent is the block of its operator; return its `Nested`."""
     outer = blocks(around[-1])
-    homes = (around[-1], outer.block.forward_block_idx)  # a block of gradients also runs steps of its forward block
+    homes = (around[-1], outer.block.forward_block_idx)  # a block of gradients runs its forward block, too
     if not 0 < index < len(outer.desc.blocks) or outer.desc.blocks[index].parent_idx not in homes:
         raise ProgramError("block", expected=f"one inside block {around[-1]}", got=index)
     nested = blocks(index)
@@ -141,7 +141,7 @@ def _check_edge(op, specs, bound, outermost):
 
 
 def check_persistables(desc, values):
-    """Raise unless there is one value for each persistable variable, and each is as described."""
+    """Raise unless there is one value for each persistable variable, and each value is as described."""
     described = {var.name: of_var(var) for var in desc.blocks[0].vars if var.persistable}
     if described.keys() != values.keys():
         missing, unexpected = sorted(described.keys() - values.keys()), sorted(values.keys() - described.keys())

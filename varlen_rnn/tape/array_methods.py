@@ -1,4 +1,4 @@
-"""The methods and operators of a Variable that compute, as an array of NumPy has them."""
+"""The methods and operators of a Variable that compute, with the names that NumPy's arrays use."""
 
 import math
 import operator
@@ -34,14 +34,14 @@ _of_moments = hinting(**NUMPY_NAMES, unbiased=_DDOF, correction=_DDOF)
 
 
 class _Elements(int):
-    """The number of elements, which is no method as in PyTorch."""
+    """The number of elements; calling it raises, because it is no method here, unlike in PyTorch."""
 
     def __call__(self, *_: Any) -> NoReturn:
         raise TypeError("Variable.size is the number of elements, as in NumPy (write x.shape, or x.shape[axis])")
 
 
 class ArrayMethods(Generic[V]):
-    """Methods that apply operators to a value; `Variable` inherits them, and says how to apply one."""
+    """Methods that apply operators to a value; `Variable` inherits them, and defines `_apply`."""
 
     __slots__ = ()
     value: Any
@@ -71,7 +71,7 @@ class ArrayMethods(Generic[V]):
             raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
         return _Elements(math.prod(self.value.shape))
 
-    # Set on `Variable` where they are defined: functions that apply an operator, and one that multiplies matrices.
+    # Functions that apply an operator, and a function that multiplies matrices; `tape.variable` sets them.
     _apply: ClassVar[Callable[..., Any]]
     _apply_detached: ClassVar[Callable[..., Any]]
     _product: ClassVar[Callable[..., Any]]
@@ -154,8 +154,8 @@ class ArrayMethods(Generic[V]):
     def mean(self, axis: int | None = None, keepdims: bool = False, *, dtype: None = None, out: None = None) -> V:
         """Return the mean of all elements, or over an axis; NaN if there are no elements, as in NumPy.
 
-        The mean of bools is their share that is true, float32; NumPy's is float64, and PyTorch has none.  Integers must
-        be converted by `astype` before.
+        The mean of bools is the share of True, as float32; in NumPy it is float64, and PyTorch has none.  Integers
+        must be converted by `astype` first.
 
         Examples
         --------
@@ -168,7 +168,7 @@ class ArrayMethods(Generic[V]):
         return self._apply("reduce_mean", x, axis=axis, keepdims=keepdims)
 
     def _as(self, dtype: str) -> V:
-        """Return bools or integers in another data type, into which no gradient passes."""
+        """Return bools or integers in another data type; the result has no gradient."""
         return self if self.value.dtype == dtype else self._apply_detached("cast", self, dtype=dtype)  # type: ignore[return-value]
 
     @_of_moments
@@ -181,14 +181,14 @@ class ArrayMethods(Generic[V]):
         ----------
         axis : int, optional
         ddof : int
-            Subtracted from the number of elements, by which the sum of squares is divided: 0 as in NumPy.  PyTorch's
-            default is 1, the estimate from a sample.  Without more elements than that, the result is NaN.
+            The sum of squares is divided by the number of elements minus `ddof`.  The default is 0, as in NumPy;
+            PyTorch's is 1, the estimate from a sample.  The result is NaN unless there are more than `ddof` elements.
         keepdims : bool
 
         Raises
         ------
         ProgramError
-            `ddof` is not 0, and a program's number of elements is one that only a run tells.
+            `ddof` is not 0, and a program is recorded whose number of elements is known only in a run.
 
         Examples
         --------
@@ -214,7 +214,7 @@ class ArrayMethods(Generic[V]):
     def std(
         self, axis: int | None = None, ddof: int = 0, keepdims: bool = False, *, dtype: None = None, out: None = None
     ) -> V:
-        """Return the standard deviation, the square root of `var`; its gradient is 0 where it is 0, as in PyTorch.
+        """Return the standard deviation, the square root of `var`; where it is 0, its gradient is 0, as in PyTorch.
 
         Examples
         --------
@@ -265,13 +265,13 @@ class ArrayMethods(Generic[V]):
         return self._apply("reduce_min", self, axis=axis, keepdims=check_flag(keepdims, "min, keepdims"))
 
     def clip(self, min: Rows | None = None, max: Rows | None = None, *, out: None = None) -> V:
-        """Return every element, or the bound that it is beyond; the gradient beyond is 0, and whole on the bound.
+        """Return every element, limited by bounds; the gradient is 0 beyond a bound, and passes unchanged elsewhere.
 
         Parameters
         ----------
         min, max : number, Variable or array, optional
-            At least one; shapes broadcast.  If `min` is larger than `max`, the result is `max`; where a bound is NaN,
-            the result is.
+            At least one of them; shapes broadcast.  If `min` is larger than `max`, the result is `max`.  Where a bound
+            is NaN, the result is NaN.
 
         Examples
         --------
@@ -296,9 +296,9 @@ class ArrayMethods(Generic[V]):
 
     @numpy_names
     def squeeze(self, axis: int | None = None) -> V:
-        """Return the elements without an axis of size 1, or without any such axis; rows with a LoD stay.
+        """Return the elements without an axis of size 1, by default without all such axes; the rows of a LoD stay.
 
-        In a program, an axis stays if only a run tells its size.
+        In a program, an axis stays if its size is known only in a run.
 
         Raises
         ------
@@ -346,9 +346,9 @@ class ArrayMethods(Generic[V]):
 
     @numpy_names
     def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: None = None) -> V:
-        """Return the index of the largest element of all, or along an axis, as int64; no gradient passes.
+        """Return the index of the largest of all elements, or along an axis, as int64; no gradient passes.
 
-        Of equal elements, it is the first; NaN is largest.  An axis other than the rows keeps the LoD.
+        The first of equal elements counts; NaN is larger than all numbers.  An axis other than the rows keeps the LoD.
         """
         check_none("argmax", out=out)
         axis = axis if axis is None else check_int(axis, "argmax, axis")
@@ -356,7 +356,7 @@ class ArrayMethods(Generic[V]):
 
     @numpy_names
     def cumsum(self, axis: int, *, dtype: None = None, out: None = None) -> V:
-        """Return cumulative sums along an axis; rows with a LoD cannot be summed so."""
+        """Return cumulative sums along an axis; raise if that axis runs over rows with a LoD."""
         check_none("cumsum", dtype=dtype, out=out)
         return self._apply("cumsum", self, axis=check_int(axis, "cumsum, axis"))
 
@@ -385,13 +385,13 @@ class ArrayMethods(Generic[V]):
         return self._apply("sigmoid", self)
 
     def reshape(self, *shape: int | Iterable[int]) -> V:
-        """Return the elements in another shape; the LoD is kept if the number of rows is."""
+        """Return the elements in another shape; the LoD is kept if the number of rows stays the same."""
         sizes: Any = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
         return self._apply("reshape", self, shape=tuple(sizes))
 
     @numpy_names
     def transpose(self, axis0: int, axis1: int) -> V:
-        """Return the value with two axes exchanged; the LoD is kept if the rows stay in front."""
+        """Return the value with two axes exchanged; the LoD is kept if the rows stay the first axis."""
         axis0, axis1 = check_int(axis0, "transpose, axis0"), check_int(axis1, "transpose, axis1")
         return self._apply("transpose", self, axis0=axis0, axis1=axis1)
 
@@ -428,7 +428,7 @@ class ArrayMethods(Generic[V]):
         return self._apply("div", self._operand(other), self)
 
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> V:
-        """Return this value updated in place, or a new one; `Variable` says which."""
+        """Return this value updated in place, or a new one; `Variable._updated` decides."""
         raise NotImplementedError
 
     def __iadd__(self, other: Rows) -> V:
@@ -485,7 +485,7 @@ class ArrayMethods(Generic[V]):
     __rand__, __ror__ = __and__, __or__
 
     def __pow__(self, exponent: float) -> V:
-        # A Python number, so that the result has the data type of the rows.
+        # The exponent is a Python number, so that the result has the data type of the rows.
         exponent = check_number(exponent, "pow, exponent", "not a Variable or an array", lambda number: True)
         return self._apply("pow", self, exponent=exponent)
 
@@ -506,13 +506,14 @@ def no_variables(value: T) -> T:
 
 
 def operand(value: Rows, like: V) -> V | LoDTensor:
-    """Return a value as an operand beside the Variable `like`; numbers and masks take its data type, as in PyTorch."""
+    """Return `value` as an operand for `like`, a Variable; numbers and masks get its data type, as in PyTorch."""
     if isinstance(value, (ArrayMethods, LoDTensor)):
         return value
     if isinstance(value, UnknownSize):
         return value + 0  # this raises the error
     if isinstance(value, np.generic) and value.dtype.kind in "fiub":
-        value = float(value) if value.dtype.kind == "f" else value.item()  # `item` of a longdouble is one
+        # `float`, because `item()` of a longdouble returns a longdouble, not a float.
+        value = float(value) if value.dtype.kind == "f" else value.item()
     if isinstance(value, (int, float)):
         return LoDTensor.wrap(_number(value, like.dtype))
     rows = as_rows(no_variables(value), "an operand")

@@ -1,7 +1,7 @@
 """Find the axis of an operator's results that runs over rows, and how the results depend on single rows.
 
-`infer` decides where an axis goes, and the operator's `rows` trait decides whether rows stay apart on the way.  An
-example: `x` has a row for each sequence alive, the weight `w` has none.  `infer` is asked for three numbers of rows:
+`infer` decides where an axis goes; the operator's trait `rows` decides whether rows are mixed.  An example: `x` has a
+row for each sequence that has not ended, the weight `w` has no rows.  `infer` runs for three numbers of rows, 1 to p:
 
     operator                    x                      w       inferred               found
     matmul(x, w)                (1, 3) ... (p, 3)      (3, 2)  (1, 2) ... (p, 2)      "each", axis 0
@@ -21,36 +21,36 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON, TRAITS, Op
 from varlen_rnn.tape.spec import TensorSpec
 
-# A rule that `infer` obeys for these numbers of rows is taken to hold for all: one, and two primes that are too large
-# to be another size of a step.
+# Numbers of rows for which `infer` runs: 1, and two primes that no other size of a step has.  A rule that sizes follow
+# for these numbers is assumed for all numbers.
 COUNTS = (1, 2147483629, 2147483647)
 
 
 class Known(NamedTuple):
-    """The shape of a value for any number of rows."""
+    """The specs of a value for the numbers of rows in `COUNTS`, and its axis of rows."""
 
     specs: tuple[Any, ...]  # a TensorSpec for each of `COUNTS`; None for a missing input
     axis: int | None = None  # the axis that runs over rows; None if the sizes do not depend on their number
-    depth: int = 0  # LoD levels from a step's rows to the entries of `axis`; 0 if these are the rows
+    depth: int = 0  # LoD levels between the entries of `axis` and a step's rows; 0 if the entries are these rows
 
 
 def with_rows(spec: TensorSpec, axis: int = 0, depth: int = 0) -> Known:
-    """Return a Known for values like `spec` that have one entry per row along `axis`."""
+    """Return the Known of values with the spec `spec`, but with one entry per row along `axis`."""
     sizes = ((*spec.shape[:axis], count, *spec.shape[axis + 1 :]) for count in COUNTS)
     return Known(tuple(spec._replace(shape=shape) for shape in sizes), axis, depth)
 
 
 def without_rows(spec: TensorSpec | None) -> Known:
-    """Return a Known for values like `spec` whose sizes do not depend on the number of rows."""
+    """Return the Known of values with the spec `spec`, whose sizes do not depend on the number of rows."""
     return Known((spec,) * len(COUNTS))
 
 
 def follow(op: Op, attrs: Mapping[str, Any], given: Sequence[Any]) -> tuple[str | None, Any]:
-    """Return the trait of an operator if some operands have rows, and the spec and row axis of each output.
+    """Return the trait of an operator for the operands `given`, and a list with the Known of each output.
 
-    The trait is "each" if every output has rows, and row i depends on row i of the operands alone; "sum" if no output
-    has rows, and each is the sum of the results of the single rows; "sequence" if the outputs depend, for each sequence
-    of the last level, on that sequence alone; "same" if no operand has rows; otherwise None.  The list is None unless
+    The trait is "each" if every output has rows, and row i depends only on row i of the operands; "sum" if no output
+    has rows, and each output is the sum of the results of single rows; "sequence" if the outputs for each sequence of
+    the last level depend only on that sequence; "same" if no operand has rows; otherwise None.  The list is None unless
     `infer` accepts any number of rows.
     """
     if op.rows in (None, "batch") or None in given:
@@ -82,7 +82,7 @@ def _follow_sequences(op, attrs, given, found):
 
 
 def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[tuple[TensorSpec, ...]] | None:
-    """Return the specs of each output for each number of rows, or None if `infer` refuses one of them."""
+    """Return for each output its specs, one per number of rows; None if `infer` refuses one of these numbers."""
     operands: Iterable[Any] = zip(*(known.specs for known in given), strict=True) if given else [()] * len(COUNTS)
     try:
         return list(zip(*(op.specs(specs, attrs) for specs in operands), strict=True))
@@ -93,7 +93,10 @@ def _inferred(op: Op, attrs: Mapping[str, Any], given: Sequence[Known]) -> list[
 def _declared(
     op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], axes: Sequence[int | None]
 ) -> tuple[str | None, int]:
-    """Return the trait that an operator declares for operands with these axes of rows, and the axis of a "batch"."""
+    """Return the trait that an operator declares if operands have these axes of rows, and the results' axis of rows.
+
+    The axis is 0, except for a trait `("batch", axis)`.
+    """
     if op.rows == "sequence":  # operators that also have weights or states declare a function
         is_right = all(axis == 0 or spec is None for axis, spec in zip(axes, specs, strict=True))
         return ("sequence" if is_right else None), 0
@@ -113,7 +116,7 @@ def _declared(
 
 
 def _may_have_sequences(known: Known, depth: int) -> bool:
-    """Return whether a value may be a weight, the rows of sequences, or states of sequences on a later axis."""
+    """Return whether a value can be a weight, the rows of sequences, or states with sequences on a later axis."""
     if known.axis is None:
         return True
     if known.axis == 0:
@@ -122,7 +125,7 @@ def _may_have_sequences(known: Known, depth: int) -> bool:
 
 
 def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
-    """Return an output with its own sequences, or an entry per sequence; `infer` leaves their number open."""
+    """Return the Known of an output that has rows of sequences, or one entry per sequence; None if it has neither."""
     first = specs[0]
     if first.kind is LOD_TENSOR and specs[1:] == specs[:-1] and -1 in first.shape:
         axis = first.shape.index(-1)
@@ -132,7 +135,7 @@ def _of_sequences(specs: tuple[TensorSpec, ...], depth: int) -> Known | None:
 
 
 def _of_rows(specs: tuple[TensorSpec, ...], depth: int, is_open: bool) -> Known | None:
-    """Return the spec and row axis of an output, or None if several of its sizes depend on the number of rows."""
+    """Return the Known of an output, or None if more than one of its sizes depends on the number of rows."""
     first = specs[0]
     if any(spec.kind is not LOD_TENSOR or (-1 in spec.shape and not is_open) for spec in specs):
         return None
@@ -145,9 +148,10 @@ def _of_rows(specs: tuple[TensorSpec, ...], depth: int, is_open: bool) -> Known 
 def divide(
     op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], axes: Sequence[int | None], results: int
 ) -> tuple[str | None, Sequence[Any]]:
-    """Return the trait of an operator for rows that ranks divide, and the spec and row axis of each of its results.
+    """Return the trait of an operator if ranks (processes) divide the rows, and the Known of each of its results.
 
-    A mean is a "sum", too.  The trait is None if rows depend on each other.  In a "batch", only axes are known.
+    The trait of a mean is "sum", too.  The trait is None if rows depend on each other.  If it is "batch", a Known has
+    an axis but no specs.
     """
     if op.rows is None:
         return None, ()
@@ -155,7 +159,7 @@ def divide(
     if trait == "batch":
         return trait, [Known((), axis)] * results
     levels = max((min(spec.lod_level, 1) for spec in specs if spec is not None), default=0)
-    # It suffices if the trait holds with the sequences of the last level, or with rows alone.
+    # It suffices if the trait holds with one level of sequences, or without levels, for rows alone.
     for most_levels in range(levels, -1, -1) if trait is not None or op.divisor is not None else ():
         known = [_with_levels(spec, axis, most_levels) for spec, axis in zip(specs, axes, strict=True)]
         trait, outputs = follow(op, attrs, known)
@@ -174,6 +178,6 @@ def _with_levels(spec: TensorSpec | None, axis: int | None, most_levels: int) ->
 
 
 def takes_rows(op: Op, attrs: Mapping[str, Any], specs: Sequence[TensorSpec | None], number: int) -> bool:
-    """Return whether an operator accepts any number of rows along the first axis of an operand."""
+    """Return whether an operator accepts any number of rows along the first axis of operand `number`."""
     known = [with_rows(spec) if n == number and spec else without_rows(spec) for n, spec in enumerate(specs)]
     return _inferred(op, attrs, known) is not None

@@ -1,4 +1,4 @@
-"""Where a backward pass begins: `backward`, and the check of the gradient that it begins with."""
+"""Begin a backward pass: `backward`, and the check of the gradient that the pass begins with."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
 
     In a program, the gradient of a variable is a variable named `name@GRAD`.
 
-    Several threads may call it at the same time, also for the same leaves: no gradient is lost, only the order of the
-    additions is open.  If two passes meet the same record, one of them raises.  Setting `grad` to None meanwhile drops
-    the gradients that arrived before.  Parameters must not change until the pass ends.  After an error or an interrupt
-    in mid-pass, only some leaves have their gradients: set `grad` to None, and compute the loss again.
+    Several threads can call it at the same time, also for the same leaves: no gradient is lost, but the order of the
+    additions varies.  If two passes reach the same record, one of them raises.  Setting `grad` to None during a pass
+    drops the gradients that arrived before.  Parameters must not change until the pass ends.  After an error or an
+    interrupt during a pass, only some leaves have gradients: set `grad` to None, and compute the loss again.
 
     Parameters
     ----------
     loss : Variable
         A single number, unless `gradient` is given.
     gradient : array_like or number, optional
-        The gradient of `loss`, of its shape and data type; a Python number has any.  By default 1.
+        The gradient of `loss`, with its shape and data type, or a Python number.  By default 1.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _check_no_hooks(leaves: Mapping[str, Variable]) -> None:
 def propagate(
     targets: Sequence[Variable], gradients: Sequence[Variable | None], pass_of: Callable[..., Any] = Pass
 ) -> Any:
-    """Send gradients, or None, of several Variables back to the leaves; return the Pass that `pass_of` made for it."""
+    """Send gradients of Variables (None if there is none) back to the leaves; return the Pass that `pass_of` made."""
     pairs = [(v, d) for v, d in zip(targets, gradients, strict=True) if d is not None and v.requires_grad]
     before = GRAD_ENABLED.get()
     try:  # like `no_grad`, but three times as fast
@@ -86,7 +86,7 @@ def propagate(
 
 
 def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Variable:
-    """Return the gradient that a pass from `loss` begins with, or raise an error that names the public function."""
+    """Return the gradient that a pass from `loss` begins with, or raise; errors name the public `function`."""
     if not isinstance(loss, Variable):
         raise DTypeError(f"{function}, loss", expected="a Variable", got=type(loss).__name__)
     if isinstance(loss.value, Symbol) and RECORDER.get() is None:
@@ -111,7 +111,7 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
 
 
 def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
-    """Return a gradient as a Variable, after checking that it is like `like`; a Python number takes its data type."""
+    """Return a gradient as a Variable with the shape, data type and device of `like`, or raise if it has others."""
     value = given.value if isinstance(given, Variable) else given
     if not isinstance(value, SelectedRows) and (type(value) is not np.ndarray or value.dtype != like.dtype):
         other = operand(value, like)
@@ -126,7 +126,7 @@ def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
     if on_device(value) != (like.device == CUDA):
         if value.ndim or on_device(value):
             raise PlaceError(name, expected=f"a gradient on {like.device}", got="one in another place")
-        value = beside(value, like.value.data)  # a number
+        value = beside(value, like.value.data)  # a single number on the host is copied to the device
     return Variable(LoDTensor.wrap(value, NO_LOD if isinstance(like.value, SelectedRows) else like.value.structure))
 
 

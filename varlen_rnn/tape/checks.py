@@ -1,4 +1,4 @@
-"""Checks that operators share: data types, ranks, shapes and LoDs that must agree; every error names the operator."""
+"""Checks of operands that operators share: data type, rank, shape, LoD.  Every error names the operator `op`."""
 
 import numpy as np
 
@@ -54,45 +54,48 @@ def _kind(desc):
 
 
 def check_like(op, name, desc, like):
-    """Raise unless a tensor has the data type and shape of another, such as a gradient and its variable."""
+    """Raise unless a tensor has the data type and shape of `like`, as a gradient and its variable do."""
     if desc.kind is not LOD_TENSOR or desc.dtype != like.dtype:
         raise DTypeError(f"{op}, {name}", expected=str(like.dtype), got=_kind(desc))
-    if not sizes_fit(desc.shape, like.shape):  # written out, because every gradient comes here and a call takes time
+    if not sizes_fit(desc.shape, like.shape):  # inlined, because every gradient passes this check
         check_shape(op, name, desc, like.shape)
 
 
 def check_kind(op, name, desc, kind):
-    """Raise unless a variable is of the kind `kind`, such as a tensor or a plan."""
+    """Raise unless an operand is of a kind, such as a tensor or a plan."""
     if desc.kind != kind:
         raise DTypeError(f"{op}, {name}", expected=f"a {kind.name}", got=_kind(desc))
 
 
 def check_tensor(op, name, desc):
-    """Raise unless a variable is a tensor, of any data type."""
+    """Raise unless an operand is a tensor, of any data type."""
     check_kind(op, name, desc, LOD_TENSOR)
 
 
 def check_rank(op, name, desc, rank, hint=None):
-    """Raise unless the rank is `rank`."""
+    """Raise unless an operand has `rank` axes."""
     if len(desc.shape) != rank:
         raise ShapeError(f"{op}, {name}", expected=f"rank {rank}", got=f"shape {desc.shape}", hint=hint)
 
 
 def check_shape(op, name, desc, shape, hint=None):
-    """Raise unless the shape fits `shape`, where -1 fits any size."""
+    """Raise unless an operand's shape fits `shape`, where -1 fits any size."""
     if not sizes_fit(desc.shape, shape):
         raise ShapeError(f"{op}, {name}", expected=f"shape {tuple(shape)}", got=f"shape {desc.shape}", hint=hint)
 
 
 def check_lod_level(op, name, desc):
-    """Raise unless a variable has at least one LoD level."""
+    """Raise unless an operand has at least one LoD level."""
     if desc.lod_level < 1:
         hint = "give the rows their lengths with create_lod_tensor"
         raise LoDError(f"{op}, {name}", expected="at least one level", got="a tensor without LoD", hint=hint)
 
 
 def broadcast(op, x, y, integers=False):
-    """Return the spec of an elementwise result of `x` and `y`, which have one floating data type, or are integers."""
+    """Return the spec of an elementwise result of `x` and `y`; raise unless both have one floating data type.
+
+    With `integers`, both can have one integer type instead.
+    """
     if integers and x.dtype is not None and x.dtype.kind in "iu":
         check_same_dtype(op, x=x, y=y)
     else:
@@ -112,7 +115,7 @@ def broadcast_shape(op, x, y):
 
 
 def shared_lod(op, *tensors, names=None):
-    """Return the LoD that an elementwise result takes from `tensors`; raise, with their `names`, if two differ."""
+    """Return the LoD of an elementwise result of `tensors`; raise an error with their `names` if two LoDs differ."""
     shared = NO_LOD
     for tensor in tensors:
         lod = tensor.structure

@@ -1,7 +1,7 @@
-"""The constants of operators: the kinds that annotations declare, and the values that calls may pass.
+"""The constants of operators: the kinds that annotations declare, and checks of the values that calls pass.
 
-A constant's kind is the text of its annotation in short: `float`, `int`, `bool`, `str`, `ints`, `strs`, `index` or
-`block`; one that ends with `?` may be None.
+A constant's kind is a short text for its annotation: `float`, `int`, `bool`, `str`, `ints`, `strs`, `index` or
+`block`.  A constant whose kind ends with `?` can be None.
 """
 
 import types
@@ -67,7 +67,7 @@ _TAKE = {
 
 
 def as_constant(kind, value, what):
-    """Return the value that a call passes for a constant, as one of Python's own types."""
+    """Return the value that a call passes for a constant, converted to one of Python's own types, or raise."""
     if value is None and kind.endswith("?"):
         return None
     return _TAKE[kind.rstrip("?")](value, what)

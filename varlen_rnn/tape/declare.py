@@ -1,4 +1,4 @@
-"""The declaration of an operator: everything about it in one place, from a function over values.
+"""Declare an operator, with everything about it in one place, from the function that computes it.
 
 An example:
 
@@ -90,19 +90,19 @@ def operator(
     onnx: str | None = None,
     gradient: bool = True,
 ) -> Any:
-    """Declare an operator: a decorator of the function that computes it, whose docstring documents it.
+    """Declare an operator: decorate the function that computes it, whose docstring documents it.
 
-    What the decorator returns is a function of Variables, which is applied at once or described in a program.  It has
-    decorators of the functions that belong to it as attributes: `infer`, `backward` or `grad`, and `examples`.
+    The decorated function takes Variables.  A call runs it at once, or describes it in the program being recorded.  Its
+    attributes `infer`, `backward` or `grad`, and `examples` decorate the other functions of the operator.
 
     The function's parameters are the names that the operator has in a program.  Those with an annotation are constants:
     `float`, `int`, `bool`, `str`, `tuple[int, ...]`, `tuple[str, ...]`, or one of these `| None`.  All others are
     inputs, which come as values: `LoDTensor`, `SelectedRows` or `SortedSeqs`; `x.data` are the rows.  `*x` takes any
-    number of inputs; one whose default is None may be missing.
+    number of inputs.  An input whose default is None can be missing.
 
-    The function returns an array or a value for each output.  An array gets the LoD that `infer` promised: the LoD of
-    the input whose spec it returned, else the LoD that all inputs share.  An error other than an `InputError` is raised
-    as a `ProgramError` with the operator's name.
+    The function returns an array or a value for each output.  An array gets the LoD of the input whose spec `infer`
+    returned for this output, otherwise the LoD that all inputs share.  An error other than an `InputError` becomes a
+    `ProgramError` with the operator's name.
 
     Without a declared gradient, `backward` through the operator is an error, unless the option `gradient` is False.
 
@@ -114,25 +114,26 @@ def operator(
         By default the name of the function.  No other operator may have it.  The same function declared again, as in a
         notebook, replaces the former operator.
     outputs : tuple of str
-        Names; a last name that begins with `*` takes all further outputs.  With several, the function returns a tuple.
+        Names; a last name that begins with `*` takes all further outputs.  If there are several names, the function
+        returns a tuple.
     intermediate : tuple of str
         Outputs that only the gradient reads.  A call does not return them, unless `places` names them.
     may_miss : tuple of str
-        Inputs of a `*x` that may be missing, besides inputs whose default is None.
+        Inputs `*x` of which some can be missing.  An input whose default is None can always be missing.
     in_place : bool
-        Whether it updates its inputs: each output is the input with the same name, changed in place.
+        Whether the operator updates its inputs: each output is the input with the same name, changed in place.
     cost : callable, optional
         `cost(inputs, outputs, **constants)` returns the number of floating-point operations, given TensorSpecs, or a
         `varlen_rnn.ops.cost.Cost`.  By default 1 per element of the outputs.  Its docstring is the cost in words.
     inference : mapping
-        Constants that `Program.prune` sets.
+        Constants, with the values to which `Program.prune` sets them.
     overwrites : callable, optional
-        `overwrites(number of inputs, **constants)` returns the positions of inputs whose memory it uses for outputs.
-        In a program it gets copies of these inputs.  The exception is a gradient `name_grad` that overwrites an output
-        of its operator `name` that nothing else reads.
+        `overwrites(number of inputs, **constants)` returns the positions of the inputs whose memory the operator uses
+        for outputs.  In a program, the operator gets copies of these inputs.  An exception: `name_grad`, the gradient
+        of `name`, overwrites an output of `name` that no other operator reads.
     places : callable, optional
-        `places(number of inputs, number of outputs, **constants)` returns the names of inputs and of outputs, if
-        constants decide which inputs and outputs there are.
+        `places(number of inputs, number of outputs, **constants)` returns the names of the inputs and of the outputs.
+        It is needed if constants decide which inputs and outputs there are.
     rows : str or callable, optional
         How the results depend on the rows of the operands; by default nothing is assumed.
 
@@ -147,27 +148,27 @@ def operator(
         (`distributed.replicate`).  Except for "batch", it lets an operator leave the loop over the steps of a
         `DynamicRNN`.
     linear : tuple of str
-        Names of inputs in which it is linear: for a sum of two values there, the result is the sum of both results.
+        Names of inputs in which the operator is linear: the result for a sum of two values is the sum of both results.
     scalar : callable, optional
         `scalar(*numbers, **constants)` computes one element of the result from one element of each operand, with the
-        functions of `varlen_rnn.cells`.  With it, a step of a `DynamicRNN` may be fused.
+        functions of `varlen_rnn.cells`.  With it, a step of a `DynamicRNN` can be compiled into one kernel.
     ufunc : function of NumPy, or several, optional
-        NumPy's functions that compute the same: applied to a Variable, they apply the operator.
+        NumPy's functions that compute the same numbers.  Applied to a Variable, they apply the operator.
     onnx : str, optional
-        The ONNX node that computes the same, with the same operands, and the constants as attributes of the same names.
+        The ONNX node that computes the same numbers from the same operands; its attributes have the constants' names.
     gradient : bool
-        False if no result depends on the values of inputs, or if the gradient stops here: results need no gradient.
+        False if no result depends on the values of the inputs, or if the gradient stops here.  Then results need none.
 
     Returns
     -------
     function
-        Of Variables, or values, and constants; it returns a Variable, or a list of them.  Its attribute `op` is the
-        operator as programs have it.
+        It takes Variables or values, and constants, and returns a Variable or a list of Variables.  Its attribute `op`
+        is the operator's `Op`, which programs use.
 
     Raises
     ------
     ProgramError
-        A name that is taken, or a function that declares no operator.
+        If the name is taken, or the function cannot be declared as an operator.
 
     Examples
     --------
@@ -214,7 +215,7 @@ def operator(
 
 
 def _names(what: str, names: Any) -> tuple[str, ...]:
-    """Return an option that holds names as a tuple, or raise unless all are texts."""
+    """Return the names of an option as a tuple, or raise unless all are strings."""
     found = [None] if isinstance(names, str) else check_list(names, what, "a tuple of names")
     if any(not isinstance(name, str) for name in found):
         raise ProgramError(what, expected="a tuple of names", got=shown(names))
@@ -229,7 +230,7 @@ def _rows_trait(rows: Any) -> str | Callable | None:
 
 
 def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
-    """Return the option `ufunc` of an operator as a tuple, or raise unless it has functions of NumPy."""
+    """Return the option `ufunc` of an operator as a tuple, or raise unless it holds only functions of NumPy."""
     found = [given] if isinstance(given, np.ufunc) else check_list(given, "operator, ufunc", "functions of NumPy")
     if not all(isinstance(ufunc, np.ufunc) for ufunc in found):
         raise DTypeError("operator, ufunc", expected="functions of NumPy", got=shown(given))
@@ -237,7 +238,7 @@ def _ufuncs(given: Any) -> tuple[np.ufunc, ...]:
 
 
 class Operator(Generic[P, R]):
-    """The function that `operator` returns, as type checkers see it, and the decorators that are its attributes."""
+    """The type of a declared operator for type checkers: a function whose methods decorate its other functions."""
 
     __call__: Callable[P, R]
 
@@ -247,7 +248,7 @@ class Operator(Generic[P, R]):
     def infer(self, function: F) -> F:
         """Decorate the function that describes the outputs without computing them.
 
-        It is the only check of inputs, except for checks of values that the operator's own function makes.
+        It alone checks the inputs' specs.  Only checks that need values belong in the operator's own function.
 
         Parameters
         ----------
@@ -282,9 +283,9 @@ class Operator(Generic[P, R]):
     ) -> Callable[[Callable], Operator]:
         """Decorate the function that computes the gradient from values; it becomes an operator `name_grad`.
 
-        The names of the function's parameters decide its arguments: inputs, outputs, gradients of outputs as `d_out`,
-        constants.  It returns the gradients of the inputs in `of`, as the operator's function returns outputs.  If
-        there are several outputs, the gradient of an output is None if none arrived.
+        The names of the function's parameters decide its arguments: inputs, outputs, constants, or gradients of
+        outputs, such as `d_out`.  It returns the gradients of the inputs `of`, one value or a tuple.  If there are
+        several outputs, the gradient of an output is None if none arrived.
 
         If the function takes all inputs and constants, its `infer` is derived: outputs and their gradients must be as
         the operator's `infer` says, and the results are like the inputs.  Otherwise declare an `infer` for the operator
@@ -293,9 +294,10 @@ class Operator(Generic[P, R]):
         Parameters
         ----------
         *of : str
-            Inputs.  A result needs no gradient because of other inputs, such as one of which only the LoD is read.
+            Names of the inputs that get a gradient.  Other inputs, such as an input of which only the LoD is read,
+            never make a result require a gradient.
         aliases : mapping of str to str
-            Maps parameters with other names to the input, output or constant that they mean.
+            Maps a parameter with another name to the name of its input, output or constant.
         cost, rows
             As in `operator`.  By default `rows` follows from the operator's trait if the gradient takes its inputs.
 
@@ -354,7 +356,7 @@ def _declared(op: Op, function: Callable) -> Operator:
 def _applying(op: Op, function: Callable) -> Any:
     """Return a function with the signature of `function` that applies the operator.
 
-    It is compiled from source text, as dataclasses compile their methods, so that Python itself binds the arguments.
+    It is compiled from source text, as dataclasses compile their methods, so that Python itself binds its arguments.
     """
     parameters = inspect.signature(function).parameters.values()
     taken: list[str] = []
@@ -376,7 +378,7 @@ def _applying(op: Op, function: Callable) -> Any:
     found: dict[str, Any] = {}
     exec(compile(text, f"<operator {op.type}>", "exec"), inspect.unwrap(function).__globals__, found)
     applying = found["declare"](**given)
-    applying.__code__ = applying.__code__.replace(co_name=op.type)  # for tracebacks; no name in the source
+    applying.__code__ = applying.__code__.replace(co_name=op.type)  # tracebacks show the operator's name
     with_default = [p for p in parameters if p.default is not p.empty]
     applying.__defaults__ = tuple(p.default for p in with_default if p.kind is not p.KEYWORD_ONLY)
     applying.__kwdefaults__ = {p.name: p.default for p in with_default if p.kind is p.KEYWORD_ONLY}
@@ -384,14 +386,14 @@ def _applying(op: Op, function: Callable) -> Any:
 
 
 def _taking(kind: str, name: str, what: str) -> str:
-    """Return the source that checks a constant; a value that already has the right type needs no call."""
+    """Return source text that checks a constant; it calls no function if the value already has the right type."""
     plain = kind.rstrip("?")
     text = f"_take({kind!r}, {name}, {what!r})"
     return f"{name} if _type({name}) is _{plain} else {text}" if plain in PLAIN else text
 
 
 def _shown_of(op: Op) -> Callable:
-    """Return a function that drops intermediate outputs, which only the gradient reads, from the results of `apply`."""
+    """Return a function that removes intermediate outputs, which only gradients read, from the results of `apply`."""
     positions = [number for number, place in enumerate(op.outputs) if place not in op.intermediate]
 
     def shown(outputs: Any) -> Any:
@@ -403,7 +405,7 @@ def _shown_of(op: Op) -> Callable:
 
 
 def _op(op_type: Any, function: Callable, may_miss: Iterable[str], in_place: bool, options: dict[str, Any]) -> Op:
-    """Return the operator that a function declares."""
+    """Return the Op (the record of an operator) that a function declares."""
     if not isinstance(op_type, str) or not op_type.isidentifier() or keyword.iskeyword(op_type):
         raise ProgramError("operator, name", expected="an identifier", got=shown(op_type))
     inputs, attrs = [], {}
@@ -440,7 +442,7 @@ def _check_function(op_type: str, function: Callable) -> None:
 
 
 def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) -> str:
-    """Return the name of an input as in `Op.inputs`: with `*` if it takes the rest, with `?` if it may be missing."""
+    """Return an input's name as in `Op.inputs`: `*x` if it takes all further inputs, `x?` if it can be missing."""
     if parameter.default not in (parameter.empty, None):
         hint = f"of a constant, write its type: {parameter.name}: {type(parameter.default).__name__}"
         raise ProgramError(f"operator {op_type!r}, {parameter.name}", expected="an annotation", got="none", hint=hint)

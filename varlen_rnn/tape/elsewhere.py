@@ -1,4 +1,4 @@
-"""Names that PyTorch and NumPy have and this library has not: reading one raises an error with the code to write.
+"""Names that PyTorch or NumPy has but this library lacks: reading such a name raises an error with the code to write.
 
 The names are in `varlen_rnn/foreign.py`.
 """
@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 from varlen_rnn import foreign
 
 _PACKAGE = "varlen_rnn"
-# The modules in which a name that another module lacks is looked for, the most likely first.
+# The modules to search for a name that another module lacks, the most likely module first.
 _PLACES = ("nn", "nn.functional", "", "optim", "optim.lr_scheduler", "data", "metrics", "training", "distributed")
 
 
 class Elsewhere:
-    """An attribute that is not there; the error about it has the code to write instead, `here`."""
+    """An attribute that the class lacks: reading it raises an error with `here`, the code to write instead."""
 
     def __init__(self, here: str) -> None:
         self.here = here
@@ -27,13 +27,13 @@ class Elsewhere:
 
 
 def missing_attribute(owner: type, name: str, here: str, found: object) -> AttributeError:
-    """Return the error for a name that a class does not have, with the code to write instead."""
+    """Return the error for a name that a class lacks; it shows the code to write instead, `here`."""
     message = f"{owner.__name__!r} object has no attribute {name!r} (write {here})"
     return AttributeError(message, name=name, obj=found)
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have, with the code to write instead, if it is known."""
+    """Return the error for a name that a module lacks, with the code to write instead, if that is known."""
     here = foreign.MODULES[module].get(name) or _place_of(name) or foreign.FUNCTIONS.get(name) or _method(name)
     message = f"module {module!r} has no attribute {name!r}"
     if here is None:
@@ -42,7 +42,7 @@ def missing_name(module: str, name: str) -> AttributeError:
 
 
 def _place_of(name: str) -> str | None:
-    """Return a public name of the package with the module that has it, or None if no module does."""
+    """Return a name with the module of the package that has it, such as `nn.Linear`, or None if no module has it."""
     for place in _PLACES:
         module = sys.modules.get(f"{_PACKAGE}.{place}".rstrip("."))
         if name in getattr(module, "__all__", ()):

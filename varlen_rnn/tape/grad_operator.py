@@ -1,8 +1,8 @@
-"""Declare the operator of a gradient, `name_grad`: its arguments and `infer` follow from the operator itself.
+"""Declare the operator of a gradient, `name_grad`: its arguments and its `infer` are derived from the operator.
 
 For `swish` with `@swish.backward("x") def _back(x, d_out, beta)`, the operator `swish_grad` has the inputs `x` and
 `d_out`, the constant `beta`, and one output `d_x`.  Its `infer` runs the `infer` of `swish` on `x` and `beta`, raises
-unless `d_out` is like that result, and returns the spec of `x`.
+unless `d_out` has the spec of that result, and returns the spec of `x`.
 """
 
 import inspect
@@ -19,14 +19,14 @@ _INPUTS, _OUTPUTS, _D_OUTPUTS = range(3)
 
 
 class _Source(NamedTuple):
-    """The value that an input of the gradient takes: an input or output of the operator, or an output's gradient."""
+    """The source of an input of the gradient: an input or output of the operator, or the gradient of an output."""
 
     group: int
     position: int
 
 
 def gradient_of(op, function, of, aliases, *, cost, rows):
-    """Return the operator that a function declares as the gradient of `op` (see `Operator.backward`), and its rule."""
+    """Return the Op of the gradient that a function declares for `op`, and `op.grad`, the function that applies it."""
     parameters = inspect.signature(function).parameters
     attrs = {name: op.attrs[name] for name in parameters if name in op.attrs}
     check_order(f"{op.type}_grad", function, attrs)
@@ -68,7 +68,7 @@ def _takes_rest(op, position):
 
 
 def _source(op, name):
-    """Return the input, output or constant of the operator that a parameter of the gradient names."""
+    """Return the _Source that a parameter of the gradient names, or raise if the operator has none of this name."""
     inputs, outputs = _names(op.inputs), _names(op.outputs)
     if name in inputs:
         return _Source(_INPUTS, inputs.index(name))
@@ -79,7 +79,7 @@ def _source(op, name):
 
 
 def position_of_input(op, name):
-    """Return the position of an input that gets a gradient, or raise if there is none, or it may be missing."""
+    """Return the position of the input with a name, or raise if there is no such input, or it can be missing."""
     names = _names(op.inputs)
     if name not in names:
         raise ProgramError(f"gradient of {op.type!r}", expected=f"inputs, {names}", got=repr(name))
@@ -91,19 +91,19 @@ def position_of_input(op, name):
 
 
 def _place(op, parameter, source):
-    """Return the name of an input of the gradient as in `Op.inputs`, with `*` and `?`."""
+    """Return the name of an input of the gradient as in `Op.inputs`: `*x` takes all further ones, `x?` is optional."""
     rest = source.group == _INPUTS and _takes_rest(op, source.position)
     if rest != (parameter.kind is parameter.VAR_POSITIONAL):
         raise ProgramError(f"gradient of {op.type!r}, {parameter.name}", expected="a star where the operator has one")
     if source.group == _INPUTS:
         missing = op.inputs[source.position].endswith("?")
-    else:  # with several outputs, the gradients of some may not arrive
+    else:  # if there are several outputs, some get no gradient
         missing = source.group == _D_OUTPUTS and len(op.outputs) - len(op.intermediate) > 1
     return "*" * rest + parameter.name + "?" * missing
 
 
 def _rule(op, made, sources, positions):
-    """Return the `grad` of the operator: a function that applies the operator of the gradient."""
+    """Return the operator's `grad` (see `Op`): a function that applies the gradient's operator, `made`."""
     rest = made.inputs[-1].startswith("*")
     fixed = [tuple(source) for source in sources[: len(sources) - rest]]  # NamedTuples unpack more slowly
     all_constants = made.attrs.keys() == op.attrs.keys()
@@ -137,9 +137,9 @@ def _inference(op, op_type, taken, positions, attrs):
     checked = [(number, name, s.position) for number, (name, s) in enumerate(taken.items()) if s.group != _INPUTS]
 
     def infer(*specs, **constants):
-        # A slice takes a tenth of a comprehension's time, and every gradient comes here.
+        # Every gradient runs this line, and a slice takes a tenth of a comprehension's time.
         inputs = list(specs[: len(order)]) if in_order else [specs[number] for number in order]
-        if rest:  # inputs that take the rest come last in the gradient, too
+        if rest:  # an input `*x` comes last in the gradient, too
             inputs += specs[len(taken) - 1 :]
         try:
             promised = op.infer(*inputs, **constants)
@@ -162,9 +162,9 @@ def _inference(op, op_type, taken, positions, attrs):
 
 
 def _rows_trait(op, sources, positions):
-    """Return the trait of a gradient whose operator takes each row on its own, as a function of specs and axes.
+    """Return the trait `rows` of a gradient whose operator has the trait "each", as a function of specs and axes.
 
-    An operand that has rows gets a gradient row by row; one without rows gets a sum over rows.
+    The gradient of an operand with rows has its rows; the gradient of an operand without rows is a sum over rows.
     """
     wanted = [_Source(_INPUTS, position) for position in range(len(op.inputs))]
     if (op.rows != "each" and not callable(op.rows)) or not set(wanted) <= set(sources):
@@ -194,7 +194,7 @@ def _check_as_promised(op_type, name, spec, promised, position):
 
 
 def not_inferred(op_type):
-    """Return an `infer` that raises, for an operator that has declared none."""
+    """Return an `infer` that raises, for an operator without an `infer` of its own."""
 
     def infer(*specs, **attrs):
         raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=f"@{op_type}.infer")

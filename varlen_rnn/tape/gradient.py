@@ -1,10 +1,10 @@
-"""The backward pass: a loop over records, last record first, and the sinks in which the gradients of leaves end.
+"""The backward pass: a loop over records (applied operators), the last one first, that ends in the leaves' gradients.
 
-There is no global tape.  A record belongs to the Variables that it produced, points only backwards, and is freed with
-them, so a loop that forgets `no_grad` leaks nothing.  A pass releases each record after its turn, because the
-recurrence reuses the buffers of its record for gradients.
+There is no global tape.  The Variables that a record produced refer to it, and it refers only to earlier ones, so it is
+freed with them, and a loop that forgets `no_grad` leaks nothing.  A pass releases each record after using it, because
+the recurrence reuses the buffers of its record for gradients.
 
-Several threads may run passes at the same time.  A pass takes all its records at once, so no other pass has them.  It
+Several threads can run passes at the same time.  A pass takes all its records at once, so no other pass gets them.  It
 adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
 """
 
@@ -21,13 +21,13 @@ from varlen_rnn.tape.operator import PASSED_ON
 from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import memory_of, own, plain
 
-SUFFIX = "@GRAD"  # ends the name of a gradient in a program
+SUFFIX = "@GRAD"  # the end of a gradient's name in a program
 _numbers = itertools.count()
-_updates: dict = {}  # by the identity of memory: a weak reference to it, and the number of its last update
+_updates: dict = {}  # {id of an array's memory: (weak reference to the memory, number of its last update)}
 _last_update = -1
 
-# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is taken by
-# `with` only: Python handles no interrupt between taking a lock in C and entering the block, so none leaves it locked.
+# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is only taken
+# by `with`, because Python then handles no interrupt before entering the block, so no interrupt leaves it locked.
 _swapping = threading.RLock()
 
 
@@ -37,7 +37,7 @@ def _forget_lock():
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_lock)  # a thread that held it does not exist in the child
+    os.register_at_fork(after_in_child=_forget_lock)  # the thread that held the lock does not exist in the child
 
 
 class Record:
@@ -50,7 +50,7 @@ class Record:
         self.number = next(_numbers)
 
     def check(self):
-        """Raise if the values that the gradient needs are gone, or have changed since they were used."""
+        """Raise if the values that the gradient needs were released, or were updated after the operator used them."""
         inputs = self.inputs
         if inputs is None:
             hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
@@ -68,7 +68,7 @@ def _updated(record, which):
 
 
 class _Outputs(list):
-    """The outputs of a record, for its gradient function: reading one that was updated since raises."""
+    """A list of a record's outputs for its gradient function: reading an output that was updated meanwhile raises."""
 
     def __init__(self, record, num_inputs, outputs):
         super().__init__(outputs)
@@ -87,7 +87,7 @@ class _Outputs(list):
 
 
 def was_updated(variable):
-    """Note that a variable, and the memory that views share, was updated: records that used the old value raise."""
+    """Note that a variable's memory was updated, also for its views; records that used the old value then raise."""
     global _last_update
     memory = memory_of(variable.value)
     with _swapping:
@@ -99,7 +99,7 @@ def was_updated(variable):
 
 
 def _updated_at(variable):
-    """Return the number of the last update of a variable, or of memory that it shares; -1 if there was none."""
+    """Return the number of the last update of a variable or of memory that it shares; -1 if there was no update."""
     if variable.updated_at is None:
         return -1
     return max(variable.updated_at, _memory_updated_at(variable.value))
@@ -110,13 +110,13 @@ def _memory_updated_at(value):
 
 
 def let_change(variable):
-    """Allow updates of a variable's value before the gradient, which does not read it; return the variable."""
+    """Allow updates of a variable whose value no gradient reads, so that they raise no error; return the variable."""
     variable.updated_at = None
     return variable
 
 
 def hooks_of(variable):
-    """Return the Hooks of a Variable; make them if it has none."""
+    """Return the Hooks of a Variable; create them if it has none."""
     with _swapping:
         if variable.hooks is None:
             variable.hooks = Hooks()
@@ -124,20 +124,20 @@ def hooks_of(variable):
 
 
 def watch(variable, watcher):
-    """Let `watcher.take(a_pass, pairs, records)` run each pass that reaches a leaf, in place of `Pass.over`.
+    """Let `watcher.take(a_pass, pairs, records)`, instead of `Pass.over`, run each pass that reaches a leaf.
 
-    It calls `a_pass.over` itself, now or later, with a function that takes the final gradient of each watched leaf.
+    `take` calls `a_pass.over`, at once or later, with a function that receives each watched leaf's final gradient.
     """
     global _is_watched
     _is_watched = True
     hooks_of(variable).watcher = watcher
 
 
-_is_watched = False  # whether any leaf ever was: only then do passes look for watchers
+_is_watched = False  # whether `watch` was ever called: passes look for watchers only then
 
 
 def _watcher_of(pairs, records):
-    """Return the watcher of the leaves that a pass reaches, or None if nobody watches them."""
+    """Return the watcher of the leaves that a pass reaches, or None if none of them has a watcher."""
     reached = itertools.chain([v for v, _ in pairs], *(record.inputs or () for record in records))
     found = list(dict.fromkeys(filter(None, map(_watcher, reached))))
     if len(found) > 1:
@@ -151,37 +151,37 @@ def _watcher(variable):
 
 
 class Leaves:
-    """Where the gradients of a pass end: in the `grad` of leaves, each in memory of its own."""
+    """The sink of a pass: it adds gradients to the `grad` of leaves, no two of which share memory."""
 
     def __init__(self, apply, gradient_like):
         self._apply, self._gradient_like = apply, gradient_like
         self.scales = {}  # {number of a record: factor of the gradients that arrive at its outputs}
         self._late = {}  # {leaf: gradients} to sum at the end
-        self._owned = {}  # arrays that a leaf or a caller holds, by identity, so that no two share memory
+        self._owned = {}  # {id: array that a leaf or a caller holds}, so that no two leaves share memory
 
     def begin(self, pairs, taken):
-        """Note the memory of the caller's gradients, so that no leaf shares it."""
+        """Begin a pass: note the memory of the caller's gradients, so that no leaf shares it."""
         for _, gradient in pairs:
             own(gradient.value, self._owned)
 
     def take(self, leaf, gradient):
-        """Add a gradient to `grad`, or keep it for the end."""
+        """Add a gradient to the leaf's `grad`, or keep it until the pass ends."""
         if isinstance(gradient.value, Symbol):
             total = gradient if leaf.grad is None else self._apply("sum", leaf.grad, gradient)
-            # Several variables may share one gradient, which has the name of the first.  The others get a copy to name.
+            # Several variables can share one gradient, which has the first variable's name; others get a named copy.
             leaf.grad = self._apply("assign", total) if SUFFIX in total.name else total
             leaf.grad.value.take_name(leaf.name + SUFFIX)
         elif isinstance(gradient.value, SelectedRows) or leaf.hooks is not None:
-            # Sparse gradients are summed once, at the end, because each addition copies all rows.  Hooks see the sum.
+            # Sparse gradients are summed once, at the end, because each addition copies all rows.  Hooks get the sum.
             self._late.setdefault(leaf, []).append(gradient)
         else:
             self.add(leaf, gradient)
 
     def passed(self, variables):
-        """Note that variables got the gradients of one record, or of the caller."""
+        """Note that all gradients that one record, or the caller, has for `variables` have arrived."""
 
     def end(self):
-        """Add the gradients that were kept for the end."""
+        """End a pass: add the gradients that were kept until now."""
         for leaf, gradients in self._late.items():
             self.add(leaf, self._whole(leaf, gradients))
 
@@ -190,9 +190,9 @@ class Leaves:
         return gradient if leaf.hooks is None else self.after_hooks(leaf, gradient)
 
     def after_hooks(self, variable, gradient):
-        """Run the hooks of a Variable on its gradient, and return the result; keep it after `retain_grad`."""
+        """Run the hooks of a Variable on its gradient, and return the result; add it to `grad` after `retain_grad`."""
         for hook in list(variable.hooks.values()):  # a hook may remove hooks
-            shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared, because the hook may keep it
+            shown = shown_to_hooks(own(gradient.value, self._owned))  # a copy if shared: the hook may keep it
             given = hook(shown)
             if given is not None and given is not shown:
                 name = f" of {variable.name!r}" if variable.name else ""
@@ -203,7 +203,7 @@ class Leaves:
         return gradient
 
     def add(self, variable, gradient):
-        """Add a gradient to `grad`; compute the sum again if another thread has added to it meanwhile."""
+        """Add a gradient to `variable.grad`; if another thread added to it meanwhile, compute the sum again."""
         first = None  # kept for a second try, because `own` would then return a copy
         while True:
             before = variable.grad
@@ -225,19 +225,19 @@ class Leaves:
 
 
 class Watched(Leaves):
-    """Where gradients of watched leaves end: in `on_ready(leaf, gradient or None)`, as soon as no more will come."""
+    """A sink that calls `on_ready(leaf, gradient or None)` once a watched leaf will get no more gradients."""
 
     def __init__(self, leaves, on_ready, scales):
         super().__init__(leaves._apply, leaves._gradient_like)
         self._on_ready, self.scales = on_ready, scales
 
     def begin(self, pairs, taken):
-        """Count the gradients that each watched leaf will get."""
+        """Begin a pass: count the gradients that each watched leaf will get."""
         super().begin(pairs, taken)
         self._coming = Counter(filter(_watcher, itertools.chain([v for v, _ in pairs], *(i for _, i, _ in taken))))
 
     def passed(self, variables):
-        """Hand over the gradients of watched leaves to which no more will come."""
+        """Call `on_ready` for the watched leaves among `variables` that will get no more gradients."""
         for leaf in variables:
             if leaf in self._coming:
                 self._coming[leaf] -= 1
@@ -247,7 +247,7 @@ class Watched(Leaves):
 
 
 class Pass:
-    """Gradients on their way from some Variables back to the leaves that require one.
+    """One backward pass, which sends gradients from some Variables back to the leaves that require one.
 
     The functions come from `variable.py` and `backward.py`, which import this file.  `variables_of(values)` makes new
     Variables of a record's outputs, because a record that held its own outputs would be freed late.
@@ -260,8 +260,8 @@ class Pass:
         self._hooked = {}  # {(number of a record, position of an output): Variable with hooks}
 
     def run(self, pairs):
-        """Send `(variable, gradient)` pairs back."""
-        records = reachable([variable for variable, _ in pairs])  # the pass takes them from the end
+        """Send the gradients of `(variable, gradient)` pairs back to the leaves."""
+        records = reachable([variable for variable, _ in pairs])  # the pass begins with the last one
         watcher = _watcher_of(pairs, records) if _is_watched else None
         if watcher is None:
             self.over(pairs, records)
@@ -286,7 +286,7 @@ class Pass:
         leaves.end()
 
     def _take(self, records):
-        """Take the values of records, so that a later pass raises, because residuals may be overwritten."""
+        """Return `(record, inputs, values)` of each record and release both there, so that a second pass raises."""
         taken = [(record, record.inputs, record.values) for record in records]
         for record in records:
             record.inputs = record.values = None
@@ -323,7 +323,7 @@ class Pass:
                 self._send(inputs[position], given[position])
 
     def _gradients(self, record, inputs, outputs, summed):
-        """Return the gradients of a record's inputs: one Variable or None per input."""
+        """Return the gradients of a record's inputs: a list of one Variable or None per input."""
         if record.op.grad is None:
             other = "declare one with .backward or .grad,"
             if "block" in record.op.attrs.values():

@@ -1,4 +1,4 @@
-"""Hooks: functions that a pass calls with the gradient of a Variable, and whether the Variable keeps the gradient."""
+"""Hooks of a Variable: functions that a pass calls with its gradient, and whether it keeps the gradient."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Hooks(dict["HookHandle", Hook]):
     __slots__ = ("retains", "watcher")
 
     def __init__(self) -> None:
-        self.retains = False  # whether an inner Variable keeps its gradient
+        self.retains = False  # whether an inner (computed) Variable keeps its gradient
         self.watcher = None  # runs the passes that reach a leaf; see `gradient.watch`
 
     def add(self, function: Hook) -> HookHandle:
-        """Register a function; if it is registered twice, it runs twice."""
+        """Register a function and return its handle; a function that is registered twice runs twice."""
         handle = HookHandle(self)
         self[handle] = function
         return handle
@@ -41,7 +41,7 @@ class HookHandle:
 
 
 def shown_to_hooks(value: Any) -> Any:
-    """Return a gradient as hooks see it: without an empty LoD, and read-only, as Variables may share its memory."""
+    """Return a gradient for hooks: read-only, since Variables can share its memory; an array if it has no levels."""
     array = (value.value if isinstance(value, SelectedRows) else value.data).view()
     array.flags.writeable = False
     if isinstance(value, SelectedRows):

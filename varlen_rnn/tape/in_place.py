@@ -1,4 +1,4 @@
-"""Updates in place that are checked before the first of them runs, as an optimizer's step needs it."""
+"""Update Variables in place, after checking all of them: an optimizer's step updates all parameters or none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from varlen_rnn.tape.variable import apply, as_variable
 
 
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
-    """Check groups of Variables, whose keys name them in errors; return a function that updates each group in place."""
+    """Check groups of inputs, named by their keys in errors; return a function that updates each group in place."""
     op, is_recording = find(op_type), RECORDER.get() is not None
     ready = []
     for name, given in groups.items():

@@ -1,4 +1,4 @@
-"""Indices: copies that their caller cannot change, and indices as text, such as `1:3, ...`."""
+"""Indices of `x[index]`: copies that the caller cannot change, and conversion to and from text such as `1:3, ...`."""
 
 import operator
 import re
@@ -26,7 +26,7 @@ def _own_item(item):
     check_unmasked(item, "getitem, index")
     try:
         array = np.array(item)
-    except (ValueError, TypeError):  # no index at all: the operator raises the error
+    except (ValueError, TypeError):  # it is no index: the operator raises the error
         return item
     # An empty list is a list of indices to NumPy, though its array is float64.
     return array if array.size or isinstance(item, np.ndarray) else array.astype(np.intp)

@@ -1,6 +1,6 @@
 """Norms of the gradients at every operator of a backward pass, to find where a gradient became NaN or zero.
 
-For `loss = (x * w).mean()` of four rows of ones the pass meets two operators, the last applied first:
+For `loss = (x * w).mean()` of four rows of ones, the pass reaches two operators, the last applied one first:
 
     reduce_mean   arrived: out 1      passed on: x 0.5             (four gradients of 1/4)
     mul           arrived: out 0.5    passed on: y 0.5             (x requires no gradient)
@@ -25,7 +25,7 @@ from varlen_rnn.tape.spec import Value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
-_MOST_LINES = 60  # the most operators in a printed report, as in pandas; the first and the last ones are shown
+_MOST_LINES = 60  # the most operators that a printed report shows: the first and the last ones, as in pandas
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def inspect_gradients(
 
 
 class _Noted(Leaves):
-    """Gradients of leaves, noted in place of `grad`."""
+    """A sink for the gradients of leaves that stores them here instead of adding them to `grad`."""
 
     def __init__(self, *functions: Any) -> None:
         super().__init__(*functions)
@@ -174,7 +174,7 @@ class _Inspection(Pass):
 
     def run(self, pairs: Any) -> None:
         try:
-            self.over(pairs, reachable([variable for variable, _ in pairs]))  # this rank's, without a watcher
+            self.over(pairs, reachable([variable for variable, _ in pairs]))  # no watcher: it would add other ranks
         finally:
             for record, inputs, values in self._taken:
                 record.inputs, record.values = inputs, values
@@ -216,7 +216,7 @@ class _Inspection(Pass):
 
 
 def _named(places: list[tuple[str, tuple[int, ...]]]) -> list[tuple[str, int]]:
-    """Return (name, position) for each input or output; several at one place `x` are named x[0], x[1], ..."""
+    """Return (name, position) for each input or output; if a place `x` has several, they are named x[0], x[1], ..."""
     return [
         (place if len(positions) == 1 else f"{place}[{k}]", position)
         for place, positions in places
@@ -247,6 +247,6 @@ def _shown(norm: float | None) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return lines whose columns are as wide as their widest entries."""
+    """Return a line of text per row, with each column as wide as its widest entry."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

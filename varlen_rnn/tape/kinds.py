@@ -1,4 +1,4 @@
-"""The kinds of values, and their data types, with the numbers that represent them in files."""
+"""The numbers that represent kinds of values and data types in files."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Type(IntEnum):
-    """Data types, then kinds of variables, with the numbers of "Var_desc"; after CHANNEL, of Fluid 1.8."""
+    """Data types, then kinds of variables, numbered as in "Var_desc"; those after CHANNEL as in Fluid 1.8."""
 
     BOOL = 0
     INT16 = 1
@@ -38,5 +38,5 @@ TYPES = {dtype: kind for kind, dtype in DTYPES.items()}
 
 LOD_TENSOR = Type.LOD_TENSOR
 SELECTED_ROWS = Type.SELECTED_ROWS
-LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # in Fluid's words; here a plan, `SortedSeqs`
+LOD_RANK_TABLE = Type.LOD_RANK_TABLE  # Fluid's name for a plan, `SortedSeqs`
 STEP_SCOPES = Type.STEP_SCOPES  # values that the steps of a recurrence save for its gradient

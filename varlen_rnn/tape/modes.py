@@ -1,7 +1,7 @@
-"""Modes: whether operators are remembered for a gradient, or described in a program, and whether all modules evaluate.
+"""Modes of a context: record operators for a gradient, describe them in a program, let all modules evaluate.
 
 Modes are context variables, so two threads that train two models do not affect each other.  A mode is set inside the
-`try` whose end resets it, because an interrupt (Ctrl-C) may come as soon as it is set, before its token is stored.
+`try` whose `finally` resets it, because an interrupt (Ctrl-C) can come as soon as the mode is set.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# True if operators are recorded.  Each `no_grad` sets it to an empty list of its own: false, and known by identity.  A
-# backward pass sets it to False.
+# True if operators are recorded.  Each `no_grad` sets it to a new empty list, which is false, and which `_held`
+# recognises by its identity.  A backward pass sets it to False.
 GRAD_ENABLED: contextvars.ContextVar[object] = contextvars.ContextVar("grad_enabled", default=True)
-# True if modules act as in evaluation mode.  Each `evaluating` sets it to an object of its own.
+# True if modules act as in evaluation mode.  Each `evaluating` sets it to a new object, which is true.
 EVALUATING: contextvars.ContextVar[object] = contextvars.ContextVar("evaluating", default=False)
 RECORDER: contextvars.ContextVar[Any] = contextvars.ContextVar("recorder", default=None)
 
 
 def grad_enabled() -> bool:
-    """Return whether operators of this context are recorded for a backward pass.
+    """Return whether operators in this context are recorded for a backward pass.
 
     Examples
     --------
@@ -34,9 +34,9 @@ def grad_enabled() -> bool:
 
 @contextlib.contextmanager
 def no_grad() -> Iterator[None]:
-    """Record nothing in this context: inference keeps nothing for a backward pass.
+    """Record no operators in this context, so that inference keeps no values for a backward pass.
 
-    A mode belongs to one thread: threads that are started inside begin without it.
+    A mode belongs to one thread: threads that are started inside the `with` block begin without it.
 
     Examples
     --------
@@ -52,17 +52,17 @@ def no_grad() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating() -> Iterator[None]:
-    """Let all modules act as in evaluation mode in this context; their own modes, which threads share, stay."""
+    """Let all modules act as in evaluation mode in this context; their own modes, shared by threads, do not change."""
     yield from _held(EVALUATING, object)
 
 
 def _held(mode: contextvars.ContextVar[object], make: Callable[[], object]) -> Iterator[None]:
-    """Give a mode a value of its own, which `make` returns, until the caller's `with` block ends."""
+    """Set a mode to the new object that `make` returns, until the caller's `with` block ends."""
     before, mine, is_late = mode.get(), make(), False
     try:
         mode.set(mine)
         yield
-    except GeneratorExit:  # an interrupt came as `__exit__` began, so this runs when the traceback is freed
+    except GeneratorExit:  # an interrupt came as `__exit__` began; this runs later, when the traceback is freed
         is_late = True
         raise
     finally:
@@ -77,7 +77,7 @@ def recorder() -> Any:
 
 @contextlib.contextmanager
 def recording(into: Any) -> Iterator[None]:
-    """Describe operators instead of running them; `into.append` receives the descriptions."""
+    """Record operators instead of running them: `into.append` gets each operator with its inputs and constants."""
     before = RECORDER.get()
     try:
         RECORDER.set(into)
@@ -87,6 +87,6 @@ def recording(into: Any) -> Iterator[None]:
 
 
 def recorded(variable: T) -> T:
-    """Return the stand-in of a leaf Variable in the program being recorded, or the Variable itself if there is none."""
+    """Return the stand-in of a leaf Variable in the program being recorded, or the Variable itself outside of one."""
     into = RECORDER.get()
     return variable if into is None else into.admit(variable)

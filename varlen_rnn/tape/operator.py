@@ -19,31 +19,32 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 PASSED_ON = (InputError, MemoryError, Warning)
 
 
-# No NamedTuple, because its attributes take several times as long to read, and each application reads some.
+# Not a NamedTuple, because its attributes take several times as long to read, and each application reads some.
 @dataclass(slots=True, eq=False)
 class Op:
-    """An operator, as `declare.operator` makes it; `vr.operator` documents all fields without a comment.
+    """An operator, as `declare.operator` makes it; `vr.operator` documents the fields that are not described here.
 
-    A last name in `inputs` or `outputs` that begins with `*` takes all further ones; an input whose name ends with `?`
-    may be missing.  Operators set `shortcut`, `divisor` and `finds` themselves.
+    A last name in `inputs` or `outputs` that begins with `*` takes all further inputs or outputs; an input whose name
+    ends with `?` can be missing.  The modules that declare operators set `shortcut`, `divisor` and `finds` afterwards.
 
     Attributes
     ----------
     forward : callable
-        `forward(*values, **attrs)` returns a value, or a tuple of them; arrays get their LoD.
+        `forward(*values, **attrs)` returns a value or an array, or a tuple of these; `tape.run` gives arrays their LoD.
     infer : callable
         `infer(*specs, **attrs)` returns a TensorSpec, or several, one per output.
     grad : callable, optional
         `grad(inputs, outputs, d_outputs, **attrs)` returns a list: one Variable or None per input.
     passed_to : frozenset of int, optional
-        Positions of the inputs that `grad` may return a gradient of; None if it may of any.  A result needs no gradient
-        because of another input, such as one of which only the LoD is read.
+        Positions of the inputs for which `grad` can return a gradient; None if for all.  Other inputs, such as an input
+        of which only the LoD is read, never make a result require a gradient.
     shortcut : callable, optional
         `shortcut(values, **attrs)` does the work of `infer` and `forward` at once for the most common values, and
         returns a list of values.  It returns None if `infer` or `forward` would refuse, so that they raise.
     divisor : callable, optional
         For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
-        weight that a mean was divided by, or None for a sum.  Ranks that compute parts of a batch combine results so.
+        weight that a mean was divided by, or None for a sum.  Ranks (processes that each compute a part of a batch) use
+        it to combine their results.
     finds : mapping
         Maps a constant that names an object, such as a cell, to the function that finds the object.
     """
@@ -58,7 +59,7 @@ class Op:
     grad_operator: str | None = None  # the operator that `grad` applies, if it was declared as a function over values
     attrs: Mapping[str, str] = field(default_factory=lambda: _NOTHING)  # the constants' kinds; see `tape.constants`
     intermediate: frozenset = frozenset()
-    in_place: tuple[int, ...] = ()  # for each output of an update in place, the position of the input that it is
+    in_place: tuple[int, ...] = ()  # if it updates inputs: for each output, the position of its input
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
     shortcut: Callable | None = None
@@ -75,11 +76,11 @@ class Op:
     doc: str = ""
 
     def is_linear_in(self, position: int) -> bool:
-        """Return whether it is declared to be linear in an input."""
+        """Return whether the operator is declared to be linear in the input at `position`."""
         return self.inputs[min(position, len(self.inputs) - 1)].strip("*?") in self.linear
 
     def passes_to(self, position: int) -> bool:
-        """Return whether a gradient may pass to an input."""
+        """Return whether a gradient can pass to the input at `position`."""
         return self.passed_to is None or min(position, len(self.inputs) - 1) in self.passed_to
 
     def input_name(self, position: int) -> str:
@@ -98,12 +99,12 @@ class Op:
     def by_place(
         self, inputs: Sequence[T], outputs: Sequence[T], attrs: Mapping[str, Any]
     ) -> tuple[list[tuple[str, tuple[T, ...]]], list[tuple[str, tuple[T, ...]]]]:
-        """Return inputs and outputs by the operator's own names for them, as two lists of pairs `(place, values)`."""
+        """Return two lists of pairs `(place, values)`, for inputs and outputs; places are the operator's names."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
 
     def output_places(self, num_inputs: int, num_outputs: int, attrs: Mapping[str, Any]) -> Sequence[str]:
-        """Return a name for each output: its place, followed by a number if the place takes several outputs."""
+        """Return a name for each output: its place (`Op.outputs`), and a number if the place has several outputs."""
         _, places = self._places(num_inputs, num_outputs, attrs)
         if len(places) == num_outputs and not places[-1].startswith("*"):
             return places
@@ -138,7 +139,7 @@ class Op:
 
 
 def _by_place(places: Sequence[str], names: Sequence[T]) -> list[tuple[str, tuple[T, ...]]]:
-    """Return pairs `(place, names)` for names given by position; a last place that begins with `*` takes the rest."""
+    """Return pairs `(place, names)` for names in the order of places; a last place `*x` takes all remaining names."""
     pairs = []
     for number, place in enumerate(places):
         end = len(names) if place.startswith("*") else number + 1
@@ -151,7 +152,7 @@ UFUNCS: dict[np.ufunc, str] = {}  # the operator that each function of NumPy app
 
 
 def register(op: Op) -> None:
-    """Add an operator to the table; raise if another function's has its name: a notebook may declare one again."""
+    """Add an operator to the table; raise if its name is taken, unless the same function declares it again."""
     former = OPERATORS.get(op.type)
     if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
         got = f"that of a function of {former.forward.__module__}"

@@ -1,7 +1,7 @@
-"""How values without a gradient were computed, in training: a sum of a rank's mask must be known as such.
+"""Origins: how values without a gradient were computed, which training on several ranks (processes) must know.
 
 An example: `(loss * mask).sum() / mask.sum()`.  No gradient passes `mask.sum()`, so it has no record, and it would look
-like a number that all ranks have in common.  Its origin is kept in place of a record.
+like a number that is equal on all ranks.  Its origin, the operator and its inputs, is kept instead of a record.
 """
 
 import contextlib
@@ -10,19 +10,19 @@ import weakref
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import Record
 
-# More operators in a row lose their origin.  Otherwise a running mean of many batches would keep all of them.
+# The longest chain of operators that keeps origins.  Without a limit, a running mean would keep all its batches alive.
 _LONGEST = 64
-kept: set[object] = set()  # weak references to replicas, and a key for each context: origins are kept if it has any
+kept: set[object] = set()  # weak references to replicas, keys of `keeping()`; no origins are kept if it is empty
 
 
 def keep_for(replica):
-    """Keep origins until a replica is freed."""
+    """Keep origins until `replica` is freed."""
     kept.add(weakref.ref(replica, kept.discard))
 
 
 @contextlib.contextmanager
 def keeping():
-    """Keep origins in this context."""
+    """Keep origins until the `with` block ends."""
     key = object()
     kept.add(key)
     try:
@@ -39,7 +39,7 @@ class Origin(Record):
 
 
 class Detached(Origin):
-    """The number of the record whose result was detached; it keeps nothing alive."""
+    """The origin of a detached Variable: it has only the number of the Variable's record, so it keeps nothing alive."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class Detached(Origin):
 
 
 def note(op, inputs, values, attrs, outputs):
-    """Keep the origin of an operator's outputs if rows may act on them."""
+    """Keep the origin of an operator's outputs if an input may depend on rows of the batch."""
     if not any(map(_may_have_rows, inputs)):
         return
     # Under `no_grad`, an input may have a record, which the origin must not keep alive.
@@ -62,7 +62,7 @@ def note(op, inputs, values, attrs, outputs):
 
 
 def _may_have_rows(variable):
-    """Return whether a value is no parameter or buffer, and no number without an origin."""
+    """Return whether a value may depend on rows: it is no parameter or buffer, and no number without an origin."""
     if variable is None or not isinstance(variable.value, LoDTensor):
         return False
     return variable.origin is not None or variable.record is not None or (variable.ndim and not variable.persistable)

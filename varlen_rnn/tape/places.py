@@ -1,4 +1,4 @@
-"""Places of an operator's values: all in one, and errors if they are not, or if the operator has no kernel there."""
+"""Check that all values of an operator are in one place (the host or a device), and that it has a kernel there."""
 
 from varlen_rnn.errors import InputError, PlaceError
 from varlen_rnn.rows.lod import LoDTensor
@@ -9,7 +9,7 @@ from varlen_rnn.tape.values import is_remembered, memory_of
 
 
 def place_of_value(value):
-    """Return the place of a value, or None if it may stand beside values anywhere: plans, and numbers on the host."""
+    """Return the place of a value; None for plans and numbers on the host, which go with values in any place."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
     place = value.device
@@ -17,7 +17,7 @@ def place_of_value(value):
 
 
 def check_places(op, values):
-    """Raise if values of an operator are in different places; a single number on the host may stand beside any."""
+    """Raise if values of an operator are in different places; single numbers on the host go with any place."""
     first = None
     for position, value in enumerate(values):
         place = place_of_value(value)
@@ -32,7 +32,7 @@ def check_places(op, values):
 
 
 def without_kernel(op, values, error):
-    """Return a PlaceError if an error means that an operator has no kernel for values on a device, otherwise None."""
+    """Return a PlaceError if `error` means that an operator has no kernel for values on a device, otherwise None."""
     if isinstance(error, InputError) and not isinstance(error, HostAccessError):
         return None
     if not isinstance(error, (TypeError, AttributeError)) and not type(error).__module__.startswith("numba."):
@@ -41,7 +41,7 @@ def without_kernel(op, values, error):
 
 
 def checked_results(op, values, results):
-    """Return the results; raise if values were on a device, and a result other than a number is not.
+    """Return the results; raise if values were on a device but a result that is not a single number is on the host.
 
     A result in the memory of a remembered copy (`device.beside`) is copied, because an optimizer may write to it.
     """

@@ -1,4 +1,4 @@
-"""Run an operator on values: `infer` checks the inputs, `forward` computes, and arrays become values with a LoD."""
+"""Run an operator on values: `infer` checks the inputs, `forward` computes, and arrays become LoDTensors."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def check_given(op, inputs):
 
 
 def check_in_place(op, values):
-    """Raise unless the inputs are contiguous, because an operator would update a copy of a strided array."""
+    """Raise unless the inputs that an operator updates are contiguous: it would update a copy of a strided array."""
     for position in op.in_place:
         value = values[position]
         if isinstance(value, LoDTensor) and not value.data.flags.carray:
@@ -69,7 +69,7 @@ def _run(op, values, attrs):
 
 
 def raise_from(op, values, error):
-    """Raise the error of an operator's function again, as an error that names the operator if it does not."""
+    """Raise an error of an operator's function again, as a ProgramError if it names no input."""
     if device_array.in_use and (found := without_kernel(op, values, error)) is not None:
         raise found from error
     if isinstance(error, PASSED_ON):
@@ -105,12 +105,13 @@ def _tensor(op, value, spec, values, known):
     lod = own[0] if own else _shared(op, values, levels)
     if len(array) != lod.num_rows:
         shapes = ", ".join(str(value.shape) for value in values if isinstance(value, LoDTensor))
-        raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=f"shapes {shapes}")
+        got = f"{len(array)} rows, from inputs of shapes {shapes}"
+        raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
     return LoDTensor.wrap(array, lod)
 
 
 def _entries(values, shape):
-    """Return the LoD without levels of an input with as many entries as a result of a shape, or one of no positions."""
+    """Return the LoD of an input that has positions, no levels and as many entries as the result, otherwise NO_LOD."""
     for value in values:
         if type(value) is LoDTensor and (lod := value.structure) is not NO_LOD and not lod.num_levels:
             if shape[: lod.axis + 1] == value.shape[: lod.axis + 1]:

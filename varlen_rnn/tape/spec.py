@@ -1,4 +1,4 @@
-"""Specs: the kind, shape, data type and LoD levels that operators infer for values that do not exist yet."""
+"""Specs: the kind, shape, data type and number of LoD levels of a value that an operator has not computed yet."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SCOPES = TensorSpec((), None, 0, STEP_SCOPES)
 
 
 def spec_of_tensor(shape: tuple[int, ...], dtype: np.dtype | None, lod_level: int = 0) -> TensorSpec:
-    """Return the spec of a tensor, as `TensorSpec(...)` does, in a third of the time."""
+    """Return the TensorSpec of a tensor; a call takes a third of the time of `TensorSpec(...)`."""
     return _new_tuple(TensorSpec, (shape, dtype, lod_level, LOD_TENSOR))
 
 
 def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Return whether two shapes may be the same: -1 fits any size."""
+    """Return whether two shapes can be equal, where -1 fits any size."""
     if shape == wanted:
         return True
     if len(shape) != len(wanted):
@@ -58,7 +58,7 @@ def sizes_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 
 class UnknownSize(int):
-    """A size that is unknown until a run: equal to -1, and an error in arithmetic."""
+    """A size that is unknown until a run: it equals -1, and arithmetic with it raises an error."""
 
     def _refuse(self, *_: object) -> Any:
         hint = "mean() divides by it; reshape and getitem take it as it is"
@@ -69,7 +69,7 @@ class UnknownSize(int):
 
 
 class Symbol:
-    """A stand-in, in a block of a recorder, for a value that a program has only when it runs."""
+    """A value of a program that is being recorded: it has a name and a spec, but numbers only when the program runs."""
 
     __slots__ = ("block", "name", "spec")
 
@@ -96,11 +96,11 @@ class Symbol:
         return -1
 
     def rename(self, name: str) -> None:
-        """Take a name that nothing in the program has yet."""
+        """Change the name to one that nothing in the program has yet."""
         self.name = self.block.recorder.claim(name, self)
 
     def take_name(self, name: str) -> None:
-        """Take a name that another variable may have: the latest sum of gradients gets the name of the gradient."""
+        """Take a name, renaming a variable that has it: so the latest sum of gradients has the name of the gradient."""
         holder = self.block.recorder.named.get(name)
         if holder is not None and holder is not self:
             holder.rename(self.block.recorder.fresh(f"{name}@RENAME"))
@@ -142,7 +142,7 @@ VALUES = (LoDTensor, Symbol, SelectedRows, SortedSeqs, Scopes)  # the types of o
 def describe(value: Value) -> TensorSpec:
     """Return the spec of a value, or raise if the array of a LoDTensor got another number of rows than its LoD has."""
     if isinstance(value, LoDTensor):
-        # Every input of every operator passes this check, so kernels may trust the rows.  Written out to save a call.
+        # Every input of every operator passes this check, so kernels can trust the rows.  It is inlined to save a call.
         data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):

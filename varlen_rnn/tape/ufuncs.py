@@ -1,7 +1,7 @@
 """Functions of NumPy on Variables: `np.tanh(variable)` applies our operator, so that it has a gradient.
 
-Functions that are no ufuncs, such as `np.concatenate`, see the array, as any function does that calls `np.asarray`.  If
-their result is one of floats, it would silently lose the gradient, so that is an error.
+Other functions, such as `np.concatenate`, get a plain array from `np.asarray`.  A result of floats would silently have
+no gradient, so it is an error if a Variable among the inputs requires one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTEAD = {
     np.where: "functional.where(condition, x, y)", np.expand_dims: "x.unsqueeze(axis)",
     np.reshape: "x.reshape(shape)",
 }  # fmt: skip
-# Results that depend on the shape alone, whose gradient is 0, or that people look at.
+# Functions that depend on the shape alone, have the gradient 0, or make results that people only look at.
 _WITHOUT_GRADIENT = frozenset({
     np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.round, np.around, np.histogram,
     np.histogram_bin_edges, np.atleast_1d, np.atleast_2d, np.atleast_3d,
@@ -34,7 +34,7 @@ _HOST = np.empty(0)
 
 
 def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str:
-    """Return the name of the operator that a call of a function of NumPy applies, or raise if there is none."""
+    """Return the name of the operator that computes the same as a NumPy ufunc, or raise if there is none."""
     if method == "__call__" and not options and ufunc in UFUNCS:
         return UFUNCS[ufunc]
     name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
@@ -48,7 +48,7 @@ def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str
 
 def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Return the result of a function that is no ufunc, or raise if an array of floats loses a gradient."""
-    # Without types, the method of NumPy calls the function's own code.
+    # With an empty list of types, NumPy's method calls the function's own code.
     found = np.ndarray.__array_function__(_HOST, function, (), inputs, options)
     if function not in _WITHOUT_GRADIENT and _has_floats(found) and loses_gradient([*inputs, *options.values()]):
         name, hint = f"np.{function.__name__} of a Variable", "x.detach() ends the gradient here"

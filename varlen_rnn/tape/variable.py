@@ -36,9 +36,10 @@ _new = object.__new__  # looked up once, because every operator makes Variables
 
 
 class _Ufuncs:
-    """The descriptor `__array_ufunc__`: a function if read on the class, as NumPy does, and None on a Variable.
+    """The descriptor `__array_ufunc__`: a function if it is read on the class, as NumPy does, and None on a Variable.
 
-    Masked arrays read it on the Variable, and None makes them leave `array * variable`, with its gradient, to it.
+    Masked arrays read it on the Variable.  None makes them leave `array * variable` to the Variable's own method, which
+    keeps the gradient.
     """
 
     def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
@@ -62,7 +63,7 @@ class Variable(ArrayMethods["Variable"]):
     Attributes
     ----------
     value : LoDTensor, SelectedRows, ...
-        The value.  A gradient may read it again, and a change in place (`x.value.data[...] = 0`) is not seen.
+        The value.  A gradient may read it again, and a direct change (`x.value.data[...] = 0`) is not noticed.
     grad : array, LoDTensor, SelectedRows or None
         The gradient of a leaf, or of an inner Variable after `retain_grad`, summed over calls of `backward`; set None
         to start again.
@@ -93,7 +94,7 @@ class Variable(ArrayMethods["Variable"]):
 
     __array_ufunc__ = _Ufuncs()
     _send_back: ClassVar[Callable[..., None]]  # set by `tape.backward`, which makes Variables
-    shard: Any = None  # of a parameter that ranks divide among them, an `nn.sharded.Shard`
+    shard: Any = None  # the `nn.sharded.Shard` of a parameter whose rows ranks divide
 
     def __init__(
         self, value: Rows | Value, requires_grad: bool = False, name: str | None = None, persistable: bool = False
@@ -108,9 +109,9 @@ class Variable(ArrayMethods["Variable"]):
         self._name = name
         self.grad: np.ndarray | Any | None = None
         self.record: Record | None = None
-        self.origin: Origin | None = None  # in place of a record, for values without a gradient while ranks train
+        self.origin: Origin | None = None  # instead of a record, for values without a gradient; see `tape.origins`
         self.hooks: Hooks | None = None  # None until a hook is registered, which is rare
-        self.updated_at = -1  # the number of the last update, in the order of records; -1 is before all of them
+        self.updated_at = -1  # the number of the last update, counted together with records; -1 if there was none
         self.position = 0  # its position among the outputs of its record
 
     @property
@@ -146,7 +147,7 @@ class Variable(ArrayMethods["Variable"]):
         return made
 
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
-        """Set the state of a copy.  It may come from another process, whose numbers of updates mean nothing here."""
+        """Set the state of a copy, without the number of its last update: another process may have counted it."""
         self.hooks = self.origin = None
         for part in state:  # the attributes of a subclass come first
             for name, value in (part or {}).items():
@@ -212,7 +213,7 @@ class Variable(ArrayMethods["Variable"]):
         return self.to(HOST)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Set whether `backward` leaves a gradient here; return this Variable.
+        """Set whether `backward` leaves a gradient in `grad` of this Variable; return this Variable.
 
         A frozen Parameter (`requires_grad_(False)`) costs no gradient, and optimizers leave it alone.
 
@@ -245,7 +246,7 @@ class Variable(ArrayMethods["Variable"]):
         return self.value.lod()
 
     def detach(self) -> Variable:
-        """Return a Variable of the same value that remembers nothing."""
+        """Return a Variable of the same value that does not remember how it was computed."""
         made = Variable(self.value)
         if origins.kept:
             made.origin = self.origin if self.record is None else Detached(self.record.number)
@@ -255,7 +256,7 @@ class Variable(ArrayMethods["Variable"]):
     def astype(self, dtype: DTypeLike) -> Variable:
         """Return every element in another data type, or this Variable if it has that; the LoD is kept.
 
-        A gradient passes between float32 and float64, and to nothing else.
+        A gradient passes only between float32 and float64.
 
         Parameters
         ----------
@@ -304,7 +305,7 @@ class Variable(ArrayMethods["Variable"]):
     def register_hook(self, hook: Callable[[Any], Any]) -> HookHandle:
         """Call a function with the gradient of this Variable, in every pass, before it goes further back.
 
-        The gradient is the sum of all that arrive in one pass.  Several hooks run in the order of their registration,
+        The gradient is the sum of all gradients that arrive in one pass.  Hooks run in the order of their registration,
         each on the gradient that the one before returned.  The hook of a leaf runs at the end of the pass, before the
         gradient is added to `grad`.  Hooks run in the thread of the pass and under `no_grad`.  An exception in a hook
         ends the pass and reaches the caller of `backward` as it is; compute the loss again after it.
@@ -385,7 +386,7 @@ class Variable(ArrayMethods["Variable"]):
 
     def __getitem__(self, index: Any) -> Variable:
         is_array = type(index) is np.ndarray and index.dtype.kind in "iu" and RECORDER.get() is not None
-        if is_array or isinstance(index, (Variable, LoDTensor)):  # in a program, an array is a constant
+        if is_array or isinstance(index, (Variable, LoDTensor)):  # a program records an array as a constant
             return apply("gather", self, index)
         return apply("getitem", self, index=own_index(index))
 
@@ -403,7 +404,7 @@ class Variable(ArrayMethods["Variable"]):
             return object.__getattribute__(self, name)
 
     def _updated(self, compute: Callable[[Any, Any], Any], other: Any) -> Variable:
-        """Return the Variable that the name `x` has after `x += other`: `x` itself, or a new one."""
+        """Return the Variable to which `x += other` binds the name `x`: `x` itself, updated in place, or a new one."""
         is_leaf = self.record is None and not isinstance(self.value, Symbol)
         name = f"{self.name or 'a ' + type(self).__name__} updated in place"
         if not is_leaf and self.requires_grad and not GRAD_ENABLED.get():
@@ -417,7 +418,7 @@ class Variable(ArrayMethods["Variable"]):
         if self.requires_grad and GRAD_ENABLED.get():
             got, hint = "a leaf that requires a gradient", "x = x + y makes a new Variable"
             raise ProgramError(name, expected="vr.no_grad() around an update in place", got=got, hint=hint)
-        is_sparse = isinstance(other, SelectedRows)  # the gradient of a table
+        is_sparse = isinstance(other, SelectedRows)  # such as the gradient of an embedding table
         found = Variable(compute(self.value.data, other)) if is_sparse else compute(self, other)
         check_no_gradient(found, name)
         if found.shape != self.shape:
@@ -493,7 +494,7 @@ _COMPARISONS = frozenset((np.less, np.less_equal, np.greater, np.greater_equal))
 
 
 def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Variable:
-    """Apply the operator of a function of NumPy; arithmetic with an array on the left comes here, too."""
+    """Apply the operator of a NumPy ufunc; `array + variable`, with an array on the left, also calls this."""
     is_plain = method == "__call__" and not options
     if is_plain and ufunc is np.power:  # as in `x ** n`, whose operator takes n as a constant
         return as_variable(inputs[0]) ** inputs[1]
@@ -513,7 +514,7 @@ _TO = Op(
 
 
 def _product(x: Variable | LoDTensor, y: Variable | LoDTensor) -> Variable:
-    """Return `x @ y` for rows and a weight, or for batches of matrices."""
+    """Return `x @ y` if `x` has rows and `y` is a weight, or if both are batches of matrices."""
     return apply("batched_matmul", x, y) if len(y.shape) > 2 else apply("matmul", x, y, None, transposed=False)
 
 
@@ -547,7 +548,7 @@ def required(value: Rows | Value | None, name: str) -> Variable:
 
 
 def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
-    """Run an operator on Variables or values, and remember it for a gradient; return one Variable or a list."""
+    """Run an operator on Variables or values, and record it for a gradient; return one Variable or a list of them."""
     return apply_op(find(op_type), inputs, attrs)
 
 
@@ -584,7 +585,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
 
 
 def apply_detached(op_type: str, *inputs: Any, **attrs: Any) -> Variable:
-    """Apply an operator that compares or counts, and keep no record, so that its inputs can be freed."""
+    """Apply an operator that compares or counts, without a record, so that its inputs can be freed."""
     return apply(op_type, *inputs, **attrs).detach()
 
 
@@ -599,12 +600,12 @@ Variable._product = staticmethod(_product)
 
 
 def constant(array: np.ndarray, like: Variable) -> Variable:
-    """Return an array of the host as a Variable that may stand beside `like`: in its place, copied there once."""
+    """Return an array as a Variable on the device of `like`, so that operators accept both; it is copied there once."""
     return Variable(array if isinstance(like.value, Symbol) else beside(array, like.value.data))
 
 
 def _of_device_arrays(op_type: str, *inputs: Any) -> Any:
-    """Compute a DeviceArray from DeviceArrays and numbers, outside of any record or program."""
+    """Apply an operator to DeviceArrays and numbers and return a DeviceArray; nothing is recorded."""
     if any(isinstance(value, (Variable, SelectedRows)) for value in inputs):
         return NotImplemented  # the methods of the Variable keep its gradient, and sparse rows have their own
     like = Variable(LoDTensor.wrap(next(value for value in inputs if isinstance(value, DeviceArray))))

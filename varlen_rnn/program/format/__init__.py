@@ -1,1 +1,1 @@
-"""Bytes from strangers: programs and values in files and on pipes, which are read as untrusted input."""
+"""Read and write programs and values as bytes, in files and on pipes; bytes to read are untrusted input."""

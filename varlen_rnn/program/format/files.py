@@ -1,6 +1,6 @@
 """Programs as safetensors files: the description is JSON in the metadata, persistables are tensors; no pickle.
 
-Files are untrusted input.  Loading runs nothing, and takes time and memory in proportion to the file.
+Files are untrusted input.  Loading runs no code of the file, and takes time and memory in proportion to its size.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.whole_file import write_file
 
 _NAME = "varlen_rnn program "
-_FORMAT = f"{_NAME}1"  # the version of the file's layout; the description has a version of its own
+_FORMAT = f"{_NAME}1"  # with the version of the file's layout; the description has its own version
 _RESERVED = "__metadata__"  # a name that safetensors does not allow for tensors
 
 
@@ -27,7 +27,7 @@ def to_bytes(desc, persistables):
 
 
 def save(path, desc, persistables):
-    """Write the result of `to_bytes`; the file appears whole or not at all."""
+    """Write the result of `to_bytes` to a file, which appears whole or not at all."""
     write_file(check_path(path, "save, path"), to_bytes(desc, persistables))
 
 
@@ -38,7 +38,7 @@ def load(path):
 
 
 def from_bytes(content, what="program"):
-    """Return the description and the persistables that the content of a file holds; errors begin with `what`."""
+    """Return the description and the persistables from the content of a file; errors begin with `what`."""
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ProgramError(what, expected="bytes", got=type(content).__name__)
     try:

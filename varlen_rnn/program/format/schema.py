@@ -17,7 +17,7 @@ MOST_CHARACTERS = 2**26  # the longest description that is read
 _CLASSES = {name: cls for cls, name in KINDS.items()}
 _DECIMAL = re.compile("-?[0-9]{1,19}")
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_WHOLE = "description"  # in errors
+_WHOLE = "description"  # the name of the whole message in errors
 
 
 def _integer(plain, bits):
@@ -42,8 +42,8 @@ def _one_of(values):
     return f"one of {', '.join(values)}", lambda plain: values.get(plain) if type(plain) is str else None
 
 
-# For each kind that is no message: valid JSON as an error describes it, and a function from JSON to the value, which
-# returns None for other JSON.
+# For each kind that is no message: words for valid JSON, for errors, and a function that returns the value of JSON, or
+# None if the JSON is not valid.
 SCALARS = {
     "string": ("a string of Unicode characters", lambda plain: plain if is_text(plain) else None),
     "bool": ("true or false", lambda plain: plain if type(plain) is bool else None),
@@ -55,7 +55,7 @@ SCALARS = {
 }
 
 
-# Writing.  Empty lists, and values equal to the default of their field, are left out.
+# Writing.  Empty lists, and values that are their field's default, are left out.
 
 
 def to_json(desc):
@@ -77,7 +77,7 @@ def _to_plain(kind, value):
         return Type(value).name
     if kind == "double" and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    # A string, because other readers of JSON hold numbers as doubles.
+    # Large integers become strings, because other readers of JSON hold numbers as doubles.
     return str(value) if kind == "int64" and abs(value) > 2**53 else value
 
 
@@ -85,7 +85,7 @@ def _attr_fields(attr):
     value = attr.value
     if attr.is_block:
         kind = "BLOCK"
-    elif isinstance(value, str):  # also the name of a cell, which holds the cell
+    elif isinstance(value, str):  # or a subclass of str: the name of a cell, which has the cell as an attribute
         kind = "STRING"
     elif value and isinstance(value, tuple) and isinstance(value[0], str):
         kind = "STRINGS"
@@ -101,9 +101,9 @@ _FIELDS_OF = {"Version": lambda version: {"version": version}, "OpDesc.Attr": _a
 
 
 def from_json(text):
-    """Return the description that a JSON text holds, or raise a ProgramError that names the place.
+    """Return the description that a JSON text holds, or raise a ProgramError that names the place of the fault.
 
-    `Program` checks whether its operators fit together.
+    Whether the operators fit together is checked later, by `Program`.
     """
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(_WHOLE, expected=f"at most {MOST_CHARACTERS} characters", got=len(text))
@@ -120,7 +120,7 @@ def _parse(text):
 
 
 class Doubled(str):
-    """The key that an object has twice; it replaces the object, so that the reader can name the place."""
+    """A key that a JSON object has twice; it replaces the object, so that the reader can name the object's place."""
 
 
 def _object(pairs):
@@ -137,7 +137,7 @@ def _refuse(constant):
 
 
 def _check_version(plain):
-    """Raise if a newer version wrote the description.  Checked first, since its new fields would look like errors."""
+    """Raise if a newer version wrote the description; checked first, because its new fields would look like errors."""
     try:
         version = plain["version"]["version"]
         newer = _long(version) > VERSION

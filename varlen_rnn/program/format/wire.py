@@ -58,7 +58,7 @@ def values_to_bytes(values: Mapping[str, LoDTensor | np.ndarray | SelectedRows |
 
 
 def _parts(name: str, value: object) -> tuple[str, list[Any]]:
-    """Return the kind of a value, and its arrays."""
+    """Return the name of a value's kind, and the arrays that it consists of."""
     if isinstance(value, LoDTensor):
         return "lod_tensor", [value.data, *value.structure.levels]
     if isinstance(value, SelectedRows):
@@ -104,7 +104,8 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     except Exception as error:
         raise ProgramError("values", expected="the bytes of values_to_bytes", got=str(error)[:80]) from error
     if not known:
-        raise ProgramError("values", expected=f"a {_FORMAT!r}", got=header["format"][:80])
+        got = f"{header['format'][:80]!r} of {str(kinds)[:80]}"
+        raise ProgramError("values", expected=f"{_FORMAT!r} of known kinds", got=got)
     counts = collections.Counter(key.rpartition("/")[0] for key in arrays)
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
