@@ -1,4 +1,4 @@
-"""Training on several ranks, the processes that `mpiexec` or `torchrun` launched: each computes a part of a batch."""
+"""Training on several ranks (processes that `mpiexec` or `torchrun` launches), each with its part of a batch."""
 
 from varlen_rnn.communicator import Communicator
 from varlen_rnn.distributed.gloo import TorchCommunicator

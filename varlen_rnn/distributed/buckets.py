@@ -1,9 +1,10 @@
-"""Sums of gradients over ranks by the engine, which begin while the pass of gradients goes on.
+"""Sums of gradients over ranks (processes) that begin while the backward pass still runs.
 
-Engines carry arrays of the host, so a final gradient on a device is copied to the host, and its sum back.
+The engine (MPI or gloo) sends only arrays on the host, so a final gradient on a device is copied there, and its sum
+back.
 
-Buckets hold the gradients of several parameters, the last parameters first, as passes finish them.  A bucket is begun
-only after those before it, so that all ranks begin them in one order, whatever their graphs are.
+A bucket holds the gradients of several parameters, the last parameters first, because passes finish these first.  The
+sums of buckets begin in the order of their numbers, so that all ranks begin them in one order, whatever their graphs.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from varlen_rnn.tape.variable import Variable
 
 Gradient: TypeAlias = LoDTensor | SelectedRows
 BUCKET_BYTES = 1 << 20
-# Bits of a parameter: the gradients that any rank may have, and whether sparse ones of a rank have half of all rows.
+# Bits of a parameter: which kinds of gradients a rank may have, and whether a sparse gradient has half of all rows.
 DENSE, SPARSE, CROWDED = 1, 2, 4
 
 
 class Layout:
-    """Which parameters share a bucket: all but those whose gradients are sparse, or that no rank reaches.
+    """Which parameters are in which bucket: all except those with sparse gradients, and those that no rank reaches.
 
-    If some rank touches half of the rows of a table, its sparse gradients go into a bucket, too: all rows have at most
-    twice the bytes, and need no exchange of their own.
+    If a rank's sparse gradient has half of the rows of a table, the table's gradients go into a bucket, too: all rows
+    have at most twice the bytes, and need no separate exchange.
 
     buckets: the parameters of each bucket
-    sparse: parameters of whose gradients only the touched rows travel
+    sparse: parameters of whose gradients only the rows with values are sent
     crowded: parameters whose sparse gradients are in buckets
-    bucket_of: the number of the bucket of each parameter in one
+    bucket_of: for each parameter in a bucket, the number of the bucket
     """
 
     def __init__(self, parameters: Sequence[Variable], kinds: Sequence[int], itemsize: int = 0) -> None:
@@ -57,13 +58,13 @@ class Layout:
         self.bucket_of = {parameter: n for n, bucket in enumerate(self.buckets) for parameter in bucket}
 
     def flat(self, number: int) -> np.ndarray:
-        """Return memory for the numbers of a bucket, and the marks of each parameter: see `_write`."""
+        """Return memory for a bucket: the numbers and the marks (see `_write`) of each of its parameters."""
         bucket = self.buckets[number]
         size = sum(p.value.data.size + (len(p.value.data) if p in self.crowded else 1) for p in bucket)
         return empty((size,), np.empty(0, bucket[0].dtype))
 
     def parts(self, number: int, flat: np.ndarray) -> Iterator[tuple[Variable, np.ndarray, np.ndarray]]:
-        """Yield each parameter of a bucket with its numbers, in the parameter's shape, and its marks."""
+        """Yield triples of a bucket: parameter, views of its numbers in the parameter's shape, and of its marks."""
         place = 0
         for parameter in self.buckets[number]:
             array = parameter.value.data
@@ -76,8 +77,8 @@ class Layout:
 class EngineSum:
     """The gradients of one pass, summed over ranks in the order that the engine chooses.
 
-    Sums begin during the pass, unless they must wait for its end: an engine needs all collectives in one order, and
-    passes of ranks may sum other things, such as moments, in between.
+    Sums begin during the pass.  They wait for its end (`must_wait`) if the passes of ranks might sum other numbers,
+    such as moments, in between in different orders, because an engine needs all collectives in one order.
     """
 
     def __init__(self, comm: Communicator, layout: Layout, must_wait: bool = False) -> None:
@@ -87,7 +88,7 @@ class EngineSum:
         self._begun: list[tuple[np.ndarray, Pending]] = []
 
     def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
-        """Take the final gradient of a leaf; from a device, it is copied to the host."""
+        """Take the final gradient of a leaf, or None; a gradient on a device is copied to the host."""
         self._gradients[leaf] = moved_value(gradient, HOST)
         for _, handle in self._begun:
             handle.progress()
@@ -104,12 +105,12 @@ class EngineSum:
         self._begun.append((flat, self._comm.start_all_reduce(flat)))
 
     def end_of_pass(self) -> None:
-        """Begin the buckets of which some leaves were not reached."""
+        """Begin the sums of the buckets that still wait for leaves, because the pass did not reach these leaves."""
         while len(self._begun) < len(self._missing):
             self._begin()
 
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
-        """Yield each leaf of which any rank has a gradient, and the sum."""
+        """Yield pairs `(leaf, sum of its gradients)` for the leaves that have a gradient on any rank."""
         sparse = self._layout.sparse
         mine = [as_rows_of(parameter, self._gradients.pop(parameter, None)) for parameter in sparse]
         every = gather_rows(self._comm, [(of.rows, of.value) for of in mine])
@@ -126,7 +127,7 @@ class EngineSum:
 
 
 def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, has_rows: bool) -> None:
-    """Write a gradient, and marks: 1 if there is one, or with `has_rows` 1 for each row that it has, otherwise 0."""
+    """Write a gradient into `numbers`; set `marks` to 1 if there is one, or with `has_rows` for each of its rows."""
     numbers[...] = 0 if gradient is None else dense(gradient)
     if has_rows and isinstance(gradient, SelectedRows):
         marks[...] = 0
@@ -136,12 +137,12 @@ def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, ha
 
 
 def dense(gradient: Gradient) -> np.ndarray:
-    """Return a gradient as an array of all rows."""
+    """Return a gradient, which may be sparse, as an array of all rows."""
     return gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient.data
 
 
 def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
-    """Return a gradient as distinct, ascending rows; no rows if there is none."""
+    """Return a gradient as SelectedRows with distinct, ascending rows; without rows if there is no gradient."""
     if isinstance(gradient, SelectedRows):
         return gradient.merge()
     array = parameter.value.data
@@ -150,14 +151,14 @@ def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
     return SelectedRows.wrap(np.arange(len(array)), gradient.data, len(array))
 
 
-Listed: TypeAlias = tuple[np.ndarray, np.ndarray]  # the numbers of some rows, and their values
+Listed: TypeAlias = tuple[np.ndarray, np.ndarray]  # indices of rows, and the values of these rows
 
 
 def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Listed]]:
-    """Return for each table the rows of each rank, all in one exchange."""
+    """Return, for each table, a list of the rows and values of each rank; one exchange sends all."""
     if not tables:
         return []
-    # Words of 8 bytes, of which engines count no more than 2^31.
+    # Values are sent as words of 8 bytes, because engines count at most 2^31 elements.
     sent = [np.array([len(rows) for rows, _ in tables])]
     for rows, values in tables:
         words = np.zeros(-(-values.nbytes // 8), np.int64)
@@ -176,7 +177,7 @@ def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Liste
 
 
 def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:
-    """Return the sums of arrays over all ranks, in one exchange; arrays on a device travel by the host."""
+    """Return the sums of arrays over all ranks, in one exchange; arrays on a device are copied to the host and back."""
     places, arrays = map(place_of, sums), [np.asarray(moved(array, HOST)) for array in sums]
     flat = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
     comm.all_reduce(flat)
@@ -188,7 +189,7 @@ def sums_over(comm: Communicator, *sums: np.ndarray) -> list[np.ndarray]:
 
 
 def share(comm: Communicator, variable: Variable) -> None:
-    """Give a Variable the numbers of rank 0; on a device, they travel by the host."""
+    """Give a Variable on all ranks the numbers of rank 0; numbers on a device are copied to the host and back."""
     array = variable.value.data
     here = moved(array, HOST)
     comm.broadcast(here)

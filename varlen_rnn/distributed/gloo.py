@@ -1,4 +1,4 @@
-"""The communicator of torch.distributed, with gloo: arrays share their memory with torch, without copies."""
+"""The communicator that uses torch.distributed with gloo; torch works on the arrays' own memory, without copies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from varlen_rnn.communicator import Communicator, Operation, Pending
 from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
 from varlen_rnn.errors import InputError, check_number
 
-_Begun: TypeAlias = tuple[np.ndarray, list[Any]]  # the other rank's array, and requests to wait for
-_COMING_UP = 300.0  # seconds: ranks come up when they can, and a restart on a busy machine takes a minute
+_Begun: TypeAlias = tuple[np.ndarray, list[Any]]  # an array for the other rank's numbers, and requests to wait for
+_COMING_UP = 300.0  # seconds in which all ranks must start; a restart on a busy machine takes a minute
 
 
 class TorchCommunicator(Communicator):
@@ -42,7 +42,7 @@ class TorchCommunicator(Communicator):
         self._began = not dist.is_initialized()
         if self._began:
             _begin(dist, max(limit, _COMING_UP))
-        # A group of its own has a timeout of its own, and takes no message of the caller's.
+        # A separate group has its own timeout, and receives no message of the caller's group.
         self._group = dist.new_group(timeout=timedelta(seconds=limit), backend="gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
@@ -63,7 +63,7 @@ class TorchCommunicator(Communicator):
         return _Work(self._dist.all_reduce(self._torch.from_numpy(array), group=self._group, async_op=True))
 
     def _bytes(self, array: np.ndarray) -> Any:
-        """Return a tensor of an array's bytes, in the same memory: torch lacks some data types."""
+        """Return a tensor of an array's bytes, which shares the array's memory; torch lacks some data types."""
         return self._torch.from_numpy(array.reshape(-1).view(np.uint8))
 
     def _all_gather(self, array: np.ndarray) -> list[np.ndarray]:
@@ -72,7 +72,7 @@ class TorchCommunicator(Communicator):
         counts, small = read_heads(heads, array)
         if small is not None:
             return small
-        # Gloo gathers arrays of one size: all are padded to the longest.
+        # Gloo gathers only arrays of one size, so all are padded to the longest.
         padded = np.zeros((counts.max(), *array.shape[1:]), array.dtype)
         padded[: len(array)] = array
         out = np.empty((self.size, *padded.shape), array.dtype)
@@ -98,7 +98,7 @@ class TorchCommunicator(Communicator):
         return np.split(out, ends[1:-1])
 
     def _swap(self, array: np.ndarray, out: np.ndarray, given: list[int], taken: list[int]) -> None:
-        """Send bytes to all ranks and take theirs; the lists count the bytes of each rank."""
+        """Send `given[r]` bytes of `array` to each rank r, and receive `taken[r]` bytes of each rank in `out`."""
         self._dist.all_to_all_single(self._bytes(out), self._bytes(array), taken, given, group=self._group)
 
     def _exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
@@ -120,10 +120,10 @@ class TorchCommunicator(Communicator):
 
 
 class _Pair:
-    """A sum, or the largest numbers, of two ranks that swap their arrays.
+    """A sum over two ranks, or their elementwise maximum, for which they swap their arrays.
 
-    Gloo sends from the thread that asks, and receives in its own; a sum of gloo's passes through a third thread, which
-    takes 0.3 ms longer and disturbs those that compute.
+    Gloo's own sum runs in a third thread, which takes 0.3 ms longer and slows threads that compute.  Here the calling
+    thread sends, and gloo's thread receives.
     """
 
     def __init__(self, begun: _Begun, array: np.ndarray, op: Operation) -> None:
@@ -140,7 +140,7 @@ class _Pair:
 
 
 class _Work:
-    """A sum that goes on in a thread of torch."""
+    """A sum that a thread of torch computes in the background."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
@@ -153,10 +153,10 @@ class _Work:
 
 
 def _begin(dist: Any, seconds: float) -> None:
-    """Meet the other ranks of torchrun.
+    """Connect to the other ranks that torchrun launched.
 
-    torchrun's store outlives a restart of the ranks (torch 2.13), which then would read the addresses of the dead: so
-    each attempt has a prefix of its own.
+    torchrun's store survives a restart of the ranks (torch 2.13), which would then read addresses of ended processes.
+    So each restart uses another prefix.
     """
     from torch.distributed.rendezvous import rendezvous
 

@@ -1,9 +1,9 @@
-"""Sums of gradients that have the same bits in any order: integers on a grid that all ranks share.
+"""Sums of gradients that have the same bits in any order: gradients are rounded to a grid, and added as integers.
 
-An example: shards with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0, and sums of 4
-shards must fit 62 bits, so the grid has a line every 2^-60.  The gradients are 0.75 * 2^60, 0 and -0.5 * 2^60 there.
-Their sum is exact, and each order and grouping of shards leads to it.  A gradient loses at most half a line, 2^-61
-here; a float32 of the largest magnitude has lines 2^-24 apart.
+An example: shards (parts of a batch) with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0,
+and sums of 4 shards must fit 62 bits, so grid lines are 2^-60 apart.  As integers, the gradients are 0.75 * 2^60, 0 and
+-0.5 * 2^60.  Their sum is exact, in any order and grouping of shards.  A gradient is rounded by at most half the
+distance of lines, here 2^-61; float32 numbers near the largest magnitude are 2^-24 apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.variable import Variable
 
-_BITS = 62  # of a sum, without its sign
+_BITS = 62  # the most bits of a sum, without its sign
 
 
 class GridSum:
@@ -27,7 +27,7 @@ class GridSum:
     def __init__(self, comm: Communicator, layout: Layout, shards: int) -> None:
         self._comm, self._layout = comm, layout
         self._bits = _BITS - (shards - 1).bit_length()
-        self._parts: dict[Variable, list[Gradient]] = {}  # held until the grid is known
+        self._parts: dict[Variable, list[Gradient]] = {}  # gradients of passes, held until the grid is known
 
     def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
         """Take the final gradient of a leaf; from a device, it is copied to the host."""
@@ -37,7 +37,7 @@ class GridSum:
             self._parts.setdefault(leaf, []).append(merged)
 
     def end_of_pass(self) -> None:
-        """Go on with the next shard."""
+        """End the pass of one shard; sums begin only in `finish`."""
 
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
         """Yield each leaf of which any rank has a gradient, and the sum."""
@@ -64,7 +64,7 @@ class GridSum:
                 place += array.size
 
     def _exponents(self, parameters: list[Variable]) -> dict[Variable, int | None]:
-        """Return the grid of each parameter: its lines are `2**-exponent` apart; None without any gradient."""
+        """Return each parameter's exponent: its grid lines are `2**-exponent` apart; None if no rank has a gradient."""
         tops = np.full(len(parameters), -1.0)
         for number, parameter in enumerate(parameters):
             for part in self._parts.get(parameter, ()):
@@ -74,14 +74,14 @@ class GridSum:
         return {parameter: None if top < 0 else exponent_of(top, self._bits) for parameter, top in pairs}
 
     def _on_grid(self, parameter: Variable, exponent: int | None) -> np.ndarray:
-        """Return the sum of this rank's gradients of a parameter, flat, as integers."""
+        """Return the sum of this rank's gradients of a parameter as a flat array of integers on the grid."""
         total = np.zeros(parameter.value.data.size, np.int64)
         for part in self._parts.pop(parameter, ()):
             total += to_grid(dense(part).reshape(-1), exponent or 0)
         return total
 
     def _rows_on_grid(self, parameter: Variable, exponent: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sums of this rank's rows of a table, as integers."""
+        """Return the rows of a table for which this rank has gradients, and their sums as integers on the grid."""
         parts = [as_rows_of(parameter, part) for part in self._parts.pop(parameter, [None])]
         return _added([part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts])
 
@@ -95,28 +95,28 @@ def exponent_of(top: float, bits: int) -> int:
 
 
 def to_grid(array: np.ndarray, exponent: int) -> np.ndarray:
-    """Return numbers as int64: how many lines of the grid each is from 0."""
+    """Return numbers as int64 multiples of the grid's step, `2**-exponent`, rounded to the nearest."""
     if exponent == _NO_GRID:
         return np.zeros(array.shape, np.int64)
     return np.rint(np.ldexp(array.astype(np.float64), exponent)).astype(np.int64)
 
 
 def from_grid(array: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
-    """Return the numbers that integers are on the grid; NaN where a number was infinite or NaN."""
+    """Return integers times the grid's step, `2**-exponent`; NaN if a gradient was infinite or NaN."""
     if exponent == _NO_GRID:
         return np.full(array.shape, np.nan, dtype)
     return np.ldexp(array.astype(np.float64), -exponent).astype(dtype)
 
 
 def _largest(gradient: Gradient) -> float:
-    """Return the largest magnitude, or infinity if there is a NaN: engines differ in the largest of NaNs."""
+    """Return the largest magnitude; infinity if there is a NaN, because engines differ in the maximum of NaNs."""
     array = gradient.value if isinstance(gradient, SelectedRows) else gradient.data
     top = float(np.abs(array).max(initial=0))
     return np.inf if np.isnan(top) else top
 
 
 def _added(rows: list[np.ndarray], values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct, ascending rows, and the sums of their integers."""
+    """Return the distinct rows in ascending order, and for each the sum of its integers."""
     joined, every = np.concatenate(rows), np.concatenate(values)
     order = np.argsort(joined, kind="stable")
     joined, every = joined[order], every[order]

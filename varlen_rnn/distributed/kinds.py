@@ -1,10 +1,10 @@
-"""The kinds of the values that lead to a loss: which are the same on all ranks, and which are of a rank's rows.
+"""The kinds of the values from which a loss is computed: equal on all ranks (processes), or belonging to a rank's rows.
 
-An example: `(x @ w).mean(axis=0)` is a sum over rows, and `(x @ w).T.mean(axis=1)` is, too, since the rows moved to
-axis 1.  `(x @ w).max(axis=0)` compares rows, and `y - y.mean(axis=0)` puts rows beside sums: no ranks that know only
-their own rows can compute them.  Such values are `MIXED`, and a loss must not depend on them.
+An example: `(x @ w).mean(axis=0)` is a mean over rows, and so is `(x @ w).T.mean(axis=1)`, because the rows moved to
+axis 1.  `(x @ w).max(axis=0)` compares rows, and `y - y.mean(axis=0)` combines rows with sums: a rank that knows only
+its own rows cannot compute them.  Such values are `MIXED`, and a loss must not depend on them.
 
-An operator's trait `rows` decides whether ranks may divide its rows.  This file decides how kinds join.
+An operator's trait `rows` decides whether ranks can divide its rows.  This file derives the kinds of its results.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from varlen_rnn.tape.spec import TensorSpec, describe, spec_of_tensor
 from varlen_rnn.tape.values import memory_of
 from varlen_rnn.tape.variable import Variable
 
-# Parameters and sums over rows are equal on ranks.  The operands beside a constant decide whether it has rows.  MIXED
-# are rows that depend on each other.  Each kind is one bit, so that one number holds the kinds of all operands.
+# Parameters and sums over rows are equal on all ranks.  The other operands decide whether a constant has rows.  Rows
+# that depend on each other are MIXED.  Each kind is one bit, so that one number holds the kinds of all operands.
 CONSTANT, PARAMETERS, SUMS, ROWS, MIXED = 0, 1, 2, 4, 8
 IsCommon = Callable[[Variable | None], bool]
 
@@ -31,8 +31,8 @@ IsCommon = Callable[[Variable | None], bool]
 class Kind(NamedTuple):
     """The kind of a value.
 
-    spec: without the number of rows, so that batches of all sizes have the same kinds; None if rows are mixed, or if
-        the operand is missing
+    spec: the value's spec with 1 for the number of rows, so that batches of all sizes have equal kinds; None if rows
+      are mixed, or the operand is missing
     axis: the axis of the rows, for `ROWS`
     """
 
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is a constant that may have a number for each row."""
+        """Whether this is a constant that may have an entry for each row."""
         return self.kind == CONSTANT and self.spec is not None and len(self.spec.shape) > 0
 
 
@@ -51,20 +51,20 @@ Found: TypeAlias = tuple[list[Kind], Sequence[int | None]]
 
 
 def is_watched(variable: Variable | None) -> bool:
-    """Return whether a Variable is a parameter or a buffer that ranks have in common, and no divided table."""
+    """Return whether a Variable is a parameter or buffer that is equal on all ranks, and no table that ranks divide."""
     if variable is None or variable.hooks is None or variable.shard is not None:
         return False
     return variable.hooks.watcher is not None
 
 
 def kinds_of(records: Sequence[Record], is_common: IsCommon = is_watched) -> tuple[dict[int, list[Kind]], set[int]]:
-    """Return the kinds of the results of each record, by its number, and the numbers of sums and means over rows.
+    """Return {number of a record: kinds of its results}, and the numbers of records that are sums or means over rows.
 
-    The records are in the order of their application.  `is_common` decides which leaves are parameters.
+    The records (applied operators) are in the order of application.  `is_common(leaf)` is True for parameters.
     """
     kinds = _Kinds(is_common)
     constants = [
-        v for record in records if record.op.divisor is None  # a weighted mean knows its weights
+        v for record in records if record.op.divisor is None  # the weights of a mean are no constants
         for v in record.inputs if v is not None and v.record is None and not isinstance(v.origin, Detached | None)
     ]  # fmt: skip
     if constants:
@@ -77,7 +77,7 @@ def kinds_of(records: Sequence[Record], is_common: IsCommon = is_watched) -> tup
 
 
 class _Kinds:
-    """The kinds that are found so far, by the numbers of records, and the numbers of sums and means over rows."""
+    """The kinds found so far: {number of a record: kinds of its results}, and numbers of sums and means over rows."""
 
     def __init__(self, is_common: IsCommon) -> None:
         self.found: dict[int, list[Any]] = {}
@@ -88,7 +88,7 @@ class _Kinds:
         return _MISSING if variable is None else kind_of(variable, self.found, self._is_common)
 
     def add(self, record: Record, given: Sequence[Kind]) -> Sequence[int | None]:
-        """Find the kinds of a record's results, given its operands' kinds; return the operands' axes of rows."""
+        """Derive the kinds of a record's results from its operands' kinds; return the operands' axes of rows."""
         kinds, axes = _after(record, given)
         if axes and kinds[0].kind == SUMS:
             self.reductions.add(record.number)
@@ -96,7 +96,7 @@ class _Kinds:
         return axes
 
     def trace(self, variable: Variable, rows: dict[int, int]) -> None:
-        """Find the kinds of values without a gradient that led to a constant: None for those that no row acts on."""
+        """Find the kinds of values without a gradient that led to a constant; None for values that depend on no row."""
         origin = variable.origin
         if origin is None or origin.number in self.found or isinstance(origin, Detached):
             return
@@ -115,7 +115,7 @@ class _Kinds:
             return
         self.add(origin, given)
         if not present & (SUMS | MIXED):
-            # Rows that one operator made of as many rows of a rank are its data, however it made them.
+            # A result with as many rows as an operand's rows is data of the rank, even if the operator mixed the rows.
             sizes = {v.shape[k.axis] for v, k in zip(origin.inputs, given, strict=True) if k.kind == ROWS}
             self.found[origin.number] = [
                 None if kind is _MIXED and value.shape[:1] and value.shape[0] in sizes else kind
@@ -124,9 +124,9 @@ class _Kinds:
 
 
 def _memory_of_rows(records: Sequence[Record], kinds: _Kinds) -> dict[int, int]:
-    """Return the memory, by its identity, that holds a number for each row, and the axis of rows there.
+    """Return {id of memory: axis of rows} for memory that holds an entry for each row.
 
-    A mask beside rows is such a constant; `y.detach()` has the memory of `y`.
+    A mask that is multiplied by rows is such a constant; `y.detach()` has the memory of `y`.
     """
     memory: dict[int, int] = {}
     for record in records:
@@ -141,7 +141,7 @@ def _memory_of_rows(records: Sequence[Record], kinds: _Kinds) -> dict[int, int]:
 
 
 def _made_of(variable: Variable, axis: int) -> list[Any]:
-    """Return the value of a constant with a number for each row, and values of as many rows that led to it."""
+    """Return the value of a constant with an entry for each row, and the values with as many rows that led to it."""
     count, found = variable.shape[axis], {id(variable): variable}
     stack = [variable]
     while stack:
@@ -169,7 +169,7 @@ def kind_of(variable: Variable, found: dict[int, list[Any]], is_common: IsCommon
 
 
 def rows_along(axis: int, spec: TensorSpec) -> Kind:
-    """Return the kind of rows along an axis."""
+    """Return the Kind of a value with the spec `spec` whose rows are along `axis`."""
     shape, dtype, level, kind = spec
     if kind is LOD_TENSOR:
         spec = spec_of_tensor((*shape[:axis], 1, *shape[axis + 1 :]), dtype, min(level, 1))
@@ -183,16 +183,16 @@ def _kinds_among(given: Sequence[Kind]) -> int:
     return present
 
 
-_known: dict[tuple, Found] = {}  # by the operator, its constants, and the kinds of its operands
+_known: dict[tuple, Found] = {}  # {(operator, its constants, kinds of its operands): result of `_after`}
 _MOST_KNOWN = 1024
 
 
 def _after(record: Record, given: Sequence[Kind]) -> Found:
     """Return the kinds of a record's results, and its operands' axes of rows."""
     op = record.op
-    if op.rows == "batch":  # its constants may be blocks of programs, which a key would hold
+    if op.rows == "batch":  # not cached: its constants can be blocks, which a key would keep alive
         return _joined(record, given)[0]
-    # Texts are plain, because a key that is the name of a cell would hold the cell.
+    # Names of cells become plain strings, because a name in a key would keep its cell alive.
     constants = [(name, str(value) if name in op.finds else value) for name, value in record.attrs.items()]
     key = op, tuple(constants), tuple(given)
     try:
@@ -204,7 +204,7 @@ def _after(record: Record, given: Sequence[Kind]) -> Found:
                 _known.clear()
             _known[key] = found
         return found
-    except TypeError:  # a constant that cannot be hashed
+    except TypeError:  # a constant is not hashable
         return _joined(record, given)[0]
 
 
@@ -214,7 +214,7 @@ def _joined(record: Record, given: Sequence[Kind]) -> tuple[Found, bool]:
     if present >= MIXED or (present & SUMS and present & ROWS and record.op.divisor is None):
         return ([_MIXED] * len(values), ()), True
     if present & SUMS and not present & ROWS:
-        # A constant with more elements, as a target for each row, makes rows of sums again.
+        # A constant with more elements, such as a target for each row, turns sums into rows again.
         own = [v for v, kind in zip(record.inputs, given, strict=True) if kind.kind != CONSTANT]
         axes, size = (max(getattr(v, name) for v in own) for name in ("ndim", "size"))
         is_sum = [value.data.ndim <= axes and value.data.size <= size for value in values]
@@ -231,24 +231,24 @@ def _joined(record: Record, given: Sequence[Kind]) -> tuple[Found, bool]:
     kinds, is_open = [], trait == "batch" or any(known is not None and -1 in known.specs[0].shape for known in found)
     for value, known in zip(values, found, strict=True):
         spec, axis = describe(value), 0 if known is None else known.axis or 0
-        # A single number knows all rows.
+        # A single number depends on all rows.
         is_number = spec.kind is LOD_TENSOR and axis >= len(spec.shape)
         kinds.append(_MIXED if is_number else rows_along(axis, spec))
     return (kinds, axes), not is_open
 
 
 def _divided(record: Record, given: Sequence[Kind]) -> tuple[str | None, Sequence[Any], list[int | None]]:
-    """Return a record's trait, the specs of its results if they are known, and its operands' axes of rows."""
+    """Return a record's trait, the Knowns of its results (see `tape.axes`), and its operands' axes of rows."""
     specs = [None if v is None else describe(v.value) for v in record.inputs]
     axes = [kind.axis if kind.kind == ROWS else None for kind in given]
     return *divide(record.op, record.attrs, specs, axes, len(record.values)), axes
 
 
 def _beside(record: Record, given: Sequence[Kind]) -> Found:
-    """Return the result of `_after`, given rows and constants.
+    """Return the result of `_after` if the operands are rows and constants.
 
-    A constant has a number for each row, or belongs to all rows, or has other rows.  The first of these counts in which
-    the operator keeps rows apart.
+    A constant has an entry for each row, or belongs to all rows, or has other rows.  The first of these readings is
+    used with which the operator keeps rows separate.
     """
     rows = [(v, kind.axis) for v, kind in zip(record.inputs, given, strict=True) if kind.kind == ROWS]
     at, count = next(((axis, v.shape[axis]) for v, axis in rows if axis < v.ndim), (0, -1))
@@ -267,9 +267,9 @@ def _beside(record: Record, given: Sequence[Kind]) -> Found:
 
 
 def _beside_parameters(record: Record, given: Sequence[Kind]) -> Found:
-    """Return the result of `_after`, given parameters and constants.
+    """Return the result of `_after` if the operands are parameters and constants.
 
-    The first axis of a constant has the rows of a rank, unless the operator accepts no other size of this axis.
+    The first axis of a constant runs over the rows of a rank, unless the operator accepts no other size of this axis.
     """
     found: Found = [Kind(PARAMETERS, describe(value)) for value in record.values], ()
     specs = [kind.spec for kind in given]

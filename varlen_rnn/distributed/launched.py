@@ -10,14 +10,14 @@ from varlen_rnn.distributed.mpi import MpiCommunicator
 from varlen_rnn.errors import check_number
 
 _OF_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR")  # torchrun sets all of them
-_OF_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # Open MPI, MPICH and its kin, Slurm's srun: any of them
+_OF_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # Open MPI, MPICH and its kin, and Slurm's srun set one
 
 
 def connect(timeout: float = 600.0) -> Communicator:
-    """Return the communicator of the engine that launched this process, or one rank alone without an engine.
+    """Return the communicator of the engine that launched this process; a single rank if no engine launched it.
 
     `torchrun` sets RANK, WORLD_SIZE and MASTER_ADDR in the environment; `mpiexec` sets OMPI_COMM_WORLD_SIZE, PMI_SIZE
-    or PMIX_RANK.  For another choice, make a `TorchCommunicator` or an `MpiCommunicator` yourself.
+    or PMIX_RANK.  To choose otherwise, create a `TorchCommunicator` or an `MpiCommunicator` yourself.
 
     Parameters
     ----------

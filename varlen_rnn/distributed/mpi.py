@@ -1,4 +1,4 @@
-"""The communicator of MPI, by mpi4py: arrays travel from memory to memory, without copies."""
+"""The communicator that uses MPI, by mpi4py; MPI works on the arrays' own memory, without copies."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from varlen_rnn.communicator import Communicator, Operation, Pending
 from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
 from varlen_rnn.errors import DTypeError, InputError, check_number
 
-_TEMPFAIL = 75  # of sysexits.h: run it again
+_TEMPFAIL = 75  # the exit code EX_TEMPFAIL of sysexits.h: the script can be run again
 
 
 class MpiCommunicator(Communicator):
     """The ranks of an MPI communicator of mpi4py.
 
-    Run scripts as `mpiexec -n 2 python -m mpi4py script.py`: without `-m mpi4py`, a rank that raises lets the others
-    wait for ever.
+    Run scripts as `mpiexec -n 2 python -m mpi4py script.py`: without `-m mpi4py`, the other ranks wait for ever after a
+    rank raises.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm, optional
-        By default all ranks that `mpiexec` started.  It is duplicated, so that no message of the caller's is taken.
+        By default all ranks that `mpiexec` started.  It is duplicated, so that this class receives no other messages.
     timeout : float
-        Seconds, more than 0.  MPI has no timeouts: a thread watches, and ends all ranks with a message after a
-        collective has waited so long.
+        Seconds, more than 0.  MPI has no timeouts: a thread ends all ranks, with a message, after a collective has
+        waited for so long.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class MpiCommunicator(Communicator):
 
     @contextlib.contextmanager
     def _rows(self, array: np.ndarray) -> Iterator[Any]:
-        """Give the data type of a row, so that counts are rows: counts of bytes would overflow 32 bits sooner."""
+        """Yield an MPI data type of one row, so that MPI counts rows: counts of bytes would overflow 32 bits sooner."""
         kind = self._mpi.BYTE.Create_contiguous(max(row_bytes(array), 1)).Commit()
         try:
             with self._watch.waiting():
@@ -125,7 +125,7 @@ class MpiCommunicator(Communicator):
 
 
 class _Request:
-    """A sum that goes on; MPI makes progress when it is asked."""
+    """A sum in the background; MPI continues it only inside of calls."""
 
     def __init__(self, request: Any, watch: _Watch) -> None:
         self._request, self._watch = request, watch

@@ -1,4 +1,4 @@
-"""Programs on ranks: a recorded step is cut at its gradients, and ranks exchange them between the parts."""
+"""Programs on ranks: a recorded training step is split at its gradients, which ranks exchange between the parts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from varlen_rnn.tape.variable import Variable
 class ReplicatedProgram:
     """A program of a training step that all ranks run, each with its part of a batch.
 
-    All ranks get the persistables of rank 0, and keep the same.  The loss is a sum or a mean over rows, as functions of
-    `nn.functional` return it.  It goes over the rows of all ranks.
+    All ranks get the persistables of rank 0, and keep equal ones.  The loss must be a sum or a mean over rows, such as
+    the functions of `nn.functional` return.  It is computed over the rows of all ranks.
 
     Parameters
     ----------
     program : Program
-        It was recorded with the gradients of one loss and an optimizer's step, on all ranks alike.
+        A program with the gradients of one loss and an optimizer's step, recorded alike on all ranks.
     comm : Communicator, optional
         By default the result of `connect()`.
 
@@ -92,7 +92,7 @@ class ReplicatedProgram:
         feed : dict of str to LoDTensor or array
             This rank's part of the batch, which may have no sequences.
         fetch_list : list of Variables or str, optional
-            By default `program.fetch_names`.  The loss has its value over all ranks; other values are this rank's.
+            By default `program.fetch_names`.  The loss is the loss of all ranks; other values are this rank's.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class ReplicatedProgram:
         if unknown := [name for name in held if name not in self.program.feed_names]:
             raise ProgramError("feed", expected=f"only {self.program.feed_names}", got=f"unknown {shown(unknown)}")
         forward, backward, update = range(3)
-        with summing(functools.partial(sums_over, self.comm)):  # the moments of layers that normalise batches
+        with summing(functools.partial(sums_over, self.comm)):  # sums the moments of layers that normalise batches
             self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
             self._over_ranks(held)
             self._run(backward, held, names)
@@ -124,7 +124,7 @@ class ReplicatedProgram:
         return [held[name] for name in names]
 
     def _run(self, number: int, held: dict[str, Any], names: Iterable[str]) -> None:
-        """Run a part with the values that are held; hold those that it hands over, and some others that it makes."""
+        """Run part `number` on the values in `held`; add to these its fetches, and its other variables in `names`."""
         part = self._parts[number]
         feeds = set(part.feed_names)
         wanted = dict.fromkeys([*part.fetch_names, *(name for name in names if name in self._made[number] - feeds)])
@@ -133,7 +133,7 @@ class ReplicatedProgram:
         held |= dict(zip(wanted, values, strict=True))
 
     def _over_ranks(self, held: dict[str, Any]) -> None:
-        """Give the loss its value over all ranks, and the gradient that arrives at it this rank's share."""
+        """Set the loss in `held` to its value over all ranks, and its gradient to this rank's share."""
         op = find(self._reduction.type)
         inputs = [
             held[name] if name in held else self.program.persistables[name] for name in self._reduction.input_names()
@@ -174,7 +174,7 @@ def _check_rows(
     ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str], specs: Mapping[str, TensorSpec]
 ) -> None:
     """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
-    # The axis of rows of each value that has rows, and the operator that mixed the rows which a value depends on.
+    # {value with rows: axis of rows}, and {value that depends on mixed rows: operator that mixed them}.
     axes, mixing = {}, dict[str, str]()
     for name in feeds:
         shape, _, level, _ = specs[name]
@@ -182,7 +182,7 @@ def _check_rows(
     for op in ops:
         given, outputs, declared = op.input_names(), op.output_names(), find(op.type)
         if op is reduction:
-            # The second operand of a weighted mean is a sum of weights, as it should be.
+            # Only the first operand is checked: the second operand of a weighted mean is a sum of weights.
             if (found := mixing.get(given[0])) is not None:
                 expected, got = "rows that do not depend on each other before the loss", f"{found!r} of rows"
                 raise ProgramError("ReplicatedProgram", expected=expected, got=got)

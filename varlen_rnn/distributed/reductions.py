@@ -1,12 +1,12 @@
-"""The sums and means of a loss, over the rows of all ranks.
+"""Compute the sums and means in a loss over the rows of all ranks (processes).
 
 An example: `loss = cross_entropy(logits, labels) + 0.1 * mse_loss(y, x)` on two ranks.  Rank 0 has 3 sequences and 20
-rows, rank 1 has 1 sequence and 20 rows.  The first mean divides by sequences, the second by rows.  The loss of all
-ranks has the first mean `(3 m0 + m1) / 4`, and the second `(20 m0 + 20 m1) / 40`.  So the gradients that arrive at the
+rows, rank 1 has 1 sequence and 20 rows.  The first mean divides by sequences, the second by rows.  In the loss of all
+ranks, the first mean is `(3 m0 + m1) / 4`, the second `(20 m0 + 20 m1) / 40`.  So the gradients that arrive at the
 means of rank 0 are multiplied by 3 / 4 and 20 / 40 before they go further back, and gradients of all ranks are added.
 
-The operators that follow the means, from there to the loss, have the same results on all ranks: they run again on the
-means of all ranks, and each rank has an equal share of their gradients.
+The operators between the means and the loss have the same results on all ranks: they run again on the means of all
+ranks, and each rank has an equal share of their gradients.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Terms(NamedTuple):
     """The parts of a loss.
 
     reductions: the sums and means over rows, in the order of their application
-    tail: the records that follow them on the way to the loss, in that order
+    tail: the records between the reductions and the loss, in the order of their application
     shares: whether a parameter acts on the loss without passing a sum or mean, as a penalty or a learned weight does
-    constants: a digest of the constants of the tail, which are the same on all ranks
-    trouble: why ranks cannot compute the loss, or nothing
+    constants: a digest of the constants of the tail, which must be equal on all ranks
+    trouble: why ranks cannot compute the loss, or ""
     """
 
     reductions: list[Record]
@@ -51,9 +51,9 @@ def terms_of(
     records: Sequence[Record],
     is_common: Callable[[Variable | None], bool] = is_watched,
 ) -> Terms:
-    """Return the parts of a loss, given the records that lead to it in the order of their application.
+    """Return the Terms of a loss, given the records that lead to it in the order of their application.
 
-    `is_common` decides which leaves are parameters.
+    `is_common(leaf)` is True for parameters.
     """
     kinds, reductions = kinds_of(records, is_common)
     found: dict[int, Record] = {}
@@ -72,7 +72,7 @@ def terms_of(
                 producer = None if v is None else v.record or v.origin
                 if producer is None or isinstance(producer, Detached) or producer.number not in kinds:
                     continue
-                if kinds[producer.number][v.position] is not None:  # rows or parameters act on it
+                if kinds[producer.number][v.position] is not None:  # it depends on rows or parameters
                     stack.append((producer, v.position, v.ndim))
     ordered = [found[number] for number in sorted(found)]
     tail = [record for record in ordered if record.number not in reductions]
@@ -83,7 +83,7 @@ def terms_of(
 
 
 def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
-    """Return a digest of the constants of a tail, and which operator chooses by one rank's sums, or nothing."""
+    """Return a digest of the constants of a tail, and the operator that chooses by one rank's sums, or ""."""
     digest, chooser = hashlib.blake2b(digest_size=8), ""
     for record in tail:
         given = [(v, kind_of(v, kinds).kind) for v in record.inputs if v is not None]
@@ -99,7 +99,7 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
 
 
 def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
-    """Return which operator first let rows depend on each other."""
+    """Return, as text, the first operator that made rows depend on each other."""
     for record in records:
         if any(kind.kind == MIXED for kind in kinds[record.number]):
             if record.op.rows is None and not record.op.forward.__module__.startswith("varlen_rnn."):
@@ -109,13 +109,13 @@ def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
 
 
 class Part(NamedTuple):
-    """One rank's results of the sums and means of a loss.
+    """One rank's results of the sums and means in a loss.
 
-    numbers: float64, all results, one after another; a mean times its weight
+    numbers: float64, all results, one after another; a mean is multiplied by its weight
     weights: float64 `(reductions,)`, the total weight of each mean: rows, elements, sequences or given weights; NaN
         for a sum
-    counts: float64; if there are sums, the numbers of rows, elements, outer and inner sequences of the input of each
-        sum, and of the first value that has sequences
+    counts: float64; if there are sums, the numbers of rows, elements, outer and inner sequences in the input of each
+      sum, and in the first value that has sequences
     """
 
     numbers: np.ndarray
@@ -124,17 +124,17 @@ class Part(NamedTuple):
 
 
 def weight_of(record: Record) -> float | None:
-    """Return the total weight that a mean over rows was divided by; None for a sum."""
+    """Return the total weight that a mean over rows was divided by; None if the record is a sum."""
     if record.op.divisor is None:  # an operator of a user with rows="sum"
         return None
     return record.op.divisor(*(None if v is None else v.value for v in record.inputs), **record.attrs)
 
 
 def count_of(terms: Terms, part: Part) -> float | None:
-    """Return the count that a loss was divided by, given the part of all ranks; None for a sum.
+    """Return the number of rows, elements, sequences or weights that a loss was divided by; None if it is a sum.
 
-    It is the weight of the first mean, the sum over rows by which another one is divided, or a plain number that is the
-    number of rows, elements or sequences.  It is 1 for a loss of parameters alone.
+    It is the weight of the first mean, the sum over rows by which another sum is divided, or a plain number that equals
+    a count in `part`, the part of all ranks.  It is 1 if the loss depends on parameters alone.
     """
     means = [weight for weight in part.weights.tolist() if not math.isnan(weight)]
     if means or not len(part.weights):
@@ -144,19 +144,19 @@ def count_of(terms: Terms, part: Part) -> float | None:
 
 
 def own_count_of(terms: Terms, mine: Part) -> int | None:
-    """Return the number of this rank's rows, elements or sequences, if a sum is divided by that plain number."""
+    """Return the number of this rank's rows, elements or sequences if a sum is divided by it, otherwise None."""
     count = _count_among(divisors_of(terms)[1], mine)
     return None if count is None or count < 2 else int(count)
 
 
 def _count_among(numbers: Sequence[float], part: Part) -> float | None:
-    """Return the largest of some divisors that is a count, so that their order does not matter, or None."""
+    """Return the largest count of `part` that is among `numbers`, so that their order does not matter, or None."""
     counts = [count for count in set(part.counts.tolist()) if count]
     return max((c for c in counts for number in numbers if abs(number / c - 1) < 1e-6), default=None)
 
 
 def divisors_of(terms: Terms) -> tuple[list[float], list[float]]:
-    """Return the sums over rows, and the plain numbers, by which sums over rows are divided."""
+    """Return two lists of the divisors of sums over rows: divisors that are sums over rows, and plain numbers."""
     sums, numbers, reached = [], [], {record.number for record in terms.reductions}
     for record in terms.tail:
         producers = [None if v is None else v.record or v.origin for v in record.inputs]
@@ -185,12 +185,12 @@ def _item(variable: Variable) -> float:
 
 
 def part_of(terms: Terms, records: Sequence[Record]) -> Part:
-    """Return the results of this rank, given the records that lead to the loss."""
+    """Return the sums and means that this rank adds to the loss, given the records that lead to the loss."""
     numbers, weights = [np.zeros(0)], []
     for record in terms.reductions:
         weight = weight_of(record)
         result = moved(record.values[0].data, HOST).astype(np.float64).ravel()
-        # The mean of nothing may be NaN; it has no weight.
+        # A mean without rows may be NaN; its weight is 0.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
     values = [
@@ -209,7 +209,7 @@ def part_of(terms: Terms, records: Sequence[Record]) -> Part:
 
 @contextlib.contextmanager
 def restoring(terms: Terms) -> Iterator[None]:
-    """Afterwards, give sums without a gradient, as of a mask, the numbers of this rank again, for other losses."""
+    """After the `with` block, set sums without a gradient, such as a mask's, back to this rank's, for other losses."""
     origins = [record for record in (*terms.reductions, *terms.tail) if isinstance(record, Origin)]
     kept = [(value.data, value.data.copy()) for record in origins for value in record.values]
     try:
@@ -220,9 +220,9 @@ def restoring(terms: Terms) -> Iterator[None]:
 
 
 def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:
-    """Give a loss its value over all ranks; return the factors of the gradients that arrive at its sums and means.
+    """Set a loss to its value over all ranks; return {number of a sum or mean: factor of gradients that arrive there}.
 
-    `mine` is the part of this loss, `every` the sum of all parts.
+    `mine` is this rank's Part of the loss, `every` the sum of the Parts of all ranks.
     """
     place, factors = 0, {}
     for number, record in enumerate(terms.reductions):

@@ -1,4 +1,4 @@
-"""`replicate`: after it, `loss.backward()` leaves the gradients of all ranks."""
+"""`replicate` a model on ranks (processes): then `loss.backward()` computes the gradients of all ranks' loss."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
-_MOST_SHARDS = 2**16  # which leave 46 bits for the gradient of each
+_MOST_SHARDS = 2**16  # of 62 bits, they leave 46 for the gradient of each shard
 
 
 class Shard(NamedTuple):
-    """A part of each global batch.
+    """A part of each global batch (the rows of all ranks).
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Shard(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A pass of gradients, and its loss."""
+    """A backward pass that waits for the passes of other shards, and its loss."""
 
     passing: Pass
     pairs: list[tuple[Variable, Variable]]
@@ -84,7 +84,7 @@ class Replica:
             expected = f"a multiple of the {comm.size} ranks, since they divide a table"
             raise InputError("replicate, reproducible", expected=expected, got=reproducible)
         self._buffers = list(buffers)
-        self._moments: list[np.ndarray] = []  # the buffers after the first shard
+        self._moments: list[np.ndarray] = []  # the values of the buffers after the first shard
         self._weigh: Callable[[float | None], float] | None = None
         self._has_warned, self._scale = False, 1.0
         self._waiting: list[_Waiting] = []
@@ -94,7 +94,7 @@ class Replica:
             share(comm, parameter)
             was_updated(parameter)
             watch(parameter, self)
-        for parameter in self._divided:  # its gradients go home by themselves
+        for parameter in self._divided:  # their gradients are not summed here
             watch(parameter, self)
         for buffer in self._buffers:
             watch(buffer, self)
@@ -109,7 +109,7 @@ class Replica:
 
     @contextlib.contextmanager
     def weighing(self, weigh: Callable[[float | None], float]) -> Iterator[None]:
-        """Multiply the gradients of each batch in this context by `weigh(count)`; see `reductions.count_of`."""
+        """In this context, multiply the gradients of each batch by `weigh(count)`; see `reductions.count_of`."""
         self._weigh = weigh
         try:
             yield
@@ -117,7 +117,7 @@ class Replica:
             self._weigh = None
 
     def forget(self) -> None:
-        """Forget the shards of a batch whose other shards an error or an interrupt prevented; begin the batch again.
+        """Forget the passes of an incomplete batch, after an error or an interrupt, so that a batch can begin again.
 
         Examples
         --------
@@ -132,13 +132,13 @@ class Replica:
             random.rewind(self._first_call())
 
     def summing_moments(self) -> contextlib.AbstractContextManager[None]:
-        """Let layers that normalise batches take their moments over the rows of all ranks."""
+        """Let layers that normalise batches compute their moments over the rows of all ranks."""
         if self.comm.size == 1 or self._is_reproducible or not self._buffers:
             return contextlib.nullcontext()
         return summing(functools.partial(sums_over, self.comm))
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
-        """Run a pass that reaches the parameters, once there is one for each shard; see `tape.gradient.watch`."""
+        """Take a pass that reaches the parameters; once each shard has one, run all.  See `tape.gradient.watch`."""
         if self.is_alone:
             passing.over(pairs, records)
             return
@@ -162,17 +162,17 @@ class Replica:
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.leaves.add(leaf, Variable(moved_value(gradient, leaf.device)))
-        if self._is_reproducible:  # otherwise they are moments over all ranks, and so alike
+        if self._is_reproducible:  # otherwise they are moments of all ranks, and equal
             self._share_buffers()
 
     def _over(self, one: _Waiting, every: Part, total: EngineSum | GridSum, is_first: bool) -> None:
-        """Give a loss its value over all ranks, and send its gradients back."""
+        """Set a loss to its value over all ranks, and send its gradients back."""
         number = self.shards[0].size
         factors = combine(one.terms, one.part, every) if number > 1 else {}
         if is_first:
             self._scale = 1.0 if self._weigh is None else self._weigh(count_of(one.terms, every))
         pairs, scale = one.pairs, self._scale
-        if one.terms.shares and number > 1:  # each has a share of the gradient that is the same on all
+        if one.terms.shares and number > 1:  # the gradient is equal on all ranks: each takes a share
             factors = {record: factor * number for record, factor in factors.items()}
             scale /= number
         if scale != 1.0:
@@ -181,13 +181,13 @@ class Replica:
             one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
 
     def _own_count(self, one: _Waiting) -> int | None:
-        """Return the count of this rank by which a sum over rows is divided; None without one, or after a warning."""
+        """Return this rank's count by which a sum over rows is divided; None if there is none, or after a warning."""
         if self._has_warned or self.shards[0].size == 1 or not any(map(math.isnan, one.part.weights.tolist())):
             return None
         return own_count_of(one.terms, one.part)
 
     def _keep_buffers(self) -> None:
-        """Set buffers to their values after the first shard, whichever shards this rank has."""
+        """Set buffers to the values that they had after the first shard, so that they are equal on all ranks."""
         if not self._waiting:
             self._moments = [buffer.value.data.copy() for buffer in self._buffers]
         for buffer, moments in zip(self._buffers, self._moments, strict=True):
@@ -198,7 +198,7 @@ class Replica:
             share(self.comm, buffer)
 
     def _is_last(self) -> bool:
-        """Return whether there is a pass for each shard; otherwise let the next shard draw as this one did."""
+        """Return whether each shard has a pass; otherwise let the next shard use the same random draws as this one."""
         if len(self._waiting) < len(self.shards):
             random.rewind(self._first_call())
             return False
@@ -206,11 +206,15 @@ class Replica:
         return True
 
     def _first_call(self) -> int:
-        """Return the number of the first draw of this batch; an optimizer's step ends the step of draws."""
+        """Return the number of this batch's first random draw: 0 if an optimizer's step came after the batch before."""
         return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray, bool]:
-        """Return the sum of all parts, bits for the gradients of each parameter, and whether passes have one order."""
+        """Exchange with all ranks; return three values of all passes.
+
+        They are the sum of their Parts, an array of bits for the kinds of gradients of each parameter, and whether all
+        have one order (see `_order`).
+        """
         table, counts = [], [self._own_count(one) for one in waiting]
         for one, own in zip(waiting, counts, strict=True):
             numbers = np.concatenate(one.part).view(np.uint8)
@@ -227,12 +231,12 @@ class Replica:
         numbers, checked, divides, orders, kinds = np.split(every, 8 * ends[-1] + np.array([0, 9, 10, 18]), axis=1)
         if len(every) > 1:
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
-        if counts[0] is not None and divides.all():  # a rank that has all rows may divide by their number
+        if counts[0] is not None and divides.all():  # all ranks have all rows and can divide by their number
             self._has_warned = True
             expected, got = "a sum over rows divided by a count of all ranks", f"{counts[0]}, a count of this rank"
             hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
             warn("backward of a replica", expected=expected, got=got, hint=hint)
-        # Added in the order of shards, so that the number of ranks changes no bit.
+        # Numbers are added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
         return Part(*np.split(sums, ends[:-1])), np.bitwise_or.reduce(kinds, axis=0), bool((orders == orders[0]).all())
 
@@ -267,7 +271,7 @@ class Replica:
 
 
 def _kind_of(record: Record) -> int:
-    """Return bits for the gradients that an operator brings to its parameters."""
+    """Return the bits of `buckets` for the kind of gradient that an operator passes to its parameters."""
     if not record.attrs.get("sparse"):
         return DENSE
     ids, table = host_numbers(record.inputs[0].value.data), record.inputs[1].value.data
@@ -279,7 +283,7 @@ def _kind_of(record: Record) -> int:
 
 
 def _ready(passing: Pass, total: EngineSum | GridSum, leaf: Variable, gradient: Any) -> None:
-    """Take the final gradient of a leaf; rows of a divided table are not summed, because their gradients go home."""
+    """Take the final gradient of a leaf; it is summed over ranks, unless the leaf is a table that ranks divide."""
     if leaf.shard is None:
         total.ready(leaf, gradient)
     elif gradient is not None:
@@ -291,21 +295,21 @@ def replicate(
 ) -> Replica:
     """Train a model on all ranks, each with its part of every batch.
 
-    After it, `loss.backward()` leaves in the parameters' `grad` the gradients of the loss over all ranks: each rank has
-    the same, to the bit, clips and updates alike, and so all keep the same parameters.  Every rank calls `backward`
+    Then `loss.backward()` leaves in the parameters' `grad` the gradients of the loss over all ranks.  They have the
+    same bits on all ranks, so clipping and updates are alike, and parameters stay equal.  Every rank calls `backward`
     equally often, also with a batch of no sequences.  Parameters that a loss does not reach keep None on all ranks.
 
     `nn.BatchNorm1d` normalises by the moments of all ranks' rows; with `reproducible`, of each shard's rows.
 
-    Sums and means of a loss go over the rows of all ranks: the means of `nn.functional`, with their weights, and sums
-    and means of a Variable over its rows, as `((y - x) ** 2).mean()`.  They are divided by the rows, sequences or
-    weights of all ranks, and not averaged over ranks.  `loss.item()` is this rank's loss before `backward`, and
-    afterwards the loss of all ranks.  Terms of parameters alone, as penalties, count once.  A quotient that the script
-    itself computes, as `loss.sum() / len(batch)`, must have the count of all ranks: `comm.all_reduce`.  The sum of a
-    mask that is a Variable or has a LoD goes over all ranks by itself.
+    Sums and means in a loss are computed over the rows of all ranks: the means of `nn.functional`, with their weights,
+    and sums and means of a Variable over its rows, such as `((y - x) ** 2).mean()`.  They are divided by the rows,
+    sequences or weights of all ranks, and not averaged over ranks.  `loss.item()` is this rank's loss before
+    `backward`, and afterwards the loss of all ranks.  Terms that depend on parameters alone, such as penalties, count
+    once.  If the script itself divides, as in `loss.sum() / len(batch)`, it must divide by the count of all ranks:
+    `comm.all_reduce`.  The sum of a mask that is a Variable or has a LoD is computed over all ranks without this.
 
-    Tables that ranks divide (`nn.Embedding(shard=)`) stay divided: their gradients go home when the optimizer, or
-    `clip_grad_norm_`, asks for them.
+    Tables that ranks divide (`nn.Embedding(shard=)`) stay divided: their gradients are sent to the rank that has the
+    row when the optimizer or `clip_grad_norm_` needs them.
 
     Parameters
     ----------
@@ -317,12 +321,12 @@ def replicate(
     comm : Communicator, optional
         By default the result of `connect()`.
     reproducible : int, optional
-        Into how many shards each global batch is cut, whatever the number of ranks; at least this number.  A rank
-        computes the losses of its `shards` one after another and calls `backward` for each: the last call computes all
-        gradients.  They are added as integers on a common grid, so that any number of ranks, one included, gets the
-        same bits.  It costs smaller batches per pass, twice the bytes of float32, and the memory of a rank's shards.
-        If ranks divide a table, it is a multiple of their number.  By default, each rank has one part, and the engine
-        adds while gradients are still being computed; the bits then depend on the number of ranks.
+        The number of shards into which each global batch is cut, at least the number of ranks.  A rank computes the
+        losses of its `shards` one after another and calls `backward` for each: the last call computes all gradients.
+        They are added as integers on a common grid, so that any number of ranks, also one, gets the same bits.  It
+        costs smaller batches per pass, twice the bytes of float32, and memory for all shards of a rank.  If ranks
+        divide a table, it is a multiple of their number.  By default, each rank has one part, and the engine adds
+        gradients while others are still being computed; the bits then depend on the number of ranks.
 
     Returns
     -------
@@ -369,14 +373,14 @@ def replicate(
         expected = "the same names, shapes and data types of parameters on all ranks"
         raise ShapeError("replicate, model", expected=expected, got="ranks that differ")
     state = np.frombuffer(random.get_state().encode(), np.uint8)
-    random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that dropout is the same on all
+    random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that all ranks draw the same dropout
     return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
 
 
 def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
-    """Raise on all ranks if any has a loss that is not computed from sums and means over rows, and equal constants.
+    """Raise on all ranks unless each loss is computed from sums and means over rows, and from equal constants.
 
-    `checked` has a row per part: a digest of constants, and whether there is trouble.
+    `checked` has a row per Part: a digest of the constants, and whether the loss has trouble (see `Terms`).
     """
     if checked[:, -1].any():
         got = troubles[0] if troubles else "trouble on another rank"

@@ -1,6 +1,6 @@
-"""Rows on the wire: how many bytes each has, and where the rows of each rank begin.
+"""Exchange rows between ranks (processes): bytes per row, and headers with the number of rows of each rank.
 
-Ranks that gather arrays tell each other their sizes first.  Few bytes travel along, in that one exchange.
+Ranks that gather arrays exchange headers with the sizes first.  A small array fits into its header: one exchange.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 
-SMALL = 1024  # bytes that travel with their size
+SMALL = 1024  # bytes; an array of at most this size is sent in its header
 HEAD = 16 + SMALL
 
 
 def row_bytes(array: np.ndarray) -> int:
-    """Return the bytes of a row of an array."""
+    """Return the number of bytes of one row of an array."""
     return array.dtype.itemsize * math.prod(array.shape[1:])
 
 
 def ends_of(counts: np.ndarray) -> np.ndarray:
-    """Return 0 and the sums of the counts up to each."""
+    """Return 0, followed by the cumulative sums of the counts."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
 def check_same_rows(what: str, bytes_of_ranks: np.ndarray) -> None:
-    """Raise unless the rows of all ranks have the same number of bytes; every rank knows all, so all raise."""
+    """Raise unless the rows of all ranks have the same number of bytes; all ranks have all numbers, so all raise."""
     if (bytes_of_ranks != bytes_of_ranks[0]).any():
         expected, got = "rows of one shape and data type on all ranks", f"rows of {bytes_of_ranks.tolist()} bytes"
         raise ShapeError(what, expected=expected, got=got)
 
 
 def head_of(array: np.ndarray) -> np.ndarray:
-    """Return HEAD bytes: how many rows there are, how many bytes each has, and small rows themselves."""
+    """Return a header of HEAD bytes: the number of rows, the bytes per row, and the rows themselves if they fit."""
     head = np.zeros(HEAD, np.uint8)
     head[:16].view(np.int64)[:] = len(array), row_bytes(array)
     if array.nbytes <= SMALL:
@@ -42,7 +42,7 @@ def head_of(array: np.ndarray) -> np.ndarray:
 
 
 def read_heads(heads: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
-    """Return the number of rows of each rank, and the arrays of all ranks if all are small, given the heads of all."""
+    """Return all ranks' numbers of rows, given their headers, and their arrays, or None if an array is too large."""
     counts, widths = np.ascontiguousarray(heads[:, :16]).view(np.int64).T
     check_same_rows("all_gather", widths)
     ends = 16 + counts * widths

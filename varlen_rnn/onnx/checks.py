@@ -1,6 +1,7 @@
 """Check the nodes of an ONNX model before they are converted, so that converters trust their arguments.
 
-ONNX's own schema of a node has its inputs, their data types, its attributes and their defaults; `forms` has the rest.
+ONNX's own schema of a node has its inputs, their data types, its attributes and their defaults; `forms` has all
+further rules.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ _HINT = "onnx.checker.check_model(model, full_check=True) finds more such damage
 
 
 class Unread(Exception):
-    """Raised for a node whose attributes or inputs no operator has; the message names them."""
+    """Raised for a node with attributes or inputs that no operator supports; the message names them."""
 
 
 class Damaged(ProgramError):
-    """A part of an ONNX model breaks the rules of ONNX."""
+    """The error for a model that breaks the rules of ONNX."""
 
 
 def label(node: Any) -> str:
-    """Return the kind and the name of a node; a node without a name is named by its first output."""
+    """Return the kind and the name of a node as text; a node without a name gets the name of its first output."""
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
 
 
@@ -36,7 +37,7 @@ def damaged(node: Any, part: str, expected: object, got: object) -> Damaged:
 
 
 def formed(node: Any, values: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Return inputs and attributes as their forms make them, or raise an error for the first that does not fit."""
+    """Return inputs and attributes, converted by their forms (see `forms`); raise for the first that does not fit."""
     found = dict(values)
     for name, value in values.items():
         form = forms.FORMS.get(f"{node.op_type}.{name}") or forms.FORMS.get(name)
@@ -77,7 +78,7 @@ class Schemas:
         declared = self._schema(node).attributes
         types = self.onnx.AttributeProto.AttributeType
         defaults = [one.default_value for one in declared.values() if one.default_value.name]
-        # The only default that is a list has the activations of an RNN in two directions, also for one direction.
+        # The only default that is a list is not used: it has activations for two directions, also if there is one.
         found = {one.name: self._plain(one) for one in defaults if one.type != one.STRINGS}
         for item in node.attribute:
             if item.name not in declared:
@@ -92,7 +93,7 @@ class Schemas:
         return found
 
     def inputs(self, node: Any, inputs: Sequence[Any]) -> dict[str, Any]:
-        """Return inputs by ONNX's names in lower case, or a list for a variadic input; raise if one is wrong."""
+        """Return inputs by ONNX's names in lower case, a variadic input as a list; raise if an input is invalid."""
         schema, options = self._schema(node), self.onnx.defs.OpSchema.FormalParameterOption
         if len(inputs) > schema.max_input:
             raise damaged(node, "inputs", f"at most {schema.max_input}", len(inputs))
@@ -126,7 +127,7 @@ class Schemas:
         return value
 
     def _kind(self, value: Any) -> str | None:
-        """Return ONNX's name for the data type of a constant or a Variable; None if it is not known."""
+        """Return ONNX's name of the data type of a constant or a Variable, or None if the type is not known."""
         variable = _variable(value)
         dtype = getattr(value if variable is None else variable, "dtype", None)
         if dtype is None:
@@ -138,7 +139,7 @@ class Schemas:
 
 
 def _variable(value: Any) -> Any:
-    """Return the Variable of a value, or None if it is a constant, or known only in a run."""
+    """Return the Variable of a value; None if the value is a constant, or is known only in a run."""
     value = getattr(value, "variable", value)
     return value if hasattr(value, "requires_grad") else None
 

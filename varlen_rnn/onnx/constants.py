@@ -1,4 +1,4 @@
-"""Compute ONNX nodes on constants, when a model is loaded, by ONNX's reference evaluator."""
+"""Compute ONNX nodes whose inputs are constants while a model is loaded, by ONNX's reference evaluator."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from varlen_rnn.onnx.checks import Unread
 
-_MOST_BYTES = 2**31  # of a result: a file of ONNX cannot have a larger one
-_SMALL = 1024  # elements of a constant that may be a shape
+_MOST_BYTES = 2**31  # of a result, because an ONNX file cannot hold more
+_SMALL = 1024  # elements; a larger constant is no shape
 
 
 def evaluated(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any) -> list[np.ndarray]:
-    """Return the outputs of a node, or raise if there are none, or if they would fill the memory."""
+    """Return the outputs of a node; raise if it cannot be evaluated, or if the outputs would fill the memory."""
     from onnx.reference import ReferenceEvaluator
 
     helper = onnx.helper
@@ -32,7 +32,7 @@ def evaluated(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any)
 
 
 def _bytes_of_outputs(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any) -> int:
-    """Return the bytes of the outputs whose shapes ONNX infers from the shapes and the small constants of a node."""
+    """Return the bytes of a node's outputs, as far as ONNX infers their shapes from shapes and small constants."""
     helper, given, constants = onnx.helper, [], []
     for name, array in feed.items():
         if array.size <= _SMALL:

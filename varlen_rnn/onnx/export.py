@@ -32,15 +32,15 @@ _RECORDING = (
     "record a call of it: `with vr.program_guard() as program: {y} = model(vr.feed_data("
     "'x', [-1, {size}], 'float32', lod_level=1))`, then `vr.onnx.export(program, path, [y])`"
 )
-_LENGTHS = "_lengths"  # suffix of the names of inputs with lengths
+_LENGTHS = "_lengths"  # the end of an input's name that has the lengths of sequences
 
 
 def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None = None) -> None:
-    """Write the part of a program that computes the fetched variables as an ONNX model for inference.
+    """Write the operators of a program that compute the fetched variables as an ONNX model for inference.
 
     A feed with a LoD becomes two inputs: a padded batch `(sequences, steps, ...)` with the feed's name, and the int64
-    lengths of the sequences, with the name `<feed>_lengths`.  A fetched variable with a LoD becomes a padded batch,
-    with zeros in the padding.  Other inputs and outputs are as in the program.
+    lengths of the sequences, named `<feed>_lengths`.  A fetched variable with a LoD becomes a padded batch, with zeros
+    in the padding.  Other inputs and outputs are as in the program.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None
     Raises
     ------
     ProgramError
-        If ONNX cannot express some operators, which the error lists, if a variable has several LoD levels, or if the
+        If ONNX cannot express some operators (the error lists them), if a variable has several LoD levels, or if the
         model has 2 GiB or more.
 
     Examples
@@ -123,7 +123,7 @@ class _Writer:
         op = find(described.type)
         attrs = decode(op, described.attrs, lambda index: None)
         inputs = [self.values[name] if name else None for name in described.input_names()]
-        if all(value is None or value.data is not None for value in inputs):  # it depends on no feed: computed now
+        if all(value is None or value.data is not None for value in inputs):  # all are constants: computed now
             arrays = [None if value is None else value.data for value in inputs]
             found = run(op, [None if array is None else LoDTensor.wrap(array) for array in arrays], attrs)
             for name, value in zip(described.output_names(), found, strict=True):
@@ -189,7 +189,7 @@ class _Writer:
 
     def _fetch(self, name: str) -> None:
         if name not in self.values:
-            return  # its operator could not be converted, and `write` will raise
+            return  # its operator could not be converted; `write` raises at the end
         if any(name == item.name for item in self.inputs):
             raise ProgramError("onnx.export, fetches", expected="a computed variable", got=f"{name!r}, which is fed")
         value, described = self.values[name], self._described(name)

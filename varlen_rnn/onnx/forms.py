@@ -1,7 +1,7 @@
-"""Forms of attributes and constants of ONNX nodes, in addition to ONNX's own schema of a node.
+"""Forms: functions that check and convert attributes and constants of ONNX nodes, beyond ONNX's own schema of a node.
 
-A form is called with a value and the rank of the node's first input.  It returns the value that the converter gets, or
-raises Wrong: `axis(-1, 3)` is 2, and `axis(7, 3)` raises "an axis from -3 to 2".
+A form is called with a value and the rank of the node's first input.  It returns the value for the converter, or raises
+Wrong: `axis(-1, 3)` is 2, and `axis(7, 3)` raises "an axis from -3 to 2".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _axes(value: Any, rank: int) -> list[int]:
 
 
 def _new_axes(value: Any, rank: int) -> list[int]:
-    """Return axes that the result has in addition to the axes of the input."""
+    """Return the axes that the result has in addition to the input's axes, counted from 0."""
     return _axes(value, rank + np.size(value))
 
 
@@ -52,7 +52,7 @@ def _permutation(value: Any, rank: int) -> list[int]:
 
 
 def sizes(value: Any, rank: int) -> list[Any]:
-    """Return the sizes of a shape; a size that only a run tells is no integer."""
+    """Return the sizes of a shape as a list; a size that is known only in a run is no integer."""
     if np.ndim(value) != 1:
         raise Wrong("a vector of integers")
     found = [int(size) if isinstance(size, (int, np.integer)) else size for size in value]
@@ -74,7 +74,7 @@ def _number(value: Any, rank: int) -> float:
     return float(value)
 
 
-# By the name of an attribute or input in lower case; a name with the kind of a node before it is for this kind alone.
+# {name of an attribute or input in lower case: form}; a name after a kind of node is for this kind alone.
 FORMS: dict[str, Form] = {
     "Flatten.axis": lambda value, rank: int(value),
     "Unsqueeze.axes": _new_axes,

@@ -13,21 +13,21 @@ import numpy as np
 
 
 class Unsaid(Exception):
-    """Raised for an operator whose constants or inputs ONNX cannot express; the message names them."""
+    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
 
 
 class Value(NamedTuple):
-    """The ONNX value of a variable."""
+    """The ONNX value that a program's variable becomes."""
 
-    name: str  # in the graph
-    rank: int  # in the program; rows with sequences have one more axis in the graph
+    name: str  # the name in the ONNX graph
+    rank: int  # the rank in the program; rows with a LoD have one more axis in the graph
     dtype: np.dtype
     sequences: Sequences | None = None  # None without a LoD
-    data: np.ndarray | None = None  # the numbers of a constant
+    data: np.ndarray | None = None  # the numbers if it is a constant, otherwise None
 
 
 class Sequences(NamedTuple):
-    """The names of the lengths of sequences, and of a mask that is True outside of the padding."""
+    """The names of two ONNX values: the lengths of sequences, and a mask that is True outside of the padding."""
 
     lengths: str
     inside: str
@@ -50,7 +50,7 @@ class Graph:
                 return name
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; return the name of its output, or a list of names for several.  A missing input is ''."""
+        """Add a node; return the name of its output, or a list if it has several outputs.  A missing input is ''."""
         names = [self.fresh(kind) for _ in range(outputs)]
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
@@ -66,16 +66,16 @@ class Graph:
         return self.constant(np.array(numbers, np.int64))
 
     def size(self, name: str, axis: int) -> str:
-        """Add nodes that compute the size of an axis; return the name of the size."""
+        """Add nodes that compute the size of an axis of the value `name`; return the name of the size."""
         return self.node("Gather", self.node("Shape", name), self.constant(np.int64(axis)), axis=0)
 
     def places(self, padded: str) -> str:
-        """Add nodes that count the steps of a padded batch from 0; return the name of the vector."""
+        """Add nodes that make the vector 0, 1, 2, ... of the steps of a padded batch; return its name."""
         steps = self.size(padded, 1)
         return self.node("Range", self.constant(np.int64(0)), steps, self.constant(np.int64(1)))
 
     def inside_of(self, lengths: str, padded: str) -> str:
-        """Add a mask `(sequences, steps)`, True outside of a padded batch's padding; return its name."""
+        """Add a mask `(sequences, steps)` of a padded batch, False in the padding; return its name."""
         return self.node("Less", self.places(padded), self.node("Unsqueeze", lengths, self.numbers(1)))
 
     def masked(self, value: Value, beyond: float = 0) -> str:
@@ -90,7 +90,7 @@ class Graph:
 
 
 def needed(nodes: Any, names: list[str]) -> list[Any]:
-    """Return the nodes on which the values `names` depend, in their order."""
+    """Return the nodes on which the values `names` depend, in the order of `nodes`."""
     wanted, found = set(names), []
     for node in reversed(nodes):
         if wanted.intersection(node.output):

@@ -64,7 +64,7 @@ def _check_weights(kind: str, direction: str, size: int, hidden: int | None, wei
 
 
 def _state(state: Any, layout: bool) -> Any:
-    """Return the initial states of a layer, or None for zeros, which are the default for any number of sequences."""
+    """Return the initial states of a layer; None if they are zeros, the default for any number of sequences."""
     if state is None or (isinstance(state, Unknown) and state.is_zeros):
         return None
     if isinstance(state, np.ndarray) and state.ndim == 3 and not state.any():
@@ -76,7 +76,7 @@ def _state(state: Any, layout: bool) -> Any:
 
 
 def activations_of(kind: str, attributes: dict[str, Any], count: int) -> list[list[Any]]:
-    """Return the activations of each direction, with the parameters alpha and beta assigned in ONNX's order."""
+    """Return a list of activations for each direction, with the parameters alpha and beta assigned in ONNX's order."""
     named = {ours: theirs for theirs, (ours, _, _) in _OURS.items()}
     size = len(DEFAULTS[kind])
     names = attributes.get("activations") or [named[name] for name in DEFAULTS[kind]] * count

@@ -26,8 +26,8 @@ from varlen_rnn.tape.variable import Variable
 _OPSETS = range(13, 24)
 _REFUSED = object()
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-# Nodes on the path from an input to a recurrent layer that do not change the axes of steps and sequences.  Nodes that
-# operators declare by `onnx=` are added below.
+# Nodes between an input and a recurrent layer that leave the axes of steps and sequences as they are.  A line below
+# adds the nodes that operators declare by `onnx=`.
 _ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}
 
 
@@ -50,7 +50,7 @@ def load(path: Any) -> Program:
     Raises
     ------
     ProgramError
-        If some nodes cannot be converted, which the error lists, the model has no recurrent layer, or the file is
+        If some nodes cannot be converted (the error lists them), the model has no recurrent layer, or the file is
         damaged or no ONNX model.
     """
     onnx = library("onnx")
@@ -107,7 +107,7 @@ class _Reader:
         return variables
 
     def _sequences(self) -> tuple[dict[str, tuple[int, int]], set[str]]:
-        """Return, by input, the axes of steps and of sequences, and the names of the inputs that are lengths."""
+        """Return {input: (axis of steps, axis of sequences)}, and the names of the inputs that are lengths."""
         made = {name: node for node in self.graph.node for name in node.output if name}
         given = {item.name for item in self.graph.input} - self.values.keys()
         found: dict[str, tuple[int, int]] = {}
@@ -148,7 +148,7 @@ class _Reader:
         except KeyError as error:
             what = f"onnx.load, input {item.name!r}"
             raise ProgramError(what, expected="a data type of ONNX", got=kind.elem_type) from error
-        if axes is None or max(axes) >= len(sizes):  # too few axes for sequences
+        if axes is None or max(axes) >= len(sizes):  # it has too few axes to have sequences
             return feed_data(item.name, sizes, str(dtype))
         own = [place for place in range(len(sizes)) if place not in axes]
         named = {axes[0]: STEPS, axes[1]: SEQUENCES} | {place: number for number, place in enumerate(own)}
@@ -161,7 +161,7 @@ class _Reader:
             found = self._value(node, [self.values[name] for name in node.input])
         except Damaged:
             raise
-        except (Unread, InputError) as error:  # an InputError of the operator
+        except (Unread, InputError) as error:  # an InputError comes from the operator
             text = f"{error}" if isinstance(error, Unread) else f"({error})"
             self.refused.append(f"{label(node)} {text}".strip())
             found = _REFUSED

@@ -1,4 +1,4 @@
-"""Find recurrent layers that are no nodes of an ONNX model's own graph, so that an error says where they are."""
+"""Find recurrent layers inside nodes of an ONNX model's graph; they cannot be loaded, and an error names them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CHOSEN = (
 
 
 def graphs_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the graphs inside of a node, such as the branches of an If, with the names of their attributes."""
+    """Yield pairs (name of an attribute, graph) for the graphs inside of a node, such as the branches of an If."""
     for item in node.attribute:
         yield from ((item.name, graph) for graph in (*([item.g] if item.HasField("g") else []), *item.graphs))
 
 
 def names_from_outside(node: Any) -> Iterator[str]:
-    """Yield the names of values that the graphs inside of a node read, although nothing inside makes them."""
+    """Yield the names of the values from outside that the graphs inside of a node read."""
     for _, graph in graphs_of(node):
         made = {value.name for value in (*graph.input, *graph.initializer)}
         for inner in graph.node:
@@ -36,7 +36,7 @@ def names_from_outside(node: Any) -> Iterator[str]:
 
 
 def inner_layers(node: Any) -> Iterator[str]:
-    """Yield words for each recurrent layer in the graphs of a node, and in the graphs of their nodes."""
+    """Yield the place, as text, of each recurrent layer in the graphs of a node and in all graphs inside of these."""
     for name, graph in graphs_of(node):
         for inner in graph.node:
             if inner.op_type in LAYERS:

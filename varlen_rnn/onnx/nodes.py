@@ -1,4 +1,4 @@
-"""Convert ONNX nodes to operators of this library: nodes that one operator computes, by `table`, and others, here."""
+"""Convert ONNX nodes to operators: `table` has the nodes that one operator computes, this file converts the others."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ READS: dict[str, Callable[..., Any]] = {}
 def reads(*kinds: str) -> Callable[[Callable], Callable]:
     """Return a decorator that registers a converter for these kinds of nodes.
 
-    The converter is called as `function(kind, x, **named)`: with the first input, or the list of inputs if the node
-    takes any number, and with other inputs and the attributes by ONNX's names in lower case.  It returns the node's
-    output, or a list of outputs.
+    The converter is called as `function(kind, x, **named)`.  `x` is the first input, or the list of all inputs if the
+    node takes any number.  `named` has the other inputs and the attributes, by ONNX's names in lower case.  It returns
+    the node's output, or a list of outputs.
     """
 
     def take(function: Callable) -> Callable:
@@ -37,7 +37,7 @@ def reads(*kinds: str) -> Callable[[Callable], Callable]:
 
 
 def converted(node: Any, inputs: dict[str, Any], attributes: dict[str, Any]) -> Any:
-    """Return the output of a node, or a list of outputs, from inputs and attributes by ONNX's names."""
+    """Return the output of a node, or a list of outputs, given its inputs and attributes by ONNX's names."""
     kind, read, op = node.op_type, READS.get(node.op_type), operator_of(node.op_type)
     values = [one for value in inputs.values() for one in (value if isinstance(value, list) else [value])]
     named = inputs | {name.lower(): value for name, value in attributes.items()}
@@ -71,7 +71,7 @@ READS |= {
 
 
 def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:
-    """Apply the operator that a node computes to the node's inputs, with its attributes as constants."""
+    """Apply the operator that computes a node to the node's inputs, with its attributes as constants."""
     names = node_of(op)[1]
     attributes = set(names.values())
     operands = [named[name] for name in inputs if name not in attributes]
@@ -95,7 +95,7 @@ def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:
 
 
 def _beside(rows: Rows, value: Any) -> Any:
-    """Return `value` as an operand beside `rows`, or raise if their axes do not match."""
+    """Return `value` as the other operand of an operator on `rows`, or raise if their axes do not match."""
     if isinstance(value, Rows):
         if value.axes != rows.axes:
             raise Unread("of rows whose axes are in another order")
@@ -117,7 +117,7 @@ def _matmul(kind: str, x: Any, b: Any) -> Any:
 
 
 def _is_last(x: Any, axis: int) -> bool:
-    """Return whether an axis of a value is its last one, and in rows of sequences the last one of a row."""
+    """Return whether an axis is the last one of a value; in rows of sequences, also the last one of a row."""
     return axis == rank_of(x) - 1 and (not isinstance(x, Rows) or x.axes[-1] == x.variable.ndim - 2)
 
 
@@ -264,7 +264,7 @@ def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return the sizes of an ONNX Reshape: 0 copies a size of `given`, and -1 is computed if possible."""
+    """Return the sizes that an ONNX Reshape from `given` makes: 0 copies a size, and -1 is computed if possible."""
     if 0 in shape[len(given) :]:
         raise Unread(f"to {tuple(shape)}, in which 0 copies a size that is not there")
     sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]

@@ -1,6 +1,6 @@
 """Convert operators of a program to ONNX nodes.
 
-`table` has the operators that one node computes.  The functions here convert operators that need several nodes, or one
+`table` has the operators that one node computes.  The functions here convert operators that need several nodes, or a
 node with other attributes.
 """
 
@@ -24,7 +24,10 @@ SAID: dict[str, Callable[..., Any]] = {}
 
 
 def says(*names: str) -> Callable[[Callable], Callable]:
-    """Return a decorator for a converter `function(graph, op, *inputs, **constants)`, which returns Values."""
+    """Return a decorator that registers a converter of operators: `function(graph, op, *inputs, **constants)`.
+
+    The converter returns the Value of each output.
+    """
 
     def take(function: Callable) -> Callable:
         SAID.update(dict.fromkeys(names, function))
@@ -38,7 +41,7 @@ def _like(value: Value, name: str, **changes: Any) -> Value:
 
 
 def one_node(graph: Graph, op: Op, x: Sequence[Value | None], spec: TensorSpec, constants: dict[str, Any]) -> Value:
-    """Add the node that computes an operator, by `table`; operands are broadcast."""
+    """Add the node that computes an operator, according to `table`, after preparing its operands for broadcasting."""
     like = functools.reduce(lambda one, other: _broadcast(graph, one, other)[2], filter(None, x))
     inputs = ["" if value is None else _broadcast(graph, value, like)[0] for value in x]
     kind, names = node_of(op)
@@ -54,7 +57,7 @@ def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
 
 
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
-    """Return the names of two operands prepared for broadcasting, and the operand with the layout of the result."""
+    """Prepare two operands for broadcasting; return their names, and the operand whose layout the result has."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
         raise Unsaid("rows with a LoD of other ranks")
     if (x.sequences is None) == (y.sequences is None):
@@ -139,7 +142,7 @@ def _reshape(graph: Graph, op: str, x: Value, shape: Sequence[int]) -> Value:
     if x.sequences is not None:
         if shape[0] != -1:
             raise Unsaid(f"a shape {tuple(shape)} of rows with a LoD")
-        shape = (0, 0, *shape[1:])  # 0 copies the sizes of sequences and steps
+        shape = (0, 0, *shape[1:])  # 0 copies a size: of sequences and of steps
     return _like(x, graph.node("Reshape", x.name, graph.numbers(*shape)), rank=len(shape) - (x.sequences is not None))
 
 
@@ -197,7 +200,7 @@ def _batch_norm(
     return [_like(x, name if bias is None else graph.node("Add", name, bias.name))]
 
 
-# Operators over sequences.
+# Operators on sequences.
 
 
 def _sequences(x: Value, what: str) -> Sequences:
@@ -231,7 +234,7 @@ def _pool(graph: Graph, op: str, x: Value, pool_type: str, pad_value: float, lev
 
 
 def _beside(graph: Graph, name: str, rank: int) -> str:
-    """Return the name of one number per sequence, with axes added so that it broadcasts against rank `rank`."""
+    """Return the name of a vector, a number per sequence, after adding axes so that it broadcasts to `rank` axes."""
     return name if rank == 1 else graph.node("Unsqueeze", name, graph.numbers(*range(1, rank)))
 
 
@@ -264,7 +267,7 @@ def _attention(
         raise Unsaid("attention in a window")
     across = lambda one, perm: graph.node("Transpose", one, perm=perm)
     q, k = across(query.name, [0, 2, 1, 3]), across(key.name, [0, 2, 3, 1])
-    v = across(graph.masked(value), [0, 2, 1, 3])  # padding must be zeros, because 0 times a NaN would be NaN
+    v = across(graph.masked(value), [0, 2, 1, 3])  # zeros as padding, because 0 times a NaN would be NaN
     scores = graph.node("MatMul", q, k)
     if scale is None:
         root = graph.node("Sqrt", graph.node("Cast", graph.size(query.name, 3), to=type_number(graph, query.dtype)))

@@ -13,11 +13,11 @@ import numpy as np
 from varlen_rnn.cells import gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.cells.named_activations import NAMED
 
-# The position in ONNX of each gate of our cells.  GRU: r z n here, z r h in ONNX.  LSTM: i f g o here, i o f c in ONNX.
+# For each gate of our cells, its position in ONNX.  GRU: r z n here, z r h in ONNX.  LSTM: i f g o here, i o f c there.
 ORDERS = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1)}
 LAYERS = tuple(ORDERS)
 _FAMILIES = dict(zip(LAYERS, (rnn_cell, gru_cell, lstm_cell), strict=True))
-# For each activation: its name in ONNX, and how many parameters alpha and beta it takes.
+# For each activation: its name in ONNX, and whether it has the parameters alpha and beta.
 ACTIVATIONS = {
     name: (name.title().replace("_", ""), len(named.defaults) > 0, len(named.defaults) > 1)
     for name, named in NAMED.items()
@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the ONNX name of a cell and its options, or None if ONNX cannot express the cell."""
+    """Return the kind of ONNX layer that a cell is, and the cell's options; None if ONNX cannot express the cell."""
     for kind, family in _FAMILIES.items():
         options = family.options_in(cell)
         if options is not None and all(family.options[name].in_onnx for name in options):

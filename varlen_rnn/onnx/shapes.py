@@ -1,7 +1,7 @@
 """Compute the shapes of an ONNX model as far as they are known: the sizes of a batch are known only in a run.
 
-PyTorch's exporter joins the directions of a layer by a reshape of (steps, sequences, 2, 5) to the first two numbers of
-this shape and the product of the others.  Computed from `Sizes`, these are (STEPS, SEQUENCES, 10).
+For example, PyTorch's exporter joins two directions of 5 units by a reshape of (steps, sequences, 2, 5).  The model
+computes the new shape from the old one; with `Sizes`, the result is (STEPS, SEQUENCES, 10).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from varlen_rnn.onnx.checks import Unread
 from varlen_rnn.onnx.values import Rows, Sizes, Unknown
 from varlen_rnn.tape.variable import Variable
 
-_MOST = 64  # numbers of a shape, because each node of a damaged model could double them
-_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # nodes that make zeros of zeros
+_MOST = 64  # the most numbers in a shape, because each node of a damaged model could double them
+_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # nodes that keep zeros zeros
 _INTEGERS = (6, 7)  # ONNX's numbers of int32 and int64
 ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # nodes that keep lengths as they are
 _OTHERS = ("Concat", "Mul", "Add", "Sub", "Div", "Equal", "Where")
@@ -34,7 +34,7 @@ def shape_of(x: Any, start: int = 0, end: int | None = None) -> Any:
 
 
 def _known(numbers: np.ndarray) -> Any:
-    """Return numbers of shapes: a constant if all of them are known."""
+    """Return numbers of a shape as an array if all are known, otherwise as `Sizes`; `Unknown` if there are too many."""
     if numbers.size > _MOST:
         return Unknown()
     if all(isinstance(number, (int, np.integer)) for number in numbers.flat):
@@ -43,7 +43,7 @@ def _known(numbers: np.ndarray) -> Any:
 
 
 def computed(kind: str, values: list[Any], named: dict[str, Any]) -> Any:
-    """Return the result of a node with shapes among its inputs, or raise if the result depends on a run otherwise."""
+    """Return the result of a node whose inputs include shapes; raise if it depends on more than the batch's sizes."""
     if any(isinstance(value, (Rows, Variable)) for value in values):
         raise Unread("by a shape or by lengths that only a run tells")
     if kind == "ConstantOfShape":
@@ -74,12 +74,12 @@ def _product(x: Any, y: Any) -> Any:
 
 
 def slices(starts: list[int], ends: list[int], axes: list[int] | None, steps: list[int] | None) -> dict[int, slice]:
-    """Return the slice that the node `Slice` takes, by axis."""
+    """Return, for each axis, the slice that the node `Slice` takes."""
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise Unread(f"with starts {starts}, ends {ends}, axes {axes} and steps {steps}")
-    far = 2**31 - 2  # numbers beyond mean the end of an axis
+    far = 2**31 - 2  # larger numbers mean the end of an axis
     return {
         axis: slice(start, None if (end if step > 0 else -end) > far else end, step)
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)

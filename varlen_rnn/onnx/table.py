@@ -1,6 +1,6 @@
-"""The operators that one ONNX node computes, in one table for both ways.
+"""The operators that one ONNX node computes, in one table for export and loading.
 
-An operator whose constants are equal to the node's attributes declares the node by `onnx=`; `NODES` has the others.
+An operator whose constants equal the node's attributes declares the node by `onnx=`; `NODES` has the other operators.
 `operators` exports operators that need several nodes, and `nodes` loads nodes that need several operators.
 """
 
@@ -15,7 +15,7 @@ from varlen_rnn.onnx.graph import Graph, Unsaid, Value
 from varlen_rnn.onnx.values import Rows
 from varlen_rnn.tape.operator import OPERATORS, Op
 
-# For each operator its node, and the attribute for each constant of another name; None if the node lacks the constant.
+# For each operator its node, and the attributes for constants with other names; None if the node lacks the constant.
 NODES: dict[str, tuple[str, dict[str, str | None]]] = {
     "argmax": ("ArgMax", {}),
     "cast": ("Cast", {"dtype": "to"}),
@@ -24,30 +24,30 @@ NODES: dict[str, tuple[str, dict[str, str | None]]] = {
     "reduce_min": ("ReduceMin", {"axis": "axes"}),
     "reduce_sum": ("ReduceSum", {"axis": "axes"}),
 }
-# Attributes that no operator here has, and the values with which they change nothing.
+# Attributes that no operator here supports, with the values for which they can be ignored.
 NEUTRAL = {"noop_with_empty_axes": (0, 1), "saturate": (1,), "select_last_index": (0,)}
 
 
 def node_of(op: Op) -> tuple[str | None, dict[str, str]]:
-    """Return the node that computes an operator, or None, and the attribute for each constant."""
+    """Return the kind of node that computes an operator, or None, and the name of the attribute for each constant."""
     kind, names = NODES.get(op.type, (op.onnx, {}))
     return kind, {ours: name for ours in op.attrs if (name := names.get(ours, ours)) is not None}
 
 
 def operator_of(kind: str) -> Op | None:
-    """Return the first operator that this kind of node computes, or None."""
+    """Return the first operator that this kind of node computes, or None if there is none."""
     return next((op for op in OPERATORS.values() if NODES.get(op.type, (op.onnx,))[0] == kind), None)
 
 
 def axis_in_graph(x: Value, axis: int | None, what: str) -> int:
-    """Return the axis in the graph for an axis of the program, or raise if it runs over the rows of sequences."""
+    """Return the axis of the ONNX value for an axis of a program's value; raise if it runs over rows of sequences."""
     if axis is None or (x.sequences is not None and axis % x.rank == 0):
         raise Unsaid(f"{what} over the rows of sequences")
     return axis % x.rank + (x.sequences is not None)
 
 
 def axis_of(x: Any, axis: int) -> int:
-    """Return the axis of a Variable for an axis of its ONNX value, or raise if this runs over steps or sequences."""
+    """Return the axis of a Variable for an axis of its ONNX value; raise if it runs over steps or sequences."""
     return x.place(axis) if isinstance(x, Rows) else axis
 
 
@@ -57,7 +57,7 @@ def type_number(graph: Graph, dtype: Any) -> int:
 
 
 def attribute(graph: Graph, op: str, name: str, x: Value, constant: Any) -> Any:
-    """Return the attribute `name` of a node for a constant of an operator whose first operand is `x`."""
+    """Return the value of a node's attribute `name`, given the operator's constant and its first operand `x`."""
     if name == "axes" and constant is None and x.sequences is None:
         return list(range(x.rank))
     if name in ("axes", "axis"):
@@ -69,7 +69,7 @@ def attribute(graph: Graph, op: str, name: str, x: Value, constant: Any) -> Any:
 
 
 def constant(name: str, x: Any, attribute: Any) -> Any:
-    """Return the constant of an operator for the attribute `name` of a node whose first operand is `x`."""
+    """Return the value of an operator's constant, given the node's attribute `name` and its first operand `x`."""
     from onnx.helper import tensor_dtype_to_np_dtype
 
     if name == "axes" and (attribute is None or len(attribute) != 1):

@@ -1,4 +1,4 @@
-"""Values of an ONNX model that is loaded: rows of sequences, shapes, Variables, and NumPy arrays of constants."""
+"""Values of an ONNX model while it is loaded: rows of sequences, shapes, Variables, and constants as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ STEPS, SEQUENCES = "steps", "sequences"
 
 
 class Rows(NamedTuple):
-    """Rows of sequences in place of a padded ONNX value.
+    """Rows of sequences, without padding, that represent a padded ONNX value.
 
-    Reshapes of a model that was exported for one shape of batches contain the numbers in `declared`.
+    A model that was exported for batches of one shape has the numbers in `declared` in its reshapes.
     """
 
     variable: Variable
     axes: tuple[Any, ...]  # for each axis of the ONNX value: STEPS, SEQUENCES, or an axis of a row
-    declared: Mapping[str, int]  # steps and sequences of the model's input, or -1
+    declared: Mapping[str, int]  # numbers of steps and sequences that the model's input declares, or -1
 
     def place(self, axis: int) -> int:
-        """Return the variable's axis for an axis of the ONNX value; raise if that runs over steps or sequences."""
+        """Return the variable's axis for an axis of the ONNX value; raise if it runs over steps or sequences."""
         found = self.axes[axis]
         if isinstance(found, str):
             raise Unread(f"over {found}")
         return found + 1
 
     def without(self, dropped: Sequence[int]) -> tuple[Any, ...]:
-        """Return `axes` without the dropped positions, with the remaining axes of a row renumbered from 0."""
+        """Return `axes` without the positions `dropped`; the remaining axes of a row are renumbered from 0."""
         kept = [axis for place, axis in enumerate(self.axes) if place not in dropped]
         order = sorted(axis for axis in kept if not isinstance(axis, str))
         return tuple(axis if isinstance(axis, str) else order.index(axis) for axis in kept)
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
 class Unknown(NamedTuple):
     """A value that is known only in a run."""
 
-    is_zeros: bool = False  # of a shape that is not known
+    is_zeros: bool = False  # zeros whose shape is not known
     lengths: str | None = None  # "given" for lengths of sequences, "computed" for numbers computed from them
 
 
@@ -56,7 +56,7 @@ def variable_of(x: Any) -> Any:
 
 
 def like(x: Any, variable: Variable) -> Any:
-    """Return a value of `variable`: rows with the axes of `x` if `x` has rows of sequences."""
+    """Return `variable` as a value like `x`: as Rows with the axes of `x` if `x` is Rows, otherwise unchanged."""
     return x._replace(variable=variable) if isinstance(x, Rows) else variable
 
 
