@@ -167,7 +167,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = ("kernels", "onnx", "sklearn", "torch")  # public subpackages that `import varlen_rnn` does not load
 
-if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
+if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__`, they accept any name.
 
     def __getattr__(name):
         raise elsewhere.missing_name(__name__, name)

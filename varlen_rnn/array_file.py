@@ -1,11 +1,11 @@
-"""Arrays by name in a safetensors file: written piece by piece, read or mapped array by array.
+"""Named arrays in a safetensors file: written piece by piece, read or memory-mapped array by array.
 
 For example, a file of `w = [1.0]` and no metadata is the length of a header, the header, and the bytes of `w`:
 
     56 as 8 bytes | {"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}, with spaces to a multiple of 8 | 8 bytes
 
-The library `safetensors` writes the same bytes, and reads them.  It needs a copy of all arrays in memory; here a piece
-of one array is enough.
+The library `safetensors` writes and reads the same bytes, but needs a copy of all arrays in memory; this file needs
+only a piece of one array.
 
 Source: the format's description at https://github.com/huggingface/safetensors.
 """
@@ -24,7 +24,7 @@ import numpy as np
 
 from varlen_rnn.typing import StrPath
 
-# In the order in which the library writes them: large elements come first, so that all arrays are aligned.
+# Data types in the order in which the library writes arrays: large elements first, so that all arrays are aligned.
 _NAMES = {
     "uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
     "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
@@ -32,17 +32,18 @@ _NAMES = {
 _ORDER = list(_NAMES)
 _DTYPES = {short: np.dtype(name).newbyteorder("<") for name, short in _NAMES.items()}
 _METADATA = "__metadata__"
-_ALIGNMENT = 8  # bytes, of the first array
+_ALIGNMENT = 8  # bytes: the first array begins at a multiple
 _PIECE = 2**20  # elements
-# The data type and the shape of an array, and the bytes from the end of the header at which it begins and ends.
+# An array's data type, its shape, and where it begins and ends, in bytes from the end of the header.
 _Place = tuple[np.dtype, tuple[int, ...], int, int]
 
 
 def pieces(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Return the content of a file as buffers of a few megabytes; each is valid until the next is taken.
+    """Return the content of a file as buffers of a few megabytes; each is valid until the next one is requested.
 
-    Arrays have bools, integers, or floats of 16 to 64 bits, and any strides; they are read when their pieces are taken.
-    At once, raise a TypeError if an array has another data type, and a ValueError if UTF-8 cannot encode a name.
+    Arrays have bools, integers, or floats of 16 to 64 bits, and any strides; they are read when their buffers are
+    requested.  Raise at once: a TypeError if an array has another data type, a ValueError if UTF-8 cannot encode a
+    name.
     """
     unknown = [name for name, array in arrays.items() if array.dtype.name not in _NAMES]
     if unknown:
@@ -60,7 +61,7 @@ def pieces(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> Ite
 
 
 def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
-    """Yield the bytes of arrays in C order; only a strided or a foreign piece is copied."""
+    """Yield the bytes of arrays in C order; a piece is copied only if it is strided or has another byte order."""
     for array in arrays:
         dtype = array.dtype.newbyteorder("<")
         flags = ["external_loop", "buffered", "zerosize_ok"]
@@ -72,12 +73,12 @@ def _bytes_of(arrays: Iterable[np.ndarray]) -> Iterator[memoryview]:
 
 
 def read_arrays(source: StrPath | bytes, mmap: bool = False) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Return the metadata and the arrays of a file; an array that is mapped is read-only, and not in memory yet.
+    """Return the metadata and the arrays of a file; with `mmap`, arrays are read-only, and read when they are used.
 
-    `source` is the file, or its content, which is copied.  Raise a ValueError, TypeError or RecursionError if it is not
-    a whole safetensors file.
+    `source` is the path of the file, or its content, which is copied.  Raise a ValueError, TypeError or RecursionError
+    if it is not a whole safetensors file.
     """
-    # The file is opened once: another process may replace it meanwhile, and this one still reads the old file.
+    # The file is opened only once: if another process replaces it meanwhile, this one still reads the old file.
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         metadata, places, start = _read_header(file)
         content = np.asarray(np.memmap(file, np.uint8, "r")) if mmap else None
@@ -102,11 +103,11 @@ def _read(file: BinaryIO, place: _Place, start: int) -> np.ndarray:
 def _view(content: np.ndarray, place: _Place, start: int) -> np.ndarray:
     dtype, shape, begin, end = place
     array = content[start + begin : start + end].view(dtype).reshape(shape)
-    return array if array.flags.aligned else array.copy()  # the file of another writer
+    return array if array.flags.aligned else array.copy()  # another writer may not align arrays
 
 
 def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int]:
-    """Return the metadata, the place of each array, and the number of bytes before the first; or raise."""
+    """Return the metadata, the _Place of each array, and the bytes before the first array; raise if any is invalid."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     start = _ALIGNMENT + int.from_bytes(file.read(_ALIGNMENT), "little")
@@ -130,14 +131,14 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, str], dict[str, _Place], int
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of the header; raise if it has a key twice, because readers differ on which entry counts."""
+    """Return a JSON object of the header as a dict; raise if it has a key twice, because readers then differ."""
     if len(found := dict(pairs)) < len(pairs):
         raise ValueError("an entry that occurs twice")
     return found
 
 
 def _place(name: str, entry: object) -> _Place:
-    """Return the place that an entry of the header describes, or raise."""
+    """Return the _Place that an entry of the header describes; raise if the entry is invalid."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{name!r} is not described by data type, shape and offsets")
     shape, offsets = entry["shape"], entry["data_offsets"]

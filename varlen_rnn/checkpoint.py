@@ -21,7 +21,7 @@ from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
 _MOST_DEPTH = 200  # of lists and dicts
-_PLAIN = (str, int, float, bool, type(None))  # values that need no further look
+_PLAIN = (str, int, float, bool, type(None))  # types of values that need no further check
 _FORMAT = "varlen_rnn checkpoint 1"
 
 
@@ -82,7 +82,7 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
 
 
 def _check_value(value: Any, place: str, depth: int = 0) -> None:
-    """Raise an error that names the entry unless JSON can hold a value, at any depth, and all keys are str."""
+    """Raise an error that names the entry unless JSON can hold a value and its contents, and all keys are str."""
     if depth > _MOST_DEPTH:
         got = f"more than {_MOST_DEPTH} levels of lists"
         raise CheckpointError(place[:80], expected="values that JSON can hold", got=got)
@@ -103,7 +103,7 @@ def _check_value(value: Any, place: str, depth: int = 0) -> None:
 
 
 def _check_unmixed(group: dict[Any, Any], place: str) -> None:
-    """Raise an error that names the first value beside arrays, because it keeps them from being a group of arrays."""
+    """Raise if a dict has arrays and other values, because a group has only arrays; the error names the first other."""
     is_array = [isinstance(value, np.ndarray) for value in group.values()]
     if any(is_array) and not all(is_array):
         name = list(group)[is_array.index(False)]
@@ -134,8 +134,8 @@ def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
     path : str or path
     mmap : bool
         Whether arrays are read-only maps of the file, whose rows are read when they are first used: for arrays larger
-        than the memory, and for processes of one host, which share them.  `save` may replace a mapped file; nobody may
-        write to it or cut it short.
+        than the memory, and for several processes of one host, which share them.  `save` can replace a mapped file, but
+        nobody must write to it or truncate it.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
 
 
 def state_arrays(state: Mapping[str, ArrayLike], what: str) -> dict[str, np.ndarray]:
-    """Return the entries of a state dict by name, or raise a CheckpointError that begins with `what`."""
+    """Return the entries of a state dict as arrays, by name, or raise a CheckpointError that begins with `what`."""
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(what, expected="a dict of str to array", got=shown(state))
     arrays = {}

@@ -1,7 +1,7 @@
-"""`Communicator`: how ranks, the processes that train together, use the engine that connects them.
+"""`Communicator`: how ranks, the processes that train together, use the engine (MPI, gloo) that connects them.
 
-The class itself is one rank, alone.  Adapters for real engines (`distributed/`) define the methods that begin with an
-underscore, whose arguments were checked.  Each is a collective: every rank calls it, in the same order.
+The class itself is for one rank without others.  Adapters for engines, in `distributed/`, define the methods that begin
+with an underscore, whose arguments are already checked.  Each is a collective: all ranks call it, in the same order.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_int, check_list
 
 Operation: TypeAlias = Literal["sum", "max"]
-SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64))  # by every engine
+SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64))  # data types that every engine can sum
 
 
 class Pending(Protocol):
-    """A sum that goes on in the background."""
+    """A sum that is computed in the background."""
 
     def progress(self) -> object:
-        """Let the engine go on: some do so only when they are asked."""
+        """Let the engine continue the sum: some engines do so only inside of calls."""
 
     def wait(self) -> object:
         """Return when the sum is complete."""
@@ -36,7 +36,7 @@ class _Complete:
 
 
 class Communicator:
-    """One rank without others; adapters of engines with more derive from it.
+    """One rank without others; adapters for engines with several ranks are subclasses.
 
     All ranks call the same methods in the same order, with arrays of one data type.  Every array is C-contiguous.
 
@@ -47,7 +47,7 @@ class Communicator:
     size : int
         The number of ranks.
     bytes_sent : int
-        Bytes that this rank has sent; of sums, the bytes that a ring sends, `2 (size - 1) / size` of the array's.
+        Bytes that this rank has sent; a sum counts as in a ring, `2 (size - 1) / size` times the bytes of its array.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Communicator:
     (0, 1, array([1., 1.]))
     """
 
-    # What adapters define; `_exchange` takes the rank of the other side, and `_broadcast` the rank that has the array.
+    # Adapters define these methods; `_exchange` gets the other rank, and `_broadcast` the rank that has the array.
     _all_reduce: Callable[[np.ndarray, Operation], None]
     _start_all_reduce: Callable[[np.ndarray], Pending]
     _all_gather: Callable[[np.ndarray], list[np.ndarray]]
@@ -70,14 +70,14 @@ class Communicator:
         self.rank, self.size, self.bytes_sent = 0, 1, 0
 
     def all_reduce(self, array: np.ndarray, op: Operation = "sum") -> None:
-        """Replace an array by its sum over all ranks, or by the largest number of each place.
+        """Replace an array by its elementwise sum or maximum over all ranks.
 
         Parameters
         ----------
         array : float32, float64 or int64, writeable
             Of the same shape on every rank.
         op : {"sum", "max"}
-            The largest of numbers and NaNs is undefined.
+            The maximum of numbers and NaNs is undefined.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class Communicator:
         Returns
         -------
         handle
-            `handle.wait()` returns when the sum is complete; `handle.progress()` lets the engine go on.
+            `handle.wait()` returns when the sum is complete; `handle.progress()` lets the engine continue it.
         """
         array = _reducible(array)
         if self.size == 1:
@@ -117,7 +117,7 @@ class Communicator:
         Raises
         ------
         DTypeError, ShapeError
-            A number instead of an array, or an array of objects; on all ranks, if rows differ in size.
+            If `array` is a single number, or has objects; on all ranks if rows differ in size.
 
         Examples
         --------
@@ -142,7 +142,7 @@ class Communicator:
         Raises
         ------
         DTypeError, ShapeError
-            Another number of arrays, or rows that differ.
+            If there is not one array per rank, or rows differ in data type or shape.
 
         Examples
         --------
@@ -164,7 +164,7 @@ class Communicator:
         return self._all_to_all(listed)
 
     def exchange(self, array: np.ndarray, peer: int) -> np.ndarray:
-        """Send an array to another rank, and return the array that this rank sent: both ranks call it.
+        """Send an array to another rank, and return the array that the other rank sent: both ranks call it.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Communicator:
         array : array, writeable
             Of the same shape and data type on all ranks.
         root : int
-            The rank whose array all get.
+            The rank whose array all ranks get.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class Communicator:
     def close(self) -> None:
         """Wait until all ranks call it, and leave the engine; this communicator can do nothing more.
 
-        A script ends with it, so that a rank that never comes there ends all after the timeout.
+        Call it at the end of a script: if a rank never calls it, all ranks end after the timeout.
         """
 
     def _count_sum(self, array: np.ndarray) -> None:

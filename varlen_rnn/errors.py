@@ -1,4 +1,4 @@
-"""Errors of bad input, and checks of arguments that raise them.
+"""Errors about bad input, and checks of arguments that raise them.
 
 A message names the argument, the expected and the given value, and often a remedy.  All errors are `ValueError`s, so
 that callers can catch them without importing them.
@@ -32,7 +32,7 @@ class InputError(ValueError):
     expected, got : object, optional
         A description of valid values, and the given value.
     hint : str, optional
-        The most likely remedy.  Names of arguments in it stand in backticks, so that the command line can show options.
+        The most likely remedy.  Names of arguments are in backticks, so that the command line can show options instead.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class InputError(ValueError):
 def _text(part: object) -> str:
     try:
         text = str(part)
-    except Exception:  # an integer with too many digits to print, or an error in the object's own `__str__`
+    except Exception:  # an integer with too many digits, or an error in the object's own `__str__`
         return f"a {type(part).__name__} that cannot be printed"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -83,14 +83,14 @@ def shown(value: object) -> str:
 
 
 def listed(names: Iterable[object], most: int = 10) -> str:
-    """Return the first names for a message, and how many more there are."""
+    """Return the first `most` names as text for a message, and how many more there are."""
     texts = [shown(name) for name in names]
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
 def alike(name: object, names: Iterable[object]) -> str | None:
-    """Return a hint with the name that is most like a name that is not there, or None if no name is like it."""
+    """Return a hint with the one of `names` that is most like the unknown `name`, or None if no name is similar."""
     texts = [text for text in names if isinstance(text, str)]
     found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
     return f"is it {shown(found[0])}?" if found else None
@@ -102,7 +102,7 @@ def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
 
 
 def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
-    """Return the name of a function; the name of a method has the class of the object before it."""
+    """Return the name of a function; before the name of a method is the class of its object."""
     owner, dot, name = function.__qualname__.rpartition(".")
     if not dot or not inputs or "<locals>" in owner:
         return function.__qualname__
@@ -111,9 +111,10 @@ def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
 
 
 def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
-    """Return a decorator: a function raises an error with a hint if it gets arguments that another library has.
+    """Return a decorator that adds hints to a function's errors about keywords that only other libraries have.
 
-    `hints` has the hint for each keyword, and `otherwise` is the hint for one that is like none of the function's.
+    `hints` has the hint for each such keyword.  `otherwise` is the hint for a keyword that is like none of the
+    function's.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""Names of PyTorch and NumPy that people type and that this library does not have, and the code to write instead.
+"""Names of PyTorch and NumPy that people type but this library lacks, with the code to write instead.
 
-Each hint is Python code that begins at the package: `nn.functional.tanh(x)` is `varlen_rnn.nn.functional.tanh(x)`.
-", or " is between two ways, and ", because " before a reason.  `tests/test_foreign.py` runs each way, with names
-that its function `given` returns, such as `x`.  A name that another public module or a Variable has needs no entry.
+Each hint is Python code, relative to the package: `nn.functional.tanh(x)` means `varlen_rnn.nn.functional.tanh(x)`.
+", or " separates two ways, and ", because " begins a reason.  `tests/test_foreign.py` runs each way, with names that
+its function `given` returns, such as `x`.  A name that another public module or a Variable has needs no entry.
 
-To add a hint for a name that is typed often, add a line; docs/coming_from_pytorch.md has the others.
+To add a hint for a name that is typed often, add a line; docs/coming_from_pytorch.md has rarer names.
 """
 
 _ARRAY = "Variable(array)"
@@ -16,7 +16,7 @@ _ENTROPY = "nn.functional.cross_entropy(logits, labels)"
 _BINARY = "nn.functional.binary_cross_entropy_with_logits(logits, targets)"
 _ASSIGN = "parameter.assign(array)"
 
-# Names of functions of PyTorch or NumPy that are names of methods of their arrays, too.
+# Functions of PyTorch or NumPy whose names are also methods of their arrays.
 _EITHER = {
     "amax": "x.max(axis)",
     "bmm": "x @ weight",
@@ -96,7 +96,7 @@ FUNCTIONS = _EITHER | {
     "zeros_like": "Variable(np.zeros(x.shape, x.dtype))",
 }
 
-# Names that one module answers; each module answers `FUNCTIONS`, too.
+# {module: {name: hint}}; each module also has the hints of `FUNCTIONS`.
 MODULES = {
     "varlen_rnn": {},
     "varlen_rnn.nn": {

@@ -1,8 +1,8 @@
 """Random numbers of a thread or context: a generator for initialisation, and draws for dropout; see `manual_seed`.
 
-A draw names a random operation by three numbers: the seed, the step of a training, and the number of the call in that
-step.  Kernels compute its numbers from these and from the place of each number in the batch (`kernels.philox`), so that
-nothing else changes them: threads, other sequences, or the processes that a batch is divided over.
+A draw identifies a random operation by three numbers: the seed, the training step, and the number of the call in that
+step.  Kernels compute its random numbers from these three and from each number's place in the batch (`kernels.philox`).
+So they do not depend on threads, on other sequences, or on the processes among which a batch is divided.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 from varlen_rnn.errors import CheckpointError, check_int, shown
 
-_MOST = 2**63  # the bound of seeds, steps and calls
+_MOST = 2**63  # seeds, steps and numbers of calls are below it
 
 
 class _Source:
-    """The generator of a context, and the three numbers that name its next draw."""
+    """The generator of a context, and the three numbers that identify its next draw."""
 
     __slots__ = ("call", "generator", "seed", "step")
 
@@ -49,7 +49,7 @@ def generator() -> np.random.Generator:
 
 
 def next_draw() -> tuple[int, int, int]:
-    """Return the seed, the step and the number of the call that name this context's next random operation."""
+    """Return the seed, the step and the number of the call that identify this context's next random operation."""
     source = _current()
     call = source.call
     source.call = call + 1
@@ -57,9 +57,9 @@ def next_draw() -> tuple[int, int, int]:
 
 
 def next_step() -> None:
-    """Count one more step, so that the next draw is the first of its step.
+    """Begin a new step, so that the next draw is the first of its step.
 
-    The `step` of an optimizer calls it, and a run of a program that updates parameters.  So processes that train
+    An optimizer's `step` calls it, and so does a run of a program that updates parameters.  So processes that train
     together draw the same numbers at each step, even if one of them drew more in an earlier step.
     """
     source = _current()
@@ -67,13 +67,13 @@ def next_step() -> None:
 
 
 def drawn() -> tuple[int, int]:
-    """Return the step of this context, and how many random operations the step had."""
+    """Return the current step of this context, and how many random operations it has had."""
     source = _current()
     return source.step, source.call
 
 
 def rewind(call: int) -> None:
-    """Let the next draw be number `call` of its step, so that parts of a batch that follow one another draw alike."""
+    """Make the next draw number `call` of its step, so that successive parts of a batch use the same draws."""
     _current().call = call
 
 

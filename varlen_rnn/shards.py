@@ -1,8 +1,8 @@
-"""Rows of tables in saved states, by name: `weight[1::4]` has rows 1, 5, 9, ... of `weight`, as NumPy's slice says.
+"""Names of shards (rows of a table) in saved states: `weight[1::4]` has the rows 1, 5, 9, ... of `weight`, as in NumPy.
 
-So the states of any number of ranks are dicts whose names differ, and together they are the state of one process.  Rows
-are found there for any other number of ranks: rank 0 of 2 takes rows 0, 2, 4, ..., which are all rows of `weight[0::4]`
-and `weight[2::4]`, one after another in turn.
+So the states of several ranks (processes) are dicts with different names, and together they are the state of one
+process.  Any other number of ranks finds its rows there: rank 0 of 2 takes the rows 0, 2, 4, ..., which are alternately
+rows of `weight[0::4]` and of `weight[2::4]`.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import numpy as np
 
 from varlen_rnn.errors import CheckpointError
 
-Parts: TypeAlias = list[tuple[slice, np.ndarray]]  # which rows of an array, and their numbers
+Parts: TypeAlias = list[tuple[slice, np.ndarray]]  # pairs: a slice of the wanted rows, and their values
 _NAME = re.compile(r"(.*)\[(0|[1-9][0-9]{0,8})::([1-9][0-9]{0,8})\]", re.DOTALL)
 
 
 def shard_name(name: str, shard: Any) -> str:
-    """Return the name of an array in a state, given the `shard` of its parameter, which may be None."""
+    """Return an array's name in a state, given the `shard` of its parameter, or None if it has all rows."""
     return name if shard is None else f"{name}[{shard.rank}::{shard.size}]"
 
 
 def is_shard(name: str) -> bool:
-    """Return whether a name in a state is the name of some rows of an array."""
+    """Return whether a name in a state is the name of a shard of an array."""
     return _NAME.fullmatch(name) is not None
 
 
 def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
-    """Return the names in a state of an array and of its shards."""
+    """Return the names that an array and its shards have in a state."""
     found = [name] if name in arrays else []
     return found + [other for other in arrays if (match := _NAME.fullmatch(other)) and match[1] == name]
 
 
 def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
-    """Return where a state has the rows of an array, from the whole array or from shards; None if it lacks some.
+    """Return the wanted rows of an array, from the whole array or shards in a state; None if it lacks some.
 
-    Raise if an array has another shape or data type; the error has `prefix` before the name.  `shard` says which rows
-    of the whole array are asked for, None all of them, and `like` has their shape and data type.
+    `shard` determines the wanted rows, all if it is None, and `like` has their shape and data type.  Raise if an array
+    has another shape or data type; the error has `prefix` before the name.
 
     Examples
     --------
@@ -72,11 +72,11 @@ def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any
 
 
 def _common(rank: int, size: int, number: int, count: int) -> tuple[slice, slice] | None:
-    """Return which rows two shards have in common, in the rows of the first and of the second; None if none."""
+    """Return the rows that two shards have in common, as a slice of the first and one of the second; None if none."""
     divisor, step = math.gcd(size, count), math.lcm(size, count)
     if (number - rank) % divisor:
         return None
-    # The first row that is `rank` modulo `size` and `number` modulo `count`: the Chinese remainder theorem.
+    # The first row that is `rank` modulo `size` and `number` modulo `count`, by the Chinese remainder theorem.
     turns = (number - rank) // divisor * pow(size // divisor, -1, count // divisor) % (count // divisor)
     first = rank + size * turns
     return slice((first - rank) // size, None, step // size), slice((first - number) // count, None, step // count)

@@ -10,7 +10,7 @@ import stat
 
 try:
     import fcntl
-except ImportError:  # without POSIX locks, leftovers of killed writers are not removed
+except ImportError:  # without POSIX locks, temporary files of killed writers are not removed
     fcntl = None  # type: ignore[assignment]
 
 
@@ -21,12 +21,12 @@ def write_file(path, payload, durable=True):
     is a link, its target is replaced.  Temporary files that killed writers of the same path have left are removed.
 
     If `path` is no regular file but, for example, a pipe, the payload is written directly to it.  The payload is bytes,
-    or buffers, each of which may be used again for the next.  `durable` waits until the disk has stored the file and
-    its name.  An OSError names the path, not the temporary file.
+    or an iterable of buffers, which can reuse one memory.  With `durable`, return only after the disk has stored the
+    file and its name.  An OSError names the path, not the temporary file.
     """
     try:
         target = os.path.realpath(os.fsdecode(path))
-        mode = None  # of a file that does not exist
+        mode = None  # None if the file does not exist
         with contextlib.suppress(FileNotFoundError):
             mode = os.stat(target).st_mode
         if mode is None or stat.S_ISREG(mode):
@@ -42,7 +42,7 @@ def write_file(path, payload, durable=True):
 
 def _replace(target, payload, mode, durable):
     folder, name = os.path.split(target)
-    # A prefix of fixed length that identifies the target, so that leftovers of killed writers can be recognised.
+    # A prefix of fixed length identifies the target, so that temporary files of killed writers can be recognised.
     beginning = f".varlen_rnn-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}-"
     _remove_leftovers(folder, beginning)
     while True:
@@ -68,9 +68,9 @@ def _replace(target, payload, mode, durable):
 
 
 def _hold(file):
-    """Lock a new file while it is open; return False if another writer removed it as a leftover before the lock."""
+    """Lock a new file while it is open; return False if another writer removed it before it was locked."""
     if fcntl is not None:
-        with contextlib.suppress(OSError):  # on a file system without locks, nobody removes leftovers
+        with contextlib.suppress(OSError):  # without locks on this file system, nobody removes such files
             fcntl.flock(file, fcntl.LOCK_EX)
     return os.fstat(file.fileno()).st_nlink > 0
 
@@ -89,7 +89,7 @@ def _fill(file, payload, mode, durable):
 
 
 def _remove_leftovers(folder, beginning):
-    # A live writer holds a lock on its file.
+    # A temporary file with a lock belongs to a writer that still runs.
     names = []
     with contextlib.suppress(OSError):  # the folder may not be readable
         names = [name for name in os.listdir(folder) if name.startswith(beginning)]
@@ -101,7 +101,7 @@ def _remove_leftovers(folder, beginning):
 
 
 def _sync_folder(folder):
-    """Store the entries of a folder on its disk, if the system supports this."""
+    """Store a folder's entries (names of files) on the disk, if the system supports this."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:  # the folder is not readable, or the system opens no folders

@@ -1,4 +1,4 @@
-"""Convert ragged arrays from and to other libraries, without a copy of their rows if possible."""
+"""Convert ragged arrays (sequences of unequal length) from and to other libraries, if possible without a copy."""
 
 from varlen_rnn.interop.arrow import from_arrow, to_arrow
 from varlen_rnn.interop.awkward import from_awkward, to_awkward

@@ -18,9 +18,9 @@ def from_arrow(column: Any) -> LoDTensor:
     Parameters
     ----------
     column : object with `__arrow_c_array__` or `__arrow_c_stream__`
-        A pyarrow array or chunked array, a polars or pandas series, a table of one column, or a DuckDB result, also a
-        slice.  Each depth of lists becomes a level; innermost lists of a fixed size are the numbers of a row.  Several
-        chunks are joined, which copies their rows.
+        A pyarrow array or chunked array, a polars or pandas series, a table of one column, a DuckDB result, or a slice
+        of these.  Each depth of lists becomes a level; innermost lists of a fixed size are the numbers of a row.
+        Several chunks are joined, which copies their rows.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def _only_column(table: Any) -> Any:
 
 
 def _list_of(pa: Any, array: Any, level: int) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a list array and the array that they divide, or None if the array holds rows."""
+    """Return the offsets of a list array, and the array of all lists' entries; None if the array holds rows."""
     kind = array.type
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         _refuse_nulls(array, f"level {level}, sequence")
@@ -93,7 +93,7 @@ def _list_of(pa: Any, array: Any, level: int) -> tuple[np.ndarray, Any] | None:
 
 
 def _has_lists(pa: Any, kind: Any) -> bool:
-    """Return whether a type contains lists of unequal sizes inside of its lists of fixed size."""
+    """Return whether a type has lists of unequal sizes inside of lists of fixed size."""
     while pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType)

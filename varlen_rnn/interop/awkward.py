@@ -1,4 +1,4 @@
-"""Arrays of the library Awkward Array."""
+"""Convert arrays from and to the library Awkward Array."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def from_awkward(array: Any) -> LoDTensor:
     Raises
     ------
     LoDError, DTypeError
-        If a list or number is missing, or the type is not lists of numbers.  An option type in which nothing is
-        missing, as files of Parquet have it, is fine.
+        If a list or number is missing, or the type is not lists of numbers.  An option type without missing entries,
+        as in Parquet files, is no error.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def from_awkward(array: Any) -> LoDTensor:
 
 
 def _list_of(ak: Any, layout: Any, level: int) -> tuple[np.ndarray, Any] | None:
-    """Return the offsets of a list layout and the layout that they divide, or None if the layout holds rows."""
+    """Return the offsets of a list layout, and the layout of all lists' entries; None if the layout holds rows."""
     layout = _without_options(layout, level)
     if layout.is_indexed:
         layout = layout.project()
@@ -69,7 +69,7 @@ def _list_of(ak: Any, layout: Any, level: int) -> tuple[np.ndarray, Any] | None:
 
 
 def _without_options(layout: Any, level: int) -> Any:
-    """Return a layout that may have missing entries as one that has none, or raise an error that names the first."""
+    """Return a layout without an option type around it; raise an error that names the first missing entry if any is."""
     if not layout.is_option:
         return layout
     gone = np.flatnonzero(np.asarray(layout.mask_as_bool(valid_when=False)))
@@ -81,7 +81,7 @@ def _without_options(layout: Any, level: int) -> Any:
 
 
 def _has_lists(layout: Any) -> bool:
-    """Return whether a layout contains lists of unequal sizes inside of its regular lists."""
+    """Return whether a layout has lists of unequal sizes inside of regular lists."""
     while layout.is_regular or layout.is_option:
         layout = layout.content
     return layout.is_list

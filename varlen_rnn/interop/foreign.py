@@ -13,7 +13,7 @@ from varlen_rnn.tape.variable import Variable
 
 
 def library(name: str, package: str | None = None) -> Any:
-    """Import and return a library, or raise an error that says how to install it, under the name of its package."""
+    """Import and return a library; if it is missing, raise an error that says how to install its package."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -22,7 +22,7 @@ def library(name: str, package: str | None = None) -> Any:
 
 
 def tensor_of(value: Any, what: str) -> LoDTensor:
-    """Return the LoDTensor of `value`, or raise unless it has at least one level."""
+    """Return the LoDTensor of `value`, a LoDTensor or Variable; raise unless it has at least one level."""
     tensor = value.value if isinstance(value, Variable) else value
     if not isinstance(tensor, LoDTensor):
         raise DTypeError(what, expected="a LoDTensor or a Variable", got=type(value).__name__)
@@ -40,7 +40,7 @@ class Levels:
         self.offsets: list[np.ndarray] = []
 
     def add(self, offsets: np.ndarray) -> tuple[int, int]:
-        """Add the offsets of the next level, which may begin above 0; return the range of entries they cover."""
+        """Add the offsets of the next level, which may begin above 0; return their first and last offset."""
         offsets = np.asarray(offsets, np.int64)
         first, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
         self.offsets.append(offsets - first if len(offsets) else np.zeros(1, np.int64))

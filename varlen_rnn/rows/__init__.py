@@ -1,1 +1,1 @@
-"""The structure of a batch: LoD offsets over rows, plans that sort sequences by length, and sparse rows."""
+"""The structure of a batch: LoDs (offsets of sequences), plans that sort sequences by length, and sparse rows."""

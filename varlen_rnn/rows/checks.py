@@ -47,7 +47,7 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
 
 
 def check_offsets(level: Offsets, number: int) -> np.ndarray:
-    """Return a level's offsets as a read-only int64 array, or raise unless they start at 0 and never fall."""
+    """Return a level's offsets as a read-only int64 array; raise unless they start at 0 and never fall."""
     # Offsets are copied before they are checked, because the caller may change its array after the checks.
     offsets = read_only(_as_integers(level, number, "[[0, 2, 5]], the offsets of sequences of 2 and 3 rows"))
     if len(offsets) == 0:
@@ -68,7 +68,7 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
 
 
 def offsets_of(level: Offsets, number: int) -> np.ndarray:
-    """Return the offsets of a level, given its lengths, or raise if a length is negative."""
+    """Return the offsets of a level, given the lengths of its sequences; raise if a length is negative."""
     lengths = _as_integers(level, number, "[[2, 3]], the lengths of sequences of 2 and 3 rows")
     negative = np.flatnonzero(lengths < 0)
     if len(negative):
@@ -91,7 +91,7 @@ def as_positions(positions: ArrayLike) -> np.ndarray:
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise LoDError("positions", expected=expected, got=f"{array.dtype} of shape {array.shape}")
     found = read_only(array.astype(np.int64))
-    if len(found) and found.min() < 0:  # so are unsigned numbers of 2**63 and more
+    if len(found) and found.min() < 0:  # unsigned numbers of 2**63 or more became negative, too
         raise LoDError("positions", expected=expected, got=shown(positions))
     return found
 
@@ -100,8 +100,8 @@ def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarra
     """Return `data` as an array of numbers in native byte order, without a copy if possible, or raise.
 
     The result is a new view, so that its shape does not change if the caller changes the shape of `data` in place.
-    Memory on a CUDA device, such as a tensor of PyTorch there, becomes a DeviceArray.  `hint` is for the error about a
-    Variable that requires a gradient, and names code that keeps the gradient.
+    Memory on a CUDA device, such as PyTorch's tensors have, becomes a DeviceArray.  If `data` is a Variable that
+    requires a gradient, the error has `hint`, which names code that keeps the gradient.
     """
     if type(data) is not np.ndarray:
         check_no_gradient(data, name, hint)
@@ -128,7 +128,7 @@ def as_rows(data: Any, name: str = "data", hint: str | None = None) -> np.ndarra
 
 
 def whole_numbers(array: np.ndarray, numbers: list | tuple, name: str) -> np.ndarray:
-    """Return the array that NumPy made of a list; as uint64 if integers of 2**63 or more made it one of floats.
+    """Return the array that NumPy made of a list, or a uint64 array if integers of 2**63 or more made that one float64.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def whole_numbers(array: np.ndarray, numbers: list | tuple, name: str) -> np.nda
 
 
 def _unsigned(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
-    """Return integers as uint64, or raise if one is negative, because no type holds both."""
+    """Return integers as uint64; raise if one is negative, because no type holds both it and 2**63."""
     for array in arrays:
         if (array < 0).any():
             hint = "write floats if they are measurements; ids are 0 or more"
@@ -154,7 +154,7 @@ def _unsigned(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
 
 
 def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
-    """Raise if an array of `data` would lose a gradient: if it is a Variable that requires one, or a list with one."""
+    """Raise if `data` is a Variable that requires a gradient, or a list with one: an array would lose the gradient."""
     if loses_gradient(data):
         remedy = "x.detach() ends the gradient here; under vr.no_grad() there is none"
         got = "a Variable that requires a gradient" if not isinstance(data, (list, tuple)) else "a list with Variables"
@@ -163,14 +163,14 @@ def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
 
 
 def loses_gradient(data: Any) -> bool:
-    """Return whether an array of `data` would lose a gradient, also of a Variable inside of nested lists.
+    """Return whether converting `data` to an array would lose a gradient, also of a Variable in nested lists.
 
     Variables are known by their attribute `_loses_gradient`, because they belong to a higher room.
     """
     if not isinstance(data, (list, tuple)):
         return hasattr(type(data), "_loses_gradient") and data._loses_gradient
     seen, lists = set[int](), [data]
-    while lists:  # one pass per depth, because a call for each of many short lists would take several times as long
+    while lists:  # one pass per depth: a call for each of many short lists would take several times as long
         kinds = set(map(type, itertools.chain.from_iterable(lists)))
         if variables := {kind for kind in kinds if hasattr(kind, "_loses_gradient")}:
             inside = itertools.chain.from_iterable(lists)
@@ -195,12 +195,12 @@ def device_rows(data: Any) -> DeviceArray | None:
         return shared(inner if isinstance(inner, DeviceArray) else data)
     except PlaceError:
         raise
-    except Exception:  # code of the object may raise anything; NumPy then reads it, or says why not
+    except Exception:  # the object's code may raise anything; NumPy then reads it, or raises
         return None
 
 
 def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
-    """Raise if `data`, or an array in lists down to `depth`, has masked entries, whose values would be exposed."""
+    """Raise if `data`, or an array in at most `depth` nested lists, has masked entries, whose values would be used."""
     if isinstance(data, np.ma.MaskedArray):
         if np.ma.is_masked(data):
             expected, hint = "an array without masked entries", "use filled()"
@@ -250,7 +250,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def depth_of(item: object) -> int | None:
-    """Return how many levels of lists are above the sequences; None if `item` is empty, so that it is unknown."""
+    """Return how many levels of lists contain the sequences of `item`; None if `item` is empty, so it is unknown."""
     if not isinstance(item, (list, tuple)):
         return 0
     if not item:
@@ -273,7 +273,7 @@ def children_of(item: object, number: int) -> list | tuple:
 
 
 def as_sequence(item: Any, number: int, dtype: DTypeLike | None) -> np.ndarray:
-    """Return the rows of one sequence as an array, or raise if they do not form one."""
+    """Return the rows of one sequence as an array; raise if they do not form an array."""
     check_unmasked(item, f"sequence {number}")
     try:
         rows = as_rows(np.asarray(item, dtype))
@@ -298,7 +298,7 @@ def join_sequences(leaves: list[np.ndarray], dtype: DTypeLike | None) -> np.ndar
         typed = leaves[0].dtype if leaves else np.dtype(dtype or np.float64)
         return np.empty((0, *element), typed)
     joined = np.concatenate(filled)
-    if joined.dtype.kind == "f" and all(leaf.dtype.kind in "iu" for leaf in filled):  # NumPy's type of uint64 and int64
+    if joined.dtype.kind == "f" and all(leaf.dtype.kind in "iu" for leaf in filled):  # as NumPy joins uint64 and int64
         return np.concatenate(_unsigned(filled, "sequences"))
     return joined
 

@@ -1,4 +1,4 @@
-"""`LoD` and `LoDTensor`: the rows of sequences of unequal length, one after another, and the sequences' offsets.
+"""`LoD` and `LoDTensor`: the offsets of sequences of unequal length, and rows with these offsets.
 
 A LoD (level of detail) is a list of levels from coarse to fine.  A level is a list of offsets that starts at 0 and
 never falls.  Offsets of the last level count rows; offsets of an upper level count the sequences of the next lower
@@ -49,12 +49,12 @@ levels_of = attrgetter("_levels")  # returns a LoD's own arrays, which users mus
 
 
 def getter(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute; implemented in C, it takes half the time of a Python function."""
+    """Return a property that reads an attribute; its getter is written in C and takes half the time of a function."""
     return property(attrgetter(path), doc=doc)
 
 
 def view_of(name: str, doc: str) -> Any:
-    """Return a property that returns a new view of an array, because users must never get the array itself."""
+    """Return a property whose value is a new view of an array, because users must never get the array itself."""
 
     def view(self: Any) -> np.ndarray:
         return getattr(self, name).view()
@@ -76,10 +76,11 @@ class LoD(Frozen):
     num_levels : int
     num_rows : int, the rows that the last level covers; 0 if there is no level
     positions : array of one int64 per sequence of level 0, read-only, or None
-        The position of each sequence in the batch that this is a part of; None if they are 0, 1, 2 ...  Dropout draws
-        by them, so a part of a batch is drawn as the whole is.  They do not count when LoDs are compared.
+        The position of each sequence in the batch of which this is a part; None if they are 0, 1, 2 ...  Dropout draws
+        its mask by positions, so a sequence has the same mask in a part as in the whole batch.  Comparisons ignore
+        them.
     axis : int
-        The axis that runs over rows: 0.  A LoD without levels may have positions, too, for values with an entry per
+        The axis that runs over rows: 0.  A LoD without levels can also have positions, for values with an entry per
         sequence along `axis`: 0 after pooling, 1 for the last states of a layer.
 
     Raises
@@ -158,9 +159,9 @@ class LoD(Frozen):
         return LoD.trusted(self._levels, found)
 
     def at_positions_of(self, other: LoD, axis: int = 0) -> LoD:
-        """Return this LoD with the positions of another one, which has the same sequences of level 0.
+        """Return this LoD with the positions of another LoD, which has the same sequences of level 0.
 
-        Without levels, the result is of values with one entry for each of these sequences along `axis`.
+        If this LoD has no levels, the result is for values with one entry per sequence along `axis`.
 
         Examples
         --------
@@ -172,12 +173,12 @@ class LoD(Frozen):
         return LoD.trusted(self._levels, other._positions, axis)
 
     def along(self, axis: int) -> LoD:
-        """Return this LoD without levels for values whose entries run along another axis."""
+        """Return this LoD, which has no levels, for values whose entries run along another axis."""
         return self if self._positions is None else LoD.trusted((), self._positions, axis)
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[Lengths]) -> LoD:
-        """Return a LoD, given the lengths of the sequences of each level.
+        """Return the LoD of sequences, given their lengths on each level.
 
         Examples
         --------
@@ -227,7 +228,7 @@ class LoD(Frozen):
         return rows
 
     def slice(self, level: int, begin: int, end: int) -> tuple[LoD, int, int]:
-        """Return the LoD of sequences `begin` to `end` of `level` and all lower levels, and their range of rows."""
+        """Return the LoD of sequences `begin` to `end` of `level`, with all lower levels, and their range of rows."""
         level, begin, end = self._check_level(level), check_int(begin, "begin"), check_int(end, "end")
         if not 0 <= begin <= end < len(self._levels[level]):
             expected = f"0 <= begin <= end <= {len(self._levels[level]) - 1}"
@@ -264,16 +265,16 @@ def _restored(levels: tuple[np.ndarray, ...], positions: np.ndarray | None, axis
 
 
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
-    """Return `make(*arguments)`, which must not be None, cached on the LoD under `key`; plans are cached so."""
+    """Return `make(*arguments)`, cached on the LoD under `key`, such as a plan; it must not be None."""
     found = lod._cache.get(key)
-    # `setdefault` is atomic, so that two threads that call `make` at once both get the first result.
+    # `setdefault` is atomic, so two threads that call `make` at the same time get the same result.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found
 
 
 def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T]) -> T:
-    """Return `make()`, cached on the LoD under `key` until it is called with another object `other`, often a LoD.
+    """Return `make()`, cached on the LoD under `key` until this function is called with another `other`, often a LoD.
 
-    Only the last result per key is cached: a long-lived LoD would otherwise collect a result for every other LoD.
+    Only the last result per key is cached; otherwise a long-lived LoD would collect a result for every other LoD.
     """
     found = lod._cache.get(key)
     if found is None or found[0] is not other:
@@ -284,7 +285,7 @@ def remember_last(lod: LoD, key: Hashable, other: object, make: Callable[[], T])
 def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
     """Return the LoD of chosen sequences of level 0 with all lower levels, and the indices of their rows.
 
-    The LoD has no positions, because copies of a sequence at one position would be drawn alike.
+    The LoD has no positions, because copies of a sequence at one position would get the same dropout.
 
     Examples
     --------
@@ -297,7 +298,7 @@ def take_sequences(lod: LoD, indices: np.ndarray) -> tuple[LoD, np.ndarray]:
         begins = offsets[indices]
         joined = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(offsets[indices + 1] - begins, out=joined[1:])
-        # An entry has the same distance from the begin of its sequence in the source and in the result.
+        # An entry has the same distance from the beginning of its sequence in the source and in the result.
         indices = np.arange(joined[-1]) + np.repeat(begins - joined[:-1], np.diff(joined))
         levels.append(read_only(joined))
     return LoD.trusted(levels), indices
@@ -309,8 +310,8 @@ class LoDTensor:
     Parameters
     ----------
     data : array_like
-        Shape `(rows, ...)`, of any numeric data type.  The tensor shares its memory if it is an array, of the host or,
-        as a tensor of PyTorch may be, of a CUDA device.
+        Shape `(rows, ...)`, of any numeric data type.  The tensor shares its memory if it is an array, on the host or
+        on a CUDA device, as a tensor of PyTorch can be.
     lod : LoD or sequence of offset lists
         The offsets of each level; `create_lod_tensor` takes lengths instead.
 
@@ -363,8 +364,8 @@ class LoDTensor:
         ----------
         sequences : nested list
         num_levels : int, optional
-            The number of levels, if lists below this depth are rows instead of sequences.  For example, 1 reads
-            `[[[1, 2], [3, 4]]]` as one sequence of two rows.
+            The number of levels; lists nested deeper are rows instead of sequences.  For example, 1 reads
+            `[[[1, 2], [3, 4]]]` as one sequence of two rows.  By default, all depths are levels.
         dtype : data type, optional
             By default, the data type that NumPy chooses for the numbers.
 
@@ -580,14 +581,14 @@ class LoDTensor:
 
 
 def interface_of(data: Any) -> dict[str, Any]:
-    """Return the interface of an array on a CUDA device; on the host it is an AttributeError, as in PyTorch."""
+    """Return the `__cuda_array_interface__` of an array on a CUDA device; raise an AttributeError on the host."""
     if on_device(data):
         return data.__cuda_array_interface__
     raise AttributeError("__cuda_array_interface__: the numbers are on the host")
 
 
 def lines_of_levels(lod: LoD) -> list[str]:
-    """Return a line of text about the lengths of each level, from coarse to fine."""
+    """Return, for each level from coarse to fine, a line of text about the lengths of its sequences."""
     lines = []
     for number, offsets in enumerate(lod._levels):
         unit = "row" if number == len(lod._levels) - 1 else "sequence"

@@ -19,12 +19,12 @@ from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, view_of
 from varlen_rnn.typing import Offsets
 
-# Return a plan's own arrays, for kernels; users must never get them.
+# A function that returns a plan's own arrays, for kernels; users must never get them.
 ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
 
 
 class SortedSeqItem(NamedTuple):
-    """One sequence of a plan: it has the entries `start` to `end`, and is number `index` in the caller's order."""
+    """One sequence of a plan: its entries are `start` to `end`, and its number in the caller's order is `index`."""
 
     start: int
     end: int
@@ -32,7 +32,7 @@ class SortedSeqItem(NamedTuple):
 
 
 class PaddingReport(NamedTuple):
-    """The cost of padding a batch: the number of rows without and with padding.
+    """The cost of padding a batch: its numbers of rows without and with padding.
 
     `rows` is the number of rows without padding.  `padded_rows` is the number after padding every sequence to the
     longest.  `bucketed_rows` is the number if sequences are sorted into buckets by length, and each bucket is padded to
@@ -133,10 +133,10 @@ class SortedSeqs(Frozen):
     @property
     def batch_sizes(self) -> np.ndarray:
         """The number of sequences that have not ended at each step."""
-        # Computed on demand, because offsets from an untrusted source may claim more steps than fit into memory.
+        # They are computed on demand, because untrusted offsets may claim more steps than fit into memory.
         found = self._made.get("batch_sizes")
         if found is None:
-            # The number of lengths above t, found by bisection, because lengths are sorted in descending order.
+            # For each step t, the number of lengths above t, by bisection: lengths are sorted in descending order.
             sizes = np.searchsorted(-self._seq_lens, -np.arange(self.max_seq_len), side="left")
             found = self._made.setdefault("batch_sizes", read_only(sizes))
         return found.view()
@@ -172,7 +172,7 @@ class SortedSeqs(Frozen):
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
     def previous_rows(self, reverse: bool = False) -> np.ndarray:
-        """Return, for every row, the row of the previous step, or -1 - i at the first step of sequence i.
+        """Return, for every row, the index of its sequence's row at the step before; -1 - i at sequence i's first step.
 
         Sequences are numbered in the caller's order.
 
@@ -216,9 +216,9 @@ class SortedSeqs(Frozen):
 
 
 def step_rows(plan: SortedSeqs, reverse: bool) -> np.ndarray:
-    """Return the rows of all steps, step by step, and in the order of ranks within a step, as a read-only array.
+    """Return the row indices of all steps, step by step, in the order of ranks within a step, as a read-only array.
 
-    Step t has the `batch_sizes[t]` numbers after the numbers of the steps before it.
+    Step t has `batch_sizes[t]` indices, after the indices of earlier steps.
 
     Examples
     --------

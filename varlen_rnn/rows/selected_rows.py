@@ -66,7 +66,7 @@ class SelectedRows:
         self._set(rows, value, height)
 
     def _set(self, rows: np.ndarray, value: np.ndarray, height: int) -> None:
-        # These views are never given to users, because kernels use the indices and the length of `value` unchecked.
+        # Users never get these views, because kernels use the indices and the length of `value` without checks.
         self._rows, self._value, self._height = rows, value.view(), height
 
     def __reduce__(self) -> tuple[type[SelectedRows], tuple[np.ndarray, np.ndarray, int]]:
@@ -113,7 +113,7 @@ class SelectedRows:
         return (self._height, *self._value.shape[1:])
 
     def merge(self) -> SelectedRows:
-        """Return the same array with ascending, distinct rows; values of repeated rows are summed in order.
+        """Return the same array with ascending, distinct rows; the values of a repeated row are summed in their order.
 
         If the rows are ascending and distinct already, return `self`.
 
@@ -149,7 +149,7 @@ class SelectedRows:
     @overload
     def __add__(self, other: np.ndarray) -> np.ndarray: ...
     def __add__(self, other: SelectedRows | np.ndarray) -> SelectedRows | np.ndarray:
-        """Return the sum with another SelectedRows, whose rows are appended, or with an array, as a dense array.
+        """Return the sum with another SelectedRows, by appending its rows, or with an array, as a dense array.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class SelectedRows:
         return self * -1.0
 
     def __mul__(self, number: float) -> SelectedRows:
-        """Return the product with a number, which takes the data type of the values.
+        """Return the product with a number, which is converted to the data type of the values.
 
         Examples
         --------
@@ -227,7 +227,7 @@ class SelectedRows:
 
 
 def append(parts: Sequence[SelectedRows]) -> SelectedRows:
-    """Return the sum of one or more SelectedRows by joining their rows without merging; each is copied once."""
+    """Return the sum of SelectedRows by joining their rows, without merging equal rows; each row is copied once."""
     first = parts[0]
     for other in parts[1:]:
         first._check_fits(other)

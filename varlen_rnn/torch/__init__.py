@@ -1,4 +1,4 @@
-"""Use this library inside PyTorch: recurrent layers as torch modules, and any function under torch's autograd."""
+"""Use this library in PyTorch: recurrent layers as torch modules, and other functions with torch's autograd."""
 
 from varlen_rnn.torch.function import Module, function
 from varlen_rnn.torch.layers import GRU, LSTM, RNN

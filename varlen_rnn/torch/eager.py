@@ -16,7 +16,7 @@ _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", Non
 
 
 def eager(call: Callable[P, R]) -> Callable[P, R]:
-    """Return a version of `call` that `torch.compile` calls without tracing into it, as it cannot trace kernels.
+    """Return a version of `call` into which `torch.compile` does not trace, because it cannot trace kernels.
 
     `torch.compiler.disable` is applied only if torch's compiler is already imported, because that import takes seconds.
     """
@@ -34,10 +34,10 @@ def eager(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.func`, `vmap` or forward-mode differentiation wraps tensors."""
+    """Return whether `torch.func`, `vmap` or forward-mode differentiation is active, which wraps tensors."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def saves_elsewhere() -> bool:
-    """Return whether hooks handle tensors saved for backward, as in `torch.utils.checkpoint`."""
+    """Return whether hooks handle the tensors that are saved for backward, as in `torch.utils.checkpoint`."""
     return _top_hooks is not None and _top_hooks(True) is not None

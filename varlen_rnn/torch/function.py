@@ -1,4 +1,4 @@
-"""Run functions and modules of this library under torch's autograd; Variables share the memory of tensors."""
+"""Run functions and modules of this library with torch's autograd; Variables share the memory of tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
-_passing = threading.Lock()  # held during a backward pass, which sets `grad` of shared parameters
+_passing = threading.Lock()  # held during a backward pass, because it sets `grad` of shared parameters
 
 
 def function(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,14 +34,14 @@ def function(call: Callable[..., Any]) -> Callable[..., Any]:
     Parameters
     ----------
     call : callable
-        It gets a Variable in place of each tensor in its arguments, also inside of lists, tuples and dicts.  A jagged
-        nested tensor becomes a Variable with a LoD.  It returns a Variable, or lists, tuples or dicts of Variables.
+        It gets a Variable for each tensor in its arguments, also inside of lists, tuples and dicts.  A jagged nested
+        tensor becomes a Variable with a LoD.  It returns a Variable, or lists, tuples or dicts of Variables.
 
     Returns
     -------
     callable
-        It returns a tensor in place of each Variable, or a jagged nested tensor if the Variable has a LoD.  A sparse
-        gradient of an embedding table is a sparse tensor.
+        It returns a tensor for each Variable, or a jagged nested tensor if the Variable has a LoD.  A sparse gradient
+        of an embedding table is a sparse tensor.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class Module(torch.nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Run the module on tensors and return tensors, as `function` does."""
         for (_, buffer), tensor in zip(self._module.named_buffers(), self.buffers(), strict=True):
-            buffer.value = LoDTensor.wrap(_array(tensor))  # which the forward pass updates
+            buffer.value = LoDTensor.wrap(_array(tensor))  # the forward pass updates it
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
 
     def train(self, mode: bool = True) -> Module:
@@ -112,17 +112,17 @@ class Module(torch.nn.Module):
 
 
 class _Place:
-    """Replaces a tensor in the structure of arguments or results."""
+    """A placeholder for a tensor in the nested structure of arguments or results."""
 
     def __init__(self, number: int, lod: LoD, offsets: Tensor | None) -> None:
-        self.number, self.lod = number, lod  # the number counts the list of all tensors
-        self.offsets = offsets  # of a jagged nested tensor
+        self.number, self.lod = number, lod  # `number` is the tensor's position in the list of all
+        self.offsets = offsets  # the offsets of a jagged nested tensor, otherwise None
 
 
 def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
-    """Call a function whose parameters are set to the values of `tensors`; return its results as tensors."""
+    """Set parameters to the first of `tensors`, then call a function; return its results as tensors."""
     if is_transformed():
         hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
         raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
@@ -137,8 +137,8 @@ def _run(
         return places[-1]
 
     given = _mapped((arguments, named), Tensor, place_of)
-    seed = int(torch.randint(2**62, ()))  # for dropout, so that a second run of the forward pass draws the same numbers
-    structure: list[Any] = []  # of the results, because a torch Function returns only tensors
+    seed = int(torch.randint(2**62, ()))  # so that a second run of the forward pass draws the same dropout
+    structure: list[Any] = []  # the results' structure, because a torch Function returns only tensors
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         _set(parameters, tensors, needs)
@@ -164,13 +164,13 @@ def _run(
     else:
         with no_grad():
             needs = [v.requires_grad for v in parameters] + [False] * (len(tensors) - len(parameters))
-            outputs = forward(tensors, needs)[1]  # keeps `requires_grad` of parameters, which other threads may use
+            outputs = forward(tensors, needs)[1]  # does not change `requires_grad`, which other threads may read
         results = _results(outputs, tensors)
     return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
 
 
 class _Call(torch.autograd.Function):
-    """The torch Function of one call; its backward pass propagates gradients through the recorded operators."""
+    """The torch Function of one call; its backward pass sends gradients back through the recorded operators."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -197,7 +197,7 @@ class _Call(torch.autograd.Function):
             for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
-            _set(leaves, tensors, needs)  # another call may have set other values since
+            _set(leaves, tensors, needs)  # another call may have set other values meanwhile
             for leaf in leaves:
                 leaf.grad = None
             propagate(outputs, arrived)
@@ -208,13 +208,13 @@ class _Call(torch.autograd.Function):
 
 
 def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[bool]) -> None:
-    """Set the values of leaves to the memory of the first tensors, and set whether each needs a gradient."""
+    """Let each leaf use the memory of the tensor at the same position, and set whether it needs a gradient."""
     for leaf, tensor, need in zip(leaves, tensors, needs, strict=False):
         leaf.value, leaf.requires_grad = LoDTensor.wrap(_array(tensor), leaf.value.structure), need
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return an array that shares the memory of a CPU tensor, or raise."""
+    """Return an array that shares the memory of a CPU tensor, or raise if there is none."""
     if tensor.device.type != "cpu":
         raise DTypeError("tensor", expected="one of the CPU", got=f"one of {tensor.device}", hint="tensor.cpu()")
     try:
@@ -243,7 +243,7 @@ def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Ten
 
 
 def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
-    """Return a LoD's offsets: an argument's own tensor if one has it, as torch compares shapes by its identity."""
+    """Return a LoD's offsets; if an argument has this LoD, its own tensor, by whose identity torch compares shapes."""
     if not lod.num_levels:
         return None
     if lod.num_levels > 1:

@@ -22,9 +22,9 @@ from varlen_rnn.torch.recurrence import Step, directions_of, layer
 
 _CELLS = {name.upper(): cell for name, cell in CELLS.items()}  # by torch's `mode`
 _STEPS = {mode: Step(cell, (False,)) for mode, cell in _CELLS.items()}
-_made: Any = weakref.WeakKeyDictionary()  # of each layer: how its weights were seen, and the Step made of them
+_made: Any = weakref.WeakKeyDictionary()  # {layer: (signature of its weights, Step with arrays of them)}
 _FLOATS = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
-_Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin, followed by torch's layer among the bases
+_Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin; torch's layer follows it among the bases
 
 
 class _Unpadded(_Base):
@@ -52,7 +52,7 @@ class _Unpadded(_Base):
         last : in the layout of `hx`; for an empty sequence, its initial states
         """
         for name, weight in zip(self._flat_weights_names, self._flat_weights, strict=True):
-            if self._parameters.get(name) is not weight:  # in half the time of torch's own test
+            if self._parameters.get(name) is not weight:  # this takes half the time of torch's own test
                 self._update_flat_weights()
                 break
         if lengths is None and offsets is None and (operands := self._operands_of_step(input, hx)) is not None:
@@ -85,7 +85,7 @@ class _Unpadded(_Base):
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _operands_of_step(self, input: Any, hx: Any) -> tuple[Any, ...] | None:
-        """Return the operands of a single step of one layer, or None: other tests would take longer than the step."""
+        """Return the operands if the call is a single step of one layer, otherwise None; other tests take longer."""
         if type(input) is not Tensor or input.is_nested or self.num_layers > 1 or self.bidirectional or self.proj_size:
             return None
         shape, weight, states = input.shape, self._flat_weights[0], hx if type(hx) is tuple else (hx,)
@@ -103,10 +103,10 @@ class _Unpadded(_Base):
         return lod_of_equal(count, 1), input, *states
 
     def _step(self, weights: Sequence[Any]) -> Step:
-        """Return the Step of a single layer with arrays of its weights.
+        """Return the Step (constants of a layer) of a single layer, with arrays of its weights.
 
-        The arrays share the memory of the weights, so they follow any change there.  They are made anew if a weight has
-        other memory, another shape or another data type.
+        The arrays share the memory of the weights, so they change with the weights.  New arrays are made if a weight
+        has other memory, another shape or another data type than before.
         """
         step, seen = _STEPS[self.mode], []
         for weight in weights:
@@ -121,7 +121,7 @@ class _Unpadded(_Base):
         return found[1]
 
     def _traced(self, proxy: Any, **named: Any) -> Any:
-        """Return a `torch.fx` node that calls the whole layer, as tracing does for torch's own layers."""
+        """Return a `torch.fx` node that calls the whole layer, as a trace has it for torch's own layers."""
         given = {name: value for name, value in named.items() if value is not None}
         return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
 
@@ -187,11 +187,11 @@ class _Unpadded(_Base):
                 if state.device != weight.device:
                     break
             else:
-                return  # the usual case, in a third of the time of the tests below
+                return  # the usual case takes a third of the time of the tests below
         form = Form(weight.dtype, self.input_size, tuple(zip(("h_0", "c_0"), units, strict=False)), rows="input")
         form.check_rows(name, rows)
         given = form.each(name, "hx", tuple(states) or None)
-        for (state_name, _), state in zip(form.states, states, strict=False):  # none are given for zeros
+        for (state_name, _), state in zip(form.states, states, strict=False):  # no states are given if they are zeros
             if not isinstance(state, Tensor) or state.device != weight.device:
                 device = weight.device.type
                 got = f"one of {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
@@ -207,7 +207,7 @@ class _Unpadded(_Base):
         return 2 if self.bidirectional else 1
 
     def _over(self, batch: Batch, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Run all layers; return the outputs of all rows, and the last states in the order of the rows."""
+        """Run all layers; return the outputs of all rows, and the last states of sequences in the order of the rows."""
         rows, count = batch.rows, self._num_directions
         step = Step(_CELLS[self.mode], (False, True)[:count])
         ends: list[list[Tensor]] = []

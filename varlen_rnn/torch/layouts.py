@@ -15,7 +15,7 @@ from varlen_rnn.errors import DTypeError, ShapeError, shown
 from varlen_rnn.ops.sequence.taken import rows_taken
 from varlen_rnn.rows.lod import LoD
 
-_FEW_STEPS = 1  # the most steps of a batch whose LoD is remembered
+_FEW_STEPS = 1  # the most steps of a batch whose LoD is cached
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -23,14 +23,14 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """The rows of sequences, one sequence after another, their LoD, and conversions to the caller's layout."""
+    """Rows of sequences, one sequence after another, with their LoD and functions that restore the caller's layout."""
 
     rows: Tensor
     lod: LoD
     shaped: Callable[[Tensor], Any] = _same  # converts rows to the caller's layout
-    sort: Callable[[Tensor], Tensor] = _same  # puts states (layers, sequences, units) into the order of the rows
-    unsort: Callable[[Tensor], Tensor] = _same  # reverses `sort`
-    is_one: bool = False  # a single sequence, whose states have no axis of sequences
+    sort: Callable[[Tensor], Tensor] = _same  # reorders states (layers, sequences, units) like the rows
+    unsort: Callable[[Tensor], Tensor] = _same  # the inverse of `sort`
+    is_one: bool = False  # whether it is a single sequence, whose states have no axis of sequences
 
     @property
     def state_axes(self) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 def of_rows(rows: Tensor, offsets: Any) -> Batch:
-    """Return a Batch of rows that `offsets` divide into sequences."""
+    """Return a Batch of rows; sequence i has the rows `offsets[i]` to `offsets[i + 1]`."""
     lod = LoD([_numbers(offsets, "offsets")])
     if rows.dim() != 2 or len(rows) != lod.num_rows:
         expected = f"({lod.num_rows}, features), as the offsets say"
@@ -80,13 +80,13 @@ def jagged(rows: Tensor, offsets: Tensor | None) -> Tensor:
 
 
 def of_packed(packed: PackedSequence) -> Batch:
-    """Return a Batch of a PackedSequence, with its longest sequence first; rows are copied in each direction."""
+    """Return a Batch of a PackedSequence, the longest sequence first; rows are copied, and results are copied back."""
     sizes = packed.batch_sizes.numpy()
     if not sizes.size or sizes[-1] < 0 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
         expected = f"numbers that never rise, of {len(packed.data)} rows in all"
         raise ShapeError("PackedSequence, batch_sizes", expected=expected, got=shown(sizes.tolist()))
     sequences = np.arange(sizes[0])
-    lengths = np.searchsorted(-sizes, -sequences)  # sequence k has a row at each step of more than k sequences
+    lengths = np.searchsorted(-sizes, -sequences)  # sequence k has a row at each step with more than k sequences
     lod = LoD.from_lengths([lengths])
     steps = np.arange(len(packed.data)) - np.repeat(lod.levels[0][:-1], lengths)
     places = (np.cumsum(sizes) - sizes)[steps] + np.repeat(sequences, lengths)
@@ -100,7 +100,7 @@ def of_packed(packed: PackedSequence) -> Batch:
 
 
 def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
-    """Return a Batch of the valid rows of a padded batch; rows are copied in each direction."""
+    """Return a Batch of a padded batch's rows outside of the padding; rows are copied, and results are copied back."""
     if padded.dim() != 3:
         expected = "a padded batch of rank 3, for there are lengths"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(padded.shape)}")
@@ -120,7 +120,7 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
     """Return a Batch of sequences of equal lengths; rows share the memory of `padded` if that is in their order."""
     num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
     lod = lod_of_equal(num_sequences, steps) if steps <= _FEW_STEPS else LoD([np.arange(num_sequences + 1) * steps])
-    if batch_first or steps == 1 or num_sequences == 1:  # rows are in their order
+    if batch_first or steps == 1 or num_sequences == 1:  # the rows are already in the right order
         axes, rows = padded.shape[:2], padded.reshape(num_sequences * steps, padded.shape[2])
         return Batch(rows, lod, lambda rows: rows.reshape(*axes, rows.shape[1]))
 
@@ -132,7 +132,7 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
 
 @functools.lru_cache(maxsize=32)
 def lod_of_equal(num_sequences: int, steps: int) -> LoD:
-    """Return the LoD of sequences of `steps` rows each; it is cached, with its plan, for loops of single steps."""
+    """Return the LoD of sequences of `steps` rows each; both it and its plan are cached for loops of single steps."""
     return LoD([np.arange(num_sequences + 1) * steps])
 
 

@@ -1,4 +1,4 @@
-"""Run one recurrent layer under torch's autograd; the kernels work on the memory of tensors."""
+"""Run one recurrent layer with torch's autograd; the kernels work on the memory of tensors."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from varlen_rnn.torch.eager import saves_elsewhere
 
 
 class Step(NamedTuple):
-    """The constants of a layer."""
+    """The constants of a layer: its cell, whether each direction is reversed, and arrays of its weights."""
 
     cell: Cell
     reverse: tuple[bool, ...]  # for each direction
-    directions: list[Direction] | None = None  # arrays of the weights; without them, each call makes them
+    directions: list[Direction] | None = None  # arrays of the weights; if None, each call makes them
 
 
 class _Operands(NamedTuple):
     """The arrays that the engine takes; they share the memory of tensors."""
 
-    axes: tuple[int, ...]  # sizes before the features: rows, or steps and sequences
+    axes: tuple[int, ...]  # sizes of the input's axes before the features: (rows,), or (steps, sequences)
     x: np.ndarray
     directions: list[Direction]
     initial: np.ndarray | None  # (states, directions, sequences, hidden)
 
 
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
-    """Return the outputs and last states, with gradients if torch needs them, from the inputs of `recurrent`."""
+    """Return outputs and last states from the inputs of the operator `recurrent`; torch records the call if needed."""
     if torch.is_grad_enabled():
         for tensor in operands:
             if tensor is not None and tensor.requires_grad:
@@ -47,7 +47,7 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
 
 
 class _Recurrence(torch.autograd.Function):
-    """The torch Function of a layer; its backward pass overwrites saved values, which a second pass recomputes."""
+    """The torch Function of a layer; its backward pass overwrites the saved values; a second pass recomputes them."""
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
@@ -87,7 +87,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return gradients that raise an error if torch tries to differentiate them again."""
+    """Return the same gradients, for which torch raises an error when it differentiates them again."""
     if not torch.is_grad_enabled():
         return list(gradients)
     by = [source for source in sources if source is not None and source.requires_grad]
@@ -110,7 +110,7 @@ class _Once(torch.autograd.Function):
 
 
 def _array(tensor: Tensor | None) -> Any:
-    """Return a C-contiguous array, of the memory of a tensor if that is contiguous."""
+    """Return a C-contiguous array; it shares the memory of the tensor if the tensor is contiguous."""
     if tensor is None:
         return None
     plain = tensor.detach() if tensor.requires_grad else tensor
@@ -122,7 +122,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _arrays(step: Step, operands: Sequence[Tensor | None]) -> _Operands:
-    """Return the operands as arrays; raise unless the weights fit."""
+    """Return the operands as arrays; raise unless the weights have the right shapes and data type."""
     first = 1 + len(step.cell.states)
     x, *states = map(_array, operands[:first])
     axes, x = x.shape[:-1], _rows(x)
@@ -135,7 +135,7 @@ def _arrays(step: Step, operands: Sequence[Tensor | None]) -> _Operands:
 
 
 def directions_of(step: Step, features: int, dtype: Any, weights: Sequence[Tensor | None]) -> list[Direction]:
-    """Return arrays of the weights of each direction; raise unless they fit rows of so many features."""
+    """Return arrays of the weights of each direction; raise unless they fit rows with the given number of features."""
     arrays, own = list(map(_array, weights)), len(weights) // len(step.reverse)
     return [_direction(step.cell, features, dtype, arrays[at : at + own]) for at in range(0, len(arrays), own)]
 
@@ -158,7 +158,7 @@ def _direction(cell: Cell, features: int, dtype: Any, weights: Sequence[Any]) ->
 
 
 def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Return states, or their gradients, of `count` sequences as one array; a missing state, or unit, is zeros."""
+    """Return states of `count` sequences, or their gradients, as one array, with zeros for missing states and units."""
     full = np.zeros((len(given), len(directions), count, directions[0].hidden), directions[0].weight_hh.dtype)
     for number, state in enumerate(given):
         if state is not None:
@@ -167,7 +167,7 @@ def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np
 
 
 def _cut(arrays: _Operands, states: np.ndarray) -> list[np.ndarray]:
-    """Return states, or their gradients, as a list; a projected first state has only its own units."""
+    """Return states, or their gradients, as a list; a projection cuts the first state to the projected units."""
     found, projection = list(states), arrays.directions[0].weight_hr
     if projection is not None:
         found[0] = np.ascontiguousarray(found[0][..., : len(projection)])
@@ -175,7 +175,7 @@ def _cut(arrays: _Operands, states: np.ndarray) -> list[np.ndarray]:
 
 
 def _apart(gradient: Direction) -> list[np.ndarray]:
-    """Return the gradients of a direction's weights, without shared memory, because torch adds to each in place."""
+    """Return the gradients of a direction's weights; no two share memory, because torch adds to each in place."""
     weight_ih, weight_hh, bias_ih, bias_hh, weight_hr, *_ = gradient
     if np.may_share_memory(bias_ih, bias_hh):
         bias_hh = bias_hh.copy()

@@ -14,12 +14,12 @@ from varlen_rnn.torch.layers import GRU, LSTM, RNN
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
-# What torch's `forward` calls; ours does not call them all, so a subclass must inherit them.
+# Methods that torch's `forward` calls.  Ours does not call all of them, so a subclass that defines one is not replaced.
 _INHERITED = (
     "forward", "check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size",
     "get_expected_cell_size", "permute_hidden",
 )  # fmt: skip
-_NAMED = 10  # the most layers that a warning names
+_NAMED = 10  # how many layers a warning names at most
 
 
 def replace(model: M) -> M:
