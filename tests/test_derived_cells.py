@@ -281,7 +281,7 @@ def test_a_cell_whose_later_products_read_hidden_units_has_no_projection():
         return tanh(a.x + a.of(c)), c * 0.5 + tanh(b)
 
     assert not later.reads_output
-    with pytest.raises(vr.ShapeError, match="proj_size: expected 0 of the cell 'later'"):
+    with pytest.raises(vr.ShapeError, match="proj_size: expected 0, because the cell 'later' cannot project"):
         vr.nn.Recurrent(later, 3, 5, proj_size=2)
     x = vr.create_lod_tensor(np.ones((2, 3)), [[2]])
     weights = [np.ones((10, 3)), np.ones((10, 2)), np.ones(10), np.ones(10), np.ones((2, 5))]

@@ -316,7 +316,7 @@ def test_a_padded_twin_has_the_options():
         (lambda: vr.nn.LSTM(3, 4, proj_size=-1), "proj_size"),
         (lambda: vr.nn.LSTM(3, 4, proj_clip=1.0), "proj_clip: expected None, without proj_size"),
         (lambda: vr.nn.LSTM(3, 4, proj_size=2, proj_clip=-1.0), "proj_clip"),
-        (lambda: vr.nn.Recurrent(CELLS["gru"], 3, 4, proj_size=2), "proj_size: expected 0 of the cell 'gru'"),
+        (lambda: vr.nn.Recurrent(CELLS["gru"], 3, 4, proj_size=2), "0, because the cell 'gru' cannot project"),
     ],
 )
 def test_options_that_do_not_fit(make, message):

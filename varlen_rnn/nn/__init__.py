@@ -1,4 +1,4 @@
-"""Layers: parameters and the operators that use them, in PyTorch's names and shapes, over rows instead of padding."""
+"""Layers: parameters and the operators that use them, with PyTorch's names and shapes, on rows without padding."""
 
 from typing import TYPE_CHECKING
 

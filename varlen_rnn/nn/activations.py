@@ -1,4 +1,4 @@
-"""Activations as modules: the functions of `functional`, with their constants, for models that list their layers."""
+"""Activations as modules: functions of `functional` with constants, for models that are lists of layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varlen_rnn.typing import Rows
 
 
 class _Activation(Module):
-    """A function of `functional` with the constants that a subclass names."""
+    """A module that applies a function of `functional`, with the constants that a subclass names."""
 
     _function: ClassVar[Callable[..., Variable]]
     _constants: ClassVar[tuple[str, ...]] = ()
@@ -186,7 +186,7 @@ class Softplus(_Activation):
 class Softmax(_Activation):
     """The softmax over the last axis: positive numbers whose sum is 1.
 
-    `sequence_softmax` is over the steps of each sequence.
+    For a softmax over the steps of each sequence, see `sequence_softmax`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Attention layers over rows instead of padding: multi-head, with PyTorch's names and shapes, and additive."""
+"""Attention layers on rows without padding: multi-head attention, with PyTorch's names and shapes, and additive."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NO_MASK = "leave it out: rows have no padding"
 class MultiheadAttention(Module):
     """Project queries, keys and values, attend with several heads, and project the result.
 
-    Unlike PyTorch's layer it returns attention weights only when asked, because their matrix is otherwise never in
-    memory.
+    Unlike PyTorch's layer, it returns attention weights only if `need_weights` is True, because their matrix is
+    otherwise never in memory.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class MultiheadAttention(Module):
     Attributes
     ----------
     in_proj_weight : (3 * embed_dim, embed_dim), or None
-        The projections of queries, keys and values, one below the other, if all three have `embed_dim` columns.
+        The projections of queries, keys and values, stacked, if all three have `embed_dim` columns; otherwise None.
     q_proj_weight, k_proj_weight, v_proj_weight : (embed_dim, columns), or None
         The three projections, if keys or values have another number of columns.
     in_proj_bias : (3 * embed_dim,), or None
@@ -132,7 +132,7 @@ class MultiheadAttention(Module):
         need_weights : bool
             Whether to return a pair: the output, and the weights, one for each query and each key of its sequence, as
             means over the heads.  The LoD of the weights is the LoD of `query` with one more level, in which each query
-            has as many rows as keys, so memory grows with the squares of lengths.  A key out of sight has the weight 0.
+            has as many rows as keys, so memory grows with the squares of lengths.  A hidden key has the weight 0.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class MultiheadAttention(Module):
         __call__ = forward  # type checkers would see the first overload alone
 
     def _projected(self, rows: list[Variable]) -> list[Variable]:
-        """Return projected queries, keys and values; self-attention computes all three with one product."""
+        """Return a list of the projected queries, keys and values; self-attention computes all three by one product."""
         query, key, value = rows
         parts = [slice(first * self.embed_dim, (first + 1) * self.embed_dim) for first in range(3)]
         if self.in_proj_weight is not None and query is key is value:

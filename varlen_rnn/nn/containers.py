@@ -1,4 +1,4 @@
-"""Modules that hold others: run one after another, or listed by number or name for a `forward` of your own."""
+"""Modules that hold other modules: to run them in order, or to list them by number or name for your own `forward`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", Module, Parameter)
 
 
 def _check_index(entries: list[Any], index: Any, name: str) -> Any:
-    """Return an index of a list, or raise unless it is a slice or the number of an entry."""
+    """Return an index of a list; raise unless it is a slice or the number of an entry."""
     try:
         entries[index]
     except (TypeError, IndexError, ValueError) as error:
@@ -22,7 +22,7 @@ def _check_index(entries: list[Any], index: Any, name: str) -> Any:
 
 
 class Sequential(Module):
-    """Run modules and functions one after another, each on the output of the one before.
+    """Run modules and functions one after another, each on the output of its predecessor.
 
     A recurrent layer cannot be among them, because it returns a pair.
 
@@ -44,7 +44,7 @@ class Sequential(Module):
 
     def __init__(self, *modules: Module | Callable[[Any], Any]) -> None:
         for number, module in enumerate(modules):
-            if isinstance(module, type) or not callable(module):  # a class would make a module of the rows
+            if isinstance(module, type) or not callable(module):  # calling a class would create a module
                 what, hint = f"Sequential, entry {number}", "a module, as nn.Tanh(), is made by a call"
                 raise DTypeError(what, expected="a Module or a function", got=shown(module), hint=hint)
             setattr(self, str(number), module)
@@ -69,14 +69,14 @@ class Sequential(Module):
         return [(name, value) for name, value in vars(self).items() if name.isdigit()]
 
     def _shown(self) -> list[tuple[str, str]]:
-        """Return names and texts for `repr`, a function by its own name."""
+        """Return (name, text) pairs for `repr`; the text of a function is its own name."""
         return [(n, repr(m) if isinstance(m, Module) else getattr(m, "__name__", repr(m))) for n, m in self._parts()]
 
 
 class _Listed(Module, MutableSequence[T], Generic[T]):
-    """A list of modules or of parameters, whose names are their numbers."""
+    """A list of modules or parameters, whose names are their positions."""
 
-    _kind: type  # of an entry
+    _kind: type  # the type of the entries
 
     def __init__(self, entries: Iterable[T] = ()) -> None:
         name = type(self).__name__
@@ -133,7 +133,7 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
         raise ValueError(f"{shown(value)} is no entry of this {type(self).__name__}")
 
     def count(self, value: Any) -> int:
-        """Return how often an entry stands in the list."""
+        """Return how often an entry is in the list."""
         return sum(value is entry for entry in self._listed)
 
     def insert(self, index: int, value: T) -> None:
@@ -142,9 +142,9 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
 
 
 class ModuleList(_Listed[Module]):
-    """A list of modules, whose parameters a module that has it as an attribute finds: `layers.0.weight`.
+    """A list of modules; a module that has it as an attribute finds their parameters: `layers.0.weight`.
 
-    A plain list does so too; this one has PyTorch's name.
+    A plain list works as well; this class has PyTorch's name.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class ModuleList(_Listed[Module]):
 
 
 class ParameterList(_Listed[Parameter]):
-    """A list of Parameters, which a module that has it as an attribute trains: `scales.0`.
+    """A list of Parameters; a module that has it as an attribute trains them: `scales.0`.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class ParameterList(_Listed[Parameter]):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """Modules by name, whose parameters a module that has it as an attribute finds: `heads.tag.weight`.
+    """Modules by name; a module that has it as an attribute finds their parameters: `heads.tag.weight`.
 
     Parameters
     ----------
@@ -232,6 +232,6 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __len__(self) -> int:
         return len(self._named)
 
-    # A mapping is equal to one of the same entries, and has no hash; a module is itself.
+    # Mappings with equal entries are equal, and have no hash; a module is only equal to itself.
     __eq__ = object.__eq__
     __hash__ = object.__hash__

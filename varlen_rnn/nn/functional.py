@@ -75,8 +75,8 @@ def scaled_dot_product_attention(
 ) -> Variable:
     """Return, for each query, the mean of its sequence's values, weighted by the softmax of dot-product scores.
 
-    The score of a query and a key is their dot product times `scale`.  Scores are computed block by block and never all
-    in memory.  Blocks that lie in other sequences, or outside the window, are skipped.
+    The score of a query and a key is their dot product times `scale`.  Scores are computed block by block, and are
+    never all in memory.  Blocks of other sequences, or outside of the window, are skipped.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ def additive_attention(
 ) -> Variable:
     """Return, for each query, the mean of its sequence's values, weighted by the softmax of additive scores.
 
-    The score of a query and a key is `weight . tanh(query + key)`; the caller projects both to the same features
-    before.  All else is as in `scaled_dot_product_attention`.
+    The score of a query and a key is `weight . tanh(query + key)`; the caller first projects both to the same features.
+    All else is as in `scaled_dot_product_attention`.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ def additive_attention(
 def softmax(x: Rows) -> Variable:
     """Return the softmax over the last axis: positive numbers whose sum is 1.
 
-    Another axis is reached by `transpose`.  The first axis of a batch runs over the rows of all its sequences, so that
-    a softmax over it mixes sequences; `sequence_softmax` is over the steps of each sequence.
+    For another axis, use `transpose`.  The first axis of a batch runs over the rows of all its sequences, so a softmax
+    over it mixes sequences; `sequence_softmax` is over the steps of each sequence.
 
     Examples
     --------
@@ -255,7 +255,10 @@ def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Var
 
 
 def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Variable | None]:
-    """Return vectors whose powers have a finite sum, and which of them were divided by their largest magnitude."""
+    """Return vectors, after dividing those whose powers are too large by their largest magnitude, and a mask of these.
+
+    The mask is None if the norm needs no powers, or there are no elements.
+    """
     if x.dtype not in FLOATS:
         raise DTypeError("vectors that have a norm", expected="float32 or float64", got=x.dtype)
     if p == math.inf or 0 in x.shape:
@@ -267,9 +270,9 @@ def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Var
 
 
 def _norm(x: Variable, p: float, axis: int, eps: float, is_large: Variable | None) -> Variable:
-    """Return the p-norms of vectors along an axis, which stays with size 1, or `eps` where a norm is smaller.
+    """Return the p-norms of vectors along an axis, which keeps the size 1; a norm below `eps` becomes `eps`.
 
-    A norm that is smaller gets no gradient: a root has none at 0.  Large vectors, which were divided, have no `eps`.
+    It then has no gradient, because a root has none at 0.  No `eps` applies to large vectors, which were divided.
     """
     if p == math.inf:
         return x.abs().max(axis, keepdims=True).clip(eps)
@@ -286,7 +289,7 @@ def _norm(x: Variable, p: float, axis: int, eps: float, is_large: Variable | Non
 
 @numpy_names
 def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> Variable:
-    """Return the cosine of the angle between vectors along an axis, which the result lacks.
+    """Return the cosine of the angle between vectors along an axis; the result does not have this axis.
 
     Parameters
     ----------
@@ -306,7 +309,7 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
     a, b = required(x1, "cosine_similarity, x1"), required(x2, "cosine_similarity, x2")
     rank, axis = max(a.ndim, b.ndim), check_int(axis, "cosine_similarity, axis")
     eps = check_number(eps, "cosine_similarity, eps", "more than 0", lambda eps: 0 < eps < math.inf)
-    place = axis - rank if axis >= 0 else axis  # from the end, where axes of both shapes meet
+    place = axis - rank if axis >= 0 else axis  # counted from the end, where broadcasting aligns both shapes
     sizes = {v.shape[place] for v in (a, b)} if -min(a.ndim, b.ndim) <= place < 0 else {}
     if len(sizes) != 1 and -1 not in sizes:
         expected = f"an axis of both, of one size, from {-rank} to {rank - 1}"
@@ -324,12 +327,12 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
     ----------
     ids : integers of any shape
     num_classes : int, optional
-        By default 1 more than the largest id; a program, which has no ids yet, needs it.
+        By default 1 more than the largest id; required in a program, which has no ids yet.
 
     Returns
     -------
     Variable, shape `(*ids.shape, num_classes)`, int64
-        `.astype(np.float32)` makes numbers of it that a layer takes.
+        `.astype(np.float32)` converts it for a layer.
 
     Raises
     ------
@@ -352,7 +355,7 @@ def one_hot(ids: Rows, num_classes: int | None = None) -> Variable:
 
 
 def _beside(op: str, x: Rows, y: Rows) -> tuple[Rows, Rows]:
-    """Return two operands as Variables; a number or a list goes by the data type of the other operand, a Variable."""
+    """Return two operands as Variables; a number or a list gets the data type of the other operand."""
     lists, numbers = (list, tuple), (int, float, np.generic)
     x, y = (v if isinstance(v, lists + numbers) else required(v, f"{op}, {name}") for v, name in ((x, "x"), (y, "y")))
     if not (isinstance(x, Variable) or isinstance(y, Variable)):
@@ -444,14 +447,14 @@ def where(condition: Rows, x: Rows, y: Rows) -> Variable:
 def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     """Return Variables joined along an axis; unless this is the first axis, the result has their LoD.
 
-    The default is the last axis, so that features of the same rows stand side by side.  `torch.cat` joins the first.
+    The default is the last axis, so that the features of each row are joined.  The default of `torch.cat` is the first.
 
     Parameters
     ----------
     variables : list of Variables
         At least one.  Variables that have a LoD must all have the same LoD, unless the axis is the first.
     axis : int
-        By default the last.  With 0, rows come one after another, and the result has no LoD: `with_lod` gives it one.
+        By default the last.  With 0, the rows follow one another, and the result has no LoD: `with_lod` sets it.
 
     Examples
     --------
@@ -460,7 +463,7 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     >>> concat([Variable([1.0]), Variable([2.0, 3.0])], axis=0).with_lod([[0, 1, 3]]).lod()
     [[0, 1, 3]]
     """
-    if not isinstance(variables, (list, tuple)):  # a Variable or array would be read as a list of its rows
+    if not isinstance(variables, (list, tuple)):  # a Variable or array would count as a list of its rows
         raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
     if not variables:
         raise ShapeError("concat", expected="at least one variable", got="none")
@@ -533,8 +536,8 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
 def topk(x: Rows, k: int, axis: int = -1) -> tuple[Variable, Variable]:
     """Return the `k` largest elements along an axis, largest first, and their indices.
 
-    Among equal elements, the first comes first; NaN is larger than all numbers.  Unless the axis is the axis of rows,
-    the results have the LoD of `x`.  The gradient goes to the selected elements.
+    Equal elements are in the order of their indices; NaN is larger than all numbers.  Unless the axis is the axis of
+    rows, the results have the LoD of `x`.  The gradient goes to the selected elements.
 
     Parameters
     ----------
@@ -594,7 +597,7 @@ def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, *, sparse:
 
 
 def check_padding_idx(padding_idx: int, height: int) -> int:
-    """Return the index of a table's row from 0, given one that may be negative; raise if there is no such row."""
+    """Return the index of a table's row, counted from 0, given one that may be negative; raise if no row has it."""
     padding_idx = check_int(padding_idx, "padding_idx")
     if not -height <= padding_idx < height:
         raise OutOfRangeError("padding_idx", expected=f"{-height} to {height - 1}", got=padding_idx)

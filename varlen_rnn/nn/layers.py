@@ -1,4 +1,4 @@
-"""Layers without recurrence: layers of single rows, of windows of rows, and of whole sequences."""
+"""Layers without recurrence: on single rows, on windows of rows, and on whole sequences."""
 
 from __future__ import annotations
 
@@ -153,15 +153,16 @@ class LayerNorm(Module):
 class BatchNorm1d(Module):
     """Normalise every feature to mean 0 and variance 1 over the rows of all sequences of a batch.
 
-    In training the layer uses the moments of the batch, so a sequence's result depends on the sequences beside it, and
-    the running moments move towards them.  In evaluation it uses the running moments, and each row is computed alone.
+    In training, the layer uses the moments (mean and variance) of the batch, so a sequence's result depends on the
+    batch's other sequences, and the running moments move towards these.  In evaluation, it uses the running moments,
+    and each row is computed separately.
 
-    On several ranks (`distributed.replicate`) the moments go over the rows of all ranks, so each rank calls the layer
-    equally often, even without rows.  With `reproducible`, each shard has its own moments, and only the first shard
-    moves the running moments.
+    On several ranks (`distributed.replicate`), the moments are over the rows of all ranks, so each rank must call the
+    layer equally often, even without rows.  With `reproducible`, each shard has its own moments, and only the first
+    shard changes the running moments.
 
-    A batch without rows changes nothing.  One of a single row becomes the bias, and moves only the running mean, where
-    PyTorch raises an error.
+    A batch without rows changes nothing.  The result of a batch with a single row is the bias, and only the running
+    mean changes; PyTorch raises an error.
 
     Parameters
     ----------
@@ -169,7 +170,7 @@ class BatchNorm1d(Module):
     eps : float
         A number that is added to the variance; at least 0.
     momentum : float or None
-        The share of a batch in the running moments, 0 to 1; None makes them the means over all batches.
+        The weight of a new batch in the running moments, 0 to 1; with None, they are the means over all batches.
     affine : bool
         Whether there are a weight and a bias.
     dtype : data type
@@ -179,7 +180,7 @@ class BatchNorm1d(Module):
     ----------
     weight, bias : (num_features,), or None
     running_mean, running_var : (num_features,)
-        Saved, but not trained.  The variance is the estimate from a sample, as PyTorch's.
+        Saved, but not trained.  The variance is the estimate from a sample, as in PyTorch.
     num_batches_tracked : int64
         The number of batches in training.
 
@@ -225,7 +226,7 @@ class BatchNorm1d(Module):
         if (into := recorder()) is not None and into.current.parent is not None:
             hint = "normalise the rows of all steps before the loop, or set the layer to evaluation mode"
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
-        # As values of their own, since the gradient does not read them and they change before it is computed.
+        # Detached Variables, because the running moments change before the gradient, which does not read them.
         aside = [let_change(apply("detach", moment)) for moment in running]
         hooks = self.running_mean.hooks
         with contextlib.nullcontext() if hooks is None or hooks.watcher is None else hooks.watcher.summing_moments():
@@ -258,8 +259,8 @@ class Embedding(Module):
     dtype : data type
         float32 or float64.
     shard : Communicator, optional
-        Ranks that divide the table among them: rank r has the rows r, r + size, r + 2 size and so on.  All ranks make
-        the layer, call it, each with ids of its own, and update it; the ids of a rank may be none.
+        The ranks that divide the table: rank r has the rows r, r + size, r + 2 size and so on.  All ranks must create
+        the layer, call it, each with its own ids or with none, and update it.
 
     Attributes
     ----------
@@ -268,9 +269,10 @@ class Embedding(Module):
 
     Notes
     -----
-    With `shard`, the table has the bits of one process that has the whole batch, with every optimizer.  The whole batch
-    has the order of the positions of sequences (`LoD.positions`); without positions, the parts of all ranks follow one
-    another.  Gradients go home when the optimizer, or `clip_grad_norm_`, asks for them; before, `weight.grad` is None.
+    With `shard`, and any optimizer, the table has the same bits as in one process with the whole batch.  In the whole
+    batch, sequences are in the order of their positions (`LoD.positions`); without positions, in the order of ranks.
+    Gradients are sent to the rank that has their row when the optimizer, or `clip_grad_norm_`, needs them; before,
+    `weight.grad` is None.
 
     Examples
     --------
@@ -303,7 +305,7 @@ class Embedding(Module):
         self.weight = self._parameter(table, comm, requires_grad=True, copy=True)
 
     def _checked(self, shard: Communicator | None, dtype: np.dtype) -> Communicator:
-        """Return the ranks that divide the table, this one alone without `shard`; raise unless all say the same."""
+        """Return the ranks that divide the table, or this rank if `shard` is None; raise if their options differ."""
         comm = Communicator() if shard is None else check_communicator(shard, "Embedding, shard")
         if comm.size > 1:
             if not self.sparse:
@@ -328,19 +330,19 @@ class Embedding(Module):
         sparse: bool = True,
         shard: Communicator | None = None,
     ) -> Embedding:
-        """Return a layer whose table is an array of the caller, which is not copied.
+        """Return a layer whose table is the caller's array itself, not a copy.
 
-        So a table may be larger than the memory: a memory map, of which lookups and updates touch only their rows.
-        What an optimizer keeps of a mapped table is in maps, too, of sparse files without names in the same folder.
+        So a table can be larger than the memory: lookups and updates touch only their rows of a memory map.  The states
+        of an optimizer for a mapped table are also memory maps, of sparse, unnamed files in the same folder.
 
         Parameters
         ----------
         embeddings : (num_embeddings, embedding_dim), C-contiguous
-            float32 or float64, changed in place if it is trained, and float16 if it is frozen.
+            float32 or float64, or float16 if it is frozen; it is changed in place if it is trained.
         freeze : bool
             Whether the table is not trained: `weight.requires_grad` is False, and the array may be read-only.
         padding_idx : int, optional
-            A row that is never trained; its numbers stay as they are.
+            A row that is never trained; its numbers do not change.
         sparse : bool
             As in the constructor.
         shard : Communicator, optional
@@ -349,7 +351,7 @@ class Embedding(Module):
         Raises
         ------
         DTypeError, ShapeError
-            An array that cannot be the table; one of float16 or read-only memory that shall be trained.
+            If an array cannot be the table, or is to be trained but is float16 or read-only.
 
         Examples
         --------
@@ -387,7 +389,7 @@ class Embedding(Module):
             rows = self.weight.shard.look_up(ids, self.weight, self.padding_idx)
         if rows.dtype != np.float16:
             return rows
-        if rows.requires_grad:  # the table was thawed
+        if rows.requires_grad:  # the table was frozen, and is to be trained now
             what = "Embedding, weight that requires a gradient"
             raise DTypeError(what, expected="float32 or float64", got=rows.dtype, hint=NOT_IN_HALF)
         return rows.astype(np.float32)

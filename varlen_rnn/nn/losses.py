@@ -119,7 +119,7 @@ def _of_classes(
     label_smoothing: float,
     gamma: float = 0.0,
 ) -> tuple[Variable, Variable | None]:
-    """Return each row's cross entropy, or focal loss if `gamma` is not 0, and each row's weight or None."""
+    """Return each row's cross entropy, or focal loss if `gamma` is not 0, and the weight of each row, or None."""
     ignore_index = check_int(ignore_index, "ignore_index")
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
@@ -350,7 +350,7 @@ def poisson_nll_loss(
 ) -> Variable:
     """Return minus the log-likelihood of counts under Poisson distributions.
 
-    The term that depends on the counts alone is left out, as it has no gradient.
+    The term that depends only on the counts is left out, because it has no gradient.
 
     Parameters
     ----------
@@ -468,7 +468,7 @@ def reduce_loss(
     per: Per = "row",
     sample_weight: Rows | None = None,
 ) -> Variable:
-    """Return the loss of elements reduced over rows or over sequences; a mean over no rows is 0.
+    """Reduce the loss of elements over rows or over sequences, and return the result; a mean over no rows is 0.
 
     Parameters
     ----------
@@ -477,7 +477,7 @@ def reduce_loss(
     weights : Variable, optional
         The weight of each row in a mean.
     sample_weight : array, optional
-        The weight of each row or sequence, as `per` says.
+        The weight of each row, or of each sequence if `per` is "sequence".
     """
     check_choice(reduction, "reduction", "mean", "sum", "none")
     check_choice(per, "per", "row", "sequence")
@@ -507,7 +507,7 @@ def _of_rows(loss: Variable) -> Variable:
 def _over_sequences(
     loss: Variable, weights: Variable | None, sample_weight: Variable | None, reduction: Reduction
 ) -> Variable:
-    """Return the weighted mean loss of each sequence's rows, then reduced over sequences as `reduction` says."""
+    """Return the weighted mean loss of each sequence's rows, reduced over sequences as `reduction` says."""
     sums, (counts, alive) = sequence_pool(loss, "sum"), _counts_and_alive(loss, weights)
     each = _ratio(sums, _beside(counts, loss))
     if sample_weight is not None:
@@ -520,7 +520,7 @@ def _over_sequences(
 
 
 def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, Any]:
-    """Return the total weight of each sequence's rows, and for each sequence 1 if that is positive, else 0."""
+    """Return, for each sequence, the total weight of its rows, and 1 if this weight is positive, otherwise 0."""
     if weights is None and not isinstance(loss.value, Symbol):  # lengths are enough, without reading rows
         lengths = np.diff(levels_of(loss.value.structure)[-1])
         return lengths.astype(loss.dtype), (lengths > 0).astype(loss.dtype)
@@ -548,7 +548,7 @@ def _check_weights(sample_weight: Variable, number: int, per: str) -> None:
     if len(shape) != 1 or (shape[0] != number and -1 not in (shape[0], number)):
         expected = f"shape ({number},)"
         raise ShapeError("sample_weight", expected=expected, got=f"shape {shape}", hint=f"one number for each {per}")
-    # Numbers of a device are not copied to be checked.
+    # Numbers on a device are not checked, because this would copy them.
     if isinstance(sample_weight.value, Symbol) or on_device(sample_weight.value.data):
         return
     numbers = sample_weight.value.data

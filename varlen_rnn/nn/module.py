@@ -34,7 +34,7 @@ NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astyp
 
 
 class _Kept(Variable):
-    """A Variable that a module keeps: its array can be overwritten, and stays the same memory."""
+    """A Variable that a module keeps: its numbers can be overwritten, but its memory stays the same."""
 
     __slots__ = ()
 
@@ -42,14 +42,14 @@ class _Kept(Variable):
     def data(self) -> np.ndarray:
         """The array that optimizers update in place; a DeviceArray after `to("cuda")`.
 
-        To set it copies numbers of the same shape and data type into this memory.  A later `backward` cannot see that
-        the array was changed directly, as in `p.data[0] = 0`; it does see that `data` was set, as in `p.data -= 1`.
+        Setting it copies numbers of the same shape and data type into this memory.  A later `backward` notices that
+        `data` was set, as in `p.data -= 1`, but not a direct change of the array, as in `p.data[0] = 0`.
         """
         return self.value.data
 
     @data.setter
     def data(self, array: ArrayLike) -> None:
-        if array is not self.value.data:  # as it is after `p.data -= 1` on the host
+        if array is not self.value.data:  # `p.data -= 1` on the host sets the same array
             hint = "assign(array) converts and broadcasts"
             rows = as_rows(array, "data")
             if rows.dtype != self.dtype:
@@ -79,7 +79,7 @@ class Parameter(_Kept):
     Parameters
     ----------
     array : array_like
-        float32 or float64, and float16 if it requires no gradient.
+        float32 or float64, or float16 if it requires no gradient.
     requires_grad : bool
         Whether it is trained.  It can be set later, too.
     copy : bool
@@ -133,7 +133,7 @@ class Parameter(_Kept):
 
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
-    """Raise unless a Parameter can have the memory of an array; one that is not trained may be read-only."""
+    """Raise unless a Parameter can use the memory of an array, which can be read-only if it is not trained."""
     expected, hint = "an array that can be used in place", "copy=True makes a copy that can"
     if not isinstance(array, np.ndarray) or not array.dtype.isnative:
         got = shown(array) if not isinstance(array, np.ndarray) else f"data type {array.dtype}"
@@ -178,7 +178,7 @@ class Buffer(_Kept):
 
 
 class _Runs(Protocol[P, R]):
-    """Tell type checkers that calling a module takes and returns the same as its `forward`."""
+    """A protocol for type checkers: calling a module takes the arguments of its `forward`, and returns its result."""
 
     def forward(self, *inputs: P.args, **named: P.kwargs) -> R:
         """Compute the output."""
@@ -213,7 +213,7 @@ class Module:
         def __getattr__(self, name):
             if name in self.normalised:
                 return weight_norm(getattr(self, f"{name}_v"), getattr(self, f"{name}_g"))
-            return object.__getattribute__(self, name)  # raises the error again, with its own message
+            return object.__getattribute__(self, name)  # this raises the usual error
 
         def __setattr__(self, name, value):
             kept = vars(self).get(name)
@@ -230,10 +230,10 @@ class Module:
 
     @property
     def training(self) -> bool:
-        """Whether the module is in training mode, as `train` and `eval` set it; a new module is.
+        """Whether the module is in training mode, as `train` and `eval` set it; a new module is in training mode.
 
-        It is False while the library evaluates a model, such as an estimator that predicts.  That is a mode of the
-        thread: the module keeps its own, and other threads may train it.
+        It is also False while the library evaluates the model in this thread, as when an estimator predicts.  The
+        module keeps its own mode then, and other threads can train it.
         """
         return not EVALUATING.get() and vars(self).get("training", True)
 
@@ -263,7 +263,7 @@ class Module:
         return [(name, value) for name, value in self._entries() if isinstance(value, Module)]
 
     def modules(self) -> list[Module]:
-        """Return this module, its children, their children, and so on; one found in several places comes once.
+        """Return this module, its children, their children, and so on; a module in several places is listed once.
 
         Examples
         --------
@@ -297,22 +297,22 @@ class Module:
                 child._find_modules(f"{name}.{inner}" if name else inner, found)
 
     def _entries(self) -> list[tuple[str, object]]:
-        """Return (name, value) pairs of the attributes; an entry of a list or dict is named like `layers.0`."""
+        """Return (name, value) pairs of the attributes; entries of lists and dicts have names such as `layers.0`."""
         entries = list(_flat(vars(self)))
         for name, value in entries:
-            if value is self:  # appended to a list that is an attribute
+            if value is self:  # the module is in a list that is its own attribute
                 check_apart(self, self, f"{type(self).__name__}.{name}")
         return entries
 
     def named_parameters(self, prefix: str = "") -> list[tuple[str, Parameter]]:
         """Return (name, Parameter) pairs, with dotted names such as `encoder.weight_ih_l0`.
 
-        A Parameter that is found under several names is returned once, under the first of them.
+        A Parameter with several names is returned once, with its first name.
         """
         return self._collected(_check_prefix(prefix, "named_parameters"), Parameter)
 
     def named_buffers(self) -> list[tuple[str, Variable]]:
-        """Return (name, Variable) pairs of the numbers that are saved but not trained, such as running moments."""
+        """Return (name, Buffer) pairs; Buffers are saved but not trained, such as running moments."""
         return self._collected("", Buffer)
 
     def _collected(self, prefix: str, kind: type[V] | tuple[type[V], ...]) -> list[tuple[str, V]]:
@@ -363,13 +363,13 @@ class Module:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of all parameters, as `zero_grad` of an optimizer does of those that it updates.
+        """Drop the gradients of all parameters, as an optimizer's `zero_grad` does for the parameters that it updates.
 
         Parameters
         ----------
         set_to_none : bool
-            Whether `grad` becomes None, so that an optimizer leaves a parameter alone that the next loss does not
-            reach.  Otherwise a gradient becomes zeros, which an optimizer with momentum or weight decay still applies.
+            Whether `grad` becomes None, so that an optimizer does not change a parameter that the next loss does not
+            reach.  Otherwise gradients become zeros, for which momentum or weight decay still change the parameter.
         """
         set_to_none = check_flag(set_to_none, "zero_grad, set_to_none")
         for parameter in self.parameters():
@@ -378,7 +378,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.
 
-        Dropout acts in training mode only, and `BatchNorm1d` uses the moments of the batch there.
+        Only in training mode does dropout zero elements, and does `BatchNorm1d` use the moments of the batch.
         """
         self.training = check_flag(mode, "train, mode")
         for child in self.children():
@@ -386,10 +386,10 @@ class Module:
         return self
 
     def to(self, device: str | Place) -> Self:
-        """Move all parameters and buffers, and gradients that they have, to a device; return the module.
+        """Move all parameters and buffers, with their gradients, to a device; return the module.
 
         The Parameters stay the same objects, so an optimizer that has them updates them there, and moves its states
-        with them.  Records from before the move cannot be passed: call `backward` first.
+        with them.  A loss from before the move has no gradients after it: call `backward` first.
 
         Parameters
         ----------
@@ -428,9 +428,9 @@ class Module:
     def prepare(self) -> Callable[..., Any]:
         """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of recurrent layers on the host are packed once, now.  Later changes of the module do not reach the
-        function, but for parameters over memory maps, which are shared.  Any number of threads may call it at the same
-        time.
+        The weights of recurrent layers on the host are packed once, in this call.  Later changes of the module do not
+        affect the function, except for parameters over memory maps, which are shared.  Any number of threads can call
+        it at the same time.
 
         Examples
         --------
@@ -454,15 +454,15 @@ class Module:
             child._freeze()
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
-        """Return the arrays of parameters and buffers by name, as `load_state_dict` and PyTorch take them.
+        """Return a dict of the arrays of parameters and buffers by name, for `load_state_dict` and PyTorch.
 
-        Those on a CUDA device are copied to the host.
+        Arrays on a CUDA device are copied to the host.
 
         Parameters
         ----------
         copy : bool
-            Whether later updates leave the arrays as they are; without it, `vr.save` writes tables that are larger than
-            the memory.
+            Whether the arrays are copies, which later updates do not change.  Without copies, `vr.save` can write
+            tables that are larger than the memory.
         """
         copied = check_flag(copy, "state_dict, copy")
         arrays = {shard_name(name, v.shard): v.value.data for name, v in self._kept()}
@@ -488,8 +488,8 @@ class Module:
         Returns
         -------
         missing_keys, unexpected_keys : lists of str, in a named tuple
-            The names that `state` lacks, whose values stay, and its names that nothing here is called.  Both are empty
-            if `strict`.
+            The names that `state` lacks, whose values stay, and the names in `state` that the module lacks.  Both are
+            empty if `strict` is True.
 
         Raises
         ------
@@ -498,7 +498,7 @@ class Module:
 
         Notes
         -----
-        A table may be whole in `state`, or in the shards of any number of ranks: `weight[1::4]` has every fourth row.
+        `state` can have a whole table, or the shards of any number of ranks: `weight[1::4]` has every fourth row.
         """
         pairs, keys = matched(self, state, strict)
         for variable, parts in pairs:
@@ -525,7 +525,7 @@ def _check_prefix(prefix: object, what: str) -> str:
 
 
 def check_apart(module: Module, inner: Module, what: str) -> None:
-    """Raise if a module is put into itself, or into a module inside it: its parameters would never end."""
+    """Raise if `inner` is or contains `module`, which is to contain it: the list of parameters would never end."""
     seen, waiting = set[int](), [inner]
     while waiting:
         found = waiting.pop()
@@ -538,7 +538,7 @@ def check_apart(module: Module, inner: Module, what: str) -> None:
 
 
 class IncompatibleKeys(NamedTuple):
-    """The names in which a module and a state differ.
+    """The names that only the module or only the state has.
 
     Attributes
     ----------
@@ -555,7 +555,7 @@ class IncompatibleKeys(NamedTuple):
 def matched(
     module: Module, state: Mapping[str, ArrayLike], strict: bool = True
 ) -> tuple[list[tuple[Variable, Parts]], IncompatibleKeys]:
-    """Return each parameter and buffer of a module with its rows of a state, and the names in which both differ.
+    """Return (Variable, its rows in a state) pairs of a module, and the names that only the module or the state has.
 
     It raises as `load_state_dict` does.
     """
@@ -574,7 +574,7 @@ def matched(
 
 
 def assign_rows(variable: Variable, parts: Parts) -> None:
-    """Overwrite rows of a variable in place; `matched` has checked them."""
+    """Overwrite rows of a variable in place with the pairs (slice, array) in `parts`, which `matched` has checked."""
     for rows, array in parts:
         overwrite(variable.value.data, rows if array.ndim else ..., array)
     was_updated(variable)
@@ -587,7 +587,7 @@ def _flat(container: dict | list | tuple) -> Iterator[tuple[str, object]]:
         for name, value in waiting[-1][1]:
             if not isinstance(value, (dict, list, tuple)):
                 yield name, value
-            elif id(value) not in inside:  # a container that contains itself would never end
+            elif id(value) not in inside:  # a container inside itself would never end
                 inside.add(id(value))
                 waiting.append((value, _pairs(value, f"{name}.")))
                 break

@@ -1,10 +1,11 @@
-"""Tables divided over ranks: ids travel, rows come back, gradients go home, and each rank updates its own rows.
+"""Tables divided over ranks (processes): each rank stores and updates its rows, and serves them to the other ranks.
 
-Row i lives on rank `i % size`, at `i // size`.  For example, two ranks have rows 0, 2, 4 and rows 1, 3 of a table of 5.
-Ids of vocabularies are sorted by frequency: of blocks, the first would get nearly all lookups.
+Rank `i % size` has row i, at index `i // size`.  For example, two ranks have the rows 0, 2, 4 and 1, 3 of a table of 5.
+Ids of vocabularies are sorted by frequency: if ranks had blocks of rows, the first would get nearly all lookups.
 
-A gradient goes home unmerged, each row with the position of its sequence in the global batch.  There rows are sorted by
-position, so that sums have the order, and the bits, of one process that has the whole batch.
+Ids are sent to the ranks that have the rows, and the rows come back.  Gradients are later sent to the same ranks, row
+by row, with the position of their sequence in the global batch.  There they are sorted by position, so that sums have
+the order, and the bits, of one process that has the whole batch.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
 
 _BLOCK = 2**20  # numbers that are drawn at a time
-_GRAD = vars(Variable)["grad"]  # the slot
+_GRAD = vars(Variable)["grad"]  # the descriptor of the slot, which subclasses hide
 
 
 class Shard:
-    """The rows of a table that a rank has, and the gradients that have not gone home.
+    """A rank's rows of a table, and the gradients that it has not yet sent to the ranks that have their rows.
 
     Parameters
     ----------
@@ -46,20 +47,20 @@ class Shard:
     ----------
     comm, height
     rank, size : int
-        Those of `comm`: the rows are `rank`, `rank + size`, and so on.
+        The rank and size of `comm`: this rank has the rows `rank`, `rank + size`, and so on.
     """
 
     def __init__(self, comm: Communicator, height: int) -> None:
         self.comm, self.height = comm, height
         self.rank, self.size = comm.rank, comm.size
         self._collected: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # ids, positions, gradients
-        self._is_due = False  # on all ranks alike: they look up together
+        self._is_due = False  # whether there are gradients to send; equal on all ranks, which look up together
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Shard:
         return Shard(self.comm, self.height)
 
     def look_up(self, ids: Rows, weight: Parameter, padding_idx: int | None) -> Variable:
-        """Return rows of the whole table; all ranks call it, each with ids of its own, or without any."""
+        """Return rows of the whole table by ids; all ranks call it, each with its own ids or without any."""
         if recorder() is not None:
             hint = "a program runs in one process; ranks look up in eager mode"
             raise ProgramError("Embedding with a shard", expected="eager mode", got="a program", hint=hint)
@@ -72,15 +73,15 @@ class Shard:
         self._is_due = True
         leaf = FetchedRows(result, self, functools.partial(self._collect, flat, _positions(value), padding_idx))
         if weight.hooks is not None and weight.hooks.watcher is not None:
-            watch(leaf, weight.hooks.watcher)  # the pass reaches the table
+            watch(leaf, weight.hooks.watcher)  # a pass that reaches the leaf also reaches the table
         return leaf
 
     def _fetch(self, ids: LoDTensor, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return flat ids, and their rows from all ranks; each distinct id travels once."""
+        """Return the flattened ids, and their rows from all ranks; each distinct id is sent once."""
         refused = None
         try:
             flat = indices("embedding, ids", ids, self.height, "id", ", the rows of the table")
-        except OutOfRangeError as error:  # the other ranks wait for this one: they are told, and raise, too
+        except OutOfRangeError as error:  # the other ranks wait for this one: they get a sign, and raise, too
             flat, refused = np.empty(0, np.int64), error
         distinct, inverse = np.unique(flat, return_inverse=True)
         order, ends = self._by_owner(distinct)
@@ -97,7 +98,7 @@ class Shard:
         return flat, rows_at(rows, inverse.reshape(-1))
 
     def _by_owner(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order that sorts ids by owner, and the ends of each owner's ids in it, except the last end."""
+        """Return the order that sorts ids by owner, the rank that has the row, and where owners 1, 2, ... begin."""
         owners = ids % self.size
         order = np.argsort(owners, kind="stable")
         return order, np.searchsorted(owners[order], np.arange(1, self.size))
@@ -111,13 +112,13 @@ class Shard:
         self._collected.append((ids, positions, values))
 
     def forget(self) -> None:
-        """Drop the gradients that have not gone home."""
+        """Drop the gradients that were not sent yet."""
         self._collected = []
 
     def settle(self, weight: Parameter) -> None:
-        """Send gradients home, and add those that came to the `grad` of the own rows; all ranks call it.
+        """Send gradients to the ranks that have their rows, and add received ones to `weight.grad`; all ranks call it.
 
-        A rank that got none has a gradient without rows, unless no rank has computed any.
+        A rank that receives none has a gradient without rows, unless no rank has computed any.
         """
         if not self._is_due:
             return
@@ -125,8 +126,9 @@ class Shard:
         keys = [np.empty((0, 3), np.int64)]
         values = [np.empty((0, weight.shape[1]), weight.dtype)]
         for number, (ids, positions, part) in enumerate(collected):
-            # Of a sequence that is looked up several times, the first gradients of all ranks come first.  The shards of
-            # `replicate(reproducible=)` have different sequences, and so one order, whichever rank has them.
+            # If a sequence is looked up several times, gradients of first lookups come before those from later ones.
+            # Shards of `replicate(reproducible=)` have different sequences, so their order does not depend on the rank
+            # that has them.
             before = [np.isin(positions, other) for _, other, _ in collected[:number]]
             times = np.sum(before, axis=0, dtype=np.int64) if before else np.zeros(len(ids), np.int64)
             keys.append(np.stack([ids, times, positions], axis=1))
@@ -139,13 +141,13 @@ class Shard:
         gradient = np.concatenate(self.comm.all_to_all(np.split(gradient[order], ends)))
         if any(part[0, 0] for part in came):
             joined = np.concatenate([part[1:] for part in came])
-            order = np.lexsort((joined[:, 2], joined[:, 1]))  # stable: otherwise the order of ranks
+            order = np.lexsort((joined[:, 2], joined[:, 1]))  # stable: equal keys stay in the order of ranks
             found = SelectedRows.wrap(joined[order, 0] // self.size, gradient[order], len(weight.data))
             weight.grad = found if weight.grad is None else weight.grad + found
 
 
 class FetchedRows(Variable):
-    """Rows that came from all ranks: a leaf whose gradients its shard collects, so that its own stays None."""
+    """Rows received from all ranks: a leaf whose gradients its shard collects, so that its own `grad` stays None."""
 
     __slots__ = ("_collect", "shard")
 
@@ -155,7 +157,7 @@ class FetchedRows(Variable):
 
     @property
     def grad(self) -> Any:
-        """None."""
+        """Always None."""
         return None
 
     @grad.setter
@@ -165,7 +167,7 @@ class FetchedRows(Variable):
 
 
 class ShardedParameter(Parameter):
-    """The rows of a table that this rank has; its gradient comes when an optimizer, or clipping, asks for it."""
+    """The rows of a table that this rank has; ranks exchange gradients when an optimizer or clipping needs them."""
 
     __slots__ = ("shard",)
 
@@ -175,7 +177,7 @@ class ShardedParameter(Parameter):
 
     @property
     def grad(self) -> Any:
-        """The gradient that has come home."""
+        """The gradient of this rank's rows, as received from all ranks."""
         return _GRAD.__get__(self)
 
     @grad.setter
@@ -186,10 +188,10 @@ class ShardedParameter(Parameter):
 
 
 def drawn_rows(comm: Communicator, shape: tuple[int, ...], draw: Callable[..., np.ndarray]) -> np.ndarray:
-    """Return the rows of this rank of the table `draw(shape)`, drawing a block of rows at a time.
+    """Return this rank's rows of the table `draw(shape)`, drawing a block of rows at a time.
 
-    Every rank draws all rows, so that the table does not depend on the number of ranks, and that the generators of all
-    ranks stay the same.
+    Every rank draws all rows, so that the table does not depend on the number of ranks, and the generators of all ranks
+    stay equal.
     """
     height, width = shape
     own = np.empty((len(range(comm.rank, height, comm.size)), width), np.float32)
@@ -201,7 +203,7 @@ def drawn_rows(comm: Communicator, shape: tuple[int, ...], draw: Callable[..., n
 
 
 def check_alike(comm: Communicator, **numbers: int | None) -> None:
-    """Raise on all ranks unless they have the same numbers."""
+    """Raise on all ranks unless `numbers` are equal on all."""
     own = np.array([[-1 if number is None else number for number in numbers.values()]], np.int64)
     found = np.concatenate(comm.all_gather(own))
     for name, values in zip(numbers, found.T, strict=True):
@@ -210,7 +212,7 @@ def check_alike(comm: Communicator, **numbers: int | None) -> None:
 
 
 def whole_height(comm: Communicator, rows: int) -> int:
-    """Return the height of a table, given the rows on this rank; raise on all ranks unless each can have a shard."""
+    """Return a table's number of rows, given this rank's; raise on all ranks unless each has as many as its shard."""
     counts = np.concatenate(comm.all_gather(np.array([rows])))
     height = int(counts.sum())
     if counts.tolist() != [len(range(rank, height, comm.size)) for rank in range(comm.size)]:
@@ -220,7 +222,7 @@ def whole_height(comm: Communicator, rows: int) -> int:
 
 
 def _positions(ids: LoDTensor) -> np.ndarray:
-    """Return the position in the global batch of the sequence of each id; 0 for all if they are in order of ranks."""
+    """Return, for each id, the position of its sequence in the global batch; all 0 if they are in order of ranks."""
     lod, count = ids.structure, ids.data.size
     positions = lod.positions
     if positions is None or lod.axis:

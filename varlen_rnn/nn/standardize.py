@@ -16,7 +16,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
-_AT_ONCE = 1 << 16  # rows converted to float64 at once, since the data may be larger than memory
+_AT_ONCE = 1 << 16  # the most rows converted to float64 at once, because the data may be larger than the memory
 
 
 class Standardize(Module):
@@ -57,8 +57,8 @@ class Standardize(Module):
         Parameters
         ----------
         sequences : LoDTensor, or list of arrays of shape `(rows, features)`
-            Memory maps are read in parts.  A constant feature gets the scale 1.  Without any rows, the layer does not
-            change.
+            Memory maps are read in parts.  A constant feature gets the scale 1.  If there are no rows, the layer does
+            not change.
 
         Raises
         ------
@@ -72,7 +72,8 @@ class Standardize(Module):
         number, mean, squares = 0, np.zeros(self.features), np.zeros(self.features)
         for part in parts:
             for rows in self._pieces(part):
-                # Combine the sums of squared deviations of two sets of rows (Chan, Golub and LeVeque, 1983).
+                # Combine the sums of squared deviations from the means of two sets of rows (Chan, Golub and LeVeque,
+                # 1983).
                 own = rows.mean(axis=0)
                 difference, total = own - mean, number + len(rows)
                 squares += ((rows - own) ** 2).sum(axis=0) + difference**2 * (number * len(rows) / total)

@@ -1,4 +1,4 @@
-"""A table of a model's layers: the shapes of their outputs, their parameters, and their operations for a batch."""
+"""A table of a model's layers: output shapes, numbers of parameters, and numbers of operations for a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from varlen_rnn.tape.spec import TensorSpec, describe
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Offsets
 
-# The attributes by which layers say how many columns their rows have.
+# The attributes in which layers store the number of columns of their input rows.
 _COLUMNS = ("input_size", "in_features", "num_features", "features", "embed_dim")
 
 
@@ -36,15 +36,15 @@ class LayerSummary:
     Attributes
     ----------
     name : str
-        As in `named_parameters`; "" for the model itself.
+        The module's name, as in `named_modules`; "" for the model itself.
     kind : str
         The name of the class.
     shapes : tuple of shapes
-        The shapes of its outputs in its last call; empty if the model does not call it.  A size is -1 inside of a loop.
+        The shapes of its outputs in its last call; empty if the model does not call it.  -1 is a size inside of a loop.
     parameters : int
-        Numbers in its own Parameters; a Parameter that two modules share counts once, in the first.
+        How many numbers its own Parameters have; a Parameter that two modules share counts once, for the first.
     operations : int
-        Floating-point operations of its own for the batch, in all calls.
+        The floating-point operations that it applies itself for the batch, in all calls.
     """
 
     name: str
@@ -90,13 +90,13 @@ class ModelSummary:
             table.append((layer.name, layer.kind, shapes, f"{layer.parameters:,}", f"{layer.operations:,}"))
         table.append(("total", "", "", f"{self.parameters:,}", f"{self.operations:,}"))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        sides = "<<<>>"  # numbers stand to the right
+        sides = "<<<>>"  # numbers are aligned to the right
         lines = ["  ".join(f"{v:{side}{n}}" for v, side, n in zip(row, sides, widths, strict=True)) for row in table]
         return "\n".join([head, *(line.rstrip() for line in lines)])
 
 
 def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) -> ModelSummary:
-    """Return the layers of a model with the shapes of outputs, parameters, and operations for a batch.
+    """Return a model's layers with the shapes of their outputs, their parameters, and their operations for a batch.
 
     A copy of the model runs once in evaluation mode, on zeros unless `lod` has rows.
 
@@ -106,7 +106,7 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
         Its `forward` takes one batch of rows.
     lod : LoD, offsets of each level, or rows with a LoD
         The structure of the batch.  Its rows are zeros with as many columns as the first layer takes, or ids if that
-        is an `Embedding`; for a model that takes others, give rows.
+        is an `Embedding`.  If the model takes other input, give rows.
 
     Returns
     -------
@@ -120,8 +120,8 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
     LoDError
         The LoD has no level.
     ProgramError
-        No layer knows its number of columns; or `forward` takes more than one batch, or reads values, which a program
-        does not have.
+        If no layer stores its number of columns, `forward` takes more than one batch, or it reads values, which a
+        program does not have.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def _check_forward(model: Module) -> None:
 
 
 def _batch_for(model: Module, lod: Any) -> LoDTensor:
-    """Return the batch: the rows that were given, or zeros as the first layer takes them."""
+    """Return the batch: the given rows, or zeros of the shape and data type that the first layer takes."""
     given = lod.value if isinstance(lod, Variable) else lod
     structure = given.structure if isinstance(given, LoDTensor) else LoD(given)
     if not structure.num_levels:
@@ -177,12 +177,12 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
 
 
 class _Watch:
-    """A model whose modules note, while a program is recorded, the operators that they apply and their outputs."""
+    """Watches a model's modules while a program is recorded: which operators they apply, and their outputs."""
 
     def __init__(self, model: Module) -> None:
         self.model, self.modules = model, model.named_modules()
         self.inside: list[Module] = []  # the modules whose `forward` runs, the innermost last
-        self.owners: list[Module | None] = []  # of each operator of the outermost block
+        self.owners: list[Module | None] = []  # for each operator of the outermost block, the module that applied it
         self.outputs: dict[Module, list[Variable]] = {}
         for _, module in self.modules:
             vars(module)["forward"] = self._watched(module, module.forward)
@@ -200,7 +200,7 @@ class _Watch:
         return run
 
     def _note(self) -> None:
-        """Let the innermost module own the operators that were recorded since the last call."""
+        """Note the innermost module as the owner of the operators that were recorded since the last call."""
         new = len(recorder().blocks[0].ops) - len(self.owners)
         self.owners += [self.inside[-1] if self.inside else None] * new
 
@@ -209,7 +209,7 @@ class _Watch:
         self._note()
 
     def layers(self, program: Program, batch: LoDTensor) -> list[LayerSummary]:
-        """Run the program, and return the layers with the shapes and costs that its values have."""
+        """Run the program; return the layers with their output shapes and their costs, from the values of the run."""
         specs, desc = _specs_of_run(program, batch), program.desc
         operations, inside = Counter[Module | None](), nested_blocks(desc)
         for op, owner in zip(desc.blocks[0].ops, self.owners, strict=True):
@@ -228,7 +228,7 @@ class _Watch:
 
 
 def _specs_of_run(program: Program, batch: LoDTensor) -> dict[str, TensorSpec]:
-    """Return the specs of the values that all variables of a program have for a batch, by name."""
+    """Return {name of a variable: spec of its value}, from a run of a program on a batch."""
     lists = {name for op in program.desc.blocks[0].ops if op.type in EDGES for name in op.input_names()}
     names = [var.name for var in program.desc.blocks[0].vars if var.name not in lists]
     values = Executor().run(program, {"rows": batch}, names)

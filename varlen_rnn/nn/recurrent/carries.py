@@ -1,4 +1,4 @@
-"""The protocol of layers that carry states over the steps of sequences; other modules ask for it, not for a class."""
+"""The protocol of layers that carry states over the steps of sequences; other modules check it instead of a class."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Carries(Protocol):
     direction: Way
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:
-        """Return each state as an entry of a tuple, given as a call takes and returns them; None for a missing one."""
+        """Return a tuple with an entry per state, given states as a call takes them; None for a missing state."""
 
     def __call__(self, x: Rows, states: Any = None) -> tuple[Variable, Any]:
-        """Return the outputs and the last states, from initial states or from zeros."""
+        """Return the outputs and the last states; the initial states are `states`, or zeros if None."""
 
 
 def check_carries(where: str, layer: Any, in_parts: bool = False) -> None:
-    """Raise unless a layer carries states; with `in_parts`, unless its sequences may arrive in parts."""
+    """Raise unless a layer carries states, and if `in_parts` is true, unless its sequences can arrive in parts."""
     if not isinstance(layer, Carries):
         expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
         raise DTypeError(where, expected=expected, got=type(layer).__name__)
@@ -51,5 +51,5 @@ def check_cell(where: str, layer: Any) -> None:
 
 
 def together(states: Sequence[Any]) -> Any:
-    """Return states as a call of a layer takes and returns them: a single one, or a tuple of several."""
+    """Return states in the form that a layer's call takes and returns: a single state, or a tuple of several."""
     return tuple(states) if len(states) > 1 else states[0]

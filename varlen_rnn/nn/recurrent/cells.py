@@ -41,7 +41,7 @@ class Step(Module):
             setattr(self, name, uniform(shape, hidden_size, dtype) if present else None)
 
     def _next(self, x: Rows, hx: Any) -> tuple[Variable, ...]:
-        """Return the states after one step, with the LoD of `x`; a single row `x` gives single rows."""
+        """Return the states after one step, with the LoD of `x`; if `x` is a single row, the states are single rows."""
         name, initial = type(self).__name__, [None] * len(self._cell.states)
         x = required(x, f"{name}, x")
         self._form.check_rows(name, x)

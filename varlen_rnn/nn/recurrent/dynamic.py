@@ -1,4 +1,4 @@
-"""`DynamicRNN`, a recurrent layer whose step is a function of the user's, written with ordinary operators."""
+"""`DynamicRNN`, a recurrent layer whose step is a user's function, written with ordinary operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
 
-State: TypeAlias = Rows | tuple[int, ...]  # the values, or the sizes of a state of zeros
+State: TypeAlias = Rows | tuple[int, ...]  # the values of a state, or sizes, which mean zeros
 
 
 class DynamicRNN(Module):
@@ -114,7 +114,7 @@ class DynamicRNN(Module):
 
 
 def _no_step(layer: Carries | Step) -> DTypeError:
-    """Return the error for a layer in the place of a function of one step."""
+    """Return the error for a layer that was given instead of a function of one step."""
     name, expected = type(layer).__name__, "a function or Module of one step, step(x, *states)"
     hint = f"nn.Recurrent, nn.LSTM and nn.GRU run over steps themselves: call {name.lower()}(x)"
     if isinstance(layer, LSTMCell):

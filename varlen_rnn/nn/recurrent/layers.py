@@ -45,7 +45,7 @@ from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
 
-_MOST_LAYERS = 1000  # far more than are useful; a mistaken number would fill the memory
+_MOST_LAYERS = 1000  # far more than are useful; a larger number is a mistake that would fill the memory
 _REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # 1 for each direction that runs backward
 _ENDS = ("", "_reverse")  # endings of parameter names, forward and backward
 
@@ -74,7 +74,8 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
         raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
     if proj_size and not cell.may_project:
         hint = "its equations read the output before, as those with zoneout do, or a later product reads hidden units"
-        raise ShapeError("proj_size", expected=f"0 of the cell {cell.name!r}", got=shown(proj_size), hint=hint)
+        expected = f"0, because the cell {cell.name!r} cannot project"
+        raise ShapeError("proj_size", expected=expected, got=shown(proj_size), hint=hint)
     return proj_size
 
 
@@ -115,13 +116,13 @@ class Recurrent(Module):
         Whether `dropout` draws a mask for each row or for each sequence (Gal and Ghahramani, 2016).
     proj_size : int
         The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.  The recurrent
-        products read the projected output.  Only for cells whose equations do not read the output otherwise, such as
-        the LSTM.
+        products read the projected output.  Only for cells, such as the LSTM, whose equations read the output nowhere
+        else.
     recompute : bool or int
         Whether to save memory in training: the forward pass saves states only every `recompute` steps, and the backward
-        pass recomputes the rest, which makes a training step about 1.5 times as long.  True means the square root of
-        the longest length.  A call of `all_states` saves all states.  Not for cells with row inputs, which zoneout and
-        recurrent dropout need.
+        pass recomputes the other states, which makes a training step about 1.5 times as long.  True means the square
+        root of the longest length.  A call of `all_states` saves all states.  Not for cells with row inputs, which
+        zoneout and recurrent dropout need.
 
     Attributes
     ----------
@@ -197,7 +198,7 @@ class Recurrent(Module):
                     present = shape[0] and (bias or not name.startswith("bias"))
                     setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
         self._form = form_of(cell, self._dtype, input_size, hidden_size, self.output_size)
-        # Names are built once, because building them in each call takes as long as a small layer's product.
+        # Names are built only once: building them in each call would take as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
         self._named = {suffix: [name + suffix for name in shapes] for suffix in endings}
 
@@ -248,7 +249,7 @@ class Recurrent(Module):
         return self._dtype
 
     def _freeze(self) -> None:
-        # A layer with masks draws them per batch, so it cannot be packed.  On a device, there is no packed form.
+        # A layer that draws masks for each batch cannot be packed.  On a device, there is no packed form.
         if not self.cell.row_inputs and self.parameters()[0].device == HOST:
             self.forward = self.prepare().of_variables  # type: ignore[assignment, method-assign]
 
@@ -285,7 +286,7 @@ class Recurrent(Module):
         return Stream(self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
-        """Join the directions' outputs, given side by side, as the option `merge` says."""
+        """Return the outputs of both directions, which `y` has side by side, joined according to the option `merge`."""
         if self.merge == "concat" or self.num_directions == 1:
             return y
         sides = y.reshape(-1, 2, y.shape[1] // 2)
@@ -303,7 +304,7 @@ class Recurrent(Module):
             `(num_layers * num_directions, num_sequences, hidden_size)`, in the caller's order of sequences.  With a
             projection, the first state has `proj_size` columns.
         rows : mapping of str to Variable, shape `(rows, hidden_size)`, optional
-            By name, the cell's row inputs: inputs that are added without a projection.  Only for a single layer.
+            The cell's row inputs by name: inputs that are added without a projection.  Only for a single layer.
 
         Returns
         -------
@@ -329,7 +330,7 @@ class Recurrent(Module):
         -------
         y : Variable, as in a call
         others : tuple of Variable, each of shape `(rows, columns)`, with the LoD of `x`
-            The last layer's states at every row, without the first, which is `y`; `merge` applies to them, too.
+            The last layer's states at every row, except the first state, which is `y`; `merge` applies to them, too.
         last : as in a call
 
         Examples
@@ -396,7 +397,7 @@ class Recurrent(Module):
         return [required(rows[name], f"{what}, {name}") for name in self.cell.row_inputs]
 
     def _masks(self) -> list[tuple[float, bool]]:
-        """Return (probability, whether it is drawn per sequence) for each mask that the layer draws."""
+        """Return a pair for each mask that the layer draws: its probability, and whether it is drawn per sequence."""
         return []
 
     def _weights(self, layer: int, x: Variable, given: list[Variable]) -> list[Variable | None]:
@@ -508,7 +509,7 @@ class LSTM(_OfFamily):
         if options.get("proj_clip") is not None and not self.proj_size:
             raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
 
-    if TYPE_CHECKING:  # two states
+    if TYPE_CHECKING:  # the type of a call with two states
 
         def forward(
             self,

@@ -1,7 +1,7 @@
-"""The options of RNN, GRU and LSTM: their types, and signatures and docstrings made of the tables that say the rest.
+"""The options of RNN, GRU and LSTM: their types, and signatures and docstrings that are built from tables of options.
 
-`Recurrent` documents the options of every layer, a family of cells has the table of its own options, and `drawn` has
-the options for which a layer draws numbers.  Type checkers take the types of options from
+`Recurrent` documents the options of every layer, each family of cells has a table of its own options, and `drawn`
+returns the options for which a layer draws numbers.  Type checkers take the types of options from
 `**options: Unpack[LSTMOptions]` (PEP 692).
 """
 
@@ -23,9 +23,9 @@ from varlen_rnn.nn.losses import Per
 
 T = TypeVar("T", bound=type)
 Way: TypeAlias = Literal["forward", "backward", "both"]
-Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name and its parameters
+Activation: TypeAlias = "str | Sequence[str | float]"  # a name, or a name followed by parameters
 Merge: TypeAlias = Literal["concat", "sum", "mean"]
-RENAMED = {"nonlinearity": "activation"}  # an argument of a layer, and the option of its cells
+RENAMED = {"nonlinearity": "activation"}  # {argument of a layer: option of its cells}
 
 
 class LayerOptions(TypedDict, total=False):
@@ -78,7 +78,7 @@ def _probability(p: Any, name: str) -> float:
 
 @functools.cache
 def drawn(family: Family) -> dict[str, Option]:
-    """Return the options for which a layer of a family draws numbers, by name."""
+    """Return, by name, the options of a family of cells for which a layer draws random numbers."""
     states = family().states
 
     def probabilities(given: Any, name: str) -> tuple[float, ...]:
@@ -108,7 +108,7 @@ def drawn(family: Family) -> dict[str, Option]:
 
 
 def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
-    """Return a decorator for the layer of a family: its signature and docstring show each option.
+    """Return a decorator for a family's layer, after which its signature and docstring show each option.
 
     `options` is a TypedDict of the options that `__init__` takes as `**options`.  The docstring of `base` documents the
     options of every layer, its attributes and its errors.
@@ -134,7 +134,7 @@ def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
 
 
 def _documented(layer: Any, names: Sequence[str], family: Family, base: str) -> str:
-    """Return the docstring of a layer: its own, with calls, parameters, attributes and errors before the examples."""
+    """Return the docstring of a layer: its own, with sections on calls, parameters and so on before the examples."""
     sections = dict(re.findall(r"^(\w+)\n-+\n(.*?)(?:\n\n(?=\w+\n-)|\Z)", inspect.cleandoc(base), re.M | re.S))
     entries = {text.partition(" : ")[0]: text for text in re.findall(r"^\w.*(?:\n .*)*", sections["Parameters"], re.M)}
     entries |= {name: option.documented(name) for name, option in {**family.options, **drawn(family)}.items()}

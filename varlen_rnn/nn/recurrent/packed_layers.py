@@ -1,4 +1,4 @@
-"""Shared parts of `Prepared` and `Stream`: packed weights, the memory of a call, and checks of rows and states."""
+"""Code that `Prepared` and `Stream` share: packed weights, the memory of a call, and checks of rows and states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONES = LoD([[0]])
 
 
 def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
-    """Return, for each layer, the packed weights of its directions."""
+    """Return, for each layer, a list of the packed weights of its directions."""
     check_cell(f"{what}, layer", layer)
     _check_on_host(f"{what}, layer", layer.parameters()[0].device, "a layer")
     found, none = [], [None] * len(layer.cell.states)
@@ -43,7 +43,7 @@ def _check_on_host(what: str, place: Place, noun: str) -> None:
 
 
 class Workspace:
-    """The arrays of one call: a plan for few sequences, and the memory of every layer and direction."""
+    """The memory of one call: arrays for the plan of few sequences, and for every layer and direction."""
 
     def __init__(self, layers: list[list[Packed]], capacity: int) -> None:
         self.few = FewSequences(capacity)
@@ -60,7 +60,7 @@ class Arrays:
         self._features = (layer.input_size,)
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
-        """Return rows as a C-contiguous array, or raise if they do not fit the layer."""
+        """Return rows as a C-contiguous array; raise if they do not fit the layer."""
         array = rows if type(rows) is np.ndarray else _host_rows(rows, f"{where}, {self.form.rows}")
         # This test avoids the full check, which would take a tenth of the few microseconds of a row.
         if array.shape[1:] != self._features or array.dtype != self.dtype:
@@ -83,7 +83,7 @@ class Arrays:
         return full
 
     def given_back(self, states: np.ndarray) -> Any:
-        """Return states as a call of the layer does: one array, or a tuple if the cell has several states."""
+        """Return states in the form of the layer's results: one array, or a tuple if the cell has several states."""
         return together([states[:, 0, :, : self.output_size], *(states[:, n] for n in range(1, self.num_states))])
 
 

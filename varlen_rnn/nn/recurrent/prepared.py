@@ -79,7 +79,7 @@ class Prepared:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
         made = copy.copy(self)
-        made._workspaces = []  # the memory of a call is of one call at a time, and has views of itself
+        made._workspaces = []  # a workspace belongs to one call at a time, and has views of itself
         return made
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:

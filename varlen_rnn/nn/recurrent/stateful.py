@@ -20,7 +20,7 @@ from varlen_rnn.typing import Rows
 
 
 class _Carried(NamedTuple):
-    """What one chunk leaves to the next.
+    """The states that one chunk hands to the next.
 
     places: dict of hashable to int, the position of each sequence among the states
     states: list of array, shape `(layers, sequences, ...)`, the last states of the layer
@@ -34,20 +34,20 @@ _NOTHING = _Carried({}, [])
 
 
 class Stateful(Module):
-    """Run a recurrent layer over chunks of sequences, and carry the states from chunk to chunk.
+    """Run a recurrent layer over chunks (consecutive parts of sequences), and carry the states from chunk to chunk.
 
     Keys identify sequences.  A sequence whose key was in the previous chunk continues from its last states there; a new
     sequence starts from zeros.  A sequence that is missing in a chunk has ended, and its states are dropped.  Gradients
     stop at the beginning of a chunk, as in truncated backpropagation through time.  Masks of dropout and zoneout are
     drawn anew for each chunk.
 
-    Calls in evaluation mode carry states of their own, so that a validation does not disturb the sequences of the
-    training.  A call in training mode forgets them, so that the next validation begins anew.
+    Calls in evaluation mode carry separate states, so that a validation does not change the states of the training.  A
+    call in training mode forgets these, so that the next validation begins anew.
 
     Parameters
     ----------
     layer : nn.Recurrent
-        Any recurrent layer with `direction="forward"`, or a module that carries states as one does.
+        Any recurrent layer with `direction="forward"`, or a module that carries states in the same way.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Stateful(Module):
         states: Any = self.layer.each_state(last)
         carried = _Carried(places, [state.value.data.copy() for state in states])
         if self.training:
-            self._carried = {True: carried}  # without the states of a validation that is over
+            self._carried = {True: carried}  # the states of a finished validation are dropped
         else:
             self._carried[False] = carried
         return y, last
@@ -135,13 +135,13 @@ class Stateful(Module):
 
 
 def _places(keys: Iterable[Hashable], num_sequences: int) -> dict[Hashable, int]:
-    """Return the position of each key, or raise unless there is a different key for each sequence."""
+    """Return {key: its position}; raise unless there is a different key for each sequence."""
     keys = check_list(keys, "Stateful, keys", "a sequence of keys")
     try:
         places = {key: place for place, key in enumerate(keys)}
     except TypeError as error:
         raise DTypeError("Stateful, keys", expected="a key that a dict takes", got=str(error)) from error
     if len(places) != len(keys) or len(keys) != num_sequences:
-        expected = f"{num_sequences}, one for each sequence, each once"
+        expected = f"{num_sequences} different keys, one for each sequence"
         raise ShapeError("Stateful, keys", expected=expected, got=shown(keys))
     return places

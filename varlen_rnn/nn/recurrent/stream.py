@@ -21,9 +21,9 @@ from varlen_rnn.rows.plan import plan_of_rows
 class Stream:
     """A copy of a recurrent layer for sequences that arrive row by row; it holds the states between calls.
 
-    A stream has a slot for each sequence.  A call gives one row to all slots, or to some; `reset` starts a new sequence
-    in a slot.  Results equal the layer's results for the whole sequence, to the bit.  Calls from several threads run
-    one after another.
+    A stream has a slot for each sequence.  A call takes one row for each slot, or for some slots; `reset` starts a new
+    sequence in a slot.  Results equal the layer's results for the whole sequence, to the bit.  Calls from several
+    threads run one after another.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Stream:
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
-        """Return a stream that goes on from the same states on its own."""
+        """Return an independent stream that continues from the same states."""
         made = copy.copy(self)
         made._turn, made._workspace, made._lods = threading.Lock(), made._new_workspace(), {}
         with self._turn:
@@ -114,7 +114,7 @@ class Stream:
             return self._scheduled(rows, slots)
 
     def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Do the same as `_step`, on several threads."""
+        """Return the outputs of a step, as `_step` does, but computed on several threads."""
         count = len(slots)
         plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
         for number, packed in enumerate(self._layers):
@@ -141,7 +141,7 @@ class Stream:
 
     @property
     def states(self) -> Any:
-        """A copy of all slots' states, `(num_layers, num_sequences, hidden_size)`; a tuple for several states.
+        """A copy of all slots' states, `(num_layers, num_sequences, hidden_size)`; a tuple if there are several states.
 
         Call `reset(states=...)` to set them.
         """

@@ -9,7 +9,7 @@ from varlen_rnn.nn.module import Module, Parameter
 
 
 def weight_norm(module: Module, name: str = "weight") -> Module:
-    """Replace the parameter `name` by two: `{name}_g`, the length of each row, and `{name}_v`, its direction.
+    """Replace the parameter `name` by two others: `{name}_g`, the length of each row, and `{name}_v`, its direction.
 
     Each forward pass computes the parameter from them as `g * v / |v|`, row by row.  The replacement does not change
     results.
