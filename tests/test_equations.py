@@ -1,6 +1,7 @@
 """Elementwise operators are equations: derived gradients, written gradients, and how accurate float32 is."""
 
 import inspect
+import pickle
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from varlen_rnn.ops.equations import derived
 from varlen_rnn.tape.operator import OPERATORS
 
 both_types = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-NUMBERS = {"leaky_relu": (0.3,), "elu": (0.7,), "softplus": (2.5, 20.0)}
+NUMBERS = {"leaky_relu": (np.inf,), "elu": (0.7,), "softplus": (2.5, 20.0)}
 # The gradients that are derived, as they would be written.
 DERIVED = {
     "neg": lambda x, y, d: -d,
@@ -23,12 +24,12 @@ DERIVED = {
     "log": lambda x, y, d: d / x,
     "tanh": lambda x, y, d: d * (1 - y * y),
     "sigmoid": lambda x, y, d: d * y * (1 - y),
-    "leaky_relu": lambda x, y, d, alpha: np.where(x > 0, d, d * alpha),
 }
 # The gradients that are written, and why: where the derived ones differ.
 WRITTEN = {
     "absolute": "the derived gradient of NaN is a number",
     "relu": "the derived gradient is 0 where a gradient of infinity or NaN meets a negative operand",
+    "leaky_relu": "the derived gradient of an infinite slope is NaN where the operand is positive",
     "silu": "the derived gradient rounds d_y s + d_y x s (1 - s) term by term",
     "elu": "the derived gradient alpha (y + 1) loses the digits of y that are less than 1",
     "softplus": "the derived gradient of a large negative number divides two numbers that are 0",
@@ -142,6 +143,20 @@ def test_a_loop_takes_any_shape_and_order():
         got = arithmetic.exp(np.asarray(view))
         assert (got.shape, got.dtype) == (np.shape(view), np.float32)
         np.testing.assert_allclose(got, np.exp(view), rtol=3e-7)
+
+
+@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid"])
+def test_arrays_from_a_pickle_have_the_same_bits(name):
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    again = pickle.loads(pickle.dumps(x))
+    assert same(getattr(arithmetic, name)(again), getattr(arithmetic, name)(x))
+
+
+@pytest.mark.parametrize("name", ["absolute", "relu", "leaky_relu"])
+def test_gradients_of_large_numbers_do_not_warn(name):
+    x = np.array([np.inf, 1e20, 1.0, -1.0, np.nan], np.float32)
+    for d in (0.0, 1e20):
+        declared()[name].gradient(x, x, np.full(5, d, np.float32), *[0.5] * (name in NUMBERS))
 
 
 # The names of an equation that has a module: the operator is also the function, unless it checks constants.

@@ -328,3 +328,30 @@ def test_large_labels_are_exact():
     for labels in ([2**63 + 5, 1], [np.uint64(2**63 + 5), np.int64(1)], np.array([2**63 + 5, 1], object)):
         assert of_one_kind(as_array(labels)).tolist() == [2**63 + 5, 1]
     assert as_array([]).dtype == np.float64
+
+
+class Small(SequenceClassifier):
+    """An estimator whose constructor has fewer parameters."""
+
+    def __init__(self, hidden_size=4):
+        super().__init__(model="recurrent", hidden_size=hidden_size, max_epochs=1, random_state=0)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_subclass_may_have_a_constructor_of_its_own():
+    X = list(np.random.default_rng(0).standard_normal((6, 5, 2)).astype(np.float32))
+    assert len(Small(hidden_size=3).fit(X, [0, 1] * 3).predict(X)) == 6
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_labels_of_rows_are_series_of_any_index():
+    pandas = pytest.importorskip("pandas")
+    X = list(np.random.default_rng(0).standard_normal((6, 5, 2)).astype(np.float32))
+    y = [pandas.Series(np.arange(5.0), index=range(7, 12)) for _ in X]
+    assert len(SequenceRegressor(model="recurrent", hidden_size=4, max_epochs=1).fit(X, y).predict(X)[0]) == 5
+
+
+def test_no_classes_are_an_error():
+    X = list(np.random.default_rng(0).standard_normal((6, 5, 2)).astype(np.float32))
+    with pytest.raises(vr.InputError, match="classes: expected at least one class, got none"):
+        Small().partial_fit(X, [0, 1] * 3, classes=[])

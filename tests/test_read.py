@@ -741,3 +741,11 @@ def test_a_column_of_numbers_of_which_some_are_missing_is_no_column_of_sequences
     expected = "expected texts, got" if form == "csv" else "expected a text or a list, got 20.5 (`id` reads a column of"
     with pytest.raises(vr.InputError, match=re.escape(expected)):
         read(source, sequence="x", label="y", missing=missing)
+
+
+def test_names_of_columns_that_nobody_reads_may_repeat(tmp_path):
+    (tmp_path / "x.csv").write_text("text,label,,\nab,x,,\n")
+    assert read_csv(tmp_path / "x.csv").labels.tolist() == [0]
+    (tmp_path / "x.csv").write_text("text,text\nab,x\n")
+    with pytest.raises(vr.InputError, match="expected fields of different names"):
+        read_csv(tmp_path / "x.csv")

@@ -53,6 +53,10 @@ WRONG = {
         "rows=lambda specs, axes: 'every'", "x.data * 2", "x", "d_out.data * 2",
         r"'wrong', rows: expected one of \('each', 'sum', 'sequence', 'batch'\), or None, got 'every'",
     ),
+    "a function that returns an axis from the end": (
+        "rows=lambda specs, axes: ('batch', -1)", "x.data * 2", "x", "d_out.data * 2",
+        r"'wrong', rows: expected \('batch', axis\), with an axis of at least 0, got \('batch', -1\)",
+    ),
     "a function that fails": (
         "rows=lambda specs: 'each'", "x.data * 2", "x", "d_out.data * 2", "'wrong': .* got TypeError",
     ),

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from varlen_rnn.errors import InputError
 from varlen_rnn.interop.foreign import library
 
 # The estimator for each kind of labels.
@@ -35,6 +36,9 @@ def metrics_of(model, data):
     if not len(data):
         return {}
     y, found = labels_of_data(data, None), model.predict(data)
+    if isinstance(y, list) and any(np.ndim(rows) == 2 for rows in found):
+        expected = "labels of one number per row, from a model that predicts one"
+        raise InputError("evaluate, --label", expected=expected, got="a model of several numbers per row")
     of_steps = isinstance(y, list)
     log = model.predict_log_proba(data) if hasattr(model, "predict_log_proba") and (of_steps or y.ndim == 1) else None
     more = _coverage(model, data, y) if hasattr(model, "predict_quantiles") else {}

@@ -109,7 +109,7 @@ def parse_npz(path: str, options: Options) -> Table:
         if isinstance(error, FileNotFoundError):
             raise
         raise InputError(path, expected="a file of np.savez", got=str(error)[:80]) from error
-    sequence, label = options.sequence or "rows", options.label
+    sequence, label = "rows" if options.sequence is None else options.sequence, options.label
     for name in (sequence, "offsets", label):
         if name is not None and name not in arrays:
             got, hint = f"only {listed(arrays)}", alike(name, arrays)

@@ -406,7 +406,8 @@ def _each_input(others: Any) -> list[Any]:
         raise DTypeError("others", expected="a list of inputs", got=shown(others), hint=hint)
     inputs = check_list(others, "others", "a list of inputs")
     for number, given in enumerate(inputs):
-        entry = given[0] if isinstance(given, (list, tuple, np.ndarray)) and len(given) else None
+        is_list = isinstance(given, (list, tuple)) or (isinstance(given, np.ndarray) and given.ndim > 0)
+        entry = given[0] if is_list and len(given) else None
         if isinstance(entry, _NUMBERS):  # so the input is one sequence, not a list of them
             what, hint = f"others, input {number}", "others=[sequences] has one further input"
             raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)

@@ -53,10 +53,6 @@ class Table:
     def __post_init__(self, columns: Iterable[tuple[Any, Any]]) -> None:
         pairs = [(str(field), column) for field, column in columns]
         self.fields, self._columns = [field for field, _ in pairs], dict(pairs)
-        if len(self._columns) < len(pairs):
-            hint = "the first line names the fields; a file without names needs such a line" if self.texts else None
-            expected, got = f"{self.noun}s of different names", listed(self.fields)
-            raise InputError(self.head or self.name, expected=expected, got=got, hint=hint)
         if not len(self):
             hint = "is the file empty?" if self.noun == "field" else "is it empty?"
             raise InputError(self.name, expected="at least one record", got="none", hint=hint)
@@ -68,7 +64,16 @@ class Table:
         """Return a column as the object of its library (pandas, ...), or raise an error that names the option."""
         if not isinstance(field, str) or field not in self._columns:
             raise lacking(self.head or self.name, field, option, self.fields, self.noun, self.levels)
+        if self.fields.count(field) > 1:
+            self.check_names()
         return self._columns[field]
+
+    def check_names(self) -> None:
+        """Raise if two columns have one name."""
+        if len(self._columns) < len(self.fields):
+            hint = "the first line names the fields; a file without names needs such a line" if self.texts else None
+            expected, got = f"{self.noun}s of different names", listed(self.fields)
+            raise InputError(self.head or self.name, expected=expected, got=got, hint=hint)
 
     def column(self, field: str, option: str = "field") -> Sequence[Any]:
         """Return a column as Python objects, an entry per row; a missing entry is None, or blank in CSV."""

@@ -26,7 +26,7 @@ _NUMBERS = {int, float, type(None)}
 
 def read_entries(table: Table, options: Options) -> Dataset:
     """Return the data set of a table whose sequences are the entries of a column: texts, or lists."""
-    field, label = options.sequence or table.sequence, options.label
+    field, label = table.sequence if options.sequence is None else options.sequence, options.label
     column, place = table.foreign(field, "sequence"), lambda row: table.place(row, field)
     labels = None if label is None else table.labels(label, options.label_kind)
     if table.texts:

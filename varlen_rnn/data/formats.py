@@ -55,13 +55,14 @@ class Format(NamedTuple):
             if value is not None and value is not False:
                 raise InputError(f"read, {name}", expected=f"none of {self.forms[form]}", got=shown(value))
         table = self.parse(source, options)
+        table.check_names()
         if form == "entries" and len(self.forms) > 1:
             _check_entries(table, options)
         return _READERS[form](table, options)
 
 
 def _check_entries(table: Table, options: Options) -> None:
-    field = options.sequence or table.sequence
+    field = table.sequence if options.sequence is None else options.sequence
     if options.sequence is None and field not in table.fields:
         hint = (other_delimiter(table.fields) if table.texts else None) or _HINT
         raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)

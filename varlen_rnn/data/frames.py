@@ -30,7 +30,9 @@ def frame_of(source: Any, name: str = "frame") -> Table | None:
         return frame_of(library("pyarrow", "pyarrow").table(source), name)  # for example a result of DuckDB
     else:
         return None
-    return Table(name, columns, places(name, "row", "column"), noun="column", levels=levels)
+    table = Table(name, columns, places(name, "row", "column"), noun="column", levels=levels)
+    table.check_names()
+    return table
 
 
 def entries_of(column: Any) -> list[Any]:

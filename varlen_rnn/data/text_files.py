@@ -57,7 +57,10 @@ def _completed(line: list[str], fields: list[str], where: str, options: Options)
         hint = other_delimiter(fields) or "a text with the delimiter in it needs quotes"
         expected = f"{len(fields)} field{'s' * (len(fields) > 1)}"
         raise InputError(where, expected=expected, got=len(line), hint=hint)
-    for option, field in (("sequence", options.sequence or "text"), ("label", options.label)):
+    for option, field in (
+        ("sequence", "text" if options.sequence is None else options.sequence),
+        ("label", options.label),
+    ):
         if field in fields[len(line) :]:
             raise lacking(where, field, option, fields[: len(line)])
     return line + [""] * (len(fields) - len(line))

@@ -247,16 +247,18 @@ def _divided(record: Record, given: Sequence[Kind]) -> tuple[str | None, Sequenc
 def _beside(record: Record, given: Sequence[Kind]) -> Found:
     """Return the result of `_after` if the operands are rows and constants.
 
-    A constant has an entry for each row, or belongs to all rows, or has other rows.  The first of these readings is
-    used with which the operator keeps rows separate.
+    A constant has an entry for each row, or a state for each sequence, or belongs to all rows, or has other rows.  The
+    first of these readings is used with which the operator keeps rows separate.
     """
     rows = [(v, kind.axis) for v, kind in zip(record.inputs, given, strict=True) if kind.kind == ROWS]
     at, count = next(((axis, v.shape[axis]) for v, axis in rows if axis < v.ndim), (0, -1))
+    tensors = [v.value for v, _ in rows if isinstance(v.value, LoDTensor)]
+    counts = {count, *(value.num_elements(-1) for value in tensors if value.num_levels)}  # of rows, and of sequences
     choices, own = [], list(given)
     for number, kind in enumerate(given):
         choices.append([kind])
         if kind.is_open:
-            axes = [axis for axis, size in enumerate(kind.spec.shape) if size == count]
+            axes = [axis for axis, size in enumerate(kind.spec.shape) if size in counts]
             choices[-1] = [*(rows_along(axis, kind.spec) for axis in axes), Kind(PARAMETERS, kind.spec)]
             own[number] = rows_along(at, kind.spec) if at < len(kind.spec.shape) else choices[-1][-1]
     for reading in itertools.product(*choices):

@@ -148,8 +148,10 @@ def _with_loop(host, name, equation):
         return cpu_kernel(space[f"{name}_cpu"])
 
     def call(x):
-        if getattr(x, "dtype", None) is not _FLOAT32:
+        if getattr(x, "dtype", None) != _FLOAT32:  # not `is not`: a pickled array has a data type of its own
             return host(x)
+        if x.flags.fnc:
+            return call(x.T).T
         flat = x.ravel() if x.flags.writeable else x.flatten()  # a kernel would be compiled again for read-only arrays
         out = np.empty_like(flat)
         loop()(flat, out)

@@ -25,7 +25,7 @@ NODES: dict[str, tuple[str, dict[str, str | None]]] = {
     "reduce_sum": ("ReduceSum", {"axis": "axes"}),
 }
 # Attributes that no operator here supports, with the values for which they can be ignored.
-NEUTRAL = {"noop_with_empty_axes": (0, 1), "saturate": (1,), "select_last_index": (0,)}
+NEUTRAL = {"noop_with_empty_axes": (0, 1), "saturate": (0, 1), "select_last_index": (0,)}
 
 
 def node_of(op: Op) -> tuple[str | None, dict[str, str]]:

@@ -30,7 +30,7 @@ def relu(x):
     """Return every element if it is positive, otherwise 0."""
 
 
-@unary_backward(relu)
+@unary_backward(relu, host=lambda x, y, d_y: d_y * (x > 0))
 def _relu_grad(x, y, d_y):
     return where(x > 0, d_y, d_y * 0)
 
@@ -48,10 +48,15 @@ def _silu_grad(x, y, d_y):
     return d_y * (gate + y * (1 - gate))
 
 
-@unary(onnx="LeakyRelu")
+@unary(derive=False, onnx="LeakyRelu")
 def leaky_relu(x, alpha: float):
     """Return every element if it is positive, otherwise `alpha` times the element."""
     return where(x > 0, x, alpha * x)
+
+
+@unary_backward(leaky_relu)
+def _leaky_relu_grad(x, y, d_y, alpha: float):
+    return where(x > 0, d_y, d_y * alpha)
 
 
 @unary(derive=False, onnx="Elu")

@@ -206,9 +206,12 @@ def unary(
     return declare
 
 
-def unary_backward(made: Any) -> Callable[[Callable], Operator]:
-    """Return a decorator that declares a gradient by its equation, a function of x, y, `d_y` and the constants."""
-    return lambda equation: _backward(made, forward(equation, f"{made.op.type}_grad"), equation)
+def unary_backward(made: Any, host: Callable | None = None) -> Callable[[Callable], Operator]:
+    """Return a decorator that declares a gradient by its equation, a function of x, y, `d_y` and the constants.
+
+    host: a function that computes NumPy arrays in place of the equation, sooner
+    """
+    return lambda equation: _backward(made, forward(equation, f"{made.op.type}_grad", host), equation)
 
 
 def _backward(made, compute, equation):
@@ -267,7 +270,7 @@ sqrt.examples(_positive)
 log.examples(_positive)
 
 
-@unary_backward(absolute)
+@unary_backward(absolute, host=lambda x, y, d_y: d_y * np.sign(x))
 def _absolute_grad(x, y, d_y):
     return arithmetic.where(x > 0, d_y, arithmetic.where(x < 0, -d_y, d_y * x))
 

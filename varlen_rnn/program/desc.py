@@ -52,6 +52,7 @@ def message(cls: type[T]) -> type[T]:
     made = dataclasses.dataclass(frozen=True, slots=True)(cls)
     name = KINDS[made] = {"Var": "OpDesc.Var"}.get(cls.__name__, cls.__name__)
     MESSAGES[name] = tuple(sorted(map(_declared, dataclasses.fields(made)), key=lambda field: field.number))  # type: ignore
+    made.repeated = tuple(field.name for field in MESSAGES[name] if field.label == "repeated")  # type: ignore
     return made
 
 
@@ -66,9 +67,9 @@ def _declared(field: dataclasses.Field) -> Field:
 
 def _freeze(desc: Any) -> None:
     # Lists become tuples, so that a description cannot change after it was checked.
-    for label, _, name, *_ in MESSAGES[KINDS[type(desc)]]:
+    for name in desc.repeated:
         given = getattr(desc, name)
-        if label == "repeated" and type(given) is not tuple:
+        if type(given) is not tuple:
             if not isinstance(given, (list, tuple)):
                 raise DTypeError(f"{type(desc).__name__}, {name}", expected="a tuple", got=type(given).__name__)
             object.__setattr__(desc, name, tuple(given))

@@ -223,7 +223,9 @@ class SequenceEstimator(Options, BaseEstimator):
         return sequences, self._labels.encode(self._given_labels(X, y), _lengths_of(sequences))
 
     def _new_network(self) -> Recurrent:
-        return Recurrent(SimpleNamespace(**self.get_params(deep=False)), self._inputs, self._labels, self._stride)
+        # A subclass may have a constructor, and so parameters, of its own.
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Recurrent(SimpleNamespace(**options), self._inputs, self._labels, self._stride)
 
     def _begun(self, data: Samples) -> Recurrent:
         """Return the network of the previous fit, or a new network; from now on, the estimator predicts by it alone."""

@@ -38,6 +38,8 @@ class Classes(Labels):
         labels = classes_of_each(y, number)
         if labels.ndim == 1:
             _check_classes(labels)
+            if classes is not None and not len(as_array(classes)):
+                raise InputError("classes", expected="at least one class", got="none")
             return cls(_classes_among(labels if classes is None else classes))
         if class_weight is not None:
             raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))

@@ -191,8 +191,8 @@ class Changes(Numbers):
 
 def _width_of(y: Any) -> int | None:
     """Return the number of targets of a row; None if y has no axis of targets."""
-    shapes = [np.shape(own[0]) for own in as_lists(y) if len(own)]
-    return next((shape[0] for shape in shapes if shape), None)
+    firsts = [own.iloc[0] if hasattr(own, "iloc") else own[0] for own in as_lists(y) if len(own)]
+    return next((shape[0] for shape in map(np.shape, firsts) if shape), None)
 
 
 def _of_sequences(y: Any, number: int) -> np.ndarray:

@@ -109,7 +109,10 @@ def _declared(
         except Exception as error:
             raise op.failed(error) from error
         if isinstance(found, tuple) and len(found) == 2 and found[0] == "batch":
-            return found
+            if type(found[1]) is int and found[1] >= 0:
+                return found
+            expected = "('batch', axis), with an axis of at least 0"
+            raise ProgramError(f"operator {op.type!r}, rows", expected=expected, got=shown(found))
         if found is not None and found not in TRAITS:
             raise ProgramError(f"operator {op.type!r}, rows", expected=f"one of {TRAITS}, or None", got=shown(found))
     return (found if found != "batch" or {0, None}.issuperset(axes) else None), 0
