@@ -110,8 +110,9 @@ def function(name):
     """Return a function of arrays, or that of an operator, or of its gradient."""
     operators = vars(activations) | vars(elementwise_operators)
     operator = operators.get(name.removesuffix("_grad"))
-    if hasattr(operator, "compute"):
-        return operator.gradient if name.endswith("_grad") else operator.compute
+    part = "gradient" if name.endswith("_grad") else "compute"
+    if hasattr(operator, part):
+        return getattr(operator, part)
     return next(getattr(m, name) for m in (arithmetic, moments, activations, losses) if hasattr(m, name))
 
 

@@ -16,9 +16,9 @@ from varlen_rnn.sklearn import (
     SequenceForecaster,
     SequenceRegressor,
     SequenceTagger,
-    base,
     forecaster,
     load,
+    network,
 )
 
 FIRST = {"random_state": 0}
@@ -320,13 +320,13 @@ def test_parameters_that_would_be_ignored_are_an_error():
 
 
 def test_a_network_that_is_never_trained_is_not_made(monkeypatch):
-    sizes, real = [], base.Network.__init__
+    sizes, real = [], network.Network.__init__
 
-    def init(self, *inputs, **options):
-        sizes.append((options["hidden_size"], options["embedding_size"]))
-        real(self, *inputs, **options)
+    def init(self, options, *inputs):
+        sizes.append((options.hidden_size, options.embedding_size))
+        real(self, options, *inputs)
 
-    monkeypatch.setattr(base.Network, "__init__", init)
+    monkeypatch.setattr(network.Network, "__init__", init)
     SequenceClassifier(hidden_size=4000, embedding_size=999, **FIRST).fit(["ab", "b"] * 10, [0, 1] * 10)
     assert sizes == [(1, 1)]
     for name in ("hidden_size", "embedding_size"):

@@ -310,7 +310,7 @@ def test_wrong_schedules_are_named():
         S.LambdaLR(ours, [lambda t: 1.0])
     with pytest.raises(vr.DTypeError, match="schedulers, entry 1: expected a schedule of the same optimizer"):
         S.SequentialLR(ours, [S.LinearLR(ours), S.LinearLR(other)], [3])
-    with pytest.raises(vr.ShapeError, match="milestones: expected rising steps, one less than the schedules"):
+    with pytest.raises(vr.ShapeError, match="milestones: expected 0 rising steps, one less than the schedules"):
         S.SequentialLR(ours, [S.LinearLR(ours)], [3])
     schedule = S.OneCycleLR(ours, 0.1, total_steps=3)
     for _ in range(3):

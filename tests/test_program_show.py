@@ -134,7 +134,8 @@ def test_every_operator_has_a_cost():
             assert cost.flops >= 0, name
             assert cost.bytes >= 0, name
             seen.add(op.type)
-    ours = {name for name, op in OPERATORS.items() if op.forward.__module__.startswith("varlen_rnn.")}
+    of_package = {name: op for name, op in OPERATORS.items() if op.forward.__module__.startswith("varlen_rnn.")}
+    ours = {name for name, op in of_package.items() if "<doctest" not in op.forward.__code__.co_filename}
     assert ours - seen <= {"feed", "fetch", "assign"}
 
 

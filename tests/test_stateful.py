@@ -124,7 +124,7 @@ def test_each_validation_begins_anew():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (["a"], "expected 2, one for each sequence"),
+        (["a"], "expected 2 different keys, one for each sequence"),
         (["a", "a"], "expected 2 different keys, one for each sequence"),
         ([[], {}], "a key that a dict takes"),
         (None, "Stateful, keys"),

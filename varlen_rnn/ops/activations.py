@@ -70,7 +70,7 @@ def elu(x, alpha: float = 1.0):
     >>> elu([-1.0, 2.0]).numpy().round(4)
     array([-0.6321,  2.    ])
     """
-    return where(x > 0, x, expm1(minimum(0, x)) * alpha)
+    return where(x > 0, x, expm1(minimum(x, 0)) * alpha)  # at 0, the gradient of this minimum goes to x
 
 
 @unary_backward(elu)

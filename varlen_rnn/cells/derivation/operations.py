@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.kernels.activations import where
+from varlen_rnn.kernels.activations import exp, where
 
 CHOICE, COMPARISON, SUM, PRODUCT, SIGN, CALL = range(6)  # how tightly an operation binds its operands in Python
 
@@ -63,7 +63,7 @@ OPERATIONS = {
     "constant": Operation(lambda a: a, "({})", CALL, 0, lambda d, y, a: (None,)),
     "sqrt": Operation(np.sqrt, "sqrt({})", CALL, 4, lambda d, y, a: (d / (y + y),)),
     "exp": Operation(np.exp, "exp({})", CALL, None, lambda d, y, a: (d * y,)),
-    "expm1": Operation(np.expm1, "expm1({})", CALL, None, lambda d, y, a: (d * (y + 1),)),
+    "expm1": Operation(np.expm1, "expm1({})", CALL, None, lambda d, y, a: (d * exp(a),)),  # y + 1 loses digits
     "log1p": Operation(np.log1p, "log1p({})", CALL, None, lambda d, y, a: (d / (1 + a),)),
     "log": Operation(np.log, "log({})", CALL, None, lambda d, y, a: (d / a,)),
     "tanh": Operation(np.tanh, "tanh({})", CALL, None, lambda d, y, a: (d * (1 - y * y),)),
