@@ -181,7 +181,7 @@ def product_kernel(tile):
         for k in range(0, depth, DEPTH):
             stage = uint32(min(DEPTH, depth - k))
             cuda.syncthreads()
-            #  A stage may read beyond the end of a row of `a`: the next row follows there.
+            # A stage may read beyond the end of a row of `a`: the next row follows there.
             turned_rows(thread, a[first_row][a_column + k :], a_size, rows_inside, stage, left)
             if transposed:
                 turned_columns(thread, weight[first_column][k:], weight_size, columns_inside, stage, right)

@@ -325,7 +325,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
                 _gather(side, start, count)
         gathered = slab
         _copy_columns(columns, start, count, first, end)
-        #  The part of `a` that this shard probably copies next: other columns of this slab, or a slab further on.
+        # The part of `a` that this shard probably copies next: other columns of this slab, or a slab further on.
         next_slab = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_slab * columns.stride + lowest
         later, step = offset(sides[0].b, next_slab * sides[0].stride), sides[0].stride
@@ -449,7 +449,7 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
-    #  Slices of rows are summed at the same time: 1,000 rows are one slice, 6,400 rows 6 slices, a million 8.
+    # Slices of rows are summed at the same time: 1,000 rows are one slice, 6,400 rows 6 slices, a million 8.
     most = min(_MOST_SLICES, max(1, len(a) // _SLICE_ROWS))
     slice_rows = max(1, -(-len(a) // (most * BLOCK))) * BLOCK
     slices = max(1, -(-len(a) // slice_rows))

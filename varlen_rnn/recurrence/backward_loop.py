@@ -252,7 +252,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
         for s in range(layer.others if phase.of_states else 0):
             d_state = offset(layer.d_others, (row * layer.others + s) * layer.hidden + unit)
             add_run(d_state, offset(here, (1 + s) * scratch.plane), block.units)
-        #  At step 0 all previous states are initial states.  Later the output is in `y`, other states in saved columns.
+        # At step 0 all previous states are initial states.  Later the output is in `y`, other states in saved columns.
         if block.t > 0:
             before = row_of_step(share, group.first + r, block.t - 1)
             output, step = offset(layer.y, before * layer.y_stride + unit), layer.hidden

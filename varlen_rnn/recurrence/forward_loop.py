@@ -354,7 +354,7 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
             _bring_initial_states(share, sizes, layer, units, group, carry)
         alive, rows, projected_until, at_x = group.count, 0, 0, 0
         while t < steps and (rows < share.turn or projected_until > t):
-            #  The team (threads that share the units) meets here: the products of a step read all units of the step
+            # The team (threads that share the units) meets here: the products of a step read all units of the step
             # before, and the outputs of a step overwrite the operands of the products of the step before.
             if share.parts > 1 and sizes.products and (layer.begins or t > 0):
                 meetings += 1
