@@ -89,10 +89,10 @@ class _Scratch(NamedTuple):
     """Working memory of one thread: planes [row][unit] of saved columns, previous states, carried gradients.
 
     planes: The first plane.  Previous states begin `previous` elements after its start, carried gradients `carry`
-    elements.
+        elements.
     plane: elements of a plane
     rows, gates, carried: for each sequence: its row at this step, the offset of its saved columns, and the offset of
-    its carry (the gradients that it carries from step to step)
+        its carry (the gradients that it carries from step to step)
     later: offsets of rows that tiles prefetch for later steps
     """
 

@@ -74,7 +74,7 @@ class Carry(NamedTuple):
         because the caller's lengths determine the distances between rows there.  At worst, all rows would share one set
         of a cache.
     output_step, output_plane: elements from one sequence's output to the next, and from even steps' outputs to odd
-    steps'
+        steps'
     operands: The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
     states: the states after the first: [state][unit block][rank][unit]
     state_plane: elements of one state

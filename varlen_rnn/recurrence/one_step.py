@@ -62,7 +62,7 @@ class OneStep:
         of_h = np.arange(*places.of_phases[0])
         if len(places.rows[0]):
             of_h = of_h[np.argsort(places.rows[0])]
-        self._of_biases = np.concatenate([np.arange(*places.of_x), of_h])  # the numbers of a row that hold them
+        self._of_biases = np.concatenate([np.arange(*places.of_x), of_h])  # where a row holds gradients of biases
 
     @functools.cached_property
     def _backward_loop(self):  # made at the first gradient, because inference needs none
