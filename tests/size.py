@@ -95,7 +95,10 @@ def public_code():
     for _, name, is_package in pkgutil.walk_packages([str(PACKAGE)], "varlen_rnn."):
         if not is_package or name == "varlen_rnn.kernels.cuda":
             continue
-        room = importlib.import_module(name)
+        try:
+            room = importlib.import_module(name)
+        except ImportError:  # a package that is not installed, such as PyTorch
+            continue
         for listed in getattr(room, "__all__", []):
             value = getattr(room, listed)
             members = vars(value).values() if inspect.isclass(value) else [value]

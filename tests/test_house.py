@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import varlen_rnn as vr
+from tests import size
 from tests.each import check_each
 from varlen_rnn.tape.operator import OPERATORS
 
@@ -293,3 +294,10 @@ def test_ruff(arguments):
     folders = ["varlen_rnn", "tests", "examples", "benchmarks", "docs"]
     result = subprocess.run([ruff, *arguments, *folders], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_modules_functions_and_signatures_stay_small():
+    found = size.modules()
+    assert not size.long_functions(found), "over 60 lines of code"
+    assert len(size.long_modules(found)) <= 4, "over 350 lines of code"
+    assert len(size.wide_functions(found)) <= 8, "over 10 arguments"
