@@ -18,11 +18,16 @@ _LONGEST_NAME = 1000  # characters; a file from elsewhere can hold a name of any
 class Family:
     """A kind of cell with options: `family(**options)` returns the cell with these options.
 
-    name: how the names of its cells begin
-    options: the Option with each name
-    equations: `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name
-    named: short names of cells, with the options that each name means, such as `{"lstm": {}}`; the default options must
-        have a short name
+    Parameters
+    ----------
+    name : str
+        How the names of its cells begin.
+    options : mapping of str to Option
+    equations : callable
+        `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
+    named : mapping of str to dict
+        Short names of cells, with the options that each name means, such as `{"lstm": {}}`; the default options must
+        have a short name.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ import numpy as np
 
 from varlen_rnn import data, nn, no_grad, optim
 from varlen_rnn.baselines import Padded
+from varlen_rnn.kernels.arithmetic import log1p
 from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
@@ -125,7 +126,7 @@ def _drop_and_normalise(dtype):
 
 def _curve(dtype):
     """Compute the functions that have a compiled loop for float32."""
-    for function in (F.exp, F.log, F.tanh, F.sigmoid, F.softplus, F.elu):
+    for function in (F.exp, F.log, F.tanh, F.sigmoid, F.elu, log1p):
         function(np.ones(2, dtype))
 
 

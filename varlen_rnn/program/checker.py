@@ -36,7 +36,7 @@ def check_operator(operator: Operator) -> None:
     * no input changes, except inputs that the operator updates;
     * gradients equal central differences, and have the shapes and data types of their inputs;
     * a program of the operator and its gradient, with known and with unknown sizes, computes the same bits, also after
-    it was saved and loaded;
+      it was saved and loaded;
     * traits hold: permuted or cut rows give the same bits or the same sums, `scalar` and `ufunc` the same numbers.
 
     Parameters
