@@ -67,7 +67,8 @@ def as_typed(error, names):
     names = {name: name.replace("_", "-") for name in names}
     if "field" in names:
         names["sequence"] = "field"
-    parts = str(error.what).removeprefix("read, ").split(", ")  # `read` is a function of Python
+    # Users of the command line do not call the function `data.read`, which the prefix names.
+    parts = str(error.what).removeprefix("read, ").split(", ")
     what = (
         ", ".join(f"--{names[part]}" for part in parts)
         if names.keys() >= set(parts)

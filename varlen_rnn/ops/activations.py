@@ -79,7 +79,7 @@ def _elu_grad(x, y, d_y, alpha: float):
 
 
 def _softplus(x, beta, threshold):
-    """Compute `softplus` by NumPy's `logaddexp`, which is more accurate and has the same bits on all processors."""
+    """Compute `softplus` by NumPy's `logaddexp`, which is more accurate than the equation in float32."""
     z = x * beta
     return np.where(z > threshold, x, np.logaddexp(z, 0, dtype=x.dtype) / x.dtype.type(beta))
 

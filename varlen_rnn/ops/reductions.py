@@ -228,7 +228,7 @@ def _check_axis(op, x, axis):
 
 @operator(cost=per_input_element, rows="each")
 def argmax(x, axis: int | None, keepdims: bool):
-    """Return the index of the largest element, of all or along an axis; if elements are equal, the first index."""
+    """Return the index of the largest element, or the largest along an axis; the first if several are equal."""
     found = argmax_over(x.data, axis if axis is None else axis % x.data.ndim)
     return LoDTensor.wrap(found.reshape(_shape_after(x, axis, keepdims)), _lod_after(x, axis))
 

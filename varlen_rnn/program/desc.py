@@ -52,7 +52,7 @@ def message(cls: type[T]) -> type[T]:
     made = dataclasses.dataclass(frozen=True, slots=True)(cls)
     name = KINDS[made] = {"Var": "OpDesc.Var"}.get(cls.__name__, cls.__name__)
     MESSAGES[name] = tuple(sorted(map(_declared, dataclasses.fields(made)), key=lambda field: field.number))  # type: ignore
-    made.repeated = tuple(field.name for field in MESSAGES[name] if field.label == "repeated")  # type: ignore
+    made._repeated = tuple(field.name for field in MESSAGES[name] if field.label == "repeated")  # type: ignore
     return made
 
 
@@ -67,7 +67,7 @@ def _declared(field: dataclasses.Field) -> Field:
 
 def _freeze(desc: Any) -> None:
     # Lists become tuples, so that a description cannot change after it was checked.
-    for name in desc.repeated:
+    for name in desc._repeated:
         given = getattr(desc, name)
         if type(given) is not tuple:
             if not isinstance(given, (list, tuple)):

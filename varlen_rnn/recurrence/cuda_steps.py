@@ -217,7 +217,7 @@ def carry_last(d_last, order, carried):
 
 @functools.cache
 def backward_step_of(cell, number):
-    """Return the kernel of the gradient of one phase of one step; one thread per direction, rank and unit."""
+    """Return the kernel of a phase's gradient in one step; one thread per direction, rank in the plan and unit."""
     phase, num_states, num_slots = cell.phases[number], len(cell.states), len(cell.slots)
     num_carried, step_grad, num_operands = carried_by(cell), phase.step_grad, cell.num_kept - num_slots - num_states + 1
     num_rows, take_rows, states = len(cell.row_inputs), take(len(cell.row_inputs)), states_before(cell)

@@ -234,7 +234,7 @@ def _table(rows):
 
 
 def forward_table(cell, shape, width, addresses):
-    """Return the table of ForwardPhases, and the size of all packed weights in rows of `width` numbers.
+    """Return the table of ForwardPhases, and how many rows of `width` numbers all packed weights take.
 
     The weights of the inputs are packed first, then the weights of each phase.
     """

@@ -143,7 +143,7 @@ class LoD(Frozen):
         Parameters
         ----------
         positions : array_like of int, shape `(sequences of level 0,)`, or None
-            The position of each sequence in the batch that this is a part of, at least 0; None for 0, 1, 2 ...
+            The position, at least 0, of each sequence in the batch that this LoD is a part of; None for 0, 1, 2 ...
 
         Examples
         --------
@@ -265,7 +265,7 @@ def _restored(levels: tuple[np.ndarray, ...], positions: np.ndarray | None, axis
 
 
 def remember(lod: LoD, key: Hashable, make: Callable[..., T], *arguments: Any) -> T:
-    """Return `make(*arguments)`, cached on the LoD under `key`, such as a plan; it must not be None."""
+    """Return `make(*arguments)`, such as a plan, and cache it on the LoD under `key`.  The result must not be None."""
     found = lod._cache.get(key)
     # `setdefault` is atomic, so two threads that call `make` at the same time get the same result.
     return lod._cache.setdefault(key, make(*arguments)) if found is None else found

@@ -1,4 +1,4 @@
-"""Products of float32 by cuBLAS in TensorFloat-32, called through CuPy, of which nothing else is used.
+"""Products of float32 by cuBLAS in TensorFloat-32, called through CuPy; the package uses CuPy for nothing else.
 
 cuBLAS's matrices are column-major.  A row-major matrix (rows, columns) is the column-major matrix (columns, rows), so
 `c = a @ w` is computed as `c^T = w^T @ a^T`, and nothing is transposed.  This has never run on a GPU.

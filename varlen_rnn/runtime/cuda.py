@@ -25,7 +25,7 @@ from varlen_rnn.runtime import cublas
 from varlen_rnn.runtime.device_memory import Block, Memory, Pool
 from varlen_rnn.runtime.parameters import Parameters, types_of
 
-_STREAM = 0  # the default stream, of all launches and copies
+_STREAM = 0  # the default stream, in which all launches and copies run
 
 
 def grid(ndim: int) -> int:

@@ -243,7 +243,7 @@ def _results(outputs: Sequence[Variable], tensors: Sequence[Tensor]) -> list[Ten
 
 
 def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
-    """Return a LoD's offsets; if an argument has this LoD, its own tensor, by whose identity torch compares shapes."""
+    """Return a LoD's offsets; if an argument has this LoD, return its tensor, because torch compares by identity."""
     if not lod.num_levels:
         return None
     if lod.num_levels > 1:

@@ -30,7 +30,7 @@ class Carries(Protocol):
 
 
 def check_carries(where: str, layer: Any, in_parts: bool = False) -> None:
-    """Raise unless a layer carries states, and if `in_parts` is true, unless its sequences can arrive in parts."""
+    """Raise if a layer carries no states, or if `in_parts` is true and its sequences cannot arrive in parts."""
     if not isinstance(layer, Carries):
         expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
         raise DTypeError(where, expected=expected, got=type(layer).__name__)

@@ -74,7 +74,7 @@ class Stateful(Module):
         return tuple(self._of_mode().places)
 
     def reset(self) -> None:
-        """Forget all sequences, or in evaluation mode only the sequences of calls in evaluation mode."""
+        """Forget all sequences; in evaluation mode, forget only those that were seen in evaluation mode."""
         if self.training:
             self._carried = {}
         else:
