@@ -111,7 +111,7 @@ def test_loading_says_which_cell_is_missing(tmp_path):
     command = [sys.executable, "-c", load, str(tmp_path / "program")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ProgramError" in done.stderr.splitlines()[-1]
-    assert "got 'minimal' (import the module that makes it)" in done.stderr
+    assert "got 'minimal' (import the module that defines this cell)" in done.stderr
 
 
 def wrong(**changed):
@@ -122,8 +122,12 @@ def wrong(**changed):
 
 
 def test_equations_that_do_not_fit_are_errors():
-    assert "expected a tuple of 1 numbers and one of 2" in wrong(step=lambda x, h, prev: ((0.0,), (0.0,)))
-    assert "expected a tuple of 2 numbers and one of 1" in wrong(step_grad=lambda slots, prev, states, d_states: None)
+    assert "expected a tuple of length 1 for states, and a tuple of length 2 for slots" in wrong(
+        step=lambda x, h, prev: ((0.0,), (0.0,))
+    )
+    assert "expected a tuple of length 2 for slots, and a tuple of length 1 for states" in wrong(
+        step_grad=lambda slots, prev, states, d_states: None
+    )
     assert "NameError" in wrong(step=lambda x, h, prev: undefined)  # noqa: F821
     assert "expected a function, got int" in wrong(step=3)
     assert "gradient of the projected f" in wrong(step_grad=lambda slots, prev, states, d_states: ((0.0, 0.0), (0.0,)))
@@ -192,7 +196,7 @@ def test_what_only_some_numbers_lead_to_is_read_too():
 
 def test_names_that_do_not_fit_are_errors():
     assert "side by side" in wrong(slots=("g", "f"))
-    assert "each once" in wrong(states=("h", "h"))
+    assert "each name once" in wrong(states=("h", "h"))
     assert "at least one name" in wrong(gates=())
     assert "a sequence of names" in wrong(gates=3)
     assert "gates of ('f', 'g')" in wrong(product_slots={"q": "f"})

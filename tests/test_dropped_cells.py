@@ -70,7 +70,7 @@ def test_a_cell_that_is_held_is_found():
     assert find_cell(str(name)).name == "held_by_its_name"
     del kept
     gc.collect()
-    with pytest.raises(vr.ProgramError, match="import the module that makes it"):
+    with pytest.raises(vr.ProgramError, match="import the module that defines this cell"):
         find_cell("held_one")
 
 

@@ -80,4 +80,4 @@ def __dir__() -> list[str]:
 
 
 CELLS = {built_in.name: built_in for built_in in (RNN_TANH, RNN_RELU, LSTM, GRU)}
-"""The cells that have layers of their own, by the names that programs have for them."""
+"""The cells that have layers of their own, by their names in programs."""

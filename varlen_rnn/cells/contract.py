@@ -27,7 +27,7 @@ from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # random points at which a gradient is compared with central differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # the step of central differences, and the largest relative error of a gradient
-_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # attributes that are () in a cell written by hand
+_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # attributes that are () in a handwritten cell
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -62,7 +62,7 @@ class Phase(NamedTuple):
     h_slot : int
         The first of the columns that get the gradients of its products.
     order : tuple of int
-        For each of these columns, the gate that it belongs to.
+        For each of these columns, the position of the gate that it belongs to.
     slots : tuple of int
         The range of its columns.
     passes, carries : int
@@ -126,7 +126,7 @@ class Cell(Frozen):
         How many columns, each as wide as the layer, a row saves for the gradient: slots, the states after the first,
         the operands of later products, and normalised values.
     reads_output : bool
-        Whether the equations read the output of the step before, unit by unit.  Such a cell cannot have a projection.
+        Whether a unit's equations read its own output of the step before.  Such a cell cannot have a projection.
     proj_clip : float
         The largest absolute value of a projected output; infinite by default.
     source : str, or None
@@ -262,17 +262,18 @@ class Cell(Frozen):
             raise DTypeError(f"cell {self.name!r}, product_slots", expected=expected, got=shown(product_slots))
         unknown = set(product_slots) - set(gates)
         if unknown:
-            raise ShapeError(f"cell {self.name!r}, product_slots", expected=f"gates of {gates}", got=sorted(unknown))
+            expected = f"keys that are gates of {gates}"
+            raise ShapeError(f"cell {self.name!r}, product_slots", expected=expected, got=sorted(unknown))
         own = tuple(product_slots.values())
         in_order = (*own, *gates, *(slot for slot in slots if slot not in own + gates))
-        hint = f"the gradients of the recurrent products, one per gate, then all gates in their order: {in_order}"
+        hint = f"write slots={in_order}: first the slot of each gate's recurrent product, then all gates in their order"
         x_slot = slots.index(gates[0]) if gates[0] in slots else 0
         if slots[x_slot : x_slot + len(gates)] != gates:
-            raise ShapeError(what, expected=f"{gates}, side by side, and others before or after", got=slots, hint=hint)
+            raise ShapeError(what, expected=f"the gates {gates} side by side, in this order", got=slots, hint=hint)
         of_products = {product_slots.get(gate, gate): number for number, gate in enumerate(gates)}
         first = slots[: len(gates)]
         if set(first) != set(of_products) or len(of_products) != len(gates):
-            raise ShapeError(what, expected=f"{tuple(of_products)} first, in any order", got=slots, hint=hint)
+            raise ShapeError(what, expected=f"the slots {tuple(of_products)} first, in any order", got=slots, hint=hint)
         self._put("x_slot", x_slot)
         return tuple(of_products[slot] for slot in first)
 
@@ -291,19 +292,19 @@ class Cell(Frozen):
 def _names(what: str, names: Any) -> tuple[str, ...]:
     names = tuple(names if isinstance(names, str) else check_list(names, what, "a sequence of names"))
     if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
-        raise ShapeError(what, expected="at least one name, each once", got=names)
+        raise ShapeError(what, expected="at least one name, and each name once", got=names)
     return names
 
 
 def check_name(name: object) -> str:
     """Return `name`; raise unless it is a printable text that is not blank."""
     if not isinstance(name, str) or not name.isprintable() or not name.strip():
-        raise DTypeError("Cell, name", expected="a printable text", got=shown(name))
+        raise DTypeError("Cell, name", expected="a text of printable characters, not only of spaces", got=shown(name))
     return name
 
 
 def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
-    """Return functions with the signatures of `Phase.step` and `Phase.step_grad` that call those written by hand."""
+    """Return functions with the signatures of `Phase.step` and `Phase.step_grad` that call handwritten functions."""
     step, step_grad = body(step), body(step_grad)
 
     @body
@@ -320,10 +321,11 @@ def _adapted(step: Callable, step_grad: Callable) -> tuple[Callable, Callable]:
 
 
 def _check_equations(cell: Cell, order: tuple[int, ...], step: Callable, step_grad: Callable) -> bool:
-    """Raise unless `step_grad` is the gradient of `step`; return whether they can read the previous step's output."""
+    """Raise unless `step_grad` is the gradient of `step`; return whether either can read the previous step's output."""
     if _may_read_first(cell, "step_grad", step_grad, 2):
-        hint = "save the number in a slot; take states by constant indices, do not unpack them"
-        raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got="one", hint=hint)
+        hint = "save that number in a slot; read other states by constant indices, as states[1], without unpacking"
+        got = "code that can read it"
+        raise ShapeError(f"cell {cell.name!r}, step_grad", expected="no use of states[0]", got=got, hint=hint)
     draw = random.Random(0)
     for _ in range(_TRIALS):
         x, h, prev, d_states = (
@@ -342,14 +344,14 @@ def _may_read_first(cell: Cell, what: str, function: Callable, position: int) ->
     try:
         return may_read_first(function, position, len(cell.states))
     except Exception as error:
-        expected = "a function that Numba compiles"
+        expected = "a function that Numba can compile"
         raise ShapeError(f"cell {cell.name!r}, {what}", expected=expected, got=repr(error)[:200]) from error
 
 
 def _run(cell: Cell, what: str, function: Callable, arguments: _Tuples, names: tuple[str, str]) -> _Tuples:
     """Return the two tuples that a cell's function returns; raise unless they have the declared lengths."""
     wanted = [len(getattr(cell, name)) for name in names]
-    expected = f"a tuple of {wanted[0]} numbers and one of {wanted[1]}"
+    expected = f"a tuple of length {wanted[0]} for {names[0]}, and a tuple of length {wanted[1]} for {names[1]}"
     try:
         result = function(*arguments)
     except Exception as error:

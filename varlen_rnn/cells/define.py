@@ -19,7 +19,7 @@ from varlen_rnn.kernels import activations, functions
 from varlen_rnn.runtime.jit import body
 
 _CALLED = ("sigmoid", "tanh", "relu", "exp", "log", "sqrt", "multiply_add")
-_SIGNATURE = "def lstm(i, f, g, o, /, c): gates, a slash, states; then a star and vectors, if there are any"
+_SIGNATURE = "a signature such as (i, f, o, /, c, *, p): gates, a slash, states, then a star before vectors and rows"
 
 
 @overload
@@ -94,7 +94,10 @@ def _define(function: Callable[..., Any], name: str, proj_clip: float | None) ->
 
 
 def cell_of_step(step: Step, name: str, origin: Callable[..., Any]) -> Cell:
-    """Return the cell of a step that is already traced; raise if a cell of this name comes from another `origin`."""
+    """Return the cell of a step that is already traced; raise if the name belongs to the cell of another function.
+
+    `origin` is the function from which the step comes.
+    """
     return _made(step, derive(step), name, origin)
 
 
@@ -117,7 +120,7 @@ def _forget_source(file: str, entry: object) -> None:
 
 
 def _located(error: Exception, function: Callable[..., Any], name: str) -> EquationError:
-    """Return an EquationError that names the line of the equations where `error` was raised."""
+    """Return an EquationError with the message of `error` and the line of the equations at which it was raised."""
     code = function.__code__
     line, at = code.co_firstlineno, error.__traceback__
     below: list[FrameType] = []  # frames of the functions that the equations called, the outermost first
@@ -146,7 +149,7 @@ def _of_arrays(frames: list[FrameType]) -> EquationError:
 
 
 def _trace(function: Callable[..., Any]) -> Step:
-    """Return the Step of equations, run once; raise unless they read every argument and return all states."""
+    """Run equations once and return their Step; raise unless they read every argument and return all states."""
     parameters = inspect.signature(function).parameters
     kinds = [(p.kind, p.name) for p in parameters.values()]
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
@@ -165,12 +168,14 @@ def _trace(function: Callable[..., Any]) -> Step:
     )
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(states):
-        raise EquationError("result", expected=f"{len(states)}: {', '.join(states)}", got=len(results))
+        expected = f"{len(states)} ({', '.join(states)})"
+        raise EquationError("number of returned states", expected=expected, got=len(results))
     step = Step(trace, gates, states, vectors, rows, tuple(trace.number_of(result) for result in results))
     reached = {trace.nodes[k] for k in trace.reach(step.results)}
     used = {node.what for node in reached if node.op in ("x", "h", "of", "vector", "row")}
     if unused := [n for n in (*gates, *others) if n not in used]:
-        raise EquationError("gates, vectors and rows", expected="each to be read", got=f"no use of {', '.join(unused)}")
+        expected, got = "equations that read every gate, vector and row", f"no use of {', '.join(unused)}"
+        raise EquationError("arguments", expected=expected, got=got)
     return step
 
 

@@ -21,7 +21,7 @@ class Family:
     Parameters
     ----------
     name : str
-        How the names of its cells begin.
+        The beginning of the names of its cells.
     options : mapping of str to Option
     equations : callable
         `equations(options)` returns the equations, a function of scalars, from a mapping of all options by name.
@@ -69,7 +69,7 @@ class Family:
             return None
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("options in brackets expected")
+            raise ValueError("expected keyword options in brackets, as in lstm(peepholes=True)")
         return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
 
     def of_name(self, name: str) -> Cell:
@@ -77,8 +77,8 @@ class Family:
         try:
             found = self(**(self.options_in(name if len(name) < _LONGEST_NAME else f"{self.name}(") or {}))
         except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-            expected = f"options of {self.name}: {', '.join(self.defaults)}"
+            expected = f"{self.name}(option=value), where the options are {', '.join(self.defaults)}"
             raise ProgramError(f"cell {shown(name)}", expected=expected, got=shown(str(error))) from error
         if found.name != name:
-            raise ProgramError("cell", expected=found.name, got=shown(name))
+            raise ProgramError("name of a cell", expected=f"{found.name!r}, its canonical form", got=shown(name))
         return found

@@ -1,4 +1,4 @@
-r"""The independently recurrent network: each unit sees only its own output of the step before.
+r"""The independently recurrent network: each unit reads only its own output of the step before.
 
     h_t = relu(x_t + u h_{t-1})
 

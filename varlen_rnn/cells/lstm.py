@@ -50,7 +50,8 @@ def _equations(options: Mapping[str, Any]) -> Callable:
     """Return the equations of an LSTM with options; f is 1 - i if gates are coupled, and 1 without a forget gate."""
     peepholes, coupled, clip, zoneout = (options[name] for name in ("peepholes", "coupled", "clip", "zoneout"))
     if coupled and not options["forget_gate"]:
-        raise ShapeError("lstm_cell", expected="coupled gates or no forget gate", got="both")
+        expected, got = "coupled=False or forget_gate=True", "coupled=True and forget_gate=False"
+        raise ShapeError("lstm_cell", expected=expected, got=got)
     gate, candidate, output = map(activation, options["activations"])
     gates = "ifgo" if options["forget_gate"] and not coupled else "igo"
     vectors = [f"p_{name}" for name in gates if name != "g"] if peepholes else []

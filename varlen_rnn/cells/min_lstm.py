@@ -14,7 +14,7 @@ from varlen_rnn.kernels.activations import constant, exp, maximum
 
 @cell
 def min_lstm(f, i, n, /, h):
-    """Project the inputs.  The share does not depend on m, so m is a constant for the gradient."""
+    """Project the inputs.  The share a / (a + b) does not depend on m, so m is a constant for the gradient."""
     f, i = f.x, i.x
     m = constant(maximum(maximum(-f, -i), 0))
     one = exp(-m)

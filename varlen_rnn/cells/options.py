@@ -17,7 +17,7 @@ class Option(NamedTuple):
     """An option of a family of cells, or of its layers.
 
     check: `check(value, name)` returns the value in canonical form, or raises
-    kind, doc: type and meaning, for docstrings
+    kind, doc: the option's type and its meaning, as texts for docstrings
     in_onnx: whether ONNX has the option
     """
 

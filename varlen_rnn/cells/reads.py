@@ -1,4 +1,4 @@
-"""Find out from a function's code which items of a tuple it can read, on any path."""
+"""Find out from a function's code whether it can read the first item of a tuple, on any path."""
 
 from varlen_rnn.runtime.numba_internals import items_read
 

@@ -42,7 +42,7 @@ class CellName(str):
 
 
 def register(cell: _Named) -> None:
-    """Let programs find a cell by its name, as long as anything holds the cell, or its name.
+    """Let programs find a cell by its name, as long as any object refers to the cell or to its name.
 
     If the function with its equations is defined again, as in a notebook, the new cell replaces the former cell.
     """
@@ -52,7 +52,7 @@ def register(cell: _Named) -> None:
         gc.collect()  # a dropped cell can still be in a reference cycle
         former = _newest(cell.name)
     if former is not None and former.origin != cell.origin:
-        hint = "choose one with cell(name=...); only the same function, in the same place, may be defined again"
+        hint = "cell(name=...) chooses another name; only a function of the same module and name can replace its cell"
         raise ProgramError(f"cell {cell.name!r}", expected="a new name", got="the name of another cell", hint=hint)
     name = str(cell.name)
     if former is not None and former is not cell:
@@ -61,7 +61,7 @@ def register(cell: _Named) -> None:
 
 
 def _newest(name: str) -> Any:
-    """Return the newest cell with this name that is still alive, or None; an older one can outlive a newer one."""
+    """Return the newest cell with this name that is still alive, or None; an older cell can outlive a newer cell."""
     found = _CELLS.get(name)
     while found is None and _REPLACED.get(name):
         found = _REPLACED[name].pop()()
@@ -81,7 +81,7 @@ def find_cell(name: str) -> Any:
     Raises
     ------
     ProgramError
-        If this process holds no cell with this name, and the name is no family's name with options in brackets.
+        If this process holds no cell with this name, and the name is not a family (rnn, lstm, gru) with options.
 
     Examples
     --------
@@ -97,5 +97,5 @@ def find_cell(name: str) -> Any:
     family = _FAMILIES.get(name.partition("(")[0]) if name.endswith(")") else None
     if family is not None:
         return family(name)
-    hint = "import the module that makes it"
+    hint = "import the module that defines this cell"
     raise ProgramError("cell", expected=f"one of {sorted(_CELLS)}", got=shown(name), hint=hint)

@@ -1,4 +1,4 @@
-r"""The simple recurrent unit: each gate sees only the state of its own unit.
+r"""The simple recurrent unit: each gate reads only the state of its own unit.
 
     f = sigmoid(x_f + v_f c_{t-1})    r = sigmoid(x_r + v_r c_{t-1})
     c_t = f c_{t-1} + (1 - f) x_a     h_t = r c_t + (1 - r) x_skip

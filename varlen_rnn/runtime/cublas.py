@@ -20,8 +20,8 @@ class Cublas:
     def multiply(self, a: Any, a_column: int, weight: Any, transposed: bool, c: Any, c_column: int, add: bool) -> None:
         """Set `c[:, c_column:][:, :columns]` to `a[:, a_column:][:, :depth] @ weight`, or add the product if `add`.
 
-        The arrays are DeviceArrays of float32, C-contiguous; `weight` (depth, columns) is (columns, depth) if
-        `transposed`.
+        The arrays are C-contiguous DeviceArrays of float32.  The shape of `weight` is (depth, columns), or (columns,
+        depth) if `transposed`.
         """
         columns, depth = weight.shape if transposed else weight.shape[::-1]
         cupy, library, real = self._cupy, self._library, self._cupy.cuda.runtime.CUDA_R_32F

@@ -30,7 +30,7 @@ _STREAM = 0  # the default stream, in which all launches and copies run
 
 def grid(ndim: int) -> int:
     """Return the number of a thread in its launch; inside a kernel this is `numba.cuda.grid`."""
-    raise InputError("grid", expected="a call inside a CUDA kernel", got="a call from Python")
+    raise InputError("cuda.grid", expected="a call inside a CUDA kernel", got="a call from Python")
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def numba_cuda() -> Any:
 @functools.cache
 def _check_gpu() -> None:
     if not numba_cuda().is_available():
-        got, hint = numba_cuda().cuda_error() or "none", "nvidia-smi lists the GPUs of a machine"
+        got, hint = numba_cuda().cuda_error() or "no GPU", "nvidia-smi lists the GPUs of this machine"
         raise InputError("CUDA", expected="a GPU that numba-cuda finds", got=got, hint=hint)
 
 
@@ -62,7 +62,7 @@ def _call(name: str, *arguments: Any) -> Any:
     """Call a function of the driver; return its result, or None, or raise an InputError with the error it reports."""
     error, *results = getattr(_bindings(), name)(*arguments)
     if error:
-        raise InputError(name, expected="a call that the CUDA driver can execute", got=str(error))
+        raise InputError(f"CUDA driver, {name}", expected="a call that succeeds", got=str(error))
     return results[0] if results else None
 
 

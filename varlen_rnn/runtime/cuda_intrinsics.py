@@ -61,7 +61,8 @@ def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
     """Return this thread's elements of `a b + c`, which a warp computes: `a` 16 x 8 and `b` 8 x 8 of tf32, `c` float32.
 
     Thread `4 r + q` passes `a[r, q]`, `a[r + 8, q]`, `a[r, q + 4]`, `a[r + 8, q + 4]`, `b[q, r]`, `b[q + 4, r]`, `c[r,
-    2 q]`, `c[r, 2 q + 1]`, `c[r + 8, 2 q]` and `c[r + 8, 2 q + 1]`; it gets the same elements of the result as of `c`.
+    2 q]`, `c[r, 2 q + 1]`, `c[r + 8, 2 q]` and `c[r + 8, 2 q + 1]`.  It gets the elements of the result at the four
+    places where its elements of `c` were.
     """
 
     def write(context, builder, signature, arguments):
@@ -77,7 +78,10 @@ def multiply_tf32(typing, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
 
 @intrinsic
 def load_acquire(typing, array, index):
-    """Return an element of an int32 array in global memory; later reads see all writes before its `add_release`."""
+    """Return an element of an int32 array in global memory.
+
+    If another thread's `add_release` made the value, later reads see all writes of that thread before the call.
+    """
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments)
@@ -89,7 +93,9 @@ def load_acquire(typing, array, index):
 
 @intrinsic
 def add_release(typing, array, index, number):
-    """Add to an element of an int32 array in global memory; a `load_acquire` of the sum sees all earlier writes."""
+    """Add to an element of an int32 array in global memory; a thread that then reads it by `load_acquire` sees all
+    earlier writes of this thread.
+    """
 
     def write(context, builder, signature, arguments):
         pointer = _pointer(context, builder, signature.args[0], *arguments[:2])

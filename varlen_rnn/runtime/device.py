@@ -13,7 +13,8 @@ from varlen_rnn.runtime.place import HOST
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes
-_MOST_OF_ONE, _MOST_OF_ALL, _MOST_COPIES = 2**24, 2**28, 1024  # copies to remember: bytes of one and of all, number
+# Limits for remembered copies: the bytes of one copy, the bytes of all copies, and the number of copies.
+_MOST_OF_ONE, _MOST_OF_ALL, _MOST_COPIES = 2**24, 2**28, 1024
 
 
 def on_device(array):
@@ -23,7 +24,7 @@ def on_device(array):
 
 def place_of(array):
     """Return the Place of an array: HOST, or its CUDA device."""
-    return array.device if on_device(array) else HOST  # not `array.device`: a NumPy number has that too, as text
+    return array.device if on_device(array) else HOST  # a NumPy array's own `device` is the text "cpu", not a Place
 
 
 def moved(array, place):
@@ -55,7 +56,7 @@ def host_numbers(array):
     """Return integers or bools as a NumPy array; raise if a kernel computed them, so that the host has no copy."""
     found = array if isinstance(array, np.ndarray) else array.host
     if found is None:
-        expected, hint = "integers that came from the host", "x.to('cpu') copies them"
+        expected, hint = "integers that came from the host", "x.to('cpu') copies them to the host"
         raise PlaceError("integers", expected=expected, got="integers that were computed on the device", hint=hint)
     return found
 
@@ -98,18 +99,17 @@ def bytes_of(array):
 
 
 def as_operand(array):
-    """Return a C-contiguous, writeable array, copied if necessary; Numba would compile kernels again for others."""
+    """Return the array, copied unless it is C-contiguous and writeable: Numba compiles kernels again for any other."""
     if array.flags.carray:
         return array
     return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()
 
 
 def empty(shape, like, dtype=None):
-    """Return an uninitialised array at the place of `like`, of its data type unless `dtype` is given; `shape` is a
-    tuple.
+    """Return an uninitialised array at the place of `like`, of its data type unless `dtype` is given.
 
-    On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16 float32, or of a
-    multiple, never share a cache line.
+    `shape` is a tuple.  On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16
+    float32, or a multiple of 16, never share a cache line.
     """
     dtype = like.dtype if dtype is None else dtype
     if not isinstance(like, np.ndarray):
@@ -133,7 +133,10 @@ def _new(shape, dtype):
 
 
 def overwrite(array, rows, source):
-    """Overwrite `array[rows]` by `source`, of the host or its device, which broadcasts; `rows` is a slice or `...`."""
+    """Overwrite `array[rows]`, where `rows` is a slice or `...`, by `source`, broadcast to the shape of these rows.
+
+    `source` is an array on the host, or on the device of `array`.
+    """
     if isinstance(array, np.ndarray):
         array[rows] = source
         return
@@ -185,7 +188,7 @@ def contiguous(array):
 
 
 def joined(parts, axis=0):
-    """Return one array: `parts`, all at one place, joined along an axis."""
+    """Concatenate `parts`, arrays at the same place, along an existing axis; return the new array."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts, axis=axis)
     shape, before, end = list(parts[0].shape), (slice(None),) * axis, 0
@@ -198,7 +201,7 @@ def joined(parts, axis=0):
 
 
 def stacked(parts, axis=0):
-    """Return one array: `parts`, all of one shape at one place, stacked along a new axis."""
+    """Stack `parts`, arrays of the same shape at the same place, along a new axis; return the new array."""
     if isinstance(parts[0], np.ndarray):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis

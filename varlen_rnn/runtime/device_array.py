@@ -25,7 +25,9 @@ from varlen_rnn.runtime.strided import copy_strided
 
 in_use = False  # whether this process has made a DeviceArray: only then do operators compare places
 _new = object.__new__
-_WHOLE_STREAMS = None, -1, 1  # values of `stream` that need no wait: none, no order, or the stream of all launches
+# Values of `stream` that need no wait: no stream, no order wanted, or the default stream, on which all launches run.
+_WHOLE_STREAMS = None, -1, 1
+_NUMBERS = "integers, floats or bools in this machine's byte order"
 _Binary: TypeAlias = Callable[["DeviceArray", Any], "DeviceArray"]
 
 
@@ -84,7 +86,7 @@ class DeviceArray:
     size: Final[int] = _of_form("size", "The number of elements.")
     nbytes: Final[int] = _of_form("nbytes", "The number of elements times the size of one, in bytes.")
     itemsize: Final[int] = _of_form("itemsize", "The size of an element, in bytes.")
-    flags: Final[Any] = _of_form("flags", "How the array lies in memory, as NumPy says it.")
+    flags: Final[Any] = _of_form("flags", "The memory layout, as NumPy's `flags`.")
 
     @property
     def address(self) -> int:
@@ -172,9 +174,9 @@ class DeviceArray:
     def copy_to_device(self, source: np.ndarray | DeviceArray) -> None:
         """Overwrite this array by one of the same shape and data type, of the host or of the device."""
         if source.shape != self.shape:
-            raise ShapeError("copy_to_device", expected=f"shape {self.shape}", got=f"shape {source.shape}")
+            raise ShapeError("copy_to_device, source", expected=f"shape {self.shape}", got=f"shape {source.shape}")
         if source.dtype != self.dtype:
-            raise DTypeError("copy_to_device", expected=self.dtype, got=source.dtype)
+            raise DTypeError("copy_to_device, source", expected=f"data type {self.dtype}", got=source.dtype)
         if not self._form.flags.c_contiguous:
             self._refuse("overwriting an array that is not contiguous")
         self.memory.changes()
@@ -247,9 +249,9 @@ class DeviceArray:
     ) -> Any:
         """Hand the memory to another library, without a copy unless that library asks for one."""
         if dl_device not in (None, CUDA_DEVICE):
-            raise BufferError("these numbers are on a CUDA device: to('cpu') copies them")
+            raise BufferError("this array is on a CUDA device: x.to('cpu') copies it to the host")
         if not self._form.flags.writeable:
-            raise BufferError("this array is read-only")
+            raise BufferError("this array is read-only, which DLPack cannot express: share x.copy() instead")
         if stream not in _WHOLE_STREAMS:
             cuda.driver.synchronize()
         shared = self.copy() if copy else self
@@ -263,7 +265,7 @@ class DeviceArray:
 
     def _refuse(self, what: str) -> NoReturn:
         got = f"an array on {self.device}, shape {self.shape}"
-        raise HostAccessError(what, expected="an array on the host", got=got, hint="x.to('cpu') copies it")
+        raise HostAccessError(what, expected="an array on the host", got=got, hint="x.to('cpu') copies it to the host")
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
         self._refuse("conversion to an array of NumPy")
@@ -307,7 +309,7 @@ def shared(value: Any) -> DeviceArray | None:
         return None
     form = form_in(value.__dlpack__(stream=1))
     if form.dtype.kind not in "fiub":
-        raise PlaceError("memory of another library", expected="numbers", got=f"data type {form.dtype}")
+        raise PlaceError("memory of another library", expected=_NUMBERS, got=f"data type {form.dtype}")
     memory = Memory(form.__array_interface__["data"][0], form.nbytes, form)
     return DeviceArray(memory, form.shape, form.dtype, form.strides)
 
@@ -321,5 +323,5 @@ def _of_interface(value: Any, about: dict[str, Any]) -> DeviceArray:
         cuda.driver.synchronize()
     dtype, shape = np.dtype(about["typestr"]), tuple(about["shape"])
     if not dtype.isnative or dtype.kind not in "fiub":
-        raise PlaceError("memory of another library", expected="numbers", got=shown(about["typestr"]))
+        raise PlaceError("memory of another library", expected=_NUMBERS, got=f"type {shown(about['typestr'])}")
     return DeviceArray(Memory(address, size_of(shape, dtype), value), shape, dtype, about.get("strides"))

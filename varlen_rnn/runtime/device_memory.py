@@ -97,7 +97,7 @@ class Pool:
                 raise
             held = sum(lender.block.size for lender in list(self._lent))
             expected, got = f"room for {size:,} bytes", f"a device on which arrays hold {held:,} bytes"
-            hint = "smaller batches hold less"
+            hint = "use smaller batches"
             raise MemoryError(f"CUDA memory: expected {expected}, got {got} ({hint})") from error
 
     def release(self) -> None:

@@ -61,14 +61,15 @@ def form_in(capsule: Any) -> np.ndarray:
     try:
         head = _head(capsule)
     except (ValueError, TypeError, ctypes.ArgumentError) as error:
-        raise PlaceError("DLPack", expected="a capsule that nobody has used", got=shown(capsule)) from error
+        raise PlaceError("DLPack", expected="a capsule that was not opened before", got=shown(capsule)) from error
     device = head.device_type, head.device_id
     if device != CUDA_DEVICE:
-        raise PlaceError("DLPack", expected=f"memory on the device {CUDA_DEVICE}", got=f"memory on {device}")
+        expected, got = (f"memory on the device (type, number) = {found}" for found in (CUDA_DEVICE, device))
+        raise PlaceError("DLPack", expected=f"{expected}, which is cuda:0", got=got)
     head.device_type, head.device_id = _HOST_DEVICE
     try:
         return np.from_dlpack(_Capsule(capsule))
     except (BufferError, RuntimeError) as error:
-        raise PlaceError("DLPack", expected="numbers that NumPy has, too", got=str(error)) from error
+        raise PlaceError("DLPack", expected="an array of a data type that NumPy has", got=str(error)) from error
     finally:
         head.device_type, head.device_id = CUDA_DEVICE

@@ -19,8 +19,8 @@ class _Lost:
 
     def acquire(self, *arguments, **named):
         raise RuntimeError(
-            "this process was forked while a thread compiled, and cannot compile itself: "
-            "fork before or after, or start processes with multiprocessing's 'spawn'"
+            "this process was forked while another thread compiled a kernel, so it cannot compile kernels: "
+            "fork before or after the compilation, or start processes with multiprocessing's 'spawn'"
         )
 
 

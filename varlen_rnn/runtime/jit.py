@@ -95,7 +95,7 @@ def caller(arguments_for):
         given = [types.unliteral(kind) for kind in _flat(arguments)]
         wanted = arguments_for(next(kind.dtype for kind in given if isinstance(kind, types.CPointer)))
         if given != _flat(types.Tuple(wanted)):
-            raise TypingError(f"call by address: expected {wanted}, got {arguments}")
+            raise TypingError(f"call by address: expected arguments of types {wanted}, got {arguments}")
         return types.void(types.intp, arguments), write
 
     call.address_of = lambda function, dtype: address_of(function, arguments_for(numba.from_dtype(dtype)))

@@ -1,4 +1,4 @@
-"""Arrays over memory maps of files, for tables larger than the memory: the system keeps only pages in use there."""
+"""Arrays over memory maps of files, for tables larger than the memory, which then holds only the pages in use."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def zeros_beside(array: np.ndarray) -> np.ndarray:
     """
     path = getattr(map_of(array), "filename", None)
     if path is None or not array.size:
-        return np.zeros(array.shape, array.dtype)  # by calloc: `np.zeros_like` would write to every page
+        return np.zeros(array.shape, array.dtype)  # takes no memory yet; `np.zeros_like` would write to every page
     with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(path))) as file:
         return np.asarray(np.memmap(file, array.dtype, "w+", shape=array.shape))

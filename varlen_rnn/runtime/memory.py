@@ -18,7 +18,8 @@ import numpy as np
 from varlen_rnn.runtime.cache import PROCESSOR
 
 CACHE_LINE = PROCESSOR.line_bytes
-MOST_OWNED, LEAST_COUNTED = 2**30, 2**22  # bytes: of all memory in use and idle; each array counts as at least 4 MiB
+MOST_OWNED = 2**30  # bytes: the limit for the sum of all memory in use and idle
+LEAST_COUNTED = 2**22  # bytes: in this sum, a smaller array counts as so many bytes
 _owned: set[_Lender] = set()  # lenders whose memory is in use or idle
 _waiting: list[_Lender] = []  # lenders with idle memory, in the order in which it was freed
 on_release: list[Callable[[], None]] = []  # functions that `release_memory` calls, such as `device_memory._release_all`

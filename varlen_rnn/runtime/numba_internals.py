@@ -1,7 +1,8 @@
 """The only file that uses private and internal names of Numba and llvmlite, which can change in any version.
 
 `numba`, `numba.types`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
-users and used elsewhere too; `tests/test_house.py` finds every other name.  `python -m tests.versions` runs the suite
+users, so other files use them, too; `tests/test_house.py` fails if another file uses any other name of Numba.  `python
+-m tests.versions` runs the suite
 with the oldest and the newest Numba that `pyproject.toml` allows.
 """
 
@@ -34,7 +35,7 @@ def can_be_saved(compiled):
 
 
 def to_bytes(compiled, linkable):
-    """Return a CompileResult as bytes, with bitcode if `linkable`, for inlining; raise if it cannot be pickled."""
+    """Return a CompileResult as bytes, with its bitcode if callers may inline it; raise if it cannot be pickled."""
     library, *others = compiled._replace(type_annotation="")._reduce()  # the annotation is only for people
     if not linkable:
         name, kind, (code, _) = library

@@ -63,7 +63,8 @@ def _of_array(argument: Any) -> tuple[ArrayKind, tuple[int, ...]]:
     about = getattr(argument, "__cuda_array_interface__", None)
     if about is None:
         expected, got = "arrays on a CUDA device, numbers, or tuples of them", shown(type(argument))
-        raise DTypeError("argument of a CUDA kernel", expected=expected, got=got, hint="x.to('cuda') copies an array")
+        hint = "x.to('cuda') copies an array to the device"
+        raise DTypeError("argument of a CUDA kernel", expected=expected, got=got, hint=hint)
     keys = "data", "shape", "strides", "typestr", "version"
     geometry = SimpleNamespace(__array_interface__={key: about[key] for key in keys if key in about})
     return of_array(np.asarray(geometry), about["data"][0])

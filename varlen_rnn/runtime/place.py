@@ -1,6 +1,6 @@
 """Places: the numbers of a value are on the host or on a CUDA device.
 
-    device("cuda")      # a Place, for `x.to(...)`; `x.device` returns one
+    device("cuda")      # a Place: `x.to(...)` takes a Place, and `x.device` returns a Place
 
 A value has one place.  LoDs and plans are on the host, also if the rows are on a device.
 """

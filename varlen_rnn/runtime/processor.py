@@ -28,7 +28,10 @@ class Costs(NamedTuple):
 
 
 class Processor(NamedTuple):
-    """A kind of processors.  A tile's sums must leave registers for a number of a row and for the panel's vectors."""
+    """A kind of processors.
+
+    A tile is a block of sums in registers; it must leave registers for one factor and for the vectors of weights.
+    """
 
     triple: str  # a regular expression for the beginning of LLVM's triple of the host
     feature: str | None  # LLVM's name of a feature that a host must have; None if it needs none
@@ -47,7 +50,7 @@ _V3_FEATURES = (
 _V4_FEATURES = (*_V3_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 _V4 = Level("x86-64-v4", _V4_FEATURES, "x86-64-v4")
 _V3 = Level("x86-64-v3", _V3_FEATURES, "x86-64-v3")
-_ARM64 = Level("arm64", (), "generic")  # all have vectors of 16 bytes, which LLVM uses by default
+_ARM64 = Level("arm64", (), "generic")  # all arm64 processors have vectors of 16 bytes, LLVM's default
 
 # Measured on two cores each of x86-64.  With vectors of 64 bytes, the products of a row take half the time.
 _WIDE = Costs(weight_pass=1.5, far_weight_pass=4, one_row=1.1, two_rows=0.7, member_lag=1.2)

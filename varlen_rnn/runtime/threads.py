@@ -46,7 +46,7 @@ def _available_cores() -> int:
 
 
 def _performance_cores() -> int:
-    """Return how many performance cores a Mac has, or 0; at each step, a team would wait for efficiency cores."""
+    """Return the number of performance cores of a Mac, 0 elsewhere; threads on slower cores would delay each step."""
     if sys.platform != "darwin":
         return 0
     number, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -129,7 +129,7 @@ def set_num_threads_here(num_threads: int) -> None:
 
 
 def count_shards(work: int, max_shards: int) -> int:
-    """Return how many shards pay for `work` multiply-adds, at most `max_shards`; 1 if helpers cost more."""
+    """Return into how many shards to divide `work` multiply-adds: at most `max_shards`, 1 if that is faster."""
     return 1 if work < SMALL_WORK else max(1, min(get_num_threads(), max_shards))
 
 

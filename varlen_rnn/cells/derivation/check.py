@@ -9,13 +9,16 @@ import numpy as np
 from varlen_rnn.cells.derivation.derive import Derived, Step
 from varlen_rnn.cells.derivation.trace import EquationError, Node
 
-_SAMPLES, _COMPARED = 48, 6  # random points for differences, and how many of these points the source runs at
+_SAMPLES, _COMPARED = 48, 6  # random points for differences; at the first 6, the derived source also runs
 _STEP, _TOLERANCE = 1e-5, 1e-6
 _LEAVES = "x", "h", "of", "prev", "vector", "row", "norm", "d_state", "d_operand", "d_norm"
 
 
 def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ...]) -> None:
-    """Raise unless derived gradients equal differences of the step, and the source computes the step and gradients."""
+    """Raise unless the derived gradients equal central differences, and the source computes the same numbers.
+
+    The differences are taken of the traced equations; the source must return their results and gradients.
+    """
     trace, rng = step.trace, np.random.default_rng(0)
     leaves = [k for k, node in enumerate(trace.nodes) if node.op in _LEAVES]
     given = {k: rng.normal(size=_SAMPLES) for k in leaves}
@@ -35,7 +38,10 @@ def check_derived(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
 
 
 def _check_differences(name: str, step: Step, derived: Derived, given: dict[int, Any], pairs: list[Any]) -> None:
-    """Raise unless the derived gradients equal central differences of a loss: the sum of result * d in `pairs`."""
+    """Raise unless the derived gradients equal central differences of a loss.
+
+    The loss is the sum of result * d over the pairs (result, d) in `pairs`.
+    """
     trace, ends = step.trace, [k for k, _ in pairs]
     leaves = {_name_of(node): k for k, node in enumerate(trace.nodes)}
     at_rest = trace.evaluate(given, ends)
@@ -51,11 +57,10 @@ def _check_differences(name: str, step: Step, derived: Derived, given: dict[int,
         error = np.abs(slope - found)[sound] / (1 + np.abs(found) + np.abs(sums[0]))[sound]
         # A kink between the two points of a difference is no error, so one sample in ten may differ.
         if sound.sum() < _SAMPLES // 4 or np.mean(error > _TOLERANCE) > 0.1:
-            expected = "a gradient equal to a central difference"
             raise EquationError(
-                f"cell {name!r}, gradient of {op} {what}",
-                expected=expected,
-                got=f"off by {error.max(initial=0):.1e} in {sound.sum()} samples",
+                f"cell {name!r}, derived gradient of {op} {what!r}",
+                expected=f"relative errors of at most {_TOLERANCE:g} against central differences in most samples",
+                got=f"errors of up to {error.max(initial=0):.1e} in {sound.sum()} finite samples of {_SAMPLES}",
             )
 
 
@@ -149,8 +154,8 @@ def _check_source(name: str, step: Step, derived: Derived, phases: tuple[Any, ..
         gradient = derived.gradients.get(("vector", vector))
         wanted.append(0.0 if gradient is None else values[gradient.number])
     if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
-        expected = "derived functions that compute the trace"
-        raise EquationError(f"cell {name!r}", expected=expected, got=f"{found}, {wanted}")
+        expected = f"{wanted}, the values of the equations"
+        raise EquationError(f"cell {name!r}, results of the derived functions", expected=expected, got=str(found))
 
 
 def _name_of(node: Node) -> tuple[str, Any]:

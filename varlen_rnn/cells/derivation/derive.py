@@ -135,7 +135,7 @@ class _Derivation:
         self._keep()
 
     def _levels(self) -> list[int]:
-        """Return for each node how many products and norms, each reading the one before, must be computed before it.
+        """Return, for each node, the length of the longest chain of products and norms that must be computed before it.
 
         Products with the output of the step before do not count, because they are known when the step begins.
         """
@@ -148,13 +148,14 @@ class _Derivation:
         """Return, for each phase after the first, the node that its product reads, or None if it has no product."""
         found: list[int | None] = []
         if self.num_phases > MOST_PHASES:
-            expected = f"at most {MOST_PHASES}, one after another"
-            raise EquationError("products and norms of a step", expected=expected, got=self.num_phases)
+            expected = f"at most {MOST_PHASES}, counting each product or norm that reads the result of another one"
+            raise EquationError("phases of a step", expected=expected, got=self.num_phases)
         for number in range(1, self.num_phases):
             leaves = [k for k in self.native if self.trace.nodes[k].op == "of" and self.levels[k] == number]
             operands = {self.trace.nodes[k].operands[0] for k in leaves}
             if len(operands) > 1:
-                raise EquationError("of(value)", expected="one value for all gates of a product", got=len(operands))
+                expected, got = "one value for all gates of a phase", f"{len(operands)} different values"
+                raise EquationError("of(value)", expected=expected, got=got)
             found.append(operands.pop() if operands else None)
         return found
 
@@ -173,13 +174,13 @@ class _Derivation:
             op, _, what = self.trace.nodes[k]
             if op in ("h", "of"):
                 if what in phase_of:
-                    hint = "give the second product a gate of its own"
-                    raise EquationError(f"gate {what!r}", expected="one recurrent product", got="several", hint=hint)
+                    hint = "declare another gate for the second product"
+                    raise EquationError(f"gate {what!r}", expected="one recurrent product", got="two", hint=hint)
                 phase_of[what] = self.levels[k]
         in_order = [gate for gate in self.step.gates if gate in phase_of]
         if sorted(in_order, key=phase_of.__getitem__) != in_order:
             wanted = sorted(in_order, key=phase_of.__getitem__)
-            raise EquationError("gates", expected=f"the order of their products: {wanted}", got=in_order)
+            raise EquationError("signature, gates", expected=f"the order of their products: {wanted}", got=in_order)
         return tuple(tuple(g for g in in_order if phase_of[g] == number) for number in range(self.num_phases))
 
     def _stages(self) -> list[int]:
@@ -214,8 +215,9 @@ class _Derivation:
             if phase is not None:
                 d_h = of.get(("h", name), of.get(("of", name), zero))
                 if 0 < phase < last and d_x != d_h:
-                    hint = "read the gate as one sum, or declare it for the first or the last product"
-                    raise EquationError(f"gate {name!r}", expected="one gradient of both parts", got="two", hint=hint)
+                    hint = f"read only the sum {name}.x + {name}.of(value), or read {name} in the first or last phase"
+                    expected = "equal gradients of its projected input and its recurrent product"
+                    raise EquationError(f"gate {name!r}", expected=expected, got="different gradients", hint=hint)
                 kind = "both" if d_x == d_h else "h"
                 phases[phase][kind].append(Column(kind, name, d_h))
                 d_x = None if kind == "both" else d_x
@@ -229,7 +231,7 @@ class _Derivation:
         return [[c for kind in order for c in kinds[kind]] for order, kinds in zip(orders, phases, strict=True)]
 
     def _free(self) -> set[int]:
-        """Return the nodes that the gradient knows without a column: states, operands, vectors, row inputs, norms."""
+        """Return the nodes that the gradient can read elsewhere: states, operands, vectors, row inputs, norms."""
         free = {*self.step.results[1:], *(k for k in self.operands if k is not None)}
         for k, (op, _, what) in enumerate(self.trace.nodes):
             if op in ("vector", "row", "norm") or (op == "prev" and (what != 0 or self.reads_output)):
@@ -242,7 +244,7 @@ class _Derivation:
         return self.zero if gradient is None else gradient.number
 
     def _keep(self) -> None:
-        """Choose the numbers to save.  Each gets an empty column of its gate, else of its phase, else a new column."""
+        """Choose the numbers to save, and a column for each: an empty one of its gate or phase, otherwise a new one."""
         roots = [column.number for columns in self.columns for column in columns] + self.d_prev + self.d_vectors
         roots += [self._d_norm(k) for values in self.norms for k in values]
         after = [k for k in self.trace.reach(roots) if k in self.depends]
@@ -267,7 +269,10 @@ class _Derivation:
                 )
 
     def _phase_for(self, k: int) -> int:
-        """Return the phase that saves node `k`: the first that knows it, if a column is empty there, else the last."""
+        """Return the phase that saves node `k`: the phase that computes it if a column is empty there, else the last.
+
+        The first phase saves it even without an empty column.
+        """
         level, last = self.levels[k], self.num_phases - 1
         room = any(column.kept < 0 for column in self.columns[level])
         return level if room or level in (0, last) else last
@@ -291,7 +296,7 @@ class _Derivation:
         )  # fmt: skip
 
     def _slot_names(self) -> list[str]:
-        """Return the columns' names: after the number saved there, or "d_" and the gate if it only gets a gradient."""
+        """Return each column's name: of the number saved there, or "d_" and the gate if it only gets a gradient."""
         names: list[str] = []
         for column in (column for columns in self.columns for column in columns):
             op = self.trace.nodes[column.kept].op if column.kept >= 0 else ""
@@ -373,8 +378,8 @@ class _Derivation:
     def _frontier(self, roots: list[int], given: set[int], is_known: Callable[[int], bool]) -> list[int]:
         """Return the nodes that a phase must hand to other phases so that they can compute `roots`.
 
-        A walk from `roots` to their operands stops at nodes that are `given`, and at nodes that this phase knows: these
-        are returned.
+        A walk from `roots` to their operands stops at `given` nodes, and at nodes that this phase knows.  It returns
+        the nodes that this phase knows.
         """
         found, seen, todo = set(), set(given), list(roots)
         while todo:
@@ -443,7 +448,7 @@ class _Derivation:
     def _carried(self, later: list[int], earlier: set[int], kept: set[int], number: int) -> list[int]:
         """Return the nodes that the gradients of earlier phases read but cannot compute.
 
-        The gradient of phase `number` or of a later phase computes them, or the slots of these phases hold them.
+        The gradient of phase `number` or of a later phase computes these nodes, or slots of these phases hold them.
         """
         return self._frontier(later, earlier, lambda k: k in kept or self.stages[k] >= number)
 

@@ -13,7 +13,7 @@ from varlen_rnn.cells.derivation.trace import Scalar, Trace
 
 
 def _factors(trace: Trace, term: Scalar) -> tuple[int, dict[int, Scalar]]:
-    """Return the sign of a term, and each way to write it as d * rest: a dict from the node of d to the rest."""
+    """Return the sign of a term, and a dict {node of d: other factor} with each way to write it as a product d * x."""
     node, sign = trace.nodes[term.number], 1
     if node.op == "negative":
         term, sign = trace.scalar(node.operands[0]), -1
@@ -50,9 +50,9 @@ _PASSED = {"of": "d_operand", "norm": "d_norm"}
 def differentiate(trace: Trace, results: Iterable[tuple[int, Scalar]]) -> dict[tuple[str, object], Scalar]:
     """Return the gradient of every leaf that has one, by the leaf's kind and name.
 
-    `results` pairs each result with its gradient.  Gradients that one unit cannot compute become new leaves.  A product
-    with a value of this step (leaf `of`) sends `d_operand` to that value: a transposed product over all gates.  A norm
-    sends `d_norm` to its argument.
+    `results` pairs each result with its gradient.  A gradient that sums over other units becomes a new leaf, because
+    equations see one unit.  A product with a value of this step (leaf `of`) gives that value the gradient `d_operand`:
+    a transposed product over all gates.  A norm gives its argument the gradient `d_norm`.
     """
     terms: dict[int, list[Scalar]] = {}
     gradients: dict[tuple[str, object], Scalar] = {}

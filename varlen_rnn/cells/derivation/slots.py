@@ -25,8 +25,8 @@ _Room = dict[Any, dict[Any, int]]
 def choose(trace: Trace, needed: set[int], free: set[int], native: set[int], num_columns: int) -> list[int]:
     """Return the nodes to save per row so that all `needed` nodes can be computed again.
 
-    `free` nodes need no column, and the forward step computes `native` nodes anyway.  Gradients need `num_columns`
-    columns in any case.  So saving fewer nodes pays only if that computes no tanh or exp twice.
+    `free` nodes need no column (a place in a saved row).  The forward step computes `native` nodes anyway.  Gradients
+    need `num_columns` columns in any case, so saving fewer nodes pays only if no tanh or exp is then computed twice.
     """
     cuts: list[list[int]] = []
     fewest = None

@@ -29,7 +29,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class EquationError(ProgramError):
-    """An equation uses something that equations cannot do."""
+    """The equations of a cell use an operation or a signature that `cell` does not support."""
 
 
 class Node(NamedTuple):
@@ -37,8 +37,8 @@ class Node(NamedTuple):
 
     op: a key of OPERATIONS, or the kind of a leaf: number, x, h, of, prev, vector, row, norm, d_state, d_operand,
         d_norm
-    operands: the numbers of the nodes to which it is applied
-    `what`: the value of a number; the name, or the position, of any other leaf; None for an operation
+    operands: the numbers of the nodes to which the operation is applied
+    `what`: the value of a number; the name (or for a state its position) of any other leaf; None for an operation
     """
 
     op: str
@@ -62,7 +62,8 @@ class Scalar(Symbol):
 
     def _refuse(self, *_: Any) -> Any:
         hint = "it has no value yet: use where(condition, a, b), not if, and, max; tanh of varlen_rnn.cells, not math"
-        raise EquationError("an equation", expected=", ".join(OPERATIONS), got="the value of a scalar", hint=hint)
+        expected, got = f"one of {', '.join(OPERATIONS)}", "an operation that needs the value of a scalar"
+        raise EquationError("an equation", expected=expected, got=got, hint=hint)
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __len__ = __eq__ = __ne__ = _refuse
     __mod__ = __matmul__ = __floordiv__ = __rpow__ = _refuse
@@ -121,7 +122,7 @@ class Scalar(Symbol):
 
     def __pow__(self, power: Any) -> Any:
         if power not in _POWERS:
-            hint = "sqrt(x) is its square root, exp(p * log(x)) any power of a positive x"
+            hint = "sqrt(x) is the square root, and exp(p * log(x)) is any power p of a positive x"
             raise EquationError("a power", expected="an integer from 1 to 8", got=shown(power), hint=hint)
         half = power // 2
         return self if power == 1 else self**half * self ** (power - half) if half > 1 else self * self ** (power - 1)
@@ -153,10 +154,11 @@ class Trace:
             return value.number
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
             hint = "a parameter with one number per unit is a vector: name it after the * of the signature"
-            hint = "an equation ends with return: the output, then the other states" if value is None else hint
+            hint = "an equation ends with return, the output and the other states" if value is None else hint
             raise EquationError("an equation", expected="numbers", got=type(value).__name__, hint=hint)
         if not abs(float(value)) <= _LARGEST:
-            raise EquationError("an equation", expected="constants that float32 has", got=shown(value))
+            expected = f"a constant of at most {_LARGEST:.3g}, the largest float32"
+            raise EquationError("an equation", expected=expected, got=shown(value))
         return self.node("number", what=float(value)).number
 
     def constant(self, value: float) -> Scalar:
@@ -170,7 +172,7 @@ class Trace:
     def apply(self, op: str, *operands: Any) -> Scalar:
         """Return the result of an operation, simplified if that changes no bit except signs of zero and NaN."""
         if op not in OPERATIONS or len(operands) != NUM_OPERANDS[op]:
-            got = f"{op} of {len(operands)}"
+            got = f"{op} of {len(operands)} operands"
             raise EquationError("an equation", expected=f"one of {', '.join(OPERATIONS)}", got=got)
         numbers = [self.number_of(operand) for operand in operands]
         values = [self.value(number) for number in numbers]
@@ -236,7 +238,7 @@ class Trace:
 
 
 class Row:
-    """Annotates an argument of equations that is an input of each row and is not projected, such as a mask."""
+    """The annotation of an argument of equations that is an input of each row and is not projected, such as a mask."""
 
 
 def norm(value: Any) -> Any:
@@ -245,7 +247,7 @@ def norm(value: Any) -> Any:
     The variance gets 1e-5 added, as in PyTorch's `LayerNorm`.  The equations after a norm are a phase of their own.
     """
     if not isinstance(value, Scalar):
-        raise EquationError("norm", expected="a value that depends on the unit", got=shown(value))
+        raise EquationError("norm", expected="a value of the equations, such as a gate or state", got=shown(value))
     return value.trace.node("norm", value.number)
 
 

@@ -17,7 +17,7 @@ import numba
 
 
 def command_for_kernels():
-    """Return the command: install the wheel of kernels for this Numba if such a wheel is in use, else rebuild."""
+    """Return a pip command: it installs the wheel of kernels for this Numba if a wheel is in use, else rebuilds."""
     pip = f"{_quoted(sys.executable)} -m pip install"
     with contextlib.suppress(PackageNotFoundError):
         return f"{pip} {distribution('varlen-rnn-kernels').name} numba=={numba.__version__}"

@@ -13,14 +13,14 @@ from varlen_rnn.runtime.cache.environment import prefix_of_bundle
 
 COLD_START = (
     "varlen_rnn: compiling kernels for this machine, once; a layer's first training step takes about {seconds} s "
-    "(ahead of time: python -m varlen_rnn cache warm; silence: VARLEN_RNN_QUIET=1)"
+    "(to compile ahead of time: python -m varlen_rnn cache warm; to hide this message: VARLEN_RNN_QUIET=1)"
 )
 FOREIGN = (
     "varlen_rnn: the kernels of the installation are for {theirs}; this process has {ours}, and does not use them "
     "(install kernels for its versions: {command})"
 )
 
-# The measured time of an LSTM's first step / time of `_read`, which is work of the same kind.
+# An LSTM's first step takes so many times as long as `_read`, as measured; both mostly run Python's own code.
 _STEPS = 800
 
 

@@ -33,7 +33,8 @@ def installed_places():
 @functools.cache
 def usable_bundles():
     """Return the folders of the bundles that this process can use; the folder in the user's own cache comes first."""
-    host_settings = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # another target
+    # Settings with which Numba compiles for another processor than the host.
+    host_settings = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX
     if TARGET or HOST_LEVEL is None or host_settings:
         return []
     name = environment_of_level(HOST_LEVEL).name

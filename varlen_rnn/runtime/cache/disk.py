@@ -35,7 +35,7 @@ _BETWEEN_TRIES = 0.02  # seconds
 
 
 class Alone:
-    """The right to compile a kernel, held by locking a file beside `path`, the file for the kernel.
+    """The right of one process to compile a kernel: a lock on a file beside `path`, the kernel's own file.
 
     The constructor waits for the lock, at most `LONGEST_WAIT`.  The system unlocks the file when its process is killed.
     """

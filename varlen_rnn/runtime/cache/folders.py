@@ -1,4 +1,6 @@
-"""Find, list and remove the folders of compiled kernels, one per environment; read and write the files there.
+"""Find, list and remove the folders of compiled kernels; read and write their files.
+
+There is one folder per environment (versions, processor and settings for which kernels are compiled).
 
 Other processes may save, load and remove kernels at the same time, and a folder may be read-only.  So a missing file is
 no error, and a file that cannot be removed stays.  Only files with the cache's own names are removed, because users can
@@ -127,7 +129,7 @@ def read_kernel(path):
     content = memoryview(path.read_bytes())
     digest, payload = content[:32], content[32:]
     if digest != _digest(path, payload):
-        raise ValueError(path)
+        raise ValueError(f"kernel {path}: expected content with the digest at its begin, got a damaged file")
     return payload
 
 

@@ -33,7 +33,7 @@ def check_level(name, what):
     if name in LEVELS:
         return name
     foreign = name in {row.level.name for row in PROCESSORS.values() if row.level}
-    hint = "kernels are compiled on the architecture that runs them" if foreign else None
+    hint = "that level belongs to another architecture: run the command on a machine with it" if foreign else None
     raise InputError(what, expected=known_levels(), got=name, hint=hint)
 
 
