@@ -78,9 +78,9 @@ def test_a_copy_is_like_the_first(name, way):
 
 
 REFUSED = {
-    "an output": (lambda: vr.nn.Linear(3, 2)(rows()), r"got a computed Variable of shape \(5, 2\) \(y.detach\(\)"),
+    "an output": (lambda: vr.nn.Linear(3, 2)(rows()), r"got a computed Variable of shape \(5, 2\) \(copy y.detach\(\)"),
     "a list of outputs": (lambda: [vr.nn.LSTM(3, 2)(rows())], "a computed Variable"),
-    "a module with an output": (model_with_an_output, r"a computed Variable.*drops it: del module\.y"),
+    "a module with an output": (model_with_an_output, r"a computed Variable.*delete it: del module\.y"),
 }
 
 

@@ -136,7 +136,7 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
         (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one per sequence"),
         (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry per state"),
         (lambda x, h: (x, h), [np.zeros(())], "expected a row for each sequence, got a single number"),
-        (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got one of a step or a loop"),
+        (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got a variable of a step"),
     ],
 )
 def test_a_step_that_does_not_fit(cell, states, error):

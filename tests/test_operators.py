@@ -177,7 +177,7 @@ def test_python_numbers_and_masks_take_the_data_type_of_the_variable(number, dty
 
 
 def test_a_number_that_no_float_holds_is_an_error():
-    with pytest.raises(vr.DTypeError, match="number: expected one that float32 holds, got 1000"):
+    with pytest.raises(vr.DTypeError, match="number: expected a number that float32 can hold, got 1000"):
         vr.Variable(np.ones(3, np.float32)) * 10**400
 
 

@@ -356,10 +356,10 @@ def test_nan_compares_as_in_numpy_and_nothing_is_remembered(name):
 @pytest.mark.parametrize(("x", "y", "message"), [
     (np.ones(2), np.ones(2, np.float32), "less, y: expected float64, as x, got float32"),
     (np.ones(2), np.arange(2), "less, y: expected float64, as x, got int64"),
-    (np.arange(2), 0.5, "number: expected an integer, beside int64, got 0.5"),
-    (np.arange(2), 2**70, "number: expected one that int64 holds"),
-    (np.arange(2, dtype=np.uint8), -1, "number: expected one that uint8 holds, got -1"),
-    (np.ones(2, bool), 2, "number: expected True or False, beside bools, got 2"),
+    (np.arange(2), 0.5, "number: expected an integer, because the other operand is int64, got 0.5"),
+    (np.arange(2), 2**70, "number: expected a number that int64 can hold"),
+    (np.arange(2, dtype=np.uint8), -1, "number: expected a number that uint8 can hold, got -1"),
+    (np.ones(2, bool), 2, "number: expected True or False, because the other operand is bool, got 2"),
 ])  # fmt: skip
 def test_data_types_are_not_mixed(x, y, message):
     with pytest.raises(vr.DTypeError, match=message):
@@ -415,7 +415,7 @@ def test_where_passes_no_gradient_of_what_was_not_chosen():
     (lambda: F.where(np.ones(2, bool), None, 1.0), vr.DTypeError, "where, x: expected a Variable"),
     (lambda: F.maximum(np.ones(2), None), vr.DTypeError, "maximum, y: expected a Variable"),
     (lambda: F.where(rows(3).data > 0, rows(3), vr.create_lod_tensor(np.ones((6, 3)), [[6]])), vr.LoDError, "where"),
-    (lambda: F.where(np.ones((2, 6, 1), bool), rows(3), 0.0), vr.ShapeError, "a result of 6 rows, as the LoD has"),
+    (lambda: F.where(np.ones((2, 6, 1), bool), rows(3), 0.0), vr.ShapeError, "a result of 6 rows, as its LoD has"),
 ])  # fmt: skip
 def test_what_does_not_fit(make, error, message):
     with pytest.raises(error, match=message):
@@ -804,7 +804,7 @@ def test_integers_add_subtract_and_multiply_as_in_numpy(dtype):
     assert (vr.Variable(counted) + 1).lod() == [[0, 2, 3]]
     with pytest.raises(vr.DTypeError, match="div, x: expected float"):
         vr.Variable(x) / y
-    with pytest.raises(vr.DTypeError, match="an integer, beside"):
+    with pytest.raises(vr.DTypeError, match="an integer, because the other operand is"):
         vr.Variable(x) + 0.5
 
 
@@ -832,7 +832,7 @@ def test_scalars_of_numpy_are_numbers(number, dtype):  # as in PyTorch, which as
 def test_scalars_of_numpy_beside_integers_are_integers():
     x = vr.Variable([1, 2])
     assert (x * np.int32(3)).numpy().tolist() == [3, 6]
-    with pytest.raises(vr.DTypeError, match=r"expected an integer, beside int64, got 0\.5"):
+    with pytest.raises(vr.DTypeError, match=r"expected an integer, because the other operand is int64, got 0\.5"):
         x * np.float32(0.5)
     with pytest.raises(vr.InputError):
         x.astype(np.float32) * np.complex64(1)

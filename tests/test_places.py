@@ -118,7 +118,7 @@ def test_a_variable_moves_and_its_gradient_comes_back():
 
 
 def test_a_program_has_no_place():
-    with vr.program_guard(vr.Program()), pytest.raises(vr.ProgramError, match="runs where its operands are"):
+    with vr.program_guard(vr.Program()), pytest.raises(vr.ProgramError, match="runs on the device of its operands"):
         vr.Variable([1.0]).to("cuda")
 
 

@@ -176,7 +176,7 @@ def _append(path, number):
 
 DESCRIPTIONS = {
     "newer": (_newer, "newer varlen_rnn"),
-    "an unknown operator": (_set(["ops", 1], "type", "system"), "operator: expected one that is declared"),
+    "an unknown operator": (_set(["ops", 1], "type", "system"), "operator: expected the name of a declared"),
     "an unbound name": (_set(["ops", 1, "inputs", 0], "arguments", ["z"]), "'z'"),
     "a doubled variable": (_append("vars", 1), "expected one definition, got definitions in blocks 0 and 0"),
     "an operator twice": (_append("ops", 1), "expected one operator that computes it"),

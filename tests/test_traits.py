@@ -117,8 +117,8 @@ DECLARATIONS = {
     "vr.operator(scalar='tanh')": "operator, scalar: expected",
     "vr.operator(ufunc=np.mean)": "operator, ufunc: expected functions of NumPy",
     "vr.operator(ufunc=[np.exp, 1])": "operator, ufunc: expected functions of NumPy",
-    "vr.operator(onnx=1)": "operator, onnx: expected the name of a node, got 1",
-    "vr.operator(ufunc=np.tanh)(f)": r"operator 'f', ufunc: expected a function that is no operator, got np.tanh",
+    "vr.operator(onnx=1)": "operator, onnx: expected the name of an ONNX node, or None, got 1",
+    "vr.operator(ufunc=np.tanh)(f)": r"operator 'f', ufunc: expected a function of NumPy that belongs to no operator",
 }
 
 

@@ -55,7 +55,7 @@ def with_lod(op, data, lod, operands):
     """Return a broadcast result with the operands' LoD; raise if the LoD has another number of rows."""
     if lod.num_levels and (data.ndim == 0 or len(data) != lod.num_rows):
         got = f"shapes {' and '.join(str(operand.shape) for operand in operands)}"
-        raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
+        raise ShapeError(op, expected=f"a result of {lod.num_rows} rows, as its LoD has", got=got)
     return LoDTensor.wrap(data, lod)
 
 

@@ -67,8 +67,8 @@ class ArrayMethods(Generic[V]):
     def size(self) -> int:
         """The number of elements, as of an array of NumPy; `shape` is PyTorch's `size()`."""
         if any(n < 0 for n in self.value.shape):
-            got = f"shape {tuple(self.value.shape)}"
-            raise ProgramError(f"size of {self.name!r}", expected="known sizes; a run tells the others", got=got)
+            got = f"shape {tuple(self.value.shape)}, where -1 is unknown until a run"
+            raise ProgramError(f"size of {self.name!r}", expected="known sizes", got=got)
         return _Elements(math.prod(self.value.shape))
 
     # Functions that apply an operator, and a function that multiplies matrices; `tape.variable` sets them.
@@ -89,11 +89,11 @@ class ArrayMethods(Generic[V]):
         Raises
         ------
         PlaceError
-            The value is on a CUDA device: `x.cpu().numpy()` copies it.
+            If the value is on a CUDA device: `x.cpu().numpy()` copies it.
         ProgramError
-            A variable of a program, which has no values.
+            If this is a variable of a program, which has no values.
         DTypeError
-            SelectedRows: `value.to_dense()` returns all rows.
+            If the value is SelectedRows: `value.to_dense()` returns all rows.
 
         Examples
         --------
@@ -115,7 +115,8 @@ class ArrayMethods(Generic[V]):
         return int(self.item())
 
     def __bool__(self) -> bool:
-        self._check_single("truth of a Variable", "`is not None` asks whether there is one; np.asarray(x).any()")
+        hint = "`x is not None` asks whether there is a Variable, np.asarray(x).any() whether a number is true"
+        self._check_single("truth of a Variable", hint)
         return bool(self.item())
 
     def _check_single(self, what: str, hint: str | None = None) -> None:
@@ -130,7 +131,7 @@ class ArrayMethods(Generic[V]):
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
         if self.shape[0] < 0:
-            got = "a number that is known only in a run"
+            got = "a number that is known only in a run of the program"
             raise ProgramError(f"rows of {self.name!r}", expected="a known number", got=got)
         return self.shape[0]
 
@@ -188,7 +189,7 @@ class ArrayMethods(Generic[V]):
         Raises
         ------
         ProgramError
-            `ddof` is not 0, and a program is recorded whose number of elements is known only in a run.
+            If `ddof` is not 0, in a program in which the number of elements is known only in a run.
 
         Examples
         --------
@@ -206,8 +207,8 @@ class ArrayMethods(Generic[V]):
             return found
         count = self.size if axis is None else self.shape[axis]
         if count < 0:
-            hint = "ddof=0 works with any number"
-            raise ProgramError("var, ddof", expected="a known number of elements", got="one of a run", hint=hint)
+            hint, got = "ddof=0 works with any number", "a number that is known only in a run"
+            raise ProgramError("var, ddof", expected="a known number of elements", got=got, hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
 
     @_of_moments
@@ -237,7 +238,7 @@ class ArrayMethods(Generic[V]):
         Raises
         ------
         ShapeError
-            There are no elements, or no such axis.
+            If there are no elements, or no such axis.
 
         Examples
         --------
@@ -303,7 +304,7 @@ class ArrayMethods(Generic[V]):
         Raises
         ------
         ShapeError
-            The axis has another size, or does not exist.
+            If the axis has another size, or does not exist.
 
         Examples
         --------
@@ -317,7 +318,7 @@ class ArrayMethods(Generic[V]):
             return self.reshape(shape[:first] + tuple(n for n in shape[first:] if n != 1))
         axis = check_int(axis, "squeeze, axis")
         if not -self.ndim <= axis < self.ndim or shape[axis] != 1:
-            raise ShapeError("squeeze, axis", expected=f"one of size 1 in shape {shape}", got=axis)
+            raise ShapeError("squeeze, axis", expected=f"an axis of size 1 in shape {shape}", got=axis)
         axis %= self.ndim
         return self.reshape(shape[:axis] + shape[axis + 1 :])
 
@@ -399,7 +400,7 @@ class ArrayMethods(Generic[V]):
     def T(self) -> V:
         """The transposed matrix."""
         if self.ndim != 2:
-            hint = "transpose(axis0, axis1) exchanges two axes of any number"
+            hint = "transpose(axis0, axis1) exchanges two of any number of axes"
             raise ShapeError("T of a Variable", expected="two axes", got=f"shape {self.shape}", hint=hint)
         return self._apply("transpose", self, axis0=0, axis1=1)
 
@@ -520,16 +521,16 @@ def operand(value: Rows, like: V) -> V | LoDTensor:
     is_mask = rows.dtype.kind == "b" and not on_device(rows)
     if isinstance(value, (list, tuple)) and not is_mask and rows.dtype != like.dtype:
         got = f"a {type(value).__name__} that NumPy reads as {rows.dtype}"
-        hint = "np.array(values, x.dtype) has the other operand's data type"
-        raise DTypeError("an operand", expected=f"{like.dtype}, as the other operand", got=got, hint=hint)
+        hint = "np.array(values, x.dtype) has the data type of the operand x"
+        raise DTypeError("an operand", expected=f"{like.dtype}, as the other operand has", got=got, hint=hint)
     return LoDTensor.wrap(rows.astype(like.dtype) if is_mask else rows)
 
 
 def _number(value: float, dtype: np.dtype) -> np.ndarray:
     if dtype.kind != "f" and not isinstance(value, bool if dtype.kind == "b" else int):
-        expected = "True or False, beside bools" if dtype.kind == "b" else f"an integer, beside {dtype}"
-        raise DTypeError("number", expected=expected, got=shown(value))
+        expected = "True or False" if dtype.kind == "b" else "an integer"
+        raise DTypeError("number", expected=f"{expected}, because the other operand is {dtype}", got=shown(value))
     try:
         return np.asarray(float(value)).astype(dtype) if dtype.kind == "f" else np.asarray(value, dtype)
     except OverflowError as error:
-        raise DTypeError("number", expected=f"one that {dtype} holds", got=shown(value)) from error
+        raise DTypeError("number", expected=f"a number that {dtype} can hold", got=shown(value)) from error

@@ -44,7 +44,8 @@ def backward(loss: Variable, gradient: Rows | None = None) -> None:
         forward pass by an optimizer, `assign`, `load_state_dict` or an `Executor`.  A direct change of the array, such
         as `p.data[...] = 0`, cannot be seen: the gradient is then computed from the new values.
     ShapeError, DTypeError
-        If `loss` is not a Variable with a single number, `gradient` is not like it, or a `grad` holds no gradient.
+        If `loss` is not a Variable with a single number, if `gradient` has another shape or data type than `loss`, or
+        if the `grad` of a leaf was set to something that is no gradient.
 
     Examples
     --------
@@ -90,14 +91,14 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
     if not isinstance(loss, Variable):
         raise DTypeError(f"{function}, loss", expected="a Variable", got=type(loss).__name__)
     if isinstance(loss.value, Symbol) and RECORDER.get() is None:
-        got, hint = "one of a program, outside of it", "call it under vr.program_guard"
+        got, hint = "a variable of a program, outside of its program_guard", "call it under vr.program_guard"
         raise ProgramError(f"{function}, {loss.name!r}", expected="a variable with a value", got=got, hint=hint)
     if not loss.requires_grad:
-        hint = "no input requires a gradient, or it was computed under no_grad"
+        hint = "no input of the loss requires a gradient, or the loss was computed under no_grad"
         raise ProgramError(function, expected="a variable computed from leaves that require gradients", hint=hint)
     if gradient is None:
         if any(size != 1 for size in loss.shape):
-            hint = "reduce it with sum() or mean(), or give its gradient"
+            hint = "reduce the loss with sum() or mean(), or give its gradient"
             raise ShapeError(function, expected="a single number", got=f"shape {loss.shape}", hint=hint)
         if RECORDER.get() is not None:
             return apply("fill_constant", shape=loss.shape, value=1.0, dtype=str(loss.dtype))
@@ -106,7 +107,8 @@ def first_gradient(loss: Variable, gradient: Rows | None, function: str) -> Vari
     if isinstance(gradient, Variable) and isinstance(gradient.value, Symbol):
         return gradient
     if isinstance(gradient, SelectedRows):
-        raise DTypeError(f"{function}, gradient", expected="an array", got="SelectedRows", hint="to_dense()")
+        hint = "gradient.to_dense() is an array"
+        raise DTypeError(f"{function}, gradient", expected="an array", got="SelectedRows", hint=hint)
     return _gradient_like(gradient, loss, f"{function}, gradient")
 
 
@@ -117,7 +119,7 @@ def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
         other = operand(value, like)
         value = other.value.data if isinstance(other, Variable) else other.data
     if value.dtype != like.dtype:
-        hint = "data types are never mixed silently: x.astype(dtype) converts"
+        hint = "x.astype(dtype) converts; the library never mixes data types silently"
         raise DTypeError(name, expected=like.dtype, got=value.dtype, hint=hint)
     if value.shape != like.shape:
         raise ShapeError(name, expected=f"shape {like.shape}", got=f"shape {value.shape}")
@@ -125,7 +127,7 @@ def _gradient_like(given: Any, like: Variable, name: str) -> Variable:
         return Variable(value)
     if on_device(value) != (like.device == CUDA):
         if value.ndim or on_device(value):
-            raise PlaceError(name, expected=f"a gradient on {like.device}", got="one in another place")
+            raise PlaceError(name, expected=f"a gradient on {like.device}", got="a gradient on another device")
         value = beside(value, like.value.data)  # a single number on the host is copied to the device
     return Variable(LoDTensor.wrap(value, NO_LOD if isinstance(like.value, SelectedRows) else like.value.structure))
 

@@ -35,7 +35,7 @@ def check_same_dtype(op, **descs):
 
 
 def _refuse_mixed(op, name, desc, dtype, first):
-    hint = "data types are never mixed silently: x.astype(dtype) of a Variable or an array converts"
+    hint = "convert one of them: x.astype(dtype); the library never mixes data types silently"
     if desc.kind is LOD_TENSOR and desc.dtype.kind == "b":
         hint = "functional.where(mask, x, 0.0) chooses by a mask"
     raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)
@@ -45,7 +45,7 @@ def check_integer(op, **descs):
     """Raise unless all operands are tensors of integers."""
     for name, desc in descs.items():
         if desc.kind is not LOD_TENSOR or desc.dtype.kind not in "iu":
-            hint = "dtype=np.int64 makes integers of lists without entries" if desc.shape[:1] == (0,) else None
+            hint = "an empty list needs a type: np.array([], np.int64)" if desc.shape[:1] == (0,) else None
             raise DTypeError(f"{op}, {name}", expected="integers", got=_kind(desc), hint=hint)
 
 

@@ -205,7 +205,7 @@ def operator(
     if not isinstance(inference, Mapping):
         raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
     if not isinstance(onnx, str | None):
-        raise DTypeError("operator, onnx", expected="the name of a node", got=shown(onnx))
+        raise DTypeError("operator, onnx", expected="the name of an ONNX node, or None", got=shown(onnx))
 
     def declare(function: Callable) -> Operator:
         op_type = getattr(check_callable(function, "operator"), "__name__", None) if name is None else name
@@ -327,8 +327,8 @@ class Operator(Generic[P, R]):
         if self.op.in_place:
             raise ProgramError(what, expected="none, because the operator updates its inputs", got="one")
         if self.op.grad is not None:
-            hint = "to change it, declare the operator again, and then its gradient"
-            raise ProgramError(what, expected="one", got="a second one", hint=hint)
+            hint = "to change the gradient, declare the operator again, and then its gradient"
+            raise ProgramError(what, expected="one declaration", got="a second one", hint=hint)
 
     def examples(self, function: F) -> F:
         """Decorate the function that yields example inputs for tests.
@@ -407,7 +407,7 @@ def _shown_of(op: Op) -> Callable:
 def _op(op_type: Any, function: Callable, may_miss: Iterable[str], in_place: bool, options: dict[str, Any]) -> Op:
     """Return the Op (the record of an operator) that a function declares."""
     if not isinstance(op_type, str) or not op_type.isidentifier() or keyword.iskeyword(op_type):
-        raise ProgramError("operator, name", expected="an identifier", got=shown(op_type))
+        raise ProgramError("operator, name", expected="an identifier of Python", got=shown(op_type))
     inputs, attrs = [], {}
     for parameter in _parameters(op_type, function):
         if parameter.annotation is parameter.empty or parameter.annotation in VALUES:
@@ -418,7 +418,7 @@ def _op(op_type: Any, function: Callable, may_miss: Iterable[str], in_place: boo
     names, outputs = [place.strip("*?") for place in inputs], options["outputs"]
     fits = set(outputs) <= set(names) if in_place else set(outputs).isdisjoint(names)
     if not fits or not outputs or len(set(outputs)) < len(outputs):
-        expected = f"{'some' if in_place else 'none'} of the inputs {names}, each once"
+        expected = f"at least one name, each once, and {'only' if in_place else 'no'} names of the inputs {names}"
         raise ProgramError(f"operator {op_type!r}, outputs", expected=expected, got=outputs)
     positions = tuple(map(names.index, outputs)) if in_place else ()
     return Op(op_type, tuple(inputs), forward=function, infer=not_inferred(op_type), attrs=attrs,
@@ -430,7 +430,7 @@ def _parameters(op_type: str, function: Callable) -> Iterable[inspect.Parameter]
     try:
         return inspect.signature(function, eval_str=True).parameters.values()
     except Exception as error:  # evaluating an annotation may raise any error
-        expected = "annotations that can be read"
+        expected = "annotations that Python can evaluate"
         raise ProgramError(f"operator {op_type!r}", expected=expected, got=str(error)[:80]) from error
 
 
@@ -444,7 +444,7 @@ def _check_function(op_type: str, function: Callable) -> None:
 def _place(op_type: str, parameter: inspect.Parameter, may_miss: Iterable[str]) -> str:
     """Return an input's name as in `Op.inputs`: `*x` if it takes all further inputs, `x?` if it can be missing."""
     if parameter.default not in (parameter.empty, None):
-        hint = f"of a constant, write its type: {parameter.name}: {type(parameter.default).__name__}"
+        hint = f"a constant needs its type: {parameter.name}: {type(parameter.default).__name__}"
         raise ProgramError(f"operator {op_type!r}, {parameter.name}", expected="an annotation", got="none", hint=hint)
     star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
     return star + parameter.name + ("?" if parameter.default is None or parameter.name in may_miss else "")
@@ -454,6 +454,6 @@ def _kind(op_type: str, parameter: inspect.Parameter) -> str:
     kind = kind_of(parameter.annotation)
     if kind is None:
         expected = "float, int, bool, str, tuple[int, ...], tuple[str, ...], or one of them | None"
-        what, hint = f"operator {op_type!r}, {parameter.name}", "an input has no annotation"
+        what, hint = f"operator {op_type!r}, {parameter.name}", "leave the annotation out if this is an input"
         raise ProgramError(what, expected=expected, got=parameter.annotation, hint=hint)
     return kind

@@ -33,7 +33,8 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
     taken = {name: _source(op, aliases.get(name, name)) for name in parameters if name not in attrs}
     positions = [position_of_input(op, name) for name in of]
     if not of or any(_takes_rest(op, position) for position in positions[:-1]):
-        raise ProgramError(f"gradient of {op.type!r}", expected="inputs, one that takes the rest last", got=of)
+        expected = "names of inputs; an input `*x` comes last"
+        raise ProgramError(f"gradient of {op.type!r}", expected=expected, got=of)
     inputs = tuple(_place(op, parameters[name], source) for name, source in taken.items())
     several = len(of) > 1 or _takes_rest(op, positions[-1])
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
@@ -48,14 +49,14 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
 
 
 def check_order(op_type, function, attrs):
-    """Raise unless a gradient's parameters are its inputs, by position, and then its constants, by name."""
+    """Raise unless a function's parameters are its inputs, by position, and then its constants, by name."""
     before = True
     for p in inspect.signature(function).parameters.values():
         is_constant = p.name in attrs
         wrong = p.kind is (p.POSITIONAL_ONLY if is_constant else p.KEYWORD_ONLY) or p.kind is p.VAR_KEYWORD
         if wrong or p.name.startswith("_") or not (before or is_constant):
-            expected = "inputs first, then constants by name; none begins with _"
-            raise ProgramError(f"operator {op_type!r}, {p.name}", expected=expected)
+            expected = "inputs first, by position, then constants, by name, and no name that begins with _"
+            raise ProgramError(f"operator {op_type!r}, parameter {p.name}", expected=expected)
         before = before and not is_constant
 
 
@@ -75,7 +76,7 @@ def _source(op, name):
     if name.removeprefix("d_") in outputs and not op.outputs[-1].startswith("*"):
         return _Source(_D_OUTPUTS if name.startswith("d_") else _OUTPUTS, outputs.index(name.removeprefix("d_")))
     known = [*inputs, *outputs, *(f"d_{output}" for output in outputs), *op.attrs]
-    raise ProgramError(f"gradient of {op.type!r}, {name}", expected=f"one of {known}", got="another name")
+    raise ProgramError(f"gradient of {op.type!r}, parameter", expected=f"one of {known}", got=repr(name))
 
 
 def position_of_input(op, name):
@@ -85,16 +86,18 @@ def position_of_input(op, name):
         raise ProgramError(f"gradient of {op.type!r}", expected=f"inputs, {names}", got=repr(name))
     position = names.index(name)
     if op.inputs[position].endswith("?"):
-        hint = "compose the gradient of an input that may be missing from operators: `grad`"
-        raise ProgramError(f"gradient of {op.type!r}, {name}", expected="an input that is always there", hint=hint)
+        hint = f"declare the gradient with @{op.type}.grad instead of @{op.type}.backward"
+        got = "an input that can be missing"
+        raise ProgramError(f"gradient of {op.type!r}, {name}", expected="a required input", got=got, hint=hint)
     return position
 
 
 def _place(op, parameter, source):
-    """Return the name of an input of the gradient as in `Op.inputs`: `*x` takes all further ones, `x?` is optional."""
+    """Return a name for `Op.inputs` of the gradient: `*x` if it takes all further inputs, `x?` if it is optional."""
     rest = source.group == _INPUTS and _takes_rest(op, source.position)
     if rest != (parameter.kind is parameter.VAR_POSITIONAL):
-        raise ProgramError(f"gradient of {op.type!r}, {parameter.name}", expected="a star where the operator has one")
+        expected = f"a star {'before' if rest else 'not before'} the name, as in the operator"
+        raise ProgramError(f"gradient of {op.type!r}, {parameter.name}", expected=expected)
     if source.group == _INPUTS:
         missing = op.inputs[source.position].endswith("?")
     else:  # if there are several outputs, some get no gradient
@@ -185,7 +188,7 @@ def _rows_trait(op, sources, positions):
 
 def _check_as_promised(op_type, name, spec, promised, position):
     if position >= len(promised):
-        raise ShapeError(f"{op_type}, {name}", expected="an output that there is with these constants")
+        raise ShapeError(f"{op_type}, {name}", expected="an output that the operator has with these constants")
     like = promised[position]
     if like.kind == LOD_TENSOR:
         check_like(op_type, name, spec, like)
@@ -197,6 +200,7 @@ def not_inferred(op_type):
     """Return an `infer` that raises, for an operator without an `infer` of its own."""
 
     def infer(*specs, **attrs):
-        raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=f"@{op_type}.infer")
+        hint = f"declare a function with @{op_type}.infer that returns the specs of the outputs"
+        raise ProgramError(f"operator {op_type!r}", expected="an inference", got="none", hint=hint)
 
     return infer

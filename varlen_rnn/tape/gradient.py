@@ -1,8 +1,8 @@
 """The backward pass: a loop over records (applied operators), the last one first, that ends in the leaves' gradients.
 
-There is no global tape.  The Variables that a record produced refer to it, and it refers only to earlier ones, so it is
-freed with them, and a loop that forgets `no_grad` leaks nothing.  A pass releases each record after using it, because
-the recurrence reuses the buffers of its record for gradients.
+There is no global tape.  Variables refer to the record that produced them, and a record refers only to its inputs.  So
+records are freed with their Variables, and a loop that forgets `no_grad` leaks nothing.  A pass releases each record
+after using it, because the recurrence reuses the buffers of its record for gradients.
 
 Several threads can run passes at the same time.  A pass takes all its records at once, so no other pass gets them.  It
 adds a gradient to a leaf's `grad` by compare and swap, so no gradient is lost.
@@ -26,8 +26,8 @@ _numbers = itertools.count()
 _updates: dict = {}  # {id of an array's memory: (weak reference to the memory, number of its last update)}
 _last_update = -1
 
-# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  It is only taken
-# by `with`, because Python then handles no interrupt before entering the block, so no interrupt leaves it locked.
+# Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  Always take it by
+# `with`: Python then handles no interrupt between locking and entering the block, so none leaves the lock locked.
 _swapping = threading.RLock()
 
 
@@ -53,7 +53,7 @@ class Record:
         """Raise if the values that the gradient needs were released, or were updated after the operator used them."""
         inputs = self.inputs
         if inputs is None:
-            hint = "compute the loss again, or add the losses up and call backward once; detach() states carried over"
+            hint = "compute the loss again, or call backward once for the sum of losses; detach() states of old batches"
             raise ProgramError(f"backward through {self.op.type!r}", expected="one pass", got="a second one", hint=hint)
         if _last_update < self.number:
             return
@@ -141,7 +141,7 @@ def _watcher_of(pairs, records):
     reached = itertools.chain([v for v, _ in pairs], *(record.inputs or () for record in records))
     found = list(dict.fromkeys(filter(None, map(_watcher, reached))))
     if len(found) > 1:
-        hint = "one module may hold both models; replicate it"
+        hint = "put the models into one module, and replicate this module"
         raise ProgramError("backward", expected="leaves of one replica", got=f"{len(found)} replicas", hint=hint)
     return found[0] if found else None
 
@@ -178,7 +178,7 @@ class Leaves:
             self.add(leaf, gradient)
 
     def passed(self, variables):
-        """Note that all gradients that one record, or the caller, has for `variables` have arrived."""
+        """Note that a record, or the caller, has sent all its gradients for `variables`."""
 
     def end(self):
         """End a pass: add the gradients that were kept until now."""
@@ -286,7 +286,7 @@ class Pass:
         leaves.end()
 
     def _take(self, records):
-        """Return `(record, inputs, values)` of each record and release both there, so that a second pass raises."""
+        """Return `(record, inputs, values)` of each record; remove inputs and values from it: a second pass raises."""
         taken = [(record, record.inputs, record.values) for record in records]
         for record in records:
             record.inputs = record.values = None
@@ -325,10 +325,10 @@ class Pass:
     def _gradients(self, record, inputs, outputs, summed):
         """Return the gradients of a record's inputs: a list of one Variable or None per input."""
         if record.op.grad is None:
-            other = "declare one with .backward or .grad,"
+            other = f"declare it with @{record.op.type}.backward or .grad"
             if "block" in record.op.attrs.values():
-                other = "nn.DynamicRNN and nn.LSTM have one, and loops of Python;"
-            hint = f"{other} or detach() what {record.op.type} takes"
+                other = "use nn.DynamicRNN, nn.LSTM or a loop of Python, which have a gradient"
+            hint = f"{other}; or detach() the inputs of {record.op.type}"
             raise ProgramError(f"backward through {record.op.type!r}", expected="a gradient", got="none", hint=hint)
         if isinstance(outputs[0].value, Symbol):
             for output, gradient in zip(outputs, summed, strict=True):
@@ -339,7 +339,7 @@ class Pass:
         try:
             given = record.op.grad(inputs, outputs, summed, **record.attrs)
             if len(given) != len(inputs):
-                raise ValueError(f"{len(given)} gradients of {len(inputs)} inputs")
+                raise ValueError(f"{len(given)} gradients for {len(inputs)} inputs")
         except PASSED_ON:
             raise
         except Exception as error:

@@ -18,7 +18,7 @@ class Hooks(dict["HookHandle", Hook]):
 
     def __init__(self) -> None:
         self.retains = False  # whether an inner (computed) Variable keeps its gradient
-        self.watcher = None  # runs the passes that reach a leaf; see `gradient.watch`
+        self.watcher = None  # an object that runs the passes that reach this leaf; see `gradient.watch`
 
     def add(self, function: Hook) -> HookHandle:
         """Register a function and return its handle; a function that is registered twice runs twice."""

@@ -17,7 +17,7 @@ from varlen_rnn.tape.variable import apply, as_variable
 
 
 def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) -> Callable[[], None]:
-    """Check groups of inputs, named by their keys in errors; return a function that updates each group in place."""
+    """Check groups of inputs, whose keys name them in errors; return a function that updates each group in place."""
     op, is_recording = find(op_type), RECORDER.get() is not None
     ready = []
     for name, given in groups.items():
@@ -29,7 +29,7 @@ def prepared(op_type: str, groups: Mapping[str, Sequence[Any]], **attrs: Any) ->
                 check_places(op, values)
             check_in_place(op, values)
             if not is_recording and any(isinstance(value, Symbol) for value in values):
-                raise ProgramError(op_type, expected="values", got="a variable of a program")
+                raise ProgramError(op_type, expected="Variables with values", got="a variable of a program")
         except InputError as error:
             raise type(error)(f"{name}, {error}") from error
         ready.append((variables, values))

@@ -49,8 +49,9 @@ def _item_to_text(item):
             return str(operator.index(item))
     except TypeError:
         pass
-    hint = "a program holds numbers, slices, ... and None; look rows up with an embedding or sequence operator"
-    raise ProgramError("getitem, index", expected="a basic index", got=type(item).__name__, hint=hint)
+    hint = "an embedding or a sequence operator selects other rows"
+    expected = "numbers, slices, ... or None, because a program holds no other index"
+    raise ProgramError("getitem, index", expected=expected, got=type(item).__name__, hint=hint)
 
 
 def is_index(text):

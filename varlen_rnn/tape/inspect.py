@@ -35,7 +35,7 @@ class OperatorGradients:
     Attributes
     ----------
     number : int
-        Its position in the pass; the operator applied last has 0.
+        The operator's position in the pass: 0 for the operator that was applied last.
     operator : str
         The operator's name.
     arrived : dict of str to float
@@ -70,7 +70,7 @@ class GradientReport:
     leaves : list of LeafGradient
         In the order in which a gradient reached them.  Each has `name`, `shape` and `norm`.
     first_nan : OperatorGradients or None
-        The first operator at which a NaN arrived or that passed one on.
+        The first operator that received or passed on a NaN.
     first_zero : OperatorGradients or None
         The first operator that passed a gradient of zeros, or none at all, to an input that requires one.
     """
@@ -118,7 +118,7 @@ def inspect_gradients(
     Raises
     ------
     ProgramError
-        Nothing to differentiate, a second pass through records that `backward` used up, or a variable of a program.
+        If nothing requires a gradient, if `backward` has already used up the records, or in a program.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def inspect_gradients(
     ({'out': 1.0}, None)
     """
     if recorder() is not None:
-        hint = "a program's gradients are its variables `name@GRAD`, which a run can fetch"
+        hint = "fetch the program's gradients from a run: they are its variables `name@GRAD`"
         raise ProgramError("inspect_gradients", expected="eager mode", got="a program being recorded", hint=hint)
     try:
         known = {id(variable): name for name, variable in names}
@@ -174,7 +174,8 @@ class _Inspection(Pass):
 
     def run(self, pairs: Any) -> None:
         try:
-            self.over(pairs, reachable([variable for variable, _ in pairs]))  # no watcher: it would add other ranks
+            # Without the watcher of `Pass.run`, which would add the gradients of other ranks.
+            self.over(pairs, reachable([variable for variable, _ in pairs]))
         finally:
             for record, inputs, values in self._taken:
                 record.inputs, record.values = inputs, values

@@ -99,7 +99,7 @@ class Op:
     def by_place(
         self, inputs: Sequence[T], outputs: Sequence[T], attrs: Mapping[str, Any]
     ) -> tuple[list[tuple[str, tuple[T, ...]]], list[tuple[str, tuple[T, ...]]]]:
-        """Return two lists of pairs `(place, values)`, for inputs and outputs; places are the operator's names."""
+        """Return pairs `(place, values)` for inputs and for outputs; places are entries of `Op.inputs`, `outputs`."""
         places = self._places(len(inputs), len(outputs), attrs)
         return _by_place(places[0], inputs), _by_place(places[1], outputs)
 
@@ -155,12 +155,13 @@ def register(op: Op) -> None:
     """Add an operator to the table; raise if its name is taken, unless the same function declares it again."""
     former = OPERATORS.get(op.type)
     if former is not None and (_origin(former) != _origin(op) or op.forward.__name__ == "<lambda>"):
-        got = f"that of a function of {former.forward.__module__}"
+        got = f"the name of an operator that {former.forward.__module__} declared"
         raise ProgramError(f"operator {op.type!r}", expected="a new name", got=got)
     for ufunc in op.ufunc:
         if UFUNCS.get(ufunc, op.type) != op.type:
-            got = f"np.{ufunc.__name__}, which is {UFUNCS[ufunc]!r}"
-            raise ProgramError(f"operator {op.type!r}, ufunc", expected="a function that is no operator", got=got)
+            got = f"np.{ufunc.__name__}, which belongs to the operator {UFUNCS[ufunc]!r}"
+            expected = "a function of NumPy that belongs to no operator"
+            raise ProgramError(f"operator {op.type!r}, ufunc", expected=expected, got=got)
     OPERATORS[op.type] = op
     UFUNCS.update(dict.fromkeys(op.ufunc, op.type))
     if former is not None and former.grad_operator:
@@ -176,5 +177,5 @@ def find(op_type: str) -> Op:
     op = OPERATORS.get(op_type)
     if op is None:
         hint = "import the module that declares it before a program that uses it is read"
-        raise ProgramError("operator", expected="one that is declared", got=repr(op_type), hint=hint)
+        raise ProgramError("operator", expected="the name of a declared operator", got=repr(op_type), hint=hint)
     return op

@@ -10,7 +10,7 @@ import weakref
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import Record
 
-# The longest chain of operators that keeps origins.  Without a limit, a running mean would keep all its batches alive.
+# The longest chain of operators that keeps origins.  Without a limit, a running mean would keep every batch in memory.
 _LONGEST = 64
 kept: set[object] = set()  # weak references to replicas, keys of `keeping()`; no origins are kept if it is empty
 
@@ -62,7 +62,7 @@ def note(op, inputs, values, attrs, outputs):
 
 
 def _may_have_rows(variable):
-    """Return whether a value may depend on rows: it is no parameter or buffer, and no number without an origin."""
+    """Return whether a value can depend on the batch's rows: it is no parameter, buffer or number without an origin."""
     if variable is None or not isinstance(variable.value, LoDTensor):
         return False
     return variable.origin is not None or variable.record is not None or (variable.ndim and not variable.persistable)

@@ -28,8 +28,8 @@ def check_in_place(op, values):
     for position in op.in_place:
         value = values[position]
         if isinstance(value, LoDTensor) and not value.data.flags.carray:
-            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
-            got = "one that is read-only, not aligned, or not C-contiguous"
+            expected, hint = "an array that can be updated in place", "np.array(x, order='C') is one"
+            got = "an array that is read-only, not aligned, or not C-contiguous"
             raise ShapeError(f"{op.type}, {op.input_name(position)}", expected=expected, got=got, hint=hint)
 
 
@@ -82,8 +82,8 @@ def _aligned(op, given, promised):
     given = given if isinstance(given, (tuple, list)) else (given,)
     promised = (promised,) if type(promised) is TensorSpec else promised
     if len(given) != len(promised):
-        expected = f"{len(promised)} outputs, as infer says"
-        raise ProgramError(f"operator {op.type!r}", expected=expected, got=len(given))
+        expected = f"{count(len(promised), 'output')}, as infer says"
+        raise ProgramError(f"operator {op.type!r}", expected=expected, got=f"{len(given)} from its function")
     return given, promised
 
 
@@ -105,13 +105,13 @@ def _tensor(op, value, spec, values, known):
     lod = own[0] if own else _shared(op, values, levels)
     if len(array) != lod.num_rows:
         shapes = ", ".join(str(value.shape) for value in values if isinstance(value, LoDTensor))
-        got = f"{len(array)} rows, from inputs of shapes {shapes}"
-        raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as the LoD has", got=got)
+        got = f"{len(array)} rows; the inputs have shapes {shapes}"
+        raise ShapeError(op.type, expected=f"a result of {lod.num_rows} rows, as its LoD has", got=got)
     return LoDTensor.wrap(array, lod)
 
 
 def _entries(values, shape):
-    """Return the LoD of an input that has positions, no levels and as many entries as the result, otherwise NO_LOD."""
+    """Return an input's LoD if it has only positions, no levels, and fits the result's shape; otherwise NO_LOD."""
     for value in values:
         if type(value) is LoDTensor and (lod := value.structure) is not NO_LOD and not lod.num_levels:
             if shape[: lod.axis + 1] == value.shape[: lod.axis + 1]:
@@ -124,7 +124,7 @@ def _shared(op, values, levels):
     tensors = [n for n, value in enumerate(values) if isinstance(value, LoDTensor)]
     lod = shared_lod(op.type, *(values[n] for n in tensors), names=[op.input_name(n) for n in tensors])
     if len(lod) != levels:
-        hint = "return a LoDTensor where the result has another LoD than the inputs"
-        expected = f"an input of {count(levels, 'level')}, as infer says"
-        raise LoDError(f"operator {op.type!r}", expected=expected, got=len(lod), hint=hint)
+        hint = "if the result has another LoD than the inputs, return a LoDTensor"
+        expected = f"an input with {count(levels, 'LoD level')}, as infer says"
+        raise LoDError(f"operator {op.type!r}", expected=expected, got=count(len(lod), "LoD level"), hint=hint)
     return lod

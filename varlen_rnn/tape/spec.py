@@ -61,8 +61,9 @@ class UnknownSize(int):
     """A size that is unknown until a run: it equals -1, and arithmetic with it raises an error."""
 
     def _refuse(self, *_: object) -> Any:
-        hint = "mean() divides by it; reshape and getitem take it as it is"
-        raise ProgramError("a size of a program's variable", expected="no arithmetic", got="unknown", hint=hint)
+        hint = "use the size only in reshape or an index, where it stays -1; mean() divides by it"
+        got = "-1, a size that is unknown until a run"
+        raise ProgramError("a size of a program's variable", expected="a number to compute with", got=got, hint=hint)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __float__ = _refuse
@@ -100,7 +101,7 @@ class Symbol:
         self.name = self.block.recorder.claim(name, self)
 
     def take_name(self, name: str) -> None:
-        """Take a name, renaming a variable that has it: so the latest sum of gradients has the name of the gradient."""
+        """Take a name; rename the variable that had it.  So the latest sum of gradients is always named `x@GRAD`."""
         holder = self.block.recorder.named.get(name)
         if holder is not None and holder is not self:
             holder.rename(self.block.recorder.fresh(f"{name}@RENAME"))
@@ -110,9 +111,9 @@ class Symbol:
     def data(self) -> Any:
         """Raise: there are no values."""
         hint = "functional.where(condition, x, y) chooses by values, while_loop repeats, functional has tanh, exp ..."
-        got = "one of a step or a loop, which is described once, for all of its runs"
+        got = "a variable of a step or a loop, whose code runs only once, to describe all of its runs"
         if self.block.parent is None:
-            got, hint = "a variable of a program", f"an Executor fetches it; in the program, {hint}"
+            got, hint = "a variable of a program", f"Executor().run returns its value; in the program, {hint}"
         raise ProgramError(f"variable {self.name!r}", expected="a value", got=got, hint=hint)
 
     structure = levels = data
@@ -132,7 +133,7 @@ class Scopes(dict[str, Any]):
     """Values that the steps of a recurrence save for its gradient, by name; each has the rows of all steps."""
 
     plan: SortedSeqs
-    fused: Any = None  # the saved columns, if the steps ran as a compiled cell
+    fused: Any = None  # the numbers that the steps saved, if they ran as a compiled cell
 
 
 Value: TypeAlias = LoDTensor | Symbol | SelectedRows | SortedSeqs | Scopes
@@ -146,8 +147,8 @@ def describe(value: Value) -> TensorSpec:
         data, lod = value.data, value.structure
         shape, levels = data.shape, lod.num_levels
         if levels and (not shape or shape[0] != lod.num_rows):
-            hint = "its array got another shape in place; reshape() returns a new one"
-            what, expected = "rows of a LoDTensor", f"{lod.num_rows}, as its LoD has"
+            hint = "its array was changed to another shape in place; reshape() returns a new array"
+            what, expected = "rows of a LoDTensor", f"{lod.num_rows}, because its last offset is {lod.num_rows}"
             raise LoDError(what, expected=expected, got=f"shape {shape}", hint=hint)
         return _new_tuple(TensorSpec, (shape, data.dtype, levels, LOD_TENSOR))
     if isinstance(value, SelectedRows):

@@ -1,7 +1,7 @@
 """Functions of NumPy on Variables: `np.tanh(variable)` applies our operator, so that it has a gradient.
 
-Other functions, such as `np.concatenate`, get a plain array from `np.asarray`.  A result of floats would silently have
-no gradient, so it is an error if a Variable among the inputs requires one.
+Other functions, such as `np.concatenate`, get a plain array from `np.asarray`.  Their result would silently have no
+gradient, so they raise if it has floats and an input requires a gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from varlen_rnn.rows.checks import loses_gradient
 from varlen_rnn.tape.operator import UFUNCS
 
 _HINTS = {
-    np.equal: "functional.equal(x, y) compares values, `is` asks whether it is the same Variable",
+    np.equal: "functional.equal(x, y) compares values, `x is y` asks whether both are the same Variable",
     np.not_equal: "functional.not_equal(x, y) compares values",
     np.square: "x * x", np.reciprocal: "1.0 / x",
 }  # fmt: skip
@@ -39,10 +39,10 @@ def operator_of(ufunc: np.ufunc, method: str, options: Mapping[str, Any]) -> str
         return UFUNCS[ufunc]
     name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
     if "out" in options:
-        hint = "x = x + y rather than x += y: an array remembers no gradient"
-        raise DTypeError(f"{name} of a Variable", expected="no array that takes the result", got="out", hint=hint)
-    hint = _HINTS.get(ufunc, "functional has more functions; np.asarray(x) is the array, without a gradient")
-    expected, got = "one of the functions that are operators of Variables", ", ".join(options) or name
+        hint = "write x = x + y instead of x += y, because an array remembers no gradient"
+        raise DTypeError(f"{name} of a Variable", expected="no argument out", got="out", hint=hint)
+    hint = _HINTS.get(ufunc, "functional has more functions; np.asarray(x) is a plain array, without a gradient")
+    expected, got = "a function of NumPy that Variables support, without options", ", ".join(options) or name
     raise DTypeError(f"{name} of a Variable", expected=expected, got=got, hint=hint)
 
 
@@ -53,8 +53,8 @@ def call_function(function: Callable[..., Any], inputs: Sequence[Any], options: 
     if function not in _WITHOUT_GRADIENT and _has_floats(found) and loses_gradient([*inputs, *options.values()]):
         name, hint = f"np.{function.__name__} of a Variable", "x.detach() ends the gradient here"
         hint = f"{_INSTEAD[function]} keeps the gradient; {hint}" if function in _INSTEAD else hint
-        got = "a Variable that requires a gradient"
-        raise ProgramError(name, expected="numbers without a gradient, which would be lost", got=got, hint=hint)
+        got = "a Variable that requires a gradient, which the result would lose"
+        raise ProgramError(name, expected="numbers without a gradient", got=got, hint=hint)
     return found
 
 

@@ -36,10 +36,10 @@ _new = object.__new__  # looked up once, because every operator makes Variables
 
 
 class _Ufuncs:
-    """The descriptor `__array_ufunc__`: a function if it is read on the class, as NumPy does, and None on a Variable.
+    """The descriptor `__array_ufunc__`: the class returns a function, which NumPy calls; a Variable returns None.
 
-    Masked arrays read it on the Variable.  None makes them leave `array * variable` to the Variable's own method, which
-    keeps the gradient.
+    Masked arrays read the attribute of the Variable.  Because it is None, `array * variable` calls the Variable's own
+    method, which keeps the gradient.
     """
 
     def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:
@@ -116,7 +116,7 @@ class Variable(ArrayMethods["Variable"]):
 
     @property
     def _loses_gradient(self) -> bool:
-        """Whether an array of the value would lose a gradient; see `rows.checks.loses_gradient`."""
+        """Whether a plain array of the value would lose its gradient; see `rows.checks.loses_gradient`."""
         return self.requires_grad and bool(GRAD_ENABLED.get())
 
     def _check_floating(self) -> None:
@@ -135,10 +135,11 @@ class Variable(ArrayMethods["Variable"]):
         if self.record is not None or isinstance(self.value, Symbol):
             of = f" of {self.name!r}" if self.name else ""
             got = f"a computed Variable of shape {tuple(self.value.shape)}"
-            hint = "y.detach() is the value alone; a module that holds an output drops it: del module.y"
+            hint = "copy y.detach(), the value alone; if a module holds the output, delete it: del module.y"
             if isinstance(self.value, Symbol):
-                got, hint = "a variable of a program", "program.to_bytes() has its description"
-            raise ProgramError(f"pickle or deep copy{of}", expected="a leaf", got=got, hint=hint)
+                got, hint = "a variable of a program", "program.to_bytes() describes the whole program"
+            expected = "a leaf, which no operator computed"
+            raise ProgramError(f"pickle or deep copy{of}", expected=expected, got=got, hint=hint)
         return super().__reduce_ex__(protocol)
 
     def __copy__(self) -> Self:
@@ -147,7 +148,7 @@ class Variable(ArrayMethods["Variable"]):
         return made
 
     def __setstate__(self, state: tuple[dict[str, Any] | None, ...]) -> None:
-        """Set the state of a copy, without the number of its last update: another process may have counted it."""
+        """Set the state of a copy, without the number of its last update, which another process can have counted."""
         self.hooks = self.origin = None
         for part in state:  # the attributes of a subclass come first
             for name, value in (part or {}).items():
@@ -170,13 +171,13 @@ class Variable(ArrayMethods["Variable"]):
     def device(self) -> Place:
         """Where the value is: `device('cpu')` or `device('cuda:0')`."""
         if isinstance(self.value, Symbol):
-            got = "a variable of a program, which runs where its operands are"
-            raise ProgramError(f"device of {self.name!r}", expected="a value", got=got)
+            got = "a variable of a program, which has no device before a run"
+            raise ProgramError(f"device of {self.name!r}", expected="a Variable with a value", got=got)
         return self.value.device if isinstance(self.value, (LoDTensor, SelectedRows)) else HOST
 
     @hinting(dtype="x.astype(dtype) converts")
     def to(self, device: str | Place) -> Variable:
-        """Return this value on a device; this Variable itself if it is there.  A gradient passes back to this one's.
+        """Return this value on a device, or this Variable if it is already there.  The gradient is copied back.
 
         Parameters
         ----------
@@ -189,7 +190,7 @@ class Variable(ArrayMethods["Variable"]):
         InputError
             If numba-cuda is not installed, or finds no GPU.
         ProgramError
-            In a program, which runs where its operands are.
+            In a program, because it runs on the device of its operands.
 
         Examples
         --------
@@ -201,7 +202,8 @@ class Variable(ArrayMethods["Variable"]):
         """
         place = as_place(device)
         if RECORDER.get() is not None:
-            raise ProgramError("to", expected="eager mode", got="a program, which runs where its operands are")
+            got = "a program that is being recorded, which runs on the device of its operands"
+            raise ProgramError("to", expected="eager mode", got=got)
         if place == self.device:
             return self
         values = [self.value.to(place)]
@@ -220,9 +222,9 @@ class Variable(ArrayMethods["Variable"]):
         Raises
         ------
         DTypeError
-            A Variable of integers or bools is to require a gradient.
+            If `requires_grad` is True, but the Variable has integers or bools.
         ProgramError
-            A Variable that an operator computed, or a variable of a program.
+            If an operator computed the Variable, or it belongs to a program.
 
         Examples
         --------
@@ -235,7 +237,8 @@ class Variable(ArrayMethods["Variable"]):
         requires_grad = check_flag(requires_grad, "requires_grad_, requires_grad")
         if self.record is not None or isinstance(self.value, Symbol):
             hint = "detach() returns a leaf of the same value"
-            raise ProgramError("requires_grad_", expected="a leaf", got="a computed Variable", hint=hint)
+            expected = "a leaf, which no operator computed"
+            raise ProgramError("requires_grad_", expected=expected, got="a computed Variable", hint=hint)
         if requires_grad:
             self._check_floating()
         self.requires_grad = requires_grad
@@ -254,7 +257,7 @@ class Variable(ArrayMethods["Variable"]):
         return made
 
     def astype(self, dtype: DTypeLike) -> Variable:
-        """Return every element in another data type, or this Variable if it has that; the LoD is kept.
+        """Return every element in another data type, or this Variable if it has that type; the LoD is kept.
 
         A gradient passes only between float32 and float64.
 
@@ -266,7 +269,7 @@ class Variable(ArrayMethods["Variable"]):
         Raises
         ------
         DTypeError
-            Another data type.
+            If `dtype` is none of these types.
 
         Examples
         --------
@@ -325,9 +328,9 @@ class Variable(ArrayMethods["Variable"]):
         Raises
         ------
         ProgramError
-            The Variable requires no gradient, or is one of a program.
+            If the Variable requires no gradient, or belongs to a program.
         DTypeError
-            `hook` cannot be called.
+            If `hook` cannot be called.
 
         Examples
         --------
@@ -353,7 +356,7 @@ class Variable(ArrayMethods["Variable"]):
         Raises
         ------
         ProgramError
-            The Variable requires no gradient, or is one of a program.
+            If the Variable requires no gradient, or belongs to a program.
 
         Examples
         --------
@@ -377,12 +380,12 @@ class Variable(ArrayMethods["Variable"]):
     def _check_eager(self, method: str) -> None:
         name = f"{method} of {self.name!r}" if self.name else method
         if isinstance(self.value, Symbol) or RECORDER.get() is not None:
-            hint = "code of a program, of a step of DynamicRNN or of while_loop runs once, to describe it"
+            hint = "the code of a program, or of a step of DynamicRNN or while_loop, runs only once, to describe it"
             got = "a program that is being recorded, in which no gradient has a value yet"
             raise ProgramError(name, expected="eager mode", got=got, hint=hint)
         if not self.requires_grad:
-            hint = "give requires_grad=True to the leaves; under no_grad nothing is remembered"
-            raise ProgramError(name, expected="a Variable that requires a gradient", hint=hint)
+            hint = "compute it outside of no_grad, from leaves with requires_grad=True"
+            raise ProgramError(name, expected="a Variable that requires a gradient", got="none", hint=hint)
 
     def __getitem__(self, index: Any) -> Variable:
         is_array = type(index) is np.ndarray and index.dtype.kind in "iu" and RECORDER.get() is not None
@@ -391,14 +394,15 @@ class Variable(ArrayMethods["Variable"]):
         return apply("getitem", self, index=own_index(index))
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        """Raise, because a record may need the number that the assignment would overwrite."""
-        hint = "functional.where(mask, value, x) replaces numbers, a Parameter's assign(array) overwrites all"
-        raise DTypeError("x[...] = value", expected="a value that operators compute", got="an assignment", hint=hint)
+        """Raise, because a gradient may need the numbers that the assignment would overwrite."""
+        hint = "functional.where(mask, value, x) replaces numbers; parameter.assign(array) overwrites a Parameter"
+        expected = "a new Variable, because a gradient may need the old numbers"
+        raise DTypeError("x[...] = value", expected=expected, got="an assignment", hint=hint)
 
     if not TYPE_CHECKING:  # Hidden from type checkers: with it they accept any name.
 
         def __getattr__(self, name):
-            """Raise the error about an attribute that is not there, with the code to write instead, if it is known."""
+            """Raise the error about a missing attribute; if the code to write instead is known, the error shows it."""
             if name in foreign.METHODS:
                 raise missing_attribute(type(self), name, foreign.METHODS[name], self)
             return object.__getattribute__(self, name)
@@ -408,12 +412,13 @@ class Variable(ArrayMethods["Variable"]):
         is_leaf = self.record is None and not isinstance(self.value, Symbol)
         name = f"{self.name or 'a ' + type(self).__name__} updated in place"
         if not is_leaf and self.requires_grad and not GRAD_ENABLED.get():
-            got, hint = "a computed Variable that requires a gradient, under no_grad", "x = x + y makes a constant"
-            raise ProgramError(name, expected="gradients to be recorded", got=got, hint=hint)
+            got, hint = "a computed Variable that requires one", "x = x + y makes a new Variable, without a gradient"
+            expected = "a leaf, or a Variable that requires no gradient, under no_grad"
+            raise ProgramError(name, expected=expected, got=got, hint=hint)
         if not (is_leaf and (self.requires_grad or self.persistable)):
             return compute(self, other)
         if RECORDER.get() is not None:
-            got, hint = "a program that is being recorded", "optimizer.minimize(loss) describes updates"
+            got, hint = "a program that is being recorded", "optimizer.minimize(loss) adds updates to a program"
             raise ProgramError(name, expected="eager mode", got=got, hint=hint)
         if self.requires_grad and GRAD_ENABLED.get():
             got, hint = "a leaf that requires a gradient", "x = x + y makes a new Variable"
@@ -471,7 +476,7 @@ class Variable(ArrayMethods["Variable"]):
         if other is self:
             return True
         if isinstance(other, (int, float, list, tuple, np.ndarray, np.generic, LoDTensor, Variable)):
-            hint = "functional.equal(x, y) compares values, `is` asks whether it is the same Variable"
+            hint = "functional.equal(x, y) compares values, `x is y` asks whether both are the same Variable"
             raise DTypeError("== of a Variable", expected="the same Variable", got=type(other).__name__, hint=hint)
         return NotImplemented
 
@@ -499,14 +504,14 @@ def _apply_ufunc(self: Variable, ufunc: np.ufunc, method: str, *inputs: Any, **o
     if is_plain and ufunc is np.power:  # as in `x ** n`, whose operator takes n as a constant
         return as_variable(inputs[0]) ** inputs[1]
     op = None if is_plain and ufunc is np.matmul else operator_of(ufunc, method, options)
-    if ufunc in _COMPARISONS:  # of a scalar of NumPy on the left, as in `np.float64(1) < x`, NumPy makes an array
+    if ufunc in _COMPARISONS:  # NumPy makes an array from a scalar on the left, as in `np.float64(1) < x`
         inputs = tuple(value[()] if type(value) is np.ndarray and not value.ndim else value for value in inputs)
     values = [operand(value, self) for value in inputs]
     found = _product(*values) if op is None else apply(op, *values)
     return found.detach() if found.dtype.kind == "b" else found  # so that the operands of a comparison can be freed
 
 
-# It is in no table of operators, because programs do not have it.
+# This operator is not in the table `OPERATORS`, because programs do not have it.
 _TO = Op(
     "to", ("x",), ("out",), forward=lambda x, device: x.to(device), infer=lambda x, device: x, rows="each",
     grad=lambda inputs, outputs, d_outputs, device: [d_outputs[0].to(inputs[0].device)],
@@ -541,7 +546,7 @@ def as_variable(value: Rows | Value | None) -> Variable | None:
 
 
 def required(value: Rows | Value | None, name: str) -> Variable:
-    """Return `value` as a Variable, or raise an error that names it if it is None."""
+    """Return `value` as a Variable; raise an error that begins with `name` if it is None."""
     if value is None:
         raise DTypeError(name, expected="a Variable, a LoDTensor or an array", got="None")
     return as_variable(value)
@@ -580,7 +585,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
                         break
         outputs = variables_of(results, record)
         if origins.kept and record is None and into is None and mode is not False and not EVALUATING.get():
-            origins.note(op, variables, results, attrs, outputs)  # under `no_grad`, too, but not of a backward pass
+            origins.note(op, variables, results, attrs, outputs)  # also under `no_grad`, but not in a backward pass
     return outputs[0] if len(outputs) == 1 else outputs
 
 
