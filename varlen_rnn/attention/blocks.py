@@ -126,7 +126,7 @@ def offsets_of_rows(offsets, step):
 
 @cpu_inlined
 def product_of_block(code, rows, a, panels, depth, columns, c, no_offsets):
-    """Compute `c = a @ panels`; sums begin with the last row of each panel, the bias, which is zeros here."""
+    """Compute `c = a @ panels`; sums begin with the bias, the last row of each panel, which holds zeros here."""
     width = width_of(a.at)
     step, count = (depth + 1) * width, in_panels(a.at, columns) // width
     zeros, nothing = Sums(offset(panels, depth * width), no_offsets, step), Prefetch(a.at, no_offsets, 0)

@@ -1,4 +1,4 @@
-"""Attention on CUDA, without blocks: one thread per head and query, or head and key; it computes scores three times."""
+"""Attention on CUDA, without blocks: one thread per head and query, or per head and key, computes scores anew."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def score(q, row, k, key, column, count, weight, scale):
 
 @body
 def slope(q, row, k, key, j, weight):
-    """Return the derivative of an additive score by feature `j` of its query, or, which is equal, of its key."""
+    """Return the derivative of an additive score by feature `j` of its query; the derivative by its key is equal."""
     value = tanh(q[row, j] + k[key, j])
     return weight[j] * (q.dtype.type(1) - value * value)
 
@@ -125,7 +125,11 @@ def dot_heads(out, d_out, sums, found):
 
 
 def ranges_seen(offsets, others, left, right, like):
-    """Return an array (2, rows): for each row, the first and the end of the rows of the other side that it sees."""
+    """Return an array (2, rows): the first and the end of the keys that each query sees, in rows of the keys.
+
+    `offsets` and `others` are the offsets of queries and keys.  To get the queries that see each key, exchange the
+    offsets, and exchange `left` and `right`.
+    """
     sequence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     at = np.arange(offsets[-1]) - offsets[sequence]
     begin, count = others[sequence], np.diff(others)[sequence]

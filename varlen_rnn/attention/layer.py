@@ -34,7 +34,7 @@ def forward(q, k, v, call):
     -------
     out : (queries, heads * depth of values); 0 for a query that sees no key
     sums : (2, heads, queries); a query's largest score, and 1 / sum of exp(score - largest score); both are 0 if it
-        sees no key.  Joined in one logarithm, the sum would be lost by rounding if scores are large.
+        sees no key.  They are not joined in one logarithm, because large scores would round the sum away.
     """
     if on_device(q):
         return cuda.forward(q, k, v, call)

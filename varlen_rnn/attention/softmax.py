@@ -12,7 +12,10 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 class Running(NamedTuple):
-    """For each query: its largest score so far, its sum of weights, exp(score - largest), and its weighted values."""
+    """For each query: its largest score so far, the sum of its weights exp(score - largest), and its weighted values.
+
+    `sums` holds the sums of weighted values, in rows that are `padded` elements apart.
+    """
 
     maxima: Any
     totals: Any

@@ -46,7 +46,7 @@ def weigh_pairs(q, k, begins, first_pairs, ranges, scale, out):
 
 @cuda_kernel
 def weigh_pairs_grad_of_queries(k, begins, first_pairs, weights, d_weights, scale, dots, d_q):
-    """Write the gradients of queries; write to `dots` each query's sum of weight times gradient of the weight."""
+    """Write the gradients of queries; write to `dots` the sum of weight * gradient of the weight for each query."""
     i, rows, heads = cuda.grid(1), d_q.shape[0], dots.shape[0]
     if i >= heads * rows:
         return

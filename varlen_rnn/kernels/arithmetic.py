@@ -42,7 +42,7 @@ def relu(x):
 
 @body
 def _power(x, exponent):
-    """Return `x` to the power of a number; for 0.5, return the root, as NumPy does: it differs for -inf and -0."""
+    """Return `x` to the power of a number; for 0.5, the square root, as in NumPy: `pow` differs at -inf and -0."""
     return math.sqrt(x) if exponent == type(x)(0.5) else math.pow(x, exponent)
 
 
@@ -83,7 +83,7 @@ minimum = elementwise(np.minimum)(lambda x, y: x if x < y or x != x else y)
 
 @elementwise(lambda x, y, share: (x == y) * share)
 def share_of_equal(x, y, share):
-    """Return the share if two elements are equal, otherwise 0 times the share."""
+    """Return the share if two elements are equal, otherwise 0 * share: 0, or NaN if the share is not finite."""
     return share if x == y else type(share)(0) * share
 
 

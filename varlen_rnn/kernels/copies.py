@@ -110,7 +110,7 @@ def joined(parts, axis):
 
 
 def divided(x, sizes, axis):
-    """Return C-contiguous pieces of `x`, one after another along an axis, along which they have the given sizes."""
+    """Cut `x` along an axis into pieces of the given sizes; return the pieces as C-contiguous arrays."""
     contiguous = as_operand if on_device(x) else np.ascontiguousarray
     return [contiguous(x[place]) for place in places_along(sizes, axis % x.ndim)]
 

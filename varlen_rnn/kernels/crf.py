@@ -186,7 +186,7 @@ def crf_cuda(emission, labels, offsets, transition, alpha, memory, costs, scales
     work=lambda emission, *rest: 20 * emission.size * emission.shape[1],
 )
 def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions):
-    """Compute minus the logarithm of the probability of each sequence's labels, or the gradients of these costs.
+    """Compute the cost of each sequence, -log(probability of its labels), and optionally the gradients of the costs.
 
     Parameters
     ----------
@@ -195,10 +195,10 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
     alpha : (rows, tags); written
-    memory : (sequences, tags + 4, tags), or no sequences without gradients; written
+    memory : (sequences, tags + 4, tags), or (0, tags + 4, tags) if no gradients are wanted; written
     costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
-    d_transitions : (sequences, tags + 2, tags), or no sequences; written
+    d_transitions : (sequences, tags + 2, tags), or (0, tags + 2, tags) if no gradients are wanted; written
 
     Examples
     --------

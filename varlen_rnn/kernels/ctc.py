@@ -87,7 +87,10 @@ def sum_of(x):
 
 @body
 def fill_skips(targets, first, states, blank, memory, skips):
-    """Write the cost of skipping each state, 0 or infinity, so that loops over states have no branches."""
+    """Write 0 for each state that can directly follow the state two before it, otherwise minus infinity.
+
+    Loops over states add these numbers to log probabilities, instead of branching.
+    """
     kind = type(memory[skips])
     for s in range(states):
         memory[skips + s] = kind(0) if may_skip(targets, first, s, blank) else -kind(np.inf)
@@ -210,20 +213,20 @@ def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places
 
 
 def places_of(offsets, target_offsets):
-    """Return the offsets of the sequences' numbers in the scratch of `ctc`; the last one is the size of the scratch."""
+    """Return where each sequence's numbers begin in the scratch (working memory) of `ctc`, and then its size."""
     widths = 2 * np.diff(target_offsets) + 3
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
 @twins(ctc_cpu, ctc_cuda, sequences, work=lambda *arguments: 20 * len(arguments[5]))  # the scratch
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Compute the losses of sequences, or, if `d` has rows, the gradient of the sum of scale times loss.
+    """Compute the losses of sequences and, if `d` has rows, the gradient of the sum of scale * loss.
 
     Parameters
     ----------
     log_probs : (rows, classes) C-contiguous
     offsets, target_offsets : (sequences + 1,) int64
-    targets : (labels,) int64, classes but `blank`
+    targets : (labels,) int64, classes except `blank`
     blank : int
     scratch : (numbers,) of the data type of `log_probs`, as many as `places_of` says; written
     places : (sequences + 1,) int64, from `places_of`

@@ -52,7 +52,7 @@ def along(place, size):
 
 
 def quiet(function):
-    """Return a function of NumPy whose infinities and NaN arise without a warning."""
+    """Return a NumPy function wrapped so that infinities and NaN in its result cause no warning."""
 
     @functools.wraps(function)
     def call(x, *others):
@@ -65,7 +65,7 @@ def quiet(function):
 def elementwise(host, numbers=0, dtype=None, loop=False):
     """Return a decorator that makes a function of arrays from an equation of scalars.
 
-    host: computes the result of NumPy arrays, `host(*operands)`; None if all callers are on a device
+    host: `host(*operands)` computes the result for NumPy arrays; None if operands are always on a device
     numbers: how many of the equation's last parameters are Python numbers; the others are arrays that broadcast
     dtype: the data type of the result, by default of the last array
     loop: whether the host computes float32 by a loop made from the equation, which has one operand
@@ -120,7 +120,7 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
 
 
 def _sooner(host, anywhere, count):
-    """Return a faster `anywhere`: it calls `host` at once if its operands, one or two, are NumPy arrays."""
+    """Return a faster `anywhere` for one or two operands: if they are NumPy arrays, it calls `host` at once."""
     array = np.ndarray
 
     def of_one(x):
@@ -148,7 +148,7 @@ def _with_loop(host, name, equation):
         return cpu_kernel(space[f"{name}_cpu"])
 
     def call(x):
-        if getattr(x, "dtype", None) != _FLOAT32:  # not `is not`: a pickled array has a data type of its own
+        if getattr(x, "dtype", None) != _FLOAT32:  # compare by value: an unpickled array has its own dtype object
             return host(x)
         if x.flags.fnc:
             return call(x.T).T

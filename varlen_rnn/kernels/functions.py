@@ -107,9 +107,9 @@ def tanh_float32(x):
 
 
 def _by_type(float32, otherwise):
-    """Return a decorator of a function that equations call; it is compiled from `float32` for float32 arguments.
+    """Return a decorator for a function that equations call.
 
-    For other types, it is compiled from `otherwise`.
+    For float32 arguments, the function is compiled from `float32`; for other types, it is compiled from `otherwise`.
     """
 
     def declare(function):

@@ -30,9 +30,9 @@ def negative_log_likelihood_cuda(log_probabilities, classes, out):
 
 @twins(negative_log_likelihood_cpu, negative_log_likelihood_cuda)
 def negative_log_likelihood(log_probabilities, classes, out):
-    """Compute `out[r] = -log_probabilities[r, classes[r]]`, and 0 where the class is -1, which is ignored.
+    """Compute `out[r] = -log_probabilities[r, classes[r]]`, and 0 where the class is -1, which means an ignored row.
 
-    Indexing by NumPy takes three times as long.
+    Indexing by NumPy would take three times as long.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def _cross_entropy_grad_by_numpy(log_probabilities, classes, d_loss, out):
 
 @cuda_kernel
 def cross_entropy_grad_cuda(log_probabilities, classes, d_loss, out):
-    """Twin of the gradient by NumPy."""
+    """Twin of `_cross_entropy_grad_by_numpy`."""
     i = cuda.grid(1)
     if i < out.size:
         r, j = i // out.shape[1], i % out.shape[1]
@@ -69,7 +69,7 @@ def cross_entropy_grad_cuda(log_probabilities, classes, d_loss, out):
 
 @twins(_cross_entropy_grad_by_numpy, cross_entropy_grad_cuda)
 def cross_entropy_grad(log_probabilities, classes, d_loss, out):
-    """Compute softmax minus the one-hot class, times the gradient of the row's loss; 0 where the class is -1.
+    """Compute `(softmax - one-hot class) * d_loss` for each row; 0 where the class is -1.
 
     Parameters
     ----------

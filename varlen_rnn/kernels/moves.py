@@ -57,7 +57,7 @@ def pick_ends(x, offsets, last, out):
 
 @cpu_kernel
 def pick_ends_grad_cpu(d_out, offsets, last, d_x):
-    """`d_x` = `d_out[i]` in the last or first row of sequence i, 0 in all others."""
+    """`d_x` = `d_out[i]` in the last or first row of sequence i, 0 in all other rows."""
     width, written = np.uint64(d_x.shape[1]), d_x.reshape(d_x.size)
     for i in range(d_out.shape[0]):
         first, end = offsets[i], offsets[i + 1]
@@ -84,7 +84,7 @@ def pick_ends_grad_cuda(d_out, offsets, last, d_x):
 
 @twins(pick_ends_grad_cpu, pick_ends_grad_cuda, elements_of_first)
 def pick_ends_grad(d_out, offsets, last, d_x):
-    """Compute the gradient of `pick_ends`: the rows of `d_out` where they came from, 0 elsewhere.
+    """Compute the gradient of `pick_ends`: the picked rows get the rows of `d_out`, all other rows get 0.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def reverse_rows_cuda(x, offsets, out):
 
 @twins(reverse_rows_cpu, reverse_rows_cuda, columns_of_sequences)
 def reverse_rows(x, offsets, out):
-    """Compute the rows of every sequence from the last to the first; its gradient is the same function of the gradient.
+    """Reverse the rows of every sequence, from the last to the first.  The gradient is reversed in the same way.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def repeat_sequences_cpu(x, offsets, times, out):
             continue
         for k in range(size):
             written[place + np.uint64(k)] = numbers[first + np.uint64(k)]
-        # Copy all copies that are made so far at once, because starting a loop over few numbers takes longer than it.
+        # Copy all earlier copies at once, because starting a loop over few numbers takes longer than the loop itself.
         done, most = size, max(np.uint64(1), _AT_ONCE // size) * size
         while done < total:
             count = min(done, most, total - done)

@@ -26,8 +26,8 @@ _SIGNED = np.uint64(2**63 - 1)
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _BLOCK = 64  # the number of rows whose words are held at once if there are few columns
 _NARROW = 32  # if there are fewer columns, a loop over rows is faster than a loop over columns
-_FEW = 16  # if there are fewer rows, a loop over columns begins sooner
-_OPERATIONS = 12  # the cost of a number, in multiply-adds
+_FEW = 16  # if there are fewer rows, a loop over columns is faster, because it needs no memory for words
+_OPERATIONS = 12  # drawing one number takes as long as so many multiply-adds
 
 
 @body

@@ -63,7 +63,7 @@ def pool_sum_cpu(x, offsets, scale, out):
 
 @cpu_kernel
 def sum_copies_cpu(x, offsets, times, out):
-    """`out` = for each sequence, the sum over its `times[i]` copies in `x`."""
+    """`out` = for each sequence i, the sum of its `times[i]` copies in `x`."""
     place = 0
     for i in range(times.shape[0]):
         begin, length = offsets[i], offsets[i + 1] - offsets[i]

@@ -21,7 +21,8 @@ from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
-# Columns of a node.  CHILD is the last child that was made, PLACE the position among the kept prefixes, or -1.
+# Columns of a node.  CHILD is its newest child, SIBLING the next older child of its parent, and PLACE its position
+# among the kept prefixes; each is -1 if there is none.
 PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
 # Columns of a kept prefix: its node; for the next step, the new node, the prefix that is continued, and the new label
 # or -1.
@@ -61,9 +62,9 @@ def continued(log_probs, row, label, last, chances, at):
 
 @body
 def stay(log_probs, row, blank, nodes, kept, chances, at, count):
-    """Compute the probabilities with which kept prefixes are the text after a step, too.
+    """Compute, for each kept prefix, the probability that it is the text after this step, too.
 
-    The step adds no label, or adds the last label of the prefix to a kept parent.
+    Either the step adds no label to the prefix, or it adds the prefix's last label to its kept parent.
     """
     for k in range(at, at + count):
         nodes[kept[k, NODE], PLACE] = k

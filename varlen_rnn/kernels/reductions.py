@@ -174,7 +174,7 @@ def max_over(x, axis):
 
 
 def min_over(x, axis):
-    """Return the minimum, as `max_over` returns the maximum."""
+    """Return the minimum of an array over an axis, or over all elements; see `max_over`."""
     return _extreme_on_device(smallest_cuda, x, axis)[0] if on_device(x) else np.asarray(np.minimum.reduce(x, axis))
 
 

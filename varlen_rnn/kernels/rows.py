@@ -232,7 +232,7 @@ def _mark_by_numpy(ids, out):
 
 @cuda_kernel
 def mark_cuda(ids, out):
-    """Twin of `mark` by NumPy."""
+    """Twin of `_mark_by_numpy`."""
     i = cuda.grid(1)
     if i < out.size:
         out[i // out.shape[1], i % out.shape[1]] = 1 if ids[i // out.shape[1]] == i % out.shape[1] else 0

@@ -102,7 +102,7 @@ def update(step, rows="all", **constants):
 
 
 def _loops(documented, step, numbers, arrays, operands, typed, is_per_column):
-    """Return the CPU loop and the CUDA twin of an update, made from source text because updates differ in arguments."""
+    """Return the CPU loop and the CUDA twin of an update, made from source text because each has other arguments."""
     shares = [name for name in operands if name.startswith(_SHARE)]
     text = _LOOPS.format(
         name=documented.__name__,
@@ -159,11 +159,11 @@ def momentum_step(g, lr, momentum, nesterov, v, p):
 def momentum(rows, grad, lr, momentum, nesterov, velocity, param):
     """Update by `v = momentum v + g; p -= lr v`, or with Nesterov's `p -= lr (g + momentum v)`.
 
-    In place, at the listed rows.
+    The arrays change in place, at the listed rows.
 
     Parameters
     ----------
-    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, momentum : float
         Learning rate; momentum.
@@ -189,11 +189,11 @@ def adagrad_step(g, lr, epsilon, m, p):
 def adagrad(rows, grad, lr, epsilon, moment, param):
     """Update by `m += g^2; p -= lr g / (sqrt(m) + epsilon)`.
 
-    In place, at the listed rows.
+    The arrays change in place, at the listed rows.
 
     Parameters
     ----------
-    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, epsilon : float
         Learning rate; a number that keeps the quotient finite.
@@ -221,11 +221,11 @@ def adam_step(g, lr, beta1, share_of_beta1, beta2, share_of_beta2, epsilon, m1, 
 def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     """Update by `m1 = beta1 m1 + (1 - beta1) g; m2 = beta2 m2 + (1 - beta2) g^2; p -= lr m1 / (sqrt(m2) + epsilon)`.
 
-    In place, at the listed rows.
+    The arrays change in place, at the listed rows.
 
     Parameters
     ----------
-    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr : float
         Learning rate of step t, bias-corrected already: lr sqrt(1 - beta2^t) / (1 - beta1^t).
@@ -256,11 +256,11 @@ def rmsprop_step(g, lr, alpha, share_of_alpha, momentum, epsilon, s, v, p):
 def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
     """Update by `s = alpha s + (1 - alpha) g^2; v = momentum v + g / (sqrt(s) + epsilon); p -= lr v`.
 
-    In place, at the listed rows.
+    The arrays change in place, at the listed rows.
 
     Parameters
     ----------
-    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, alpha, momentum, epsilon : float
         Learning rate; decay of the squares; momentum; a number that keeps the quotient finite.
@@ -289,11 +289,11 @@ def adadelta_step(g, lr, rho, share_of_rho, epsilon, s, a, p):
 def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """Update by `s = rho s + (1 - rho) g^2; d = g sqrt(a + epsilon) / sqrt(s + epsilon); p -= lr d`.
 
-    Then `a = rho a + (1 - rho) d^2`.  In place, at the listed rows.
+    Then `a = rho a + (1 - rho) d^2`.  The arrays change in place, at the listed rows.
 
     Parameters
     ----------
-    rows : (n,) int64, `0 <= rows < height`, each at most once: merge before
+    rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, rho, epsilon : float
         Learning rate; decay of the squares; a positive number that keeps the quotient finite.

@@ -21,7 +21,7 @@ def context_of(row, first, end, direction, most):
 
 @cpu_kernel
 def row_conv_cpu(x, offsets, weight, direction, out):
-    """`out[row, j] = sum of weight[k, j] * x[row + direction k, j]` over the k inside of the sequence."""
+    """`out[row, j] = sum of weight[k, j] * x[row + direction k, j]` over each k whose row is in the sequence."""
     for i in range(offsets.shape[0] - 1):
         first, end = offsets[i], offsets[i + 1]
         for row in range(first, end):
@@ -48,7 +48,9 @@ def row_conv_cuda(x, offsets, weight, direction, out):
 
 @twins(row_conv_cpu, row_conv_cuda, columns_of_sequences)
 def row_conv(x, offsets, weight, direction, out):
-    """Compute `out[row] = sum of weight[k] x[row + direction k]`, by features, over the k inside of the sequence.
+    """Compute `out[row] = sum of weight[k] * x[row + direction k]` over each k whose row is in the sequence.
+
+    Features are summed separately.
 
     The gradient of `x` is the same kernel on the gradient of `out`, in the other direction.
 
@@ -58,7 +60,7 @@ def row_conv(x, offsets, weight, direction, out):
     offsets : (num_sequences + 1,) int64, in rows
     weight : (context, features) C-contiguous, the data type of `x`; at least one row
     direction : int
-        1 for the rows that follow, -1 for those before.
+        1 for windows of the rows that follow, -1 for windows of the rows before.
     out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
 
     Examples
@@ -118,7 +120,7 @@ def cumsum(x, offsets, direction, out):
     x : (rows, features) C-contiguous
     offsets : (num_sequences + 1,) int64, in rows
     direction : int
-        1 for sums of the rows up to each, -1 for sums of each and the rows that follow.
+        1 to sum each row and the rows before it, -1 to sum each row and the rows that follow.
     out : (rows, features) C-contiguous, the data type of `x`; written, every row that `offsets` covers
 
     Examples

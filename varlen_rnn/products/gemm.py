@@ -71,11 +71,11 @@ class Product(NamedTuple):
     c_column: int
     accumulate: bool
     piece: int  # rows in each piece of work
-    parts: np.ndarray  # tile i of a piece prefetches the next piece of `a`, from element `parts[i]` of that piece on
+    parts: np.ndarray  # tile i of a piece prefetches from element `parts[i]` of the next piece of `a` on
 
 
 def size_of_piece(count, num_shards, most):
-    """Return the rows of a piece, whole tiles and at most `most`, so that shards get nearly equal parts of `count`."""
+    """Return how many of `count` rows a piece gets: whole tiles, at most `most`, nearly equal shares for all shards."""
     pieces = num_shards * -(-count // (num_shards * most))
     return -(-max(1, count) // max(1, pieces) // TILE_ROWS) * TILE_ROWS
 
@@ -95,7 +95,7 @@ def _rows_apart(like, step):
 
 @cpu_inlined
 def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
-    """Multiply by the last, partly filled panel: its sums go to the buffer `edge`, and `columns` of them to `c`."""
+    """Multiply by the last, partly filled panel: write its sums to the buffer `edge`, then copy `columns` to `c`."""
     for r in range(rows):
         for j in range(columns):
             begin = c.at[c.offsets[r] + j] if it.accumulate else panel.at[panel.depth * c.step + j]
@@ -144,7 +144,10 @@ def product_cpu(shard, num_shards, code, counters, it):
 
 
 def _parts_of_piece(a, panels, num_panels, piece, num_shards):
-    """Return the offset in the next piece from which each tile prefetches; none without a next piece or room in L2."""
+    """Return, for each tile, the offset in the next piece from which it prefetches.
+
+    The list is empty if there is no next piece, or no room for it in L2.
+    """
     if len(a) <= num_shards * piece or panels.size > L2_ELEMENTS:
         return ALL_ROWS
     num_tiles = num_panels * -(-piece // TILE_ROWS)

@@ -66,7 +66,7 @@ _GROUP = 32  # blocks of a group, whose sums are added without correction
 MANY_ROWS = _GROUP * _DEPTH_BLOCK  # with more rows than this, functions called by address add the sums of groups
 _SLAB = 2  # blocks of a slab (the rows of a piece of work, added while L1 holds the sums); a divisor of `_GROUP`
 _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
-NO_GROUPS = 0, 0  # in place of the addresses of functions that only groups of blocks need
+NO_GROUPS = 0, 0  # takes the place of the addresses of `add_up` and `_add_last`, which only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying: a copied part of a row is too short for the hardware's prefetcher
 _SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the fewest rows of a slice, and the most slices
 _K_PER_LINE = 8  # a tile prefetches one cache line every 8 values of k: with float32, somewhat more than 192 columns
@@ -169,7 +169,10 @@ def _side_of(factor, c, cut, panels, c_rows):
 
 @cpu_inlined
 def _zeros_of(numbers, offsets):
-    """Return Sums that are zero: a panel of zeros, with the offset 0 for each row; the offsets 0, 1, 2 ... follow."""
+    """Return Sums that are zeros: every row has the offset 0 and reads one panel of zeros.
+
+    The offsets 0, 1, 2, ... are written after these offsets, for `_add_products`.
+    """
     for j in range(width_of(numbers)):
         numbers[j] = 0
     for r in range(TILE_ROWS):
@@ -179,7 +182,7 @@ def _zeros_of(numbers, offsets):
 
 @cpu_inlined
 def _next_piece(counter, slab, number, until, cut, pieces):
-    """Return the next slab, the next piece of columns in it, and the end of the pieces that this shard took there."""
+    """Return (slab, piece of columns, end of the pieces that this shard took in the slab) of the next work."""
     if number < until:
         return slab, number, until
     taken = arrive(counter)
@@ -215,7 +218,7 @@ def _copy_columns(columns, start, count, first, end):
         for m in range(first, end, TILE_ROWS):
             prefetch_to_read(offset(columns.at, least(row + _ROWS_AHEAD * stride + m, past)))
             source = offset(columns.at, row + m)
-            if m + columns.span <= stride:  # the next row overwrites the elements copied too many
+            if m + columns.span <= stride:  # it can copy too many elements, which the next row's copy overwrites
                 copy_and_add_span(source, target, sums)
             else:
                 for j in range(least(TILE_ROWS, end - m)):
@@ -226,7 +229,7 @@ def _copy_columns(columns, start, count, first, end):
 
 @cpu_inlined
 def _prefetch_sums(side, c, row, end, column):
-    """Prefetch the sums of the tile that begins with `row`: there are many sums, and a block reads each only once."""
+    """Prefetch the sums of the tile that begins with `row`, because a block reads each of many sums only once."""
     line = lanes_of(c) * CACHE_LINE // VECTOR_BYTES
     for r in range(row, least(row + TILE_ROWS, end)):
         for j in range(column, column + width_of(c), line):

@@ -109,7 +109,7 @@ def wait(counter, total):
 
 @cpu_inlined
 def take_or_wait(taken, done, count):
-    """Take the next of `count` pieces and return its number; return `count` when all pieces are done.
+    """Take the next of `count` pieces and return its number; if none is left, return `count` when all are done.
 
     `taken` and `done` are counters.  After each piece, the caller must add one to `done`, because other threads wait
     for that.  So the work on a piece must not raise.

@@ -116,7 +116,7 @@ class _Writer:
             builder.store(result, address).align = self.scalar_bytes
 
     def _write_step(self, k, a_rows, sums):
-        """Write the multiply-adds and the prefetches of one k; return the sums after these."""
+        """Write the multiply-adds and the prefetches of one k; return the sums after these multiply-adds."""
         builder, tile = self.builder, self.tile
         row_of_panel = builder.gep(self.panels[0], [builder.mul(k, _index(TILE_VECTORS * self.vector.count))])
         vectors = list(itertools.product(range(tile.panels), range(TILE_VECTORS)))

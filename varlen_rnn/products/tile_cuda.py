@@ -35,7 +35,7 @@ class Tile(NamedTuple):
     """The rectangle of results that a block of threads computes."""
 
     below: int  # how many 4 x 4 squares of results a thread computes below each other
-    beside: int  # how many beside each other
+    beside: int  # how many such squares it computes beside each other
 
     @property
     def rows(self):
@@ -67,7 +67,7 @@ def tile_for(rows, columns):
 
 
 def pitch_of(length):
-    """Return how many numbers of shared memory lie from one k to the next, for `length` rows or columns of a tile."""
+    """Return the distance in shared memory from one k to the next, in numbers, for `length` rows or columns."""
     return length + _PADDING
 
 
@@ -80,9 +80,9 @@ def size_of_stage(length):
 def own_column(thread):
     """Return the first column of a thread's first square, or its first row if called with `thread >> 1`.
 
-    Bits of a thread's number alternate between columns and rows.  So two of four neighbouring threads read the same
-    numbers of each operand: threads i and i ^ 1 of the rows', i and i ^ 2 of the columns'.  This halves the cycles of a
-    load of 16 bytes.  Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
+    Bits of a thread's number alternate between columns and rows.  So threads i and i ^ 1 have the same rows, and
+    threads i and i ^ 2 have the same columns.  As both threads of a pair read the same numbers, a load of 16 bytes
+    takes half the cycles.  Source: NVIDIA's Greg Smith, forums.developer.nvidia.com/t/77228.
     """
     return uint32(NEIGHBOURS * ((thread & 1) | ((thread >> 1) & 2) | ((thread >> 2) & 4)))
 

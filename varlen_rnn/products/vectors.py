@@ -14,7 +14,7 @@ from varlen_rnn.runtime.jit import cpu_inlined
 
 VECTOR_BYTES = PROCESSOR.vector_bytes
 WIDE = VECTOR_BYTES == 64  # whether a vector is as long as a cache line of x86
-RUN_BYTES = 256  # bytes of a run (neighbours that are moved at once), a multiple of a panel's
+RUN_BYTES = 256  # bytes of a run (neighbouring numbers that are moved at once), a multiple of a panel row's bytes
 L2_ELEMENTS = PROCESSOR.l2_bytes // 4  # packed weights of more elements are assumed not to stay in L2
 TILE_ROWS, TILE_VECTORS = PROCESSOR.tile  # the shape of a tile: rows, and vectors of a row
 
@@ -145,7 +145,7 @@ def load_vector(builder, address, scalar_bytes):
 
 
 class _Mover:
-    """Writes moves of neighbours from one address to another: copies, additions, or stores that bypass the caches."""
+    """Writes moves of neighbouring numbers to another address: copies, additions, or stores that bypass the caches."""
 
     def __init__(self, context, builder, like, add=False, non_temporal=False):
         self.builder, self.add, self.non_temporal = builder, add, non_temporal

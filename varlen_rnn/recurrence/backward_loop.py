@@ -290,9 +290,9 @@ def _store_rows(sizes, layer, units, scratch, group, phase, block):
 def _later_rows(share, layer, units, scratch, phase, alive, asked):
     """Write the offsets that tiles prefetch: saved columns of the next two steps, whose rows are neighbours.
 
-    An offset belongs to the row of the two that comes first in memory.  Each step prefetches for half of the sequences,
-    beginning with number `asked`, so two steps cover all.  Return the number of offsets.  It is 0 if L2 cannot hold the
-    panels, because tiles then prefetch panels instead.
+    For each sequence, the offset is the lower one of its next two rows.  Each step prefetches for half of the
+    sequences, beginning with number `asked`, so two steps cover all.  Return the number of offsets.  It is 0 if L2
+    cannot hold the panels, because tiles then prefetch panels instead.
     """
     if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0

@@ -59,7 +59,10 @@ def kept_of_rows(x, columns):
 
 
 def _past_caches(kept, is_whole):
-    """Return whether to write saved columns past the caches, because these cannot hold them until the gradient."""
+    """Return whether to write saved columns past the caches, because the caches cannot hold them until the gradient.
+
+    Such writes need columns of whole panels; `is_whole` says whether columns have whole panels.
+    """
     return is_whole and kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
 
 

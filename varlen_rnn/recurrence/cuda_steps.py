@@ -66,7 +66,7 @@ def products_of(gates):
 
 @body
 def product_grad_of(start, kept, row, product, d, unit):
-    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; an empty `rows` means all in order."""
+    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; empty `rows` means all rows in order."""
     column, depth, weights, rows, first_row = product
     total, weight = start, weights[d]
     for k in range(depth):
@@ -109,7 +109,9 @@ def forward_step_of(cell, number):
 
     @cuda_kernel
     def forward_step(t, alive, ranks, layer, product, passed, keeps):
-        """The first phase's product reads the outputs of the step before; a later phase's reads column `reads`.
+        """Run the phase for one unit of one sequence.
+
+        The product of the first phase reads the outputs of the step before; later products read column `reads`.
 
         `keeps` is the column that gets the phase's first result; -1 writes it to `y`, and -2 nowhere.  `weight` is
         transposed, so that neighbouring threads read neighbouring numbers.

@@ -47,8 +47,8 @@ class _Block(NamedTuple):
     first, count: the rank of its first sequence in the group, and the number of its sequences
     at_x: the position of their first row among the rows that were projected together
     rows: the row of each sequence
-    before, now, operands: where the sequences' outputs of the step before are, their outputs of this step, and the
-        operands of later phases' products
+    before, now, operands: the addresses of the sequences' outputs of the step before, of their outputs of this step,
+        and of the operands of later phases' products
     """
 
     t: int
@@ -62,7 +62,7 @@ class _Block(NamedTuple):
 
 
 class _Thread(NamedTuple):
-    """Everything that a thread knows before it takes a group."""
+    """The records that a thread builds before it takes its first group of sequences."""
 
     code: ForwardCode
     sizes: Sizes
@@ -78,7 +78,7 @@ class _Panel(NamedTuple):
 
     number, unit: number of the panel, and its first unit
     valid: how many of its units exist, because the last panel can be padded
-    states: where the carry has these sequences' states in these units
+    states: the address, in the carry, of these sequences' states in these units
     """
 
     number: int

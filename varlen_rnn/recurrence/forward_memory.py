@@ -49,8 +49,8 @@ class Scratch(NamedTuple):
     projected, given, passed: planes of projected inputs, of row inputs that are not projected, and of values passed
         between phases
     rows, x_rows: the rows whose inputs are projected, and their offsets in `x`
-    sums, no_offsets, h_rows: lists with one offset per row: where the row is in a plane; 0; where the operand of its
-        recurrent products is
+    sums, no_offsets, h_rows: lists with an offset for each row: its place in a plane; always 0; the place of the
+        operand of its recurrent products
     """
 
     planes: Pointer
@@ -73,8 +73,8 @@ class Carry(NamedTuple):
     outputs: The outputs of the step before and of this step: [step % 2][rank][unit].  They are not read from `y`,
         because the caller's lengths determine the distances between rows there.  At worst, all rows would share one set
         of a cache.
-    output_step, output_plane: elements from one sequence's output to the next, and from even steps' outputs to odd
-        steps'
+    output_step, output_plane: the distances, in elements, from one sequence's output to the next sequence's, and from
+        the outputs of even steps to the outputs of odd steps
     operands: The results of all phases except the last, [phase][rank][unit].  The next phase's product reads them.
     states: the states after the first: [state][unit block][rank][unit]
     state_plane: elements of one state

@@ -33,12 +33,12 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     directions : list of Direction
         One, or two.
     initial : (states, directions, sequences, hidden), or None for zeros; in the caller's order
-        With a projection, the first state has fewer units; the rest of its array is zeros.
+        With a projection, the first state has fewer units than `hidden`; zeros fill its other places.
     plan : SortedSeqs
     keep : bool
         Whether to save columns for the gradient; inference saves none.
     reverse : tuple of bool, optional
-        Whether a direction runs each sequence from its last row to its first; by default the second one does.
+        Whether each direction runs from the last row of a sequence to its first; by default only the second does.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
 
 
 def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True, need_weights=True, reverse=None):
-    """Return the gradients of one layer's inputs, weights and initial states; overwrites the saved columns.
+    """Return the gradients of one layer's inputs, weights and initial states; this overwrites the saved columns.
 
     `need_x` and `need_weights` say whether to compute the gradients of `x` and of the weights.
 
@@ -62,7 +62,7 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
     -------
     d_x : (rows, input), or None
     d_directions : list of Direction
-        The gradients of both biases may be views of one memory; empty unless `need_weights`.
+        Empty unless `need_weights`.  The gradients of both biases can share memory.
     d_initial : (states, directions, sequences, hidden)
     """
     if arriving.d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:

@@ -1,7 +1,7 @@
-"""Run one step of few sequences on one thread, with arguments and memory of the kernels that are made once.
+"""Run one step of few sequences on one thread; the kernels' memory and constant arguments are made only once.
 
 Loops that decode call a layer for one step at a time.  A step of a small layer takes about ten microseconds; a schedule
-and new memory would take longer.  The kernels are those that `layer` calls, too, so results are the same to the bit.
+and new memory would take longer.  The kernels are the same as for any other batch, so results are equal to the bit.
 """
 
 import functools
@@ -21,7 +21,7 @@ from varlen_rnn.rows.plan import SortedSeqs, ranks_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.threads import SMALL_WORK
 
-MOST_SEQUENCES = ROW_BLOCK  # so that their rows are one piece of a product
+MOST_SEQUENCES = ROW_BLOCK  # the rows of so many sequences are a single piece of a product's work
 # The most numbers of a layer's weights.  Larger weights would hold much memory, and their step is so much work that two
 # threads could share it.
 _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES
@@ -30,8 +30,8 @@ _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES
 class _Products(NamedTuple):
     """The memory of the products of a gradient, for one call at a time.
 
-    panels, counters: for the product with the weights of the inputs
-    cut, numbers, totals, integers: for the row products: see `row_products_cpu`
+    panels, counters: arguments of the product with the weights of the inputs: see `product_cpu`
+    cut, numbers, totals, integers: arguments of the row products: see `row_products_cpu`
     """
 
     panels: np.ndarray

@@ -14,7 +14,7 @@ from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import engine_kernel
 from varlen_rnn.runtime.threads import count_shards
 
-FEW = 64  # the most sequences whose plan is made by a compiled insertion sort
+FEW = 64  # up to so many sequences, a compiled insertion sort makes the plan
 
 
 @engine_kernel
@@ -77,9 +77,9 @@ class Packed:
         self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
 
     def __reduce__(self):
-        hint = "pickle the layer, and call its prepare() or stream() where it is loaded; a stream's states are arrays"
-        got = "one that holds addresses of compiled code, and weights packed for this processor"
-        raise ProgramError("pickle of a prepared layer, or of a stream", expected="a layer", got=got, hint=hint)
+        hint = "pickle the layer itself, and call prepare() or stream() after loading it"
+        expected, got = "an object without compiled code", "a prepared layer or a stream, which holds compiled code"
+        raise ProgramError("pickle", expected=expected, got=got, hint=hint)
 
     def __deepcopy__(self, memo):
         return self  # it never changes
@@ -104,7 +104,7 @@ class Packed:
         )
 
     def run(self, plan, x, initial, begins, last, y, column):
-        """Run the sequences of `plan`, a SortedSeqs, on as many threads as pay; see `run_few` for other arguments."""
+        """Run the sequences of `plan`, a SortedSeqs, on one or more threads; see `run_few` for other arguments."""
         task, products = self._task(x, initial, begins, y, column), len(x) * self.products
         run(self._loop, plan, self.reverse, products, y, task, last, False, False, panels=self._panels)
 

@@ -2,9 +2,9 @@
 
 A group of blocks (of threads) runs some sequences of a direction.  Each block holds the weights of some units: all
 gates of each unit.  At every step, a block multiplies its weights by the outputs of the step before, computes the
-cell's equations, and writes its units' outputs to `y`.  Then it waits until all blocks of its group have written
-theirs, which a counter in memory counts.  So all blocks must run at the same time, and the GPU must have room for them
-(`Layout.groups`).
+cell's equations, and writes its units' outputs to `y`.  Then it waits until all blocks of its group have written their
+outputs.  A counter in memory counts these blocks.  So all blocks must run at the same time, and the GPU must have room
+for them (`Layout.groups`).
 
 The warps of a block share the sum over the units of the step before.  Rows of the batch are the columns of tiles.
 
@@ -28,7 +28,7 @@ from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles that a thread loads at once
 _THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # choices for a block, the best first
-_MOST_REGISTERS = 144  # registers of a thread for weights and sums, of 255
+_MOST_REGISTERS = 144  # the most registers that weights and sums may take, of a thread's 255
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks
 _TF32 = 8, 0  # the least compute capability with tf32
 _LINE = 32  # numbers from a counter to the next, so that each has its own cache line
@@ -38,7 +38,8 @@ class Layout(NamedTuple):
     """How the units of a layer are divided among blocks.
 
     gates, hidden: recurrent products of the cell, and units of the layer
-    threads, units, tiles: how many a block has; `tiles` tiles of rows of the batch are multiplied at a time
+    threads, units: how many threads and how many units a block has
+    tiles: how many tiles of rows of the batch a block multiplies at a time
     """
 
     gates: int
@@ -103,7 +104,7 @@ class Layout(NamedTuple):
 
 
 def _load_weights_of(layout):
-    """Return a body that loads the weights that one thread multiplies, of the units of its block."""
+    """Return a body that loads a thread's share of the weights of its block's units, rounded to tf32."""
     from varlen_rnn.runtime.cuda_intrinsics import to_tf32
 
     gates, hidden, _, units, _ = layout

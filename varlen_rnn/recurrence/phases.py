@@ -1,4 +1,4 @@
-"""The numbers that the forward and the backward loop read of a cell: its Sizes, and a table with a row per phase.
+"""The numbers by which the forward and the backward loop know a cell: its Sizes, and a table with a row per phase.
 
 A phase is a recurrent product and the equations after it.  If a layer projects its outputs, the projection is the last
 phase: one product without equations, whose result is the output.
@@ -272,7 +272,7 @@ def forward_table(cell, shape, width, addresses):
 
 
 def backward_table(cell, shape, width, addresses):
-    """Return the table of BackwardPhases, and the size of all packed weights in rows of `width` numbers."""
+    """Return the table of BackwardPhases, and how many rows of `width` numbers all packed weights take."""
     panels, first_row, rows, operand, last, norms = 0, 0, [], len(cell.states), len(cell.phases) - 1, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), units = phase.slots, shape.hidden if number else shape.outputs

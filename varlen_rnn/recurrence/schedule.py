@@ -141,7 +141,7 @@ def _write_groups(integers, batch, bounds):
 
 
 def _cut(seq_lens, num_groups):
-    """Return the bounds of groups of neighbours in the plan; empty sequences join the last group."""
+    """Return where each group of neighbours in the plan begins, and the end; the last group gets empty sequences."""
     return *_bounds(max(1, np.count_nonzero(seq_lens)), num_groups)[:-1], len(seq_lens)
 
 
@@ -220,6 +220,9 @@ def _teams(lengths, num_threads, unit_blocks, lost, work_of_row, barrier):
 
 
 def _rows_and_steps(lengths, lost):
-    """Return the time of a group on one thread, in rows: all its rows, plus `lost` rows for each step."""
+    """Return the time of a group on one thread, whose unit is one row's products: its rows, and costs of each step.
+
+    Every step costs `lost` more, and a step with one or two rows costs still more (see `Costs`).
+    """
     first, second, third = (*lengths[:3], 0, 0)[:3]
     return sum(lengths) + _COSTS.one_row * (first - second) + _COSTS.two_rows * (second - third) + lost * first

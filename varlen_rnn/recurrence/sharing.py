@@ -22,7 +22,7 @@ from varlen_rnn.recurrence.task import Pointer
 from varlen_rnn.runtime.jit import cpu_inlined
 
 PACKING = 8  # cache lines of `integers` after the lines of groups: two for each of at most four phases
-PACKED = 2**40  # a count of packed blocks that no weight has: it means that all were packed before the call
+PACKED = 2**40  # more packed blocks than any weight has: it means that all blocks were packed before the call
 FIRST, END, LEFT = 1, 2, 3  # positions in a group's line of integers, which begins with the group's counter
 _TAKEN, _ENDED = -1, -2  # values of a group's counter: a thread holds the group, or all steps are finished
 
@@ -67,10 +67,10 @@ class Work(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Fields not listed are as in these.
+    """A thread's view of a Batch and a Work, with addresses instead of arrays.  Other fields are as in Batch and Work.
 
     shard: the number of the thread in this call
-    lines: the lines of the groups, and of the packing, in `Work.integers`
+    lines: the address of `Work.integers`: a cache line for each group, then the lines for packing
     carries: the carried values of all sequences; `carry_size` elements for each
     numbers, offsets: the thread's own scratch, and its own memory for `num_offsets` offsets
     """

@@ -40,7 +40,7 @@ class Direction(NamedTuple):
 
 
 def weights_of(directions, name, otherwise=None):
-    """Return a tuple with the weight `name` of each direction, or with `otherwise` for each if the weight is None."""
+    """Return a tuple with the weight `name` of each direction; `otherwise` takes the place of weights that are None."""
     found = tuple(getattr(direction, name) for direction in directions)
     return (otherwise,) * len(found) if found[0] is None else found
 
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
 
 def given_of(call, like):
-    """Return the tuples of all directions' row inputs and of their vectors; empty arrays replace missing ones."""
+    """Return two tuples with an array per direction: the row inputs, and the vectors.  A missing array is empty."""
     vectors = weights_of(call.directions, "vectors", zeros((0, call.shape.hidden), like))
     return weights_of(call.directions, "rows", zeros((1, 0), like)), vectors
 
@@ -96,7 +96,7 @@ class Task(NamedTuple):
     weights: a Direction without row inputs
     initial: (states, sequences, hidden), in the caller's order
     begins: whether `initial` was given; otherwise it is zeros
-    outputs: units of an output, which are hidden units or units of the projection
+    outputs: the number of units of an output: of the hidden units, or of the projection if there is one
     y: (rows, columns), the outputs; this direction writes from `column` on
     kept: (rows, columns of the cell * hidden or more), the saved columns, whose slots the backward loop overwrites; no
         rows in inference
@@ -119,12 +119,13 @@ class Task(NamedTuple):
 class Gradients(NamedTuple):
     """The gradients that the backward loop reads and writes, besides the slots in a task's saved columns.
 
-    d_y: (rows, columns), of the outputs; columns as in the `y` of the task
-    d_others: (rows, (states - 1) * hidden), of the states after the first at every row; no rows if none arrived
-    d_last: (states, sequences, hidden), of the last states, in the caller's order
-    d_initial: as `d_last`, of the initial states; the loop writes it
-    d_vectors: (vectors of the cell, sequences, hidden), of the cell's vectors for each sequence, in the order of
-        phases; the loop writes it
+    d_y: (rows, columns), the gradients of the outputs, with the columns of the task's `y`
+    d_others: (rows, (states - 1) * hidden), the gradients of the states after the first at every row; no rows if none
+        arrived
+    d_last: (states, sequences, hidden), the gradients of the last states, in the caller's order
+    d_initial: the gradients of the initial states, with the shape of `d_last`; the loop writes it
+    d_vectors: (vectors of the cell, sequences, hidden), the gradients of the cell's vectors for each sequence, in the
+        order of phases; the loop writes it
     """
 
     d_y: Any
