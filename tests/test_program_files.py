@@ -109,9 +109,9 @@ def test_what_an_inference_model_refuses(trained, tmp_path):
     _, logits = _other()
     refused = [
         ((["ids"], [], program), "feeds"),
-        (([], ["logits"], program), "need: \\['ids'\\], got \\[\\]"),
-        ((["ids", "labels"], ["logits"], program), "need: \\['ids'\\]"),
-        ((["ids", "ids"], ["logits"], program), "need: \\['ids'\\]"),
+        (([], ["logits"], program), "expected \\['ids'\\], the feeds that .* need, got \\[\\]"),
+        ((["ids", "labels"], ["logits"], program), "expected \\['ids'\\]"),
+        ((["ids", "ids"], ["logits"], program), "expected \\['ids'\\]"),
         ((["nothing"], ["logits"], program), "feeds, entry 0"),
         ((["ids"], ["nothing"], program), "fetches, entry 0"),
         ((["ids"], ["feed"], program), "fetches, entry 0"),
@@ -190,9 +190,9 @@ DESCRIPTIONS = {
     "another shape": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [-1, 4]), "operator 1"),
     "a negative size": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [-2, 3]), "at least -1"),
     "many sizes": (_set(["vars", 1, "type", "lod_tensor", "tensor"], "dims", [1] * 65), "at most 64 sizes"),
-    "a type without description": (_set(["vars", 1], "type", {"type": "LOD_TENSOR"}), "lod_tensor beside"),
-    "a description of another kind": (_set(["vars", 1, "type"], "type", "SELECTED_ROWS"), "selected_rows beside"),
-    "a description of no kind": (_set(["vars", 1, "type"], "type", "LOD_RANK_TABLE"), "nothing beside"),
+    "a type without description": (_set(["vars", 1], "type", {"type": "LOD_TENSOR"}), "the field 'lod_tensor' alone"),
+    "a description of another kind": (_set(["vars", 1, "type"], "type", "SELECTED_ROWS"), "the field 'selected_rows'"),
+    "a description of no kind": (_set(["vars", 1, "type"], "type", "LOD_RANK_TABLE"), "no field"),
     "an operator on the list of feeds": (_set(["ops", 1, "inputs", 0], "arguments", ["feed"]), "FEED_MINIBATCH"),
     "a persistable without value": (_set(["vars", 1], "persistable", True), "operator|persistable"),
     "no block": (lambda plain: plain.pop("blocks"), "program, blocks"),
@@ -216,13 +216,13 @@ CONTENTS = {
     "cut": (CONTENT[:-1], "a whole safetensors file"),
     "longer": (CONTENT + b"\0", "a whole safetensors file"),
     "not bytes": (10**9, "bytes, got int"),
-    "no metadata": (safetensors.numpy.save({"w": np.ones(3)}), "a varlen_rnn program 1"),
+    "no metadata": (safetensors.numpy.save({"w": np.ones(3)}), "varlen_rnn program 1"),
     "a newer file": (rewritten(CONTENT, metadata={"varlen_rnn program 2": "{}"}), "newer"),
     "a missing array": (safetensors.numpy.save({}, {FORMAT: "{}"}), "version"),
-    "another array": (rewritten(CONTENT, v=np.ones(3, np.float32)), "no more"),
+    "another array": (rewritten(CONTENT, v=np.ones(3, np.float32)), "only for the described"),
     "another shape": (rewritten(CONTENT, w=np.ones(2, np.float32)), "persistable 'w'"),
     "another data type": (rewritten(CONTENT, w=np.ones(3, np.float64)), "persistable 'w'"),
-    "more metadata": (rewritten(CONTENT, metadata={FORMAT: "{}", "format": "pt"}), "metadata of"),
+    "more metadata": (rewritten(CONTENT, metadata={FORMAT: "{}", "format": "pt"}), "with the metadata"),
 }
 
 

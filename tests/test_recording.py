@@ -139,7 +139,7 @@ def test_constants():
         (lambda x: x + vr.create_lod_tensor(np.ones((2, 3), np.float32), [[2]]), "expected an array without LoD"),
         (lambda x: x + vr.Variable(np.ones(3, np.float32), True) * 2.0 @ 3, "matmul"),
         (lambda x: vr.feed_data("x", [-1], "float32"), "name 'x': expected a new name"),
-        (lambda x: vr.feed_data("y", [3], "float32", lod_level=1), "data, shape: expected -1 first"),
+        (lambda x: vr.feed_data("y", [3], "float32", lod_level=1), "data, shape: expected -1 as the first"),
         (lambda x: vr.feed_data("y", [-2], "float32"), "data, shape: expected at least -1"),
         (lambda x: vr.feed_data("y", [1], "complex64"), "expected one of"),
         (lambda x: vr.feed_data("y", [1], "nonsense"), "data, dtype: expected a data type"),

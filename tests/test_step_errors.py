@@ -49,13 +49,13 @@ USES = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_step_or_a_loop_that_asks_for_values_is_told_what_chooses_and_repeats(use):
-    with pytest.raises(vr.ProgramError, match=r"got one of a step .*where\(condition, x, y\) chooses .* while_loop"):
+    with pytest.raises(vr.ProgramError, match=r"got a variable of a step .*where\(.*\) chooses .* while_loop"):
         vr.nn.DynamicRNN(lambda x, h: (x * use(h), h))(X, [(3,)])
     with vr.program_guard():
         x = vr.feed_data("x", [2, 3], "float32")
-        with pytest.raises(vr.ProgramError, match=r"got one of a step or a loop.*where\(condition, x, y\) chooses"):
+        with pytest.raises(vr.ProgramError, match=r"got a variable of a step or a loop.*where\(.*\) chooses"):
             vr.while_loop(lambda x: x.sum() < 9.0, lambda x: [x * use(x)], [x])
-        with pytest.raises(vr.ProgramError, match=r"got a variable of a program .an Executor fetches it; .*where\("):
+        with pytest.raises(vr.ProgramError, match=r"got a variable of a program .Executor.*where\("):
             use(x)
 
 

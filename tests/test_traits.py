@@ -66,18 +66,18 @@ WRONG = {
     ),
     "sequences that know each other": (
         "rows='sequence'", "x.data - x.data.mean(axis=0)", "x", "d_out.data - d_out.data.mean(axis=0)",
-        "rows='sequence', along axis 0 of x of wrong: expected for",
+        "rows='sequence', along axis 0 of x of wrong: expected the same bits for",
     ),
     "parts of a batch that know each other": (
         "rows='batch'", "x.data - x.data.mean(axis=0)", "x", "d_out.data - d_out.data.mean(axis=0)",
-        "rows='batch', along axis 0 of x of wrong: expected the results of two parts of a batch",
+        "rows='batch', along axis 0 of x of wrong: expected the results of two parts of the batch",
     ),
     "parts of a batch along another axis": (
         "rows=lambda specs, axes: ('batch', 1)", "x.data.T * 2", "x._replace(shape=x.shape[::-1], lod_level=0)",
         "2 * d_out.data.T[::-1]", "a central difference",
     ),
     "nothing that an example tries": (
-        "rows='sum'", "x.data * 2", "x", "d_out.data * 2", "'wrong', rows: expected an example that tries it",
+        "rows='sum'", "x.data * 2", "x", "d_out.data * 2", "'wrong', rows: expected an example on",
     ),
     "no linear operator": (
         "linear=('x',)", "x.data * x.data", "x", "d_out.data * 2 * x.data", r"linear=\('x',\) of wrong",

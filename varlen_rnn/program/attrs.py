@@ -53,7 +53,7 @@ def encode(op, attrs, index_of_block):
         convert = index_of_block if kind == "block" else _WRITTEN.get(kind)
         value = value if convert is None else convert(value)
         if not KINDS[kind](value):
-            expected = f"{kind} that a description can hold"
+            expected = f"a constant of kind {kind!r} that a description can hold"
             raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(value))
         described.append(Attr(name, value, kind == "block"))
     return tuple(described)
@@ -65,18 +65,18 @@ def decode(op, described, block_of_index):
     unknown = given.keys() - op.attrs.keys()
     if unknown or len(given) != len(described):
         got = sorted(attr.name for attr in described)
-        raise ProgramError(f"{op.type}, attrs", expected=f"each of {sorted(op.attrs)} once", got=got)
+        raise ProgramError(f"{op.type}, attrs", expected=f"the constants {sorted(op.attrs)}, each once", got=got)
     attrs = {}
     for name, kind in op.attrs.items():
         attr = given.get(name)
         if attr is None:
             if not kind.endswith("?"):
-                raise ProgramError(f"{op.type}, {name}", expected=kind, got="nothing")
+                raise ProgramError(f"{op.type}, {name}", expected=f"a constant of kind {kind!r}", got="nothing")
             attrs[name] = None
             continue
         kind = kind.rstrip("?")
         if not KINDS[kind](attr.value) or attr.is_block != (kind == "block"):
-            expected = f"at most {MOST_DIMS} ints" if kind == "ints" else kind
+            expected = f"at most {MOST_DIMS} ints" if kind == "ints" else f"a constant of kind {kind!r}"
             raise ProgramError(f"{op.type}, {name}", expected=expected, got=shown(attr.value))
         convert = {"index": index_of_text, "block": block_of_index}.get(kind)
         attrs[name] = attr.value if convert is None else convert(attr.value)

@@ -18,7 +18,7 @@ _MOST_CHOICES = 512  # the most choices of row axes, an axis or None for each op
 
 
 class Application:
-    """An operator with inputs (None if missing) whose traits are checked; `refuse(subject, expected, got)` raises."""
+    """An operator whose traits are checked on `values` (None if missing); `refuse(subject, expected, got)` raises."""
 
     def __init__(self, op, values, attrs, refuse):
         self.op, self.values, self.attrs, self.refuse = op, values, attrs, refuse
@@ -77,7 +77,7 @@ class Application:
         try:
             found = [self._run([_taken(*pair, chosen) for pair in zip(values, axes, strict=True)]) for chosen in parts]
         except InputError as error:
-            self.refuse(subject, "results of some of the rows", error)
+            self.refuse(subject, "results for a part of the rows", error)
         if trait == "sum":
             for total, first, second in zip(whole, found[1], found[2], strict=True):
                 if not np.allclose(first.data + second.data, total.data, _TOLERANCE, _TOLERANCE):
@@ -86,7 +86,7 @@ class Application:
         for chosen, results in zip(parts, found, strict=True):
             for known, result, of_all in zip(outputs, results, whole, strict=True):
                 if known is not None and not _is_same(result, _taken(of_all, known.axis, chosen)):
-                    expected = f"for {chosen.tolist()} alone, the bits that they have among all"
+                    expected = f"the same bits for rows {chosen.tolist()} alone as among all rows"
                     self.refuse(subject, expected, "other bits")
         return True
 
@@ -118,12 +118,12 @@ class Application:
             compared = [given for place, *given in results if place not in self.op.intermediate]
             is_right = all(_are_of_parts(outputs[0].axis, *given) for given in compared)
         if not is_right:
-            self.refuse(self._subject(trait, axes), "the results of two parts of a batch", "others")
+            self.refuse(self._subject(trait, axes), "the results of two parts of the batch", "other results")
         return True
 
     @functools.cached_property
     def cuts(self):
-        """The position at which the second half begins, by the number of entries: rows, or sequences of a level.
+        """{number of entries (rows, or sequences of a level): position at which the second half of them begins}.
 
         The first half has half of the outermost sequences, or half of the rows if there are no sequences.
         """
@@ -169,7 +169,7 @@ class Application:
         for wanted, *numbers in zip(found.data.ravel()[:_MOST_NUMBERS].tolist(), *operands, strict=False):
             got = self.op.scalar(*numbers, **self.attrs)
             if not np.isclose(got, wanted, _TOLERANCE, _TOLERANCE):
-                self.refuse(f"scalar of {numbers}", f"{wanted}, as the operator", got)
+                self.refuse(f"scalar of {numbers}", f"{wanted}, as the operator computes", got)
 
 
 def _known(value, axis):
@@ -208,7 +208,7 @@ def _is_same(value, wanted):
 def _are_of_parts(axis, whole, first, second):
     """Return whether a result has the rows of the results of two parts, in any order; True if they cannot be compared.
 
-    They cannot if they are integers, which can be positions of rows in a part, or padded to different lengths.
+    Integers cannot be compared, because they can be positions of rows in a part; nor can results of other widths.
     """
     if not isinstance(whole, LoDTensor) or not whole.shape or whole.dtype.kind != "f":
         return True

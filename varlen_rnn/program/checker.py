@@ -65,8 +65,9 @@ def check_operator(operator: Operator) -> None:
     # Checks run in a copy of the context, so that they do not use up numbers of its random generator.
     said = [contextvars.copy_context().run(_check, trial) for trial in found]
     if op.rows is not None and op.inputs and not any(said) and op.divisor is None:
-        hint = "two rows or more, along an axis of which the trait says something"
-        raise ProgramError(f"operator {op.type!r}, rows", expected="an example that tries it", got="none", hint=hint)
+        hint = "give an example with at least two rows, along an axis about which the trait promises something"
+        expected = "an example on which the trait can be checked"
+        raise ProgramError(f"operator {op.type!r}, rows", expected=expected, got="none", hint=hint)
 
 
 class Trial(NamedTuple):
@@ -143,7 +144,7 @@ def _check(trial):
     before = [None if value is None else _parts(value) for value in trial.values]
     for position in trial.differentiable():
         if (dtype := trial.values[position].dtype) != np.float64:
-            trial.refuse(trial.op.input_name(position), "float64, for a central difference", dtype)
+            trial.refuse(trial.op.input_name(position), "float64, so that central differences are exact", dtype)
     _check_inference(trial)
     shown, gradients, weights = compute_trial(trial)
     _check_gradients(trial, gradients, weights)
@@ -152,7 +153,7 @@ def _check(trial):
         program, found = _check_program(trial, weights, unknown_rows, wanted)
     for n, (value, parts) in enumerate(zip(trial.values, before, strict=True)):
         if value is not None and not _are_same(_parts(value), parts):
-            trial.refuse(trial.op.input_name(n), "the value that was given", "another: the operator changed it")
+            trial.refuse(trial.op.input_name(n), "an unchanged input", "a value that the operator changed")
     return _check_traits(trial, program, found)
 
 
@@ -212,7 +213,7 @@ def _check_gradients(trial, gradients, weights):
             trial.refuse(what, f"the LoD of the input, {value.lod()}", getattr(dense, "lod", list)())
         ours = 0.0 if dense is None else float((np.asarray(dense) * direction).sum())
         if not abs(numeric - ours) <= _TOLERANCE * max(1, abs(numeric)):
-            trial.refuse(what, f"{numeric} in a random direction, by a central difference", ours)
+            trial.refuse(what, f"the slope {numeric} in a random direction, by a central difference", ours)
 
 
 def _difference(trial, position, direction, weights):
@@ -239,7 +240,7 @@ def _check_program(trial, weights, unknown_rows, wanted):
             _check_as_described(trial, f"{where}, {name!r}", _as_value(found[name]), described)
         for name, value in zip(fetches, wanted, strict=True):
             if not _are_same(_parts(found[name]), _parts(value)):
-                trial.refuse(f"{where}, {name!r}", "the bits that the same code computes at once", "others")
+                trial.refuse(f"{where}, {name!r}", "the bits that eager mode computes", "other bits")
     return program, found
 
 

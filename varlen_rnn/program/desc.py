@@ -39,7 +39,7 @@ KINDS: dict[type, str] = {**_SCALARS, Type: "VarType.Type"}  # {Python type: its
 def field(
     number: int, *, default: Any = dataclasses.MISSING, kind: str | None = None, required: bool | None = None
 ) -> Any:
-    """Declare a field with its number in the .proto file, and its kind there if its type does not determine that."""
+    """Declare a field with its number in the .proto file; `kind` is its type there, by default as in `KINDS`."""
     # Files leave out values that are the default, unless the field is `required`.
     required = default is dataclasses.MISSING if required is None else required
     return dataclasses.field(default=default, metadata={"number": number, "kind": kind, "required": required})
@@ -112,10 +112,10 @@ class VarType:
     Attributes
     ----------
     type : Type
-    selected_rows : TensorDesc, of SELECTED_ROWS
+    selected_rows : TensorDesc, if the type is SELECTED_ROWS
         `dims[0]` is the height; the listed rows are unknown until a run.
-    lod_tensor : LoDTensorDesc, of LOD_TENSOR and FEED_MINIBATCH
-    tensor_array : LoDTensorDesc, of LOD_TENSOR_ARRAY
+    lod_tensor : LoDTensorDesc, if the type is LOD_TENSOR
+    tensor_array : LoDTensorDesc, if the type is LOD_TENSOR_ARRAY
     """
 
     type: Type = field(1)

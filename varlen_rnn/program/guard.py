@@ -43,13 +43,14 @@ def program_guard(program: Program | None = None) -> Iterator[Program]:
     Source: `program_guard` of PaddlePaddle Fluid.
     """
     if recorder() is not None:
-        raise ProgramError("program_guard", expected="no program_guard around it", got="one around it")
+        raise ProgramError("program_guard", expected="no program_guard around it", got="a program_guard in another")
     program = Program() if program is None else program
     if not isinstance(program, Program):
         raise DTypeError("program_guard, program", expected="a Program", got=type(program).__name__)
     if program.recorder is None:
         if program.desc.blocks[0].ops or program.desc.blocks[0].vars:
-            raise ProgramError("program_guard", expected="a new program", got="one from a file: it is complete")
+            got = "a complete program, such as a file has"
+            raise ProgramError("program_guard", expected="a new program", got=got)
         program.recorder = Recorder()
     with recording(program.recorder):
         yield program
@@ -87,13 +88,13 @@ def feed_data(
     """
     into = recorder()
     if into is None:
-        hint = "with vr.program_guard(): ..."
+        hint = "call it under `with vr.program_guard():`"
         raise ProgramError("feed_data", expected="a program that is being recorded", hint=hint)
     what = "feed_data, shape"
     sizes = tuple(check_int(size, what, -1) for size in check_list(shape, what, "a list of sizes"))
     if check_int(lod_level, "feed_data, lod_level", 0) and (not sizes or sizes[0] != -1):
-        hint = "rows with a LoD are as many as the feed has"
-        raise ShapeError(what, expected="-1 first", got=list(sizes), hint=hint)
+        hint = "with a lod_level, the feed of each run decides the number of rows"
+        raise ShapeError(what, expected="-1 as the first size", got=list(sizes), hint=hint)
     try:
         known = np.dtype(dtype)
     except TypeError as error:

@@ -63,7 +63,8 @@ def save_inference_model(
     pruned = prune.prune(desc, names_of(desc, fetches, "fetches"))
     names, needed = names_of(desc, feeds, "feeds"), edge_names(pruned, "feed")
     if sorted(names) != sorted(needed):
-        raise ProgramError("feeds", expected=f"those that {edge_names(pruned, 'fetch')} need: {needed}", got=names)
+        expected = f"{needed}, the feeds that {edge_names(pruned, 'fetch')} need"
+        raise ProgramError("feeds", expected=expected, got=names)
     ops = [op for op in pruned.blocks[0].ops if op.type not in EDGES]
     ordered = prune.assemble(pruned, ops, names, edge_names(pruned, "fetch"))
     content = over(ordered, persistables).to_bytes()  # made first, so that an error leaves the folder as it is

@@ -23,7 +23,7 @@ from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
 
-_MOST_COMPARED = 1000  # names among which an error looks for one that is like an unknown name
+_MOST_COMPARED = 1000  # the most names that are compared with an unknown name, for the hint of an error
 
 
 class Program:

@@ -56,7 +56,8 @@ def _check_bound(desc, ops, fetches):
         lost = (_reads(op) & made_before) - made - persistable
         if lost:
             hint = "prune is for inference: fetch outputs, not gradients"
-            raise ProgramError(f"prune, {op.type}", expected="no gradient", got=f"reads {sorted(lost)[0]!r}", hint=hint)
+            got = f"{sorted(lost)[0]!r}, which only training computes"
+            raise ProgramError(f"prune, {op.type}", expected="inputs that inference computes", got=got, hint=hint)
     for name in fetches:
         if name in made_before - made - persistable:
             got = "a variable that only a gradient needs"
@@ -79,7 +80,7 @@ def split(desc, groups):
     for name in (name for names in groups for name in names):
         if name not in makers:
             expected = "a variable that an operator computes"
-            raise ProgramError(f"split, {name!r}", expected=expected, got="a feed or parameter")
+            raise ProgramError(f"split, {name!r}", expected=expected, got="a feed or a parameter")
     cuts = [1 + max((makers[name] for name in names), default=-1) for names in groups]
     if sorted(set(cuts)) != cuts:
         raise ProgramError("split, at", expected="variables in the order of their computation", got=groups)

@@ -179,7 +179,7 @@ class Recorder:
         return name
 
     def suggest(self, module):
-        """Let the parameters of a module get the names that they have in it, once they are used."""
+        """Name a module's parameters in the program as the module names them, once they are used."""
         self._modules[id(module)] = module
 
     def forget_modules(self):
@@ -203,7 +203,8 @@ class Recorder:
             if value.block is block or value.block is block.differentiates:
                 return variable
             if value.block.recorder is self and block.parent is None:
-                raise ProgramError(f"variable {value.name!r}", expected="a variable of this block", got="one of a step")
+                got = "a variable of a step"
+                raise ProgramError(f"variable {value.name!r}", expected="a variable of this block", got=got)
         if block.parent is not None and not _is_number(variable):
             return block.capture(variable)
         if isinstance(value, Symbol):
@@ -249,8 +250,9 @@ class Recorder:
         flags = value.data.flags
         in_place = flags.c_contiguous and flags.writeable
         if persistable and not in_place:
-            expected, hint = "an array that can be updated in place", "np.array(..., order='C')"
-            raise ProgramError(f"persistable {name!r}", expected=expected, got="strided or read-only", hint=hint)
+            expected, hint = "an array that can be updated in place", "np.array(x, order='C') is one"
+            got = "a strided or read-only array"
+            raise ProgramError(f"persistable {name!r}", expected=expected, got=got, hint=hint)
         trains = persistable or (variable.requires_grad and in_place)
         self.persistables[symbol.name] = variable if trains else Variable(value.copy())
         return Variable(symbol, requires_grad=variable.requires_grad)
@@ -283,7 +285,8 @@ class Recorder:
     def feed(self, name, spec):
         """Declare a variable that is fed to each run; return its Symbol."""
         if self.current.parent is not None:
-            raise ProgramError(f"data {name!r}", expected="the outermost block", got="a step of a recurrence")
+            got = "a call in a step of a recurrence"
+            raise ProgramError(f"feed_data {name!r}", expected="a call outside of steps", got=got)
         if not self._feeds:
             self._feeds.append(self.current.declare("feed", FEED_LIST))
         symbol = self.current.declare(name, spec)
@@ -314,7 +317,7 @@ class Recorder:
 
     def desc(self) -> ProgramDesc:
         """Return the description of the program as far as it is recorded."""
-        made = self._made  # each change replaces it, so it lacks no operators
+        made = self._made  # each change of the program replaces this dict, so its description is complete
         if not made:
             made.setdefault("desc", ProgramDesc(tuple(block.desc(self.persistables) for block in self.blocks)))
         return made["desc"]

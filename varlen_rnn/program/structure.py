@@ -54,7 +54,7 @@ def _check_type(var):
     wanted = _CONTENT.get(var.type.type)
     given = [name for name in _CONTENT.values() if getattr(var.type, name) is not None]
     if given != [wanted] * (wanted is not None):
-        expected = f"{wanted or 'nothing'} beside type {var.type.type.name}"
+        expected = f"{f'the field {wanted!r} alone' if wanted else 'no field'}, because it is a {var.type.type.name}"
         raise ProgramError(f"variable {var.name!r}, type", expected=expected, got=given or "nothing")
     if wanted is None:
         return
@@ -67,7 +67,7 @@ def _check_type(var):
         raise ProgramError(f"variable {var.name!r}, dims", expected=expected, got=str(tensor.dims)[:80])
     has_rows = len(tensor.dims) > 0
     if levels < 0 or (not has_rows and (levels or wanted == "selected_rows")):
-        expected = "rows, and at least 0 levels of them"
+        expected = "a lod_level of at least 0, and an axis of rows if it has levels or is SELECTED_ROWS"
         raise ProgramError(f"variable {var.name!r}", expected=expected, got=f"{tensor}, lod_level {levels}")
 
 
@@ -77,9 +77,10 @@ def _check_edges(block, kind, op_type):
     columns = [op.attr("col") for op in block.ops if op.type == op_type]
     if len(lists) > 1 or any(type(column) is not int for column in columns):
         got = f"{sorted(lists)}, {columns}"[:80]
-        raise ProgramError(op_type, expected=f"one {kind.name}, and a column each", got=got)
+        raise ProgramError(op_type, expected=f"one {kind.name} variable, and a column for each operator", got=got)
     if sorted(columns) != list(range(len(columns))):
         raise ProgramError(op_type, expected="columns 0, 1, 2 ..., each once", got=str(columns)[:80])
     for op in block.ops:
         if op.type not in EDGES and not lists.isdisjoint((*op.input_names(), *op.output_names())):
-            raise ProgramError(f"operator {op.type!r}", expected="values", got=f"the {kind.name}")
+            got = f"the {kind.name} variable, which is only for {op_type} operators"
+            raise ProgramError(f"operator {op.type!r}", expected="variables with values", got=got)

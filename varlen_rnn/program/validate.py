@@ -52,7 +52,9 @@ def _check_block(nested, blocks, around, checked):
     block, specs = nested.block, nested.specs
     for var in block.vars:
         if var.persistable and (block.idx or var.type.type != Type.LOD_TENSOR or specs[var.name].lod_level):
-            raise ProgramError(f"variable {var.name!r}", expected="a persistable tensor of block 0", got=str(var.type))
+            expected = "a tensor without LoD in block 0, because it is persistable"
+            got = f"{var.type} in block {block.idx}"
+            raise ProgramError(f"variable {var.name!r}", expected=expected, got=got)
     persistable = {var.name for var in block.vars if var.persistable}
     lists_of_feeds = [var.name for var in block.vars if var.type.type == Type.FEED_MINIBATCH]
     begin = nested.arguments if block.idx else {*persistable, *lists_of_feeds}
@@ -82,7 +84,7 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
     attrs = decode(kind, op.attrs, lambda index: _checked_nested(index, blocks, around, checked))
     for given, pairs in zip((op.inputs, op.outputs), kind.by_place(inputs, outputs, attrs), strict=True):
         if [(var.parameter, var.arguments) for var in given] != pairs:
-            expected = f"the places {[place for place, _ in pairs]}"
+            expected = f"the names {[place for place, _ in pairs]}"
             raise ProgramError("inputs and outputs", expected=expected, got=[var.parameter for var in given])
     if (position := kind.missing([name or None for name in inputs])) is not None:
         raise ProgramError(kind.input_name(position), expected="a variable", got="none")
@@ -101,7 +103,8 @@ def _check_op(op, specs, bound, persistable, blocks, around, checked):
         if kind.in_place:
             source = inputs[kind.in_place[position]]
             if name != source or name not in persistable or inputs.count(name) > 1:
-                raise ProgramError(f"output {name!r}", expected=f"the persistable {source!r} alone, updated in place")
+                expected = f"{source!r}, which must be persistable and an input only once, to be updated in place"
+                raise ProgramError(f"output {name!r}", expected=expected)
         elif name in bound:
             raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="two")
         if name not in specs or specs[name] != spec:
@@ -113,7 +116,7 @@ def _checked_nested(index, blocks, around, checked):
     outer = blocks(around[-1])
     homes = (around[-1], outer.block.forward_block_idx)  # a block of gradients runs its forward block, too
     if not 0 < index < len(outer.desc.blocks) or outer.desc.blocks[index].parent_idx not in homes:
-        raise ProgramError("block", expected=f"one inside block {around[-1]}", got=index)
+        raise ProgramError("block", expected=f"the index of a block inside block {around[-1]}", got=index)
     nested = blocks(index)
     forward = nested.block.forward_block_idx
     if forward >= index:
@@ -130,14 +133,15 @@ def _checked_nested(index, blocks, around, checked):
 
 
 def _check_edge(op, specs, bound, outermost):
-    """Raise unless a `feed` or `fetch` is in the outermost block and names a list of feeds or fetches."""
+    """Raise unless a `feed` or `fetch` is in the outermost block and names the list of feeds or fetches."""
     feeds = op.type == "feed"
     a_list, name = (op.input_names()[0], op.output_names()[0]) if feeds else (op.output_names()[0], op.input_names()[0])
     wanted = Type.FEED_MINIBATCH if feeds else Type.FETCH_LIST
     if feeds and name in bound:
         raise ProgramError(f"variable {name!r}", expected="one operator that computes it", got="two")
     if not outermost or specs[a_list].kind != wanted or specs[name].kind in (Type.FEED_MINIBATCH, Type.FETCH_LIST):
-        raise ProgramError(op.type, expected=f"a {wanted.name} of block 0", got=str(specs[a_list].kind))
+        expected = f"a {wanted.name} variable and a variable with a value, in block 0"
+        raise ProgramError(op.type, expected=expected, got=f"{specs[a_list]} and {specs[name]}")
 
 
 def check_persistables(desc, values):
@@ -145,8 +149,9 @@ def check_persistables(desc, values):
     described = {var.name: of_var(var) for var in desc.blocks[0].vars if var.persistable}
     if described.keys() != values.keys():
         missing, unexpected = sorted(described.keys() - values.keys()), sorted(values.keys() - described.keys())
-        expected = f"also {missing}" if missing else "no more"
-        raise ProgramError("persistables", expected=expected, got=unexpected or "fewer")
+        expected = f"values for {missing}" if missing else "values only for the described persistables"
+        got = f"values for {unexpected}" if unexpected else "no values for them"
+        raise ProgramError("persistables", expected=expected, got=got)
     for name, value in values.items():
         if describe(value) != described[name]:
             raise ProgramError(f"persistable {name!r}", expected=described[name], got=describe(value))

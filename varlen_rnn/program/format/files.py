@@ -21,7 +21,7 @@ _RESERVED = "__metadata__"  # a name that safetensors does not allow for tensors
 def to_bytes(desc, persistables):
     """Return a description and the values of its persistables as the content of a safetensors file."""
     if _RESERVED in persistables:
-        raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors uses this one itself")
+        raise ProgramError(f"variable {_RESERVED!r}", expected="another name", hint="safetensors reserves this name")
     arrays = {name: moved(value.data, HOST) for name, value in persistables.items()}
     return b"".join(map(bytes, pieces(arrays, {_FORMAT: schema.to_json(desc)})))
 
@@ -57,4 +57,5 @@ def _description(metadata, what):
         hint = "a checkpoint has only arrays: read it with varlen_rnn.load"
     elif any(name.startswith(_NAME) and name != _FORMAT for name in metadata):
         hint = "a newer varlen_rnn wrote it"
-    raise ProgramError(what, expected=f"a {_FORMAT}", got=f"metadata of {sorted(metadata)}"[:80], hint=hint)
+    got = f"a file with the metadata {sorted(metadata)}"[:100]
+    raise ProgramError(what, expected=f"a file of the format {_FORMAT!r}", got=got, hint=hint)

@@ -157,7 +157,7 @@ def _message(kind, plain, path):
     unknown = plain.keys() - {field.name for field in fields}
     if unknown:
         expected = f"a field of {kind}: {', '.join(field.name for field in fields)}"
-        raise ProgramError(f"{begin}{min(unknown)[:80]!r}", expected=expected)
+        raise ProgramError(f"{begin}{min(unknown)[:80]!r}", expected=expected, got="an unknown field")
     values = {field.name: _field(field, plain, begin + field.name) for field in fields}
     return _MAKE[kind](values, path) if kind in _MAKE else _CLASSES[kind](**values)
 
@@ -190,7 +190,7 @@ def _make_attr(values, path):
     given = {field for field, value in values.items() if value not in (None, ())}
     wanted = ATTR_TYPES[kind][1].name
     if given - {wanted} or values[wanted] is None:
-        expected = f"{wanted!r} alone, because its type is {kind}"
+        expected = f"the field {wanted!r} alone, because its type is {kind}"
         raise ProgramError(path, expected=expected, got=sorted(given) or "nothing")
     return Attr(name, values[wanted], kind == "BLOCK")
 

@@ -69,7 +69,7 @@ def _parts(name: str, value: object) -> tuple[str, list[Any]]:
         check_unmasked(value, f"value {name!r}")
         return "array", [value]
     expected = "a LoDTensor, an array, SelectedRows or SortedSeqs"
-    steps = "the saved steps of a DynamicRNN cannot leave their process: cut after its gradient"
+    steps = "the saved steps of a DynamicRNN cannot leave their process: split the program after its gradient"
     hint = steps if isinstance(value, Scopes) else None
     raise DTypeError(f"value {name!r}", expected=expected, got=type(value).__name__, hint=hint)
 
@@ -104,8 +104,9 @@ def values_from_bytes(payload: bytes) -> dict[str, Any]:
     except Exception as error:
         raise ProgramError("values", expected="the bytes of values_to_bytes", got=str(error)[:80]) from error
     if not known:
-        got = f"{header['format'][:80]!r} of {str(kinds)[:80]}"
-        raise ProgramError("values", expected=f"{_FORMAT!r} of known kinds", got=got)
+        expected = f"the format {_FORMAT!r} and the kinds {', '.join(_MAKE)}"
+        got = f"the format {header['format'][:80]!r} and the kinds {str(kinds)[:80]}"
+        raise ProgramError("values", expected=expected, got=got)
     counts = collections.Counter(key.rpartition("/")[0] for key in arrays)
     values: dict[str, Any] = {}
     for name, kind in kinds.items():
