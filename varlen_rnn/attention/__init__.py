@@ -1,7 +1,7 @@
 """Attention over LoD: the rows of each query sequence attend to the rows of its key sequence, of any lengths.
 
-Scores exist for one block of rows at a time, so memory is in proportion to the rows.  The gradient computes scores
-again.
+Scores exist for one block of rows at a time, so memory grows with the number of rows, not with the number of pairs.
+The gradient computes scores again.
 
 Sources: Dao et al. (2022), "FlashAttention"; Milakov and Gimelshein (2018) for a softmax over blocks of scores.
 """

@@ -16,7 +16,7 @@ from varlen_rnn.runtime.jit import called_by_address
 
 
 class Scored(NamedTuple):
-    """A block: rows of queries, packed keys, a weight per feature, and how many features, queries and keys it has."""
+    """A block to score: rows of queries, packed keys, the weights of features, and how many of each the block has."""
 
     q: Any
     q_stride: int
@@ -71,7 +71,7 @@ def score(it, scores):
 def score_grad(it, d_scores, to, row):
     """Add the gradients of queries, keys and weight, given the gradients of scores; `row` is scratch, 3 panels wide.
 
-    Panels are processed whole, beyond the last key: gradients of scores must be zeros there, and `d_k` have rows.
+    Panels are processed whole.  Beyond the last key, gradients of scores must be zeros, and `d_k` must have rows.
     """
     vectorise_widely()
     width = width_of(it.panels)

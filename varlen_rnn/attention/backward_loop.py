@@ -34,7 +34,7 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     differentiate: int
-    score: int  # 0 for dot products, which `multiply` computes
+    score: int  # the function of additive scores; 0 for dot products, which `multiply` computes
     score_grad: int
 
 
@@ -46,7 +46,7 @@ class Backward(NamedTuple):
     v: Any
     d_out: Any
     sums: Any
-    dots: Any  # (heads, queries), the dot products of outputs and gradients
+    dots: Any  # (heads, queries), the dot product of each query's output and the gradient of this output
     d_q: Any
     d_k: Any
     d_v: Any

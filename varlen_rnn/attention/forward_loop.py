@@ -37,7 +37,7 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     weigh: int
-    score: int  # 0 for dot products, which `multiply` computes
+    score: int  # the function of additive scores; 0 for dot products, which `multiply` computes
 
 
 class Forward(NamedTuple):

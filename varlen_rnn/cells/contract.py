@@ -62,11 +62,11 @@ class Phase(NamedTuple):
     h_slot : int
         The first of the columns that get the gradients of its products.
     order : tuple of int
-        For each of these columns, the position of the gate that it belongs to.
+        For each of the columns from `h_slot` on, the position of the gate to which it belongs.
     slots : tuple of int
         The range of its columns.
     passes, carries : int
-        The number of values that `step` hands to later phases, and of values that `step_grad` hands to earlier ones
+        The number of values that `step` hands to later phases, and of values that `step_grad` hands to earlier phases
         besides the gradients of states and operand.
     norms : int
         How many of the passed values are normalised.
@@ -252,7 +252,7 @@ class Cell(Frozen):
     def _put_windows(self, product_slots: Mapping[str, str]) -> tuple[int, ...]:
         """Check the order of slots; set `x_slot`, the first slot that gets the gradient of a projected input.
 
-        Return, for each of the first slots, the number of the gate whose recurrent product's gradient it gets.
+        Return, for each of the first slots, the position of the gate whose recurrent product's gradient the slot gets.
         """
         what, gates, slots = f"cell {self.name!r}, slots", self.gates, self.slots
         if not isinstance(product_slots, Mapping) or not all(
@@ -279,11 +279,11 @@ class Cell(Frozen):
 
     @property
     def may_project(self) -> bool:
-        """Whether the output may be projected to another size: no equation and no later product reads it."""
+        """Whether a layer can project the output to another size: no equation and no later product reads the output."""
         return not self.reads_output and not any(phase.gates for phase in self.phases[1:])
 
     def __reduce__(self) -> tuple[Callable[[str], Cell], tuple[str]]:
-        return find_cell, (self.name,)  # a copy or a pickle is the cell with this name, with its compiled code
+        return find_cell, (self.name,)  # copying and unpickling return the registered cell, whose code is compiled
 
     def __repr__(self) -> str:
         return f"Cell({self.name!r}, gates={self.gates}, states={self.states}, slots={self.slots})"

@@ -155,7 +155,7 @@ def _trace(function: Callable[..., Any]) -> Step:
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    kind_of = {n: parameters[n].annotation for n in others}  # annotations are texts if the module postpones them
+    kind_of = {n: parameters[n].annotation for n in others}  # texts under `from __future__ import annotations`
     rows = tuple(n for n, k in kind_of.items() if k is Row or (isinstance(k, str) and k.split(".")[-1] == Row.__name__))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):

@@ -12,7 +12,7 @@ from varlen_rnn.cells.options import Option
 from varlen_rnn.cells.registry import register_family
 from varlen_rnn.errors import ProgramError, shown, unexpected
 
-_LONGEST_NAME = 1000  # characters; a file from elsewhere can hold a name of any length
+_LONGEST_NAME = 1000  # characters of a name that is parsed; a file from elsewhere can hold a name of any length
 
 
 class Family:

@@ -3,8 +3,8 @@ r"""The recurrence of GRU-D: a state decays over the time since the features wer
     g = exp(-max(0, decay))    h' = g h_{t-1}    r = sigmoid(x_r + W_hr h')    z = sigmoid(x_z + W_hz h')
     n = tanh(x_n + W_hn (r h'))    h_t = (1 - z) h' + z n
 
-`decay` is an input of rows, a linear function of the time gaps.  The inputs are the filled features side by side with
-the mask of observed features, so `x` holds both projections of the paper. docs/cells.md has a layer that computes
+`decay` is an input of each row, a linear function of the time gaps.  The inputs are the filled features side by side
+with the mask of observed features, so `x` holds both projections of the paper. docs/cells.md has a layer that computes
 `decay` and these inputs.
 
 Source: Che, Purushotham, Cho, Sontag and Liu (2018), "Recurrent neural networks for multivariate time series with

@@ -52,7 +52,8 @@ _Q2, _Q3 = np.float32(2.26843463243900e-03), np.float32(4.89352518554385e-03)
 def sigmoid_float32(x):
     """Return 1 / (1 + e**-x) of a float32, within 4 units in the last place; NaN stays NaN.
 
-    It is 0 below -88.376, where it would be subnormal, and 1 from 16.64 on.  It is monotonic within 2 units.
+    It is 0 below -88.376, where it would be subnormal, and 1 from 16.64 on.  As x grows, it never falls by more than 2
+    units.
     """
     x = _HIGHEST if x > _HIGHEST else x
     x = _LOWEST if x < _LOWEST else x
@@ -104,7 +105,7 @@ def exp_float32(x):
 def log_float32(x):
     """Return the natural logarithm of a float32, within 2 units in the last place; NaN if x is negative."""
     tiny = x < _SMALLEST_NORMAL
-    scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # no longer subnormal
+    scaled = np.float32(x * (_TWO_23 if tiny else _ONE))  # is not subnormal, even if x is
     bits = np.int32(scaled.view(np.int32))
     # Choose a mantissa between sqrt(1/2) and sqrt(2), so that the logarithm is near 0 on both sides of 1.
     exponent = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> np.int32(23))

@@ -76,7 +76,7 @@ logical_and = elementwise(np.logical_and)(lambda x, y: x and y)
 logical_or = elementwise(np.logical_or)(lambda x, y: x or y)
 logical_not = elementwise(np.logical_not)(lambda x: not x)
 where = elementwise(np.where)(lambda condition, x, y: x if condition else y)
-# They return NaN if one of the two elements is NaN.
+# `maximum` and `minimum` return NaN if one of the two elements is NaN.
 maximum = elementwise(np.maximum)(lambda x, y: x if x > y or x != x else y)
 minimum = elementwise(np.minimum)(lambda x, y: x if x < y or x != x else y)
 

@@ -15,7 +15,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, launch
 from varlen_rnn.runtime.jit import body, cuda_kernel
 
-_MOST = 16  # the number of arrays of a launch
+_MOST = 16  # the number of arrays that a launch takes
 
 
 @body
@@ -77,7 +77,7 @@ def root_of_squares(most, total):
 
 @cuda_kernel
 def clip_cuda(arrays, norm, max_norm, out):
-    """`out` = arrays of the global norm `norm`, scaled so that it is at most `max_norm`; one thread per element."""
+    """`out` = `arrays`, whose global norm is `norm`, scaled to at most `max_norm`; one thread per element."""
     i = cuda.grid(1)
     for a in range(len(arrays)):
         if 0 <= i < arrays[a].shape[0]:

@@ -66,7 +66,7 @@ def convolve(x, table, channels, k, out):
     table : (convolutions, 5) int64
     channels : (convolutions, most) int64
         The features that each convolution sums over; -1 after the last.
-    k : int
+    k : int, the number of the convolution
     out : (rows,) the data type of `x`; written
 
     Examples
@@ -150,8 +150,8 @@ def shares_above(x, offsets, table, channels, thresholds, out):
     offsets : (num_sequences + 1,) int64, in rows
     table : (convolutions, 5) int64
         For each convolution its three taps of weight 2, from 0 to 8; the dilation in rows; and 1 if every row of a
-        sequence counts, or 0 if only rows do whose taps lie inside of the sequence.  If there are no such rows, every
-        row counts.
+        sequence counts, or 0 if only rows count whose nine taps lie inside of the sequence.  If there are no such rows,
+        every row counts.
     channels : (convolutions, most) int64
         The features that each convolution sums over; -1 after the last.
     thresholds : (convolutions, thresholds) the data type of `x`

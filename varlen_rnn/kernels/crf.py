@@ -29,7 +29,7 @@ def or_zero(score):
 
 @body
 def log_sum(variables, transition, tag, onward):
-    """Return log(sum of e**score) over the tags of a neighbouring row, as two summands, the first the largest score.
+    """Return log(sum of e**score) over the tags of a neighbouring row as two summands: the largest score, and the rest.
 
     If `onward`, the neighbour is the row before, and `tag` follows its tags; otherwise, it is the row after.
     """
@@ -191,10 +191,10 @@ def crf(emission, labels, offsets, transition, alpha, memory, costs, scales, d_e
     Parameters
     ----------
     emission : (rows, tags) C-contiguous
-    labels : (rows,) int64, tags
+    labels : (rows,) int64, the tag of each row
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
-    alpha : (rows, tags); written
+    alpha : (rows, tags), the forward variables; written
     memory : (sequences, tags + 4, tags), or (0, tags + 4, tags) if no gradients are wanted; written
     costs, scales : (sequences,); costs are written, 0 for an empty sequence; gradients are multiplied by the scales
     d_emission : (rows, tags), or (0, tags); written
@@ -256,9 +256,9 @@ def viterbi(emission, offsets, transition, best, back, path):
     emission : (rows, tags) C-contiguous
     offsets : (sequences + 1,) int64
     transition : (tags + 2, tags) C-contiguous
-    best : (rows, tags); written
-    back : (rows, tags) int64; written
-    path : (rows,) int64; written
+    best : (rows, tags), the score of the best labelling that ends with each tag; written
+    back : (rows, tags) int64, the tag of the row before in this labelling; written
+    path : (rows,) int64, the most probable tags; written
 
     Examples
     --------

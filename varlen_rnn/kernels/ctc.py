@@ -218,7 +218,7 @@ def places_of(offsets, target_offsets):
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
-@twins(ctc_cpu, ctc_cuda, sequences, work=lambda *arguments: 20 * len(arguments[5]))  # the scratch
+@twins(ctc_cpu, ctc_cuda, sequences, work=lambda *arguments: 20 * len(arguments[5]))  # of the scratch
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Compute the losses of sequences and, if `d` has rows, the gradient of the sum of scale * loss.
 

@@ -58,7 +58,7 @@ def _split(x):
 
 @body
 def exp_float32(x):
-    """Return e**x; NaN stays NaN, an overflow is infinite, and a subnormal result is right."""
+    """Return e**x; NaN stays NaN, an overflow gives infinity, and subnormal results are not rounded to 0."""
     r, lost, m, n = _split(x)
     e = _ONE + r
     return (e + (_curve(r) + ((r - (e - _ONE)) + lost))) * _power_of_two(m) * _power_of_two(n)
@@ -88,8 +88,8 @@ def sigmoid_float32(x):
     e = exp_float32(-abs(x))
     part, total = e if x < _ZERO else _ONE, _ONE + e
     y = part / total
-    left = (part - y * total) - y * (e - (total - _ONE))  # by the exact sum: the rounded total lost e - (total - 1)
-    return y + left * (_ONE - _HALF * e)  # about left / total
+    left = (part - y * total) - y * (e - (total - _ONE))  # the last term undoes the rounding of `total`
+    return y + left * (_ONE - _HALF * e)  # adds about left / total
 
 
 @body

@@ -148,7 +148,7 @@ def _quads(*arguments):
 
 @twins(draw_mask_cpu, draw_mask_cuda, _quads, work=lambda *arguments: _OPERATIONS * arguments[-1].size)
 def draw_mask(positions, rows, key, threshold, below, others, mask):
-    """Draw a mask: `below` with the probability `threshold / 2**32`, otherwise `others`, for each place on its own.
+    """Draw a mask: each element is `below` with the probability `threshold / 2**32`, otherwise `others`.
 
     Element (i, j) is a function of `positions[i]`, `rows[i]`, j and the key.
 

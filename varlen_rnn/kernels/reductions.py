@@ -198,7 +198,7 @@ def share_among_equal(x, out, d_out, axis):
 
 
 def running_sums(x, axis, backwards=False):
-    """Return, for each element, the sum of the elements up to it along an axis; from it on if `backwards`.
+    """Return, for each element, the sum of the elements up to it along an axis, or from it on if `backwards`.
 
     On the host, NumPy adds one element after another.  On a device, sums are computed as in `kernels.sums`.
 

@@ -14,7 +14,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import bytes_of, host_numbers
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: multiplied by it, neighbours get distant hashes
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: a factor that gives neighbouring ids distant hashes
 _HALF = np.uint64(32)
 
 
@@ -125,7 +125,7 @@ def copy_runs(table, starts, places, lengths, out):
 def place_slices(offsets, begins, lengths, starts, new_offsets):
     """Compute the first row of each slice `begins[i]` to `begins[i] + lengths[i]` of sequence i, and the new offsets.
 
-    Return the first sequence that does not have these rows, or -1 if all have.
+    Return the number of the first sequence that is too short for its slice, or -1 if none is too short.
 
     Parameters
     ----------

@@ -35,13 +35,13 @@ def segment_inputs_cuda(x, starts, t, out):
 def segment_inputs(x, starts, t, out):
     """Compute `out[k] = x[starts[k] + t]`: the rows of step `t`, longest sequence first.
 
-    Its gradient is `concat_outputs`, into zeros.
+    Its gradient is `concat_outputs` with an `out` that holds zeros.
 
     Parameters
     ----------
     x : (rows, features) C-contiguous, any data type
     starts : (num_sequences,) int64
-        First row of each rank, as in a plan.
+        The first row of each rank's sequence, as in a plan.
     t : int
         Step; the sequences of the first `alive` ranks are longer than `t`.
     out : (alive, features) C-contiguous, the data type of `x`; written
@@ -74,7 +74,7 @@ def concat_outputs_cuda(step, starts, t, out):
 
 @twins(concat_outputs_cpu, concat_outputs_cuda, elements_of_first)
 def concat_outputs(step, starts, t, out):
-    """Compute `out[starts[k] + t] = step[k]`: puts the rows of step `t` back where they belong.
+    """Compute `out[starts[k] + t] = step[k]`: write the rows of step `t` to their places in the sequences.
 
     Its gradient is `segment_inputs`.  Called once per step, it fills every row of `out`.
 
@@ -82,7 +82,7 @@ def concat_outputs(step, starts, t, out):
     ----------
     step : (alive, features) C-contiguous, any data type
     starts : (num_sequences,) int64
-        First row of each rank, as in a plan.
+        The first row of each rank's sequence, as in a plan.
     t : int
         Step; the sequences of the first `alive` ranks are longer than `t`.
     out : (rows, features) C-contiguous, the data type of `step`; only the rows of step `t` are written

@@ -162,7 +162,7 @@ def log_softmax_cuda(x, out):
         highest = x[row, 0]
         for j in range(1, width):
             highest = x[row, j] if x[row, j] > highest else highest
-        highest = highest if abs(highest) < number(np.inf) else number(0)  # also if it is NaN
+        highest = highest if abs(highest) < number(np.inf) else number(0)  # 0 instead of NaN and infinity
         total = lost = number(0)
         for start in range(0, width, BLOCK):
             part = number(0)

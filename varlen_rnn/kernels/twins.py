@@ -6,7 +6,7 @@
 
 The last argument of a kernel is an array that it writes.  If this array is on the host, the CPU loop runs; if it is on
 a CUDA device, the twin runs there.  Other arrays that are still on the host, mostly indices and offsets, are then
-copied to the device, equal ones once (`device.beside`).
+copied to the device; equal arrays are copied only once (`device.beside`).
 """
 
 import functools

@@ -166,7 +166,7 @@ def momentum(rows, grad, lr, momentum, nesterov, velocity, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, momentum : float
-        Learning rate; momentum.
+        The learning rate, and the factor of the old velocity.
     nesterov : bool
     velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
 
@@ -196,7 +196,7 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, epsilon : float
-        Learning rate; a number that keeps the quotient finite.
+        The learning rate, and a small number that keeps the quotient finite.
     moment, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -211,7 +211,7 @@ def adagrad(rows, grad, lr, epsilon, moment, param):
 
 @body
 def adam_step(g, lr, beta1, share_of_beta1, beta2, share_of_beta2, epsilon, m1, m2, p):
-    """Return (m1, m2, p): m1 = b1 m1 + s1 g, m2 = b2 m2 + s2 g^2, then p - lr m1 / (sqrt(m2) + epsilon)."""
+    """Return (m1, m2, p): m1 = beta1 m1 + (1 - beta1) g, m2 = beta2 m2 + (1 - beta2) g^2, p as in `adam`."""
     m1 = beta1 * m1 + share_of_beta1 * g
     m2 = beta2 * m2 + share_of_beta2 * g * g
     return m1, m2, p - lr * m1 / (math.sqrt(m2) + epsilon)
@@ -228,9 +228,9 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr : float
-        Learning rate of step t, bias-corrected already: lr sqrt(1 - beta2^t) / (1 - beta1^t).
+        The learning rate of step t, already corrected for bias: lr sqrt(1 - beta2^t) / (1 - beta1^t).
     beta1, beta2, epsilon : float
-        Decays of the moments, in float64 also where `grad` is float32; a number that keeps the quotient finite.
+        The decays of both moments, in float64 even if `grad` is float32; a number that keeps the quotient finite.
     moment1, moment2, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -246,7 +246,7 @@ def adam(rows, grad, lr, beta1, beta2, epsilon, moment1, moment2, param):
 
 @body
 def rmsprop_step(g, lr, alpha, share_of_alpha, momentum, epsilon, s, v, p):
-    """Return (s, v, p): s = alpha s + share g^2, v = momentum v + g / (sqrt(s) + epsilon), then p - lr v."""
+    """Return (s, v, p): s = alpha s + (1 - alpha) g^2, v = momentum v + g / (sqrt(s) + epsilon), then p - lr v."""
     s = alpha * s + share_of_alpha * g * g
     v = momentum * v + g / (math.sqrt(s) + epsilon)
     return s, v, p - lr * v
@@ -263,7 +263,7 @@ def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, alpha, momentum, epsilon : float
-        Learning rate; decay of the squares; momentum; a number that keeps the quotient finite.
+        The learning rate, the decay of the squares, the momentum, and a number that keeps the quotient finite.
     square, velocity, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples
@@ -279,7 +279,7 @@ def rmsprop(rows, grad, lr, alpha, momentum, epsilon, square, velocity, param):
 
 @body
 def adadelta_step(g, lr, rho, share_of_rho, epsilon, s, a, p):
-    """Return (s, a, p): s = rho s + share g^2, d = g sqrt(a + e) / sqrt(s + e), a = rho a + share d^2, p - lr d."""
+    """Return (s, a, p): s = rho s + (1 - rho) g^2, a = rho a + (1 - rho) d^2 and p - lr d, with d as in `adadelta`."""
     s = rho * s + share_of_rho * g * g
     d = math.sqrt(a + epsilon) / math.sqrt(s + epsilon) * g
     return s, rho * a + share_of_rho * d * d, p - lr * d
@@ -296,7 +296,7 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     rows : (n,) int64, `0 <= rows < height`, each at most once; merge repeated rows first
     grad : (n, features) C-contiguous, float32 or float64
     lr, rho, epsilon : float
-        Learning rate; decay of the squares; a positive number that keeps the quotient finite.
+        The learning rate, the decay of the squares, and a positive number that keeps the quotient finite.
     square, delta, param : (height, features) C-contiguous, the data type of `grad`; changed
 
     Examples

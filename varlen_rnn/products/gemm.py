@@ -158,7 +158,7 @@ def _parts_of_piece(a, panels, num_panels, piece, num_shards):
 
 @functools.cache
 def product_kernel(tile):
-    """Return the twin of `product_cpu` that computes a tile in each block; it reads the weight unpacked."""
+    """Return the CUDA twin of `product_cpu`: each block of threads computes a tile; the weight is not packed."""
     tile_rows, tile_columns, (num_rows, num_columns) = tile.rows, tile.columns, tile.own
     left_size, right_size = size_of_stage(tile_rows), size_of_stage(tile_columns)
     turned_rows, turned_columns, straight_columns = turned(tile_rows), turned(tile_columns), straight(tile_columns)
@@ -228,9 +228,9 @@ def _cublas_for(a, weight, c):
 def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):
     """Compute `c = a @ weight + bias`, or add `a @ weight` to `c`, on windows of columns of `a` and `c`.
 
-    The arrays are C-contiguous; `weight` (depth, columns) is (columns, depth) if `transposed`, and `bias` (columns,) is
-    unused when accumulating.  On the host, `a_column + depth` may exceed the columns of `a`: the row then continues in
-    the rows after it, which must exist, as for the windows of a convolution.
+    The arrays are C-contiguous.  The shape of `weight` is (depth, columns), or (columns, depth) if `transposed`.  If
+    `accumulate`, the product is added to `c`, and `bias` (columns,) is not used.  On the host, `a_column + depth` can
+    exceed the columns of `a`: the row then continues in the next rows, which must exist, as for a convolution's window.
     """
     columns, depth = weight.shape if transposed else weight.shape[::-1]
     if on_device(a):

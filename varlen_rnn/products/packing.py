@@ -36,7 +36,7 @@ class Weight(NamedTuple):
     bias: Any
     has_bias: bool  # if False, the last row of a panel is not written
     order: Any  # row k of a panel is row `order[k]` of the weight
-    num_ordered: int  # 0 for rows in their own order
+    num_ordered: int  # the length of `order`; 0 if rows keep their own order
     panels: Any
     stride: int  # elements from row to row
 

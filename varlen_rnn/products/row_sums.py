@@ -289,7 +289,7 @@ def _add_sums(columns, totals, count, first, end):
 
 @engine_kernel
 def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, totals, integers):
-    """Compute this shard's pieces: of the products of columns of `a` with two factors, and of those columns' sums.
+    """Compute this shard's pieces of the products of `a` with two factors, and of the sums of the columns of `a`.
 
     `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product.  If there are more
     blocks than a group has, layers 1 and 2 are memory for the sums of a group and for rounding errors.  Row 0 of
@@ -411,7 +411,7 @@ def row_products(a, one, two, num_columns=0):
     """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of the columns of `a`.
 
     The product with a factor has the shape (end - first, columns).  On the CPU, the sum of a column that no factor uses
-    can be 0 instead; the sums of the first `num_columns` columns are always there.
+    can be 0 instead; the sums of the first `num_columns` columns are always computed.
     """
     if on_device(a):
         return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
@@ -443,7 +443,7 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     panel_rows, rows = depth | 1, -(-columns // TILE_ROWS) * TILE_ROWS
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
     whole = max(0, -(-num_rows // (_SLAB * _DEPTH_BLOCK)) - 2 * num_shards)
-    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # at most
+    num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # `span` is an upper bound
     size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
     counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)
     totals = np.zeros((1 + num_shards, max(columns, _SLAB * num_tiles * span)))

@@ -39,7 +39,7 @@ def arrive(typing, counter):
 
 @intrinsic
 def read(typing, counter):
-    """Return the int64 at an address; later reads see all writes that came before the write of this value."""
+    """Return the int64 at an address; later reads also see all writes that its writer made before."""
 
     def codegen(context, builder, signature, arguments):
         return builder.load_atomic(arguments[0], "acquire", 8)

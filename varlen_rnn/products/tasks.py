@@ -35,7 +35,7 @@ def tasks_of(offsets, chunk, heads, costs, *columns):
 
 
 def run_tasks(kernel, code, tasks, scratch, work, like, it):
-    """Run a kernel over the result of `tasks_of`, on as many threads as pay for `work` multiply-adds.
+    """Run a kernel over the result of `tasks_of`, on a number of threads that suits `work` multiply-adds.
 
     `code` holds addresses of functions that the kernel calls.  `scratch` says how many elements of the data type of
     `like`, and how many int64, a thread needs.  `it` holds the arrays and numbers of the call.

@@ -37,7 +37,7 @@ from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 FEW_ROWS = TILE_ROWS // 2  # tiles with at most so many rows multiply by several panels at once
 DEPTH_BLOCK = 512  # the longest chain of multiply-adds, because rounding errors grow with its length
-K_PER_LINE = 4  # a tile prefetches one cache line every 4 values of k, for much later
+K_PER_LINE = 4  # values of k after which a tile prefetches one cache line, if the line is read much later
 _ROWS_AHEAD = 16  # with vectors of 64 bytes, reading row k of a panel prefetches row k + 16
 
 
@@ -183,7 +183,7 @@ def _index(number):
 
 
 def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
-    """Return an intrinsic that multiplies rows by `panels` panels, with a tile for each of `numbers_of_rows`.
+    """Return an intrinsic that multiplies rows by `panels` panels; it has a tile for each item of `numbers_of_rows`.
 
     Its arguments are the number of `rows`, then `Rows`, `Panels`, the `Sums` to start from, the `Sums` to write, and an
     address to prefetch from.  Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from that address at each

@@ -23,7 +23,7 @@ from numba import uint32, uint64
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body
 
-THREADS = 64  # of a block
+THREADS = 64  # threads of a block
 DEPTH = 16  # values of k in each stage
 NEIGHBOURS = 4  # side of a thread's square of results, whose operands are 16 bytes in float32
 SQUARES = 8 * NEIGHBOURS  # side of the square that the squares of 8 x 8 threads fill
@@ -61,7 +61,10 @@ LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
 
 
 def tile_for(rows, columns):
-    """Return the tile for a product: LARGE if results fill it and each multiprocessor gets two or more, else SMALL."""
+    """Return the tile for a product: LARGE if it is not too large and each multiprocessor gets two, else SMALL.
+
+    It is too large if the results have no more rows or columns than SMALL has.
+    """
     enough = 2 * cuda.driver.limits.multiprocessors
     return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
 
@@ -95,7 +98,7 @@ def place_of(i):
 
 @functools.cache
 def turned(length):
-    """Return a body that copies and transposes a stage of an operand in which the numbers of a row are neighbours.
+    """Return a body (a function that kernels inline) that copies a stage of an operand, transposed.
 
     `shared[k, r] = source[r * row_size + k]` for k below `depth`.  Rows from `count` on repeat row `count - 1`.
     """

@@ -82,7 +82,7 @@ def width_of(address):
 
 
 def emit_prefetch(builder, address, to_write, cache):
-    """Write the prefetch of the cache line at an address, to read or to write it, into L1 or L2."""
+    """Write the instruction that prefetches the cache line at an address into L1 or L2, to read or to write it."""
     line, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [line, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -186,7 +186,7 @@ class _Mover:
 
 
 def _make_planes(whole, **options):
-    """Return an intrinsic that copies neighbours of several planes, fast if each has exactly `whole` vectors."""
+    """Return an intrinsic that copies neighbouring numbers in several planes, fast if they fill `whole` vectors."""
 
     @intrinsic
     def copy_planes(typing, num_planes, source, source_step, target, target_step, count):
@@ -236,7 +236,7 @@ _copy_span = _make_move(lambda lanes: -(-TILE_ROWS // lanes))
 
 @intrinsic
 def _add_span(typing, source, sums):
-    """Add `span_of_tile` neighbours to as many sums in float64."""
+    """Add `span_of_tile` neighbouring numbers to as many sums in float64."""
 
     def codegen(context, builder, signature, arguments):
         mover = _Mover(context, builder, signature.args[0])
@@ -253,7 +253,7 @@ def _add_span(typing, source, sums):
 
 @intrinsic
 def add_run(typing, source, target, count):
-    """Add `count` neighbours, usually `RUN_BYTES` bytes, to the neighbours at `target`."""
+    """Add `count` neighbouring numbers, usually `RUN_BYTES` bytes, to the numbers at `target`."""
 
     def codegen(context, builder, signature, arguments):
         _Mover(context, builder, signature.args[0], add=True).move_run(*arguments, RUN_BYTES // VECTOR_BYTES)
@@ -312,7 +312,7 @@ def span_of_tile(like):
 
 @cpu_inlined
 def copy_and_add_span(source, target, sums):
-    """Copy `span_of_tile` neighbours, and add them to as many sums in float64."""
+    """Copy `span_of_tile` neighbouring numbers, and add them to as many sums in float64."""
     _copy_span(source, target)
     _add_span(source, sums)
 

@@ -24,7 +24,7 @@ from varlen_rnn.runtime.device import Prepared, beside, empty, launch, unstacked
 
 
 def _ranks(call, like):
-    """Return the tuple by which kernels find rows (starts, lengths, order, reverse), and the sequences of each step."""
+    """Return the tuple (starts, lengths, order, reverse) by which kernels find rows, and the batch sizes of steps."""
     starts, lengths, order = (beside(array, like) for array in ranks_of(call.plan))
     return (starts, lengths, order, tuple(call.reverse)), call.plan.batch_sizes.tolist()
 

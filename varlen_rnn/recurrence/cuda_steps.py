@@ -31,7 +31,10 @@ def row_of(ranks, d, r, t):
 
 @functools.cache
 def add_products(count):
-    """Return a body that adds `number` times a weight to each of `count` sums; the weights are `stride` apart."""
+    """Return a body (a function that kernels inline) that adds `number` times a weight to each of `count` sums.
+
+    The weights are `stride` apart.
+    """
     if count == 0:
 
         @body
@@ -272,7 +275,7 @@ def backward_step_of(cell, number):
 
 @cuda_kernel
 def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, product):
-    """Save the gradients of outputs from number `keeps` of a row on, and set the gradient of the first state to 0.
+    """Save the gradients of outputs in saved rows, from place `keeps` on, and set the gradient of the first state to 0.
 
     The product of step `t + 1`, which the first `later` ranks have, is added to the gradients first.  One thread per
     direction, rank and unit.
@@ -294,7 +297,10 @@ def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, produ
 
 @cuda_kernel
 def normalise_grad(t, alive, _, ranks, kept, column, scales, carried, first, norms):
-    """Replace gradients of normalised values by those before the norm; one thread per direction, rank and value."""
+    """Replace gradients of normalised values by gradients of the values before normalisation.
+
+    One thread per direction, rank and value.
+    """
     i = cuda.grid(1)
     number, hidden = carried.dtype.type, carried.shape[3]
     if i < len(kept) * alive * norms:

@@ -90,7 +90,7 @@ class Carry(NamedTuple):
 
 @cpu_inlined
 def _output_step(units):
-    return (units.num_blocks | 1) * units.width  # `output_blocks`, in elements
+    return (units.num_blocks | 1) * units.width  # as `output_blocks`, but in elements
 
 
 def output_blocks(unit_blocks):

@@ -38,7 +38,7 @@ def normalise(at, step, hidden, keep, kept, scale):
     for j in range(valid, width):
         last[j] = mean
     lanes[0] = 1 / math.sqrt(_mean_of_panels(at, step, hidden, panels, lanes, mean, True) + 1 / PER_EPSILON)
-    inverse = lanes[0]  # read back, so that it has the type of the data
+    inverse = lanes[0]  # read from `lanes`, so that it has the data's type
     for i in range(panels):
         for j in range(width):
             at[i * step + j] = (at[i * step + j] - mean) * inverse

@@ -70,7 +70,7 @@ class OneStep:
 
     @staticmethod
     def fits(cell, shape):
-        """Return whether the cell is simple (one phase; no vectors, row inputs or projection) and its layer small."""
+        """Return whether the layer is small and its cell has one phase and no vectors, row inputs or projection."""
         others = len(cell.phases) > 1 or cell.vectors or cell.row_inputs or shape.projects
         gates = (len(cell.x_gates) + len(cell.h_gates)) * shape.hidden
         weights = gates * max(shape.features, shape.hidden)

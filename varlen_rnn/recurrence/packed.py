@@ -89,7 +89,7 @@ class Packed:
         return (*few.views, self.reverse), alone(self._loop, few.capacity, self._none, self._panels, packed)
 
     def is_little(self, num_rows, num_sequences):
-        """Return whether one thread should do the work, because it is too little for several."""
+        """Return whether one thread should do the work, because it is too little to share."""
         return count_shards(num_rows * self.products, num_sequences * self._loop.unit_blocks) == 1
 
     def run_few(self, memory, count, x, initial, begins, last, y, column):

@@ -6,7 +6,7 @@ cell's equations, and writes its units' outputs to `y`.  Then it waits until all
 outputs.  A counter in memory counts these blocks.  So all blocks must run at the same time, and the GPU must have room
 for them (`Layout.groups`).
 
-The warps of a block share the sum over the units of the step before.  Rows of the batch are the columns of tiles.
+Each warp of a block sums over some of the previous step's units.  In tiles, the rows of the batch are columns.
 
 Source: Diamos and others (2016), "Persistent RNNs: stashing recurrent weights on-chip"; the equations are the cell's.
 """
@@ -27,7 +27,7 @@ from varlen_rnn.runtime.jit import body, cuda_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles that a thread loads at once
-_THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # choices for a block, the best first
+_THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # numbers that a block can have, the best first
 _MOST_REGISTERS = 144  # the most registers that weights and sums may take, of a thread's 255
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks
 _TF32 = 8, 0  # the least compute capability with tf32
@@ -104,7 +104,7 @@ class Layout(NamedTuple):
 
 
 def _load_weights_of(layout):
-    """Return a body that loads a thread's share of the weights of its block's units, rounded to tf32."""
+    """Return a body (a function that kernels inline) that loads a thread's share of its block's weights as tf32."""
     from varlen_rnn.runtime.cuda_intrinsics import to_tf32
 
     gates, hidden, _, units, _ = layout
@@ -119,7 +119,7 @@ def _load_weights_of(layout):
                     low, high = m * DEPTH + r8, m * DEPTH + r8 + TILE
                     low = (low // units * hidden + first_unit + low % units) * hidden + k
                     high = (high // units * hidden + first_unit + high % units) * hidden + k
-                    # Indices of 32 bits leave registers for weights.
+                    # Indices of 32 bits take fewer registers, so more registers can hold weights.
                     weights[to], weights[to + 1] = to_tf32(of_weights[uint32(low)]), to_tf32(of_weights[uint32(high)])
                     weights[to + 2] = to_tf32(of_weights[uint32(low + 1)])
                     weights[to + 3] = to_tf32(of_weights[uint32(high + 1)])

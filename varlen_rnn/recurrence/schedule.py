@@ -45,7 +45,7 @@ class Loop(NamedTuple):
     memory_of: `memory_of(own_unit_blocks, sequences)` returns how much memory a thread needs that owns so many blocks
         of units, if no group has more sequences: rows, each of `width` numbers, and int64 offsets
     width: units of a panel
-    unit_blocks: how many panels of hidden units the members of a team share out
+    unit_blocks: how many panels of hidden units the members of a team divide among themselves
     carry_rows: how many rows of `width` numbers a sequence carries from step to step
     panel_rows: how many rows of `width` numbers the packed weights take
     may_meet: whether threads may share the units of a group
@@ -171,8 +171,8 @@ def split(seq_lens, products, unit_blocks, may_meet, meets=True):
     num_threads = threads.count_shards(products, len(seq_lens) * unit_blocks)
     if num_threads == 1:
         return 1, 1
-    lengths = seq_lens[seq_lens > 0].tolist()  # a list, because most batches are too small for NumPy
-    work_of_row = products / sum(lengths)  # one multiply-add per number of the weights
+    lengths = seq_lens[seq_lens > 0].tolist()  # a list is faster than NumPy for a small batch
+    work_of_row = products / sum(lengths)  # multiply-adds: one per number of the weights
     lost = _COSTS.far_weight_pass if work_of_row > L2_ELEMENTS else _COSTS.weight_pass
     best = _best_turns(lengths, num_threads, lost, work_of_row)
     if may_meet:

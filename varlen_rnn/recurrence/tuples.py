@@ -1,4 +1,4 @@
-"""Bodies that move a tuple of scalars between memory and a cell's equations, for any number of gates or states."""
+"""Bodies (functions that loops inline) that move tuples of scalars between memory and a cell's equations."""
 
 import functools
 

@@ -104,7 +104,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
-        self.uploads: dict[Any, Any] = {}  # see `device.beside`: copies of small arrays of the host
+        self.uploads: dict[Any, Any] = {}  # copies of small host arrays: see `device.beside`
         self._functions: dict[Any, Any] = {}
         self._pool = Pool(self.allocate, self.uploads.clear)
 
@@ -178,7 +178,7 @@ class Driver:
             _call("cuLaunchKernel", function, *size, parameters.address, 0)
             return
         most = _bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _call("cuFuncSetAttribute", function, most, shared)  # without this call, at most 48 KiB
+        _call("cuFuncSetAttribute", function, most, shared)  # without this call, a block gets at most 48 KiB
         _call("cuLaunchCooperativeKernel", function, *size, parameters.address)
 
     def launch(self, kernel: Kernel, blocks: int, threads: int, *arguments: Any, **options: Any) -> None:

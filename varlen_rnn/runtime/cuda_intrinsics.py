@@ -93,8 +93,9 @@ def load_acquire(typing, array, index):
 
 @intrinsic
 def add_release(typing, array, index, number):
-    """Add to an element of an int32 array in global memory; a thread that then reads it by `load_acquire` sees all
-    earlier writes of this thread.
+    """Add to an element of an int32 array in global memory.
+
+    A thread that then reads the element by `load_acquire` sees all earlier writes of this thread.
     """
 
     def write(context, builder, signature, arguments):

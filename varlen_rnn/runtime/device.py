@@ -12,7 +12,7 @@ from varlen_rnn.runtime.parameters import Parameters
 from varlen_rnn.runtime.place import HOST
 
 THREADS_PER_BLOCK = 128
-_LARGE = 65_536  # bytes
+_LARGE = 65_536  # bytes of an array from which on `empty` reuses freed memory
 # Limits for remembered copies: the bytes of one copy, the bytes of all copies, and the number of copies.
 _MOST_OF_ONE, _MOST_OF_ALL, _MOST_COPIES = 2**24, 2**28, 1024
 
@@ -57,7 +57,8 @@ def host_numbers(array):
     found = array if isinstance(array, np.ndarray) else array.host
     if found is None:
         expected, hint = "integers that came from the host", "x.to('cpu') copies them to the host"
-        raise PlaceError("integers", expected=expected, got="integers that were computed on the device", hint=hint)
+        got = "integers that a kernel computed on the device"
+        raise PlaceError("integers that the host must read", expected=expected, got=got, hint=hint)
     return found
 
 
@@ -73,7 +74,7 @@ def beside(index, array):
         return to_device(index)
     copies, key = cuda.driver.uploads, (index.dtype, index.shape, bytes_of(index))
     found = copies.get(key)
-    if found is None or not found.memory.is_upload:  # not an upload: another library may have written to it
+    if found is None or not found.memory.is_upload:  # its bytes may have changed since
         found = to_device(index)
         found.memory.is_upload = True
         _remember(copies, key, found)
@@ -91,7 +92,7 @@ def _remember(copies, key, found):
 
 
 def bytes_of(array):
-    """Return the bytes of an array; arrays of a LoD or a plan are views of bytes, whose hash is computed only once."""
+    """Return the bytes of an array; for arrays of a LoD or a plan, the bytes that they view, hashed only once."""
     base = array.base
     base = base.base if isinstance(base, np.ndarray) else base  # the array may be a view of a view
     is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous

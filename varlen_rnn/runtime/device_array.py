@@ -53,7 +53,7 @@ def _both_sides(op: str) -> tuple[_Binary, _Binary]:
 
 
 class DeviceArray:
-    """An array in the memory of a CUDA device; `strides`, and `offset` from the memory's begin, are in bytes."""
+    """An array in the memory of a CUDA device; `strides`, and `offset` from the memory's beginning, are in bytes."""
 
     # `_form` is an array of NumPy with the address on the device.  It computes shapes and strides of views for us.  Its
     # numbers must not be read, because the host cannot read that address.
@@ -172,7 +172,7 @@ class DeviceArray:
             copy_strided(source, self)
 
     def copy_to_device(self, source: np.ndarray | DeviceArray) -> None:
-        """Overwrite this array by one of the same shape and data type, of the host or of the device."""
+        """Overwrite this array by an array of the same shape and data type, on the host or on the device."""
         if source.shape != self.shape:
             raise ShapeError("copy_to_device, source", expected=f"shape {self.shape}", got=f"shape {source.shape}")
         if source.dtype != self.dtype:

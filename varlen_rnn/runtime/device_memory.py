@@ -35,7 +35,7 @@ class Memory:
         self.is_upload = False  # whether it is a copy that `device.beside` remembers, and not overwritten
 
     def changes(self) -> None:
-        """Note that the bytes change, or that another library can change them from now on."""
+        """Record that the bytes change, or that another library can change them from now on."""
         self.host, self.is_upload = None, False
 
 
@@ -59,7 +59,7 @@ class Pool:
     def __init__(self, allocate: Callable[[int], Block], forget: Callable[[], object]) -> None:
         self._allocate, self._forget = allocate, forget
         self._lent: set[_Lender] = set()
-        self._idle: dict[int, list[_Lender]] = defaultdict(list)  # by size
+        self._idle: dict[int, list[_Lender]] = defaultdict(list)  # idle blocks by their bytes
         _pools.add(self)
 
     def lend(self, size: int) -> Memory:
@@ -109,7 +109,7 @@ class Pool:
 
 
 def _is_full(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)  # as the driver's errors say
+    return isinstance(error, MemoryError) or "OUT_OF_MEMORY" in str(error)  # part of the driver's error
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -57,15 +57,15 @@ def capsule_of(form: np.ndarray) -> Any:
 
 
 def form_in(capsule: Any) -> np.ndarray:
-    """Open a capsule; return its memory as a NumPy array, which keeps it alive, and whose numbers cannot be read."""
+    """Open a capsule; return its memory as a NumPy array, which keeps the memory alive but cannot be read."""
     try:
         head = _head(capsule)
     except (ValueError, TypeError, ctypes.ArgumentError) as error:
         raise PlaceError("DLPack", expected="a capsule that was not opened before", got=shown(capsule)) from error
     device = head.device_type, head.device_id
     if device != CUDA_DEVICE:
-        expected, got = (f"memory on the device (type, number) = {found}" for found in (CUDA_DEVICE, device))
-        raise PlaceError("DLPack", expected=f"{expected}, which is cuda:0", got=got)
+        expected, got = f"memory on cuda:0, DLPack's device {CUDA_DEVICE}", f"memory on DLPack's device {device}"
+        raise PlaceError("DLPack", expected=expected, got=got)
     head.device_type, head.device_id = _HOST_DEVICE
     try:
         return np.from_dlpack(_Capsule(capsule))

@@ -1,4 +1,4 @@
-"""The only place with Numba options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
+"""The only module that sets Numba's options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
 
 An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and into a CUDA loop
 (`cuda_kernel`) beside it.
@@ -38,9 +38,9 @@ def body(function):
 def cpu_kernel(function):
     """Compile a CPU loop: without the GIL, without threads of its own, cached on disk.
 
-    With `VARLEN_RNN_CHECK=1`, kernels of the room `kernels`, which other code can call, check their indices.  Kernels
-    of the engine do not.  Their plans and arrays are our own, and a loop with checks vectorises differently, so that
-    bits would depend on the batch.
+    With `VARLEN_RNN_CHECK=1`, kernels in `varlen_rnn/kernels`, which other code can call, check their indices.  Other
+    kernels do not: the package makes their plans and arrays itself, and a loop with checks vectorises differently, so
+    that bits would depend on the batch.
     """
     checked = CHECKED and function.__module__.startswith("varlen_rnn.kernels.")
     return use_cache(
@@ -66,7 +66,7 @@ def cuda_kernel(function):
 def address_of(function, arguments):
     """Compile a function that compiled code calls by address; return the address, valid until the process ends.
 
-    `arguments` are the types of its arguments.  Its result is dropped.
+    `arguments` are the types of the function's arguments.  The function's result is dropped.
     """
     kernel = _engine_cached(numba.njit(**_INNER)(function))
     kernel.compile(arguments)

@@ -1,9 +1,8 @@
 """The only file that uses private and internal names of Numba and llvmlite, which can change in any version.
 
 `numba`, `numba.types`, `numba.extending`, `numba.core.cgutils` and `numba.core.errors` are documented for
-users, so other files use them, too; `tests/test_house.py` fails if another file uses any other name of Numba.  `python
--m tests.versions` runs the suite
-with the oldest and the newest Numba that `pyproject.toml` allows.
+users, so other files use them, too; `tests/test_house.py` fails if another file uses any other name of Numba.
+`python -m tests.versions` runs the suite with the oldest and the newest Numba that `pyproject.toml` allows.
 """
 
 import functools

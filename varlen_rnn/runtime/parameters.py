@@ -4,7 +4,7 @@ Numba compiles a kernel for numbers only.  It passes an array as two addresses (
 element in bytes, its address, its shape, and its strides in bytes.  It passes the items of a tuple one after another.
 
 numba-cuda itself packs all arguments at each launch, which takes longer than small kernels run.  Here each array keeps
-its packed numbers, and a repeated launch keeps those for all its arguments.
+its packed numbers, and a repeated launch keeps the numbers of all its arguments.
 """
 
 from array import array

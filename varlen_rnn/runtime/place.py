@@ -2,7 +2,7 @@
 
     device("cuda")      # a Place: `x.to(...)` takes a Place, and `x.device` returns a Place
 
-A value has one place.  LoDs and plans are on the host, also if the rows are on a device.
+A value has one place.  LoDs and plans are on the host, even if the rows are on a device.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Processor(NamedTuple):
 
     triple: str  # a regular expression for the beginning of LLVM's triple of the host
     feature: str | None  # LLVM's name of a feature that a host must have; None if it needs none
-    level: Level | None  # the level for which kernels are compiled ahead
+    level: Level | None  # the level whose kernels, compiled ahead of time, such a host can use; None if there is none
     vector_bytes: int
     tile: tuple[int, int]  # rows, and vectors of a row
     pause: tuple  # LLVM's intrinsic for spin loops, and its int32 arguments; may be empty

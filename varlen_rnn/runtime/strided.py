@@ -12,7 +12,7 @@ def copy_strided(source, target):
     """Overwrite a device array by another one of its shape and type; both can have any strides, and up to four axes."""
     if source.ndim > _MOST_AXES:
         expected, hint = f"at most {_MOST_AXES} axes", "x.to('cpu') copies an array with any number of axes"
-        raise PlaceError("copy of an array with gaps", expected=expected, got=f"shape {source.shape}", hint=hint)
+        raise PlaceError("copy of a strided array", expected=expected, got=f"shape {source.shape}", hint=hint)
     if source.size:
         of_four = [array[(None,) * (_MOST_AXES - array.ndim)] for array in (source, target)]
         copy_strided_cuda[-(-source.size // _THREADS), _THREADS](*of_four)

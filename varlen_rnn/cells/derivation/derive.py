@@ -184,7 +184,7 @@ class _Derivation:
         return tuple(tuple(g for g in in_order if phase_of[g] == number) for number in range(self.num_phases))
 
     def _stages(self) -> list[int]:
-        """Return, for each node, the phase whose gradient can compute it first; -1 if it depends on no gradient."""
+        """Return, for each node, the phase whose gradient knows all its operands; -1 if it depends on no gradient."""
         stages: list[int] = []
         for op, operands, what in self.trace.nodes:
             if op == "d_operand":

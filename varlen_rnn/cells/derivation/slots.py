@@ -15,7 +15,7 @@ from varlen_rnn.cells.derivation.trace import Trace
 
 SLOT = 1000  # the price of saving a number; an addition that is computed twice costs 1
 _INFINITE = 10**9
-# Prices of computing a tanh or exp twice, tried in this order: from "never" to a fraction of a slot.
+# Prices of computing a tanh or exp twice, tried in this order: the first forbids it, the last is an eighth of a slot.
 _PRICES = (10**6, 2 * SLOT, SLOT * 3 // 4, SLOT * 2 // 5, SLOT // 4, SLOT // 8)
 _LOWEST_SANE = SLOT * 2 // 5
 

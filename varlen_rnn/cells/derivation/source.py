@@ -16,7 +16,8 @@ def write(
 ) -> tuple[list[str], dict[int, str]]:
     """Return the lines that compute `roots` from `given` {node: text}, and a dict with the text of each root.
 
-    Constants get the type of the expression `probe`.  Without a probe, the source is for arrays, and choices are calls.
+    Constants get the type of the expression `probe`, such as `prev[0]`.  Without it, the source computes with arrays,
+    and calls functions such as `where` for choices.
     """
     needed = trace.reach(roots, given)
     mine = [k for k in needed if k not in given]

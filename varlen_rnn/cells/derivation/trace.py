@@ -149,7 +149,7 @@ class Trace:
         return self.scalar(self._known[key])
 
     def number_of(self, value: Any) -> int:
-        """Return the number of the node of a Scalar, or of a constant, which gets a node."""
+        """Return the number of a Scalar's node, or of the node of a constant, which is appended if it is missing."""
         if isinstance(value, Scalar):
             return value.number
         if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
@@ -206,7 +206,7 @@ class Trace:
         return None
 
     def reach(self, roots: Iterable[int], given: Collection[int] = ()) -> list[int]:
-        """Return the numbers of all nodes that `roots` depend on, in order; do not look below `given` nodes."""
+        """Return the numbers of `roots` and of all nodes below them, ascending; do not look below `given` nodes."""
         found, todo = set(), list(roots)
         while todo:
             k = todo.pop()
@@ -274,9 +274,9 @@ class Gate(Scalar):
 
     @property
     def number(self) -> int:  # type: ignore[override]
-        """The node of the sum."""
+        """The number of the node of the sum `x + h`."""
         return (self.x + self.h).number
 
     def of(self, value: Any) -> Scalar:
-        """Return the product with a value of this step, instead of the output of the step before."""
+        """Return the gate's product with a value of this step, instead of the output of the step before."""
         return self.trace.node("of", self.trace.number_of(value), what=self.name)

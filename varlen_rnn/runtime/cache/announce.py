@@ -42,7 +42,7 @@ def announce_compiling(folder):
 
 
 def seconds_of_first_step():
-    """Return an estimate of the seconds that this host, under its present load, compiles for a first training step."""
+    """Estimate how many seconds a first training step takes to compile on this host, under its present load."""
     try:
         source = inspect.getsource(sys.modules[__name__])
     except OSError:  # the package may be in an archive without sources
@@ -53,6 +53,6 @@ def seconds_of_first_step():
 
 
 def _read(source):
-    """Work for about ten milliseconds: long enough that other processes slow it down like compiling."""
+    """Work for about ten milliseconds: long enough that other processes slow it down as much as compiling."""
     for _ in range(25):
         ast.dump(ast.parse(source))

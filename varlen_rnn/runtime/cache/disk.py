@@ -30,7 +30,7 @@ try:
 except ImportError:  # without POSIX locks, each process compiles for itself
     fcntl = None  # type: ignore[assignment]
 
-LONGEST_WAIT = 60  # seconds; a process that is stopped while it compiles holds its lock for longer
+LONGEST_WAIT = 60  # seconds to wait for a lock; a process that is paused while it compiles may hold it for longer
 _BETWEEN_TRIES = 0.02  # seconds
 
 
@@ -50,7 +50,7 @@ class Alone:
         """Unlock the file, so that waiting processes continue."""
         if self._file is not None:
             self._path.unlink(missing_ok=True)
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # `close` alone leaves the lock to a process forked meanwhile
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # after `close` alone, a forked process would still hold it
             self._file.close()
 
     def _is_locked_by_another(self):

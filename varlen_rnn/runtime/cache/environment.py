@@ -94,7 +94,7 @@ def environment_of_level(level):
 
 
 def prefix_of_bundle():
-    """Return the beginning of the description of every bundle with this process's versions, before the level."""
+    """Return how the description of every bundle with this process's versions begins; the level follows."""
     return f"sources {str(_IMPORTED)[:8]}, {', '.join(_versions_of_bundle())}{', checked' * CHECKED}, "
 
 

@@ -129,7 +129,7 @@ def read_kernel(path):
     content = memoryview(path.read_bytes())
     digest, payload = content[:32], content[32:]
     if digest != _digest(path, payload):
-        raise ValueError(f"kernel {path}: expected content with the digest at its begin, got a damaged file")
+        raise ValueError(f"kernel {path}: expected the digest of its content, got another digest: the file is damaged")
     return payload
 
 
