@@ -5,8 +5,8 @@ With $x_k = W_{ih,k} x_t + b_{ih,k}$ and $u_k = W_{hh,k} h_{t-1} + b_{hh,k}$:
     r = sigmoid(x_r + u_r)    z = sigmoid(x_z + u_z)    n = tanh(x_n + r u_n)
     h_t = (1 - z) n + z h_{t-1}
 
-One option resets before the product, n = tanh(x_n + W_hn (r h_{t-1}) + b_hn), another computes the output as Fluid
-does, h_t = z n + (1 - z) h_{t-1}.  Masks are as in the LSTM.
+One option resets before the product: n = tanh(x_n + W_hn (r h_{t-1}) + b_hn).  Another option computes the output as
+Fluid does: h_t = z n + (1 - z) h_{t-1}.  Masks are as in the LSTM.
 
 Sources: Cho et al. (2014), "On the properties of neural machine translation"; reset after the product as in cuDNN,
 `torch.nn.GRU` and ONNX `linear_before_reset=1`.

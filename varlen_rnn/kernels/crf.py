@@ -164,7 +164,7 @@ def of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transition
 def crf_cpu(
     shard, num_shards, emission, labels, offsets, transition, alpha, memory, costs, scales, d_emission, d_transitions
 ):
-    """Run every `num_shards`-th sequence, beginning with sequence `shard`."""
+    """Compute the costs of every `num_shards`-th sequence, beginning with sequence `shard`."""
     for i in range(shard, costs.shape[0], num_shards):
         given = emission, labels, offsets, transition
         of_sequence(i, given, alpha, memory, costs, scales, d_emission, d_transitions)

@@ -197,7 +197,7 @@ def of_sequence(i, given, scratch, places, losses, scales, d):
 
 @cpu_kernel
 def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
-    """Run every `num_shards`-th sequence, beginning with sequence `shard`."""
+    """Compute the losses of every `num_shards`-th sequence, beginning with sequence `shard`."""
     for i in range(shard, losses.shape[0], num_shards):
         given = log_probs, offsets, targets, target_offsets, blank
         of_sequence(i, given, scratch, places, losses, scales, d)

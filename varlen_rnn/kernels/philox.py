@@ -116,7 +116,7 @@ def _draw_by_rows(first, end, positions, rows, key, threshold, below, others, ma
 
 @cpu_kernel
 def draw_mask_cpu(shard, num_shards, positions, rows, key, threshold, below, others, mask):
-    """Draw the rows of a shard."""
+    """Draw the rows of the mask that belong to a shard."""
     key, threshold = np.uint64(key), np.uint64(threshold)
     below, others = mask.dtype.type(below), mask.dtype.type(others)
     first, end = shard * mask.shape[0] // num_shards, (shard + 1) * mask.shape[0] // num_shards

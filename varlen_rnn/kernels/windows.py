@@ -14,7 +14,7 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 @body
 def context_of(row, first, end, direction, most):
-    """Return how many rows of first..end there are from `row` (included) on, forwards or backwards; at most `most`."""
+    """Return how many rows the window has that begins at `row`, inside of first..end; at most `most` rows."""
     left = end - row if direction > 0 else row - first + 1
     return left if left < most else most
 

@@ -69,7 +69,7 @@ _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
 NO_GROUPS = 0, 0  # takes the place of the addresses of `add_up` and `_add_last`, which only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying: a copied part of a row is too short for the hardware's prefetcher
 _SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the fewest rows of a slice, and the most slices
-_K_PER_LINE = 8  # a tile prefetches one cache line every 8 values of k: with float32, somewhat more than 192 columns
+_K_PER_LINE = 8  # rows per prefetched cache line: a block of 128 rows prefetches 256 float32, at least a row of a piece
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LINE, adds=True)
 

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.jit import cpu_inlined
 
-COUNTER = PROCESSOR.line_bytes // 8  # int64 per cache line; each counter has a line of its own
+COUNTER = PROCESSOR.line_bytes // 8  # the number of int64 in a cache line; each counter has a line of its own
 _SPINS = 256
 if sys.platform == "win32":
     # LLVM looks up names in the C library, but SwitchToThread is a function of kernel32.

@@ -73,7 +73,7 @@ class Prefetch(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    rows: int  # rows of A
+    rows: int  # the number of rows of A
     panels: int
     k_step: int  # elements of A from one k to the next
     lines: float  # cache lines that the tile prefetches into L2 at each k

@@ -167,7 +167,7 @@ class _Mover:
                 store.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
 
     def move_few(self, source, target, count):
-        """Write the move of `count` neighbours without vectors; `count` is known only when the code runs."""
+        """Write the move of `count` neighbouring numbers without vectors; `count` is known only when the code runs."""
         if self.add:
             with cgutils.for_range(self.builder, count) as loop:
                 here, there = (self.builder.gep(address, [loop.index]) for address in (source, target))
@@ -176,7 +176,7 @@ class _Mover:
             cgutils.raw_memcpy(self.builder, target, source, count, self.scalar_bytes)
 
     def move_run(self, source, target, count, whole):
-        """Write the move of `count` neighbours, fast if they are exactly `whole` vectors."""
+        """Write the move of `count` neighbouring numbers, fast if they are exactly `whole` vectors."""
         usual = ir.Constant(ir.IntType(64), whole * self.kind.count)
         with self.builder.if_else(self.builder.icmp_signed("==", count, usual), likely=True) as (then, otherwise):
             with then:

@@ -190,7 +190,7 @@ def _rows_in_order(array, rows):
 
 @functools.lru_cache
 def _weight_rows(order, hidden):
-    """Return the weight's row for each gradient of a gate in a saved row; an empty array means row k for number k."""
+    """Return the weight's row for each gradient of a gate in a saved row; an empty array means row k for gradient k."""
     rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
     rows.flags.writeable = False
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows

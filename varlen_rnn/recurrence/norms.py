@@ -24,7 +24,7 @@ def _norm_arguments(scalar):
 
 @called_by_address(_norm_arguments)
 def normalise(at, step, hidden, keep, kept, scale):
-    """Normalise `hidden` numbers, with `step` elements from one panel to the next; save them if `keep`.
+    """Normalise `hidden` numbers, which are stored in panels `step` elements apart; save them if `keep`.
 
     Deviations from the mean are divided by the standard deviation, whose inverse is saved at `scale`.  Sums first add
     groups of `PANELS` panels lane by lane, then the lanes, so their order depends only on `hidden`.

@@ -82,7 +82,7 @@ class Packed:
         raise ProgramError("pickle", expected=expected, got=got, hint=hint)
 
     def __deepcopy__(self, memo):
-        return self  # it never changes
+        return self  # a Packed never changes, so it needs no copy
 
     def memory(self, few, packed=PACKED):
         """Return the memory for calls with the plan `few`, a `FewSequences`: a Batch as a plain tuple, and an Alone."""

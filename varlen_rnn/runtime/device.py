@@ -74,7 +74,7 @@ def beside(index, array):
         return to_device(index)
     copies, key = cuda.driver.uploads, (index.dtype, index.shape, bytes_of(index))
     found = copies.get(key)
-    if found is None or not found.memory.is_upload:  # its bytes may have changed since
+    if found is None or not found.memory.is_upload:  # otherwise its bytes may have changed
         found = to_device(index)
         found.memory.is_upload = True
         _remember(copies, key, found)

@@ -70,7 +70,7 @@ def array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
 
 
 def _waiting_memory(size: int, roomy: int) -> _Memory | None:
-    """Return the smallest idle block of `size` to `2 * size` bytes, or None; take the first block of `roomy` bytes."""
+    """Return the smallest idle block of `size` to `2 * size` bytes, or None; `roomy` bytes count as the smallest."""
     while True:
         found, smallest = None, 2 * size + 1
         for lender in reversed(_waiting):  # the latest block may still be in the processor's caches

@@ -43,7 +43,7 @@ class KernelFolder(NamedTuple):
 
 
 def cache_folder():
-    """Return the parent of all environments' folders, in `NUMBA_CACHE_DIR` or else in the user's cache folder."""
+    """Return the folder that holds all environments' folders: in `NUMBA_CACHE_DIR`, or else in the user's cache."""
     if config.CACHE_DIR:
         return Path(config.CACHE_DIR) / "varlen_rnn"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
