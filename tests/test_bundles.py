@@ -316,7 +316,7 @@ def test_warming_a_level_takes_what_is_installed_for_it(installed, tmp_path, mon
     site, _, digest = installed
     place = shutil.copytree(site, tmp_path / "site") / bundles.PACKAGE
     shutil.copytree(place / environment_of_level(HOST_LEVEL).name, place / ("0" * 32))
-    damaged = next(place.rglob(f"{environment_of_level(HOST_LEVEL).name}/*.nbc"))
+    damaged = next(place.rglob(f"{environment_of_level(HOST_LEVEL).name}/pool_sum_cpu-*.nbc"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
     monkeypatch.setattr(bundles, "installed_places", lambda: [place])
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "here"))
