@@ -134,7 +134,7 @@ def test_the_layer_in_a_program_and_from_its_file(tmp_path):
 
 def test_what_does_not_fit_is_told():
     q, k, v, weight = drawn(([2, 1], [1, 2]))
-    with pytest.raises(vr.ShapeError, match="key: expected 5 features, as query, got 3"):
+    with pytest.raises(vr.ShapeError, match="key: expected 5 features, as query has, got 3"):
         F.additive_attention(q, v, v, weight)
     with pytest.raises(vr.ShapeError, match="weight: expected 5 features"):
         F.additive_attention(q, k, v, np.ones(4))

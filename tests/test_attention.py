@@ -240,7 +240,7 @@ def test_queries_without_a_lod_are_one_per_sequence():
         shares = [np.exp(score) / np.exp(score).sum() for score in scores]
         h[document] = h[document] * 0.5 + sum(shares) @ words
         np.testing.assert_allclose(np.asarray(y)[sentence], h[document], rtol=1e-12)
-    with pytest.raises(vr.LoDError, match="key: expected 2 sequences, as the queries, got 3"):
+    with pytest.raises(vr.LoDError, match="key: expected 2 sequences, as many as query has, got 3"):
         F.scaled_dot_product_attention(np.asarray(q)[:2], k, v)
 
 
@@ -258,11 +258,11 @@ X = vr.create_lod_tensor(np.ones((5, 2, 4)), [[2, 3]])
     ("given", "message"),
     [
         ((X, np.ones((5, 2, 4)), X), "key: expected at least one level"),
-        ((X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[5]]), X), "key: expected 2 sequences, as the queries, got 1"),
-        ((X, X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[3, 2]])), "value: expected the sequences of key"),
-        ((X, vr.create_lod_tensor(np.ones((5, 2, 3)), [[2, 3]]), X), r"key: expected rows of \(2, 4\), as query"),
+        ((X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[5]]), X), "key: expected 2 sequences, as many as query"),
+        ((X, X, vr.create_lod_tensor(np.ones((5, 2, 4)), [[3, 2]])), "value: expected sequences of the same lengths"),
+        ((X, vr.create_lod_tensor(np.ones((5, 2, 3)), [[2, 3]]), X), r"key: expected rows of shape \(2, 4\), as query"),
         ((X, X, np.ones((4, 2, 4))), "value: expected 5 rows"),
-        ((X, X, np.ones((5, 4))), "of all three"),
+        ((X, X, np.ones((5, 4))), "or all of shape"),
         ((X, X, np.ones((5, 2, 4), np.float32)), "float"),
     ],
 )

@@ -163,7 +163,7 @@ WRONG = {
     "types": (lambda: vr.beam_search(HAD, HAD, None, X, 2, 0), vr.DTypeError, "pre_ids: expected integers"),
     "no steps": (lambda: vr.beam_search_decode([], [], 2, 0), vr.ShapeError, "at least one step"),
     "another chain": (
-        lambda: vr.beam_search_decode([ONE, ONE], [ONE.like(HAD[:2])] * 2, 2, 0), vr.LoDError, "sequences for 2 rows",
+        lambda: vr.beam_search_decode([ONE, ONE], [ONE.like(HAD[:2])] * 2, 2, 0), vr.LoDError, "2 sequences, one per",
     ),
     "one level": (lambda: vr.beam_search_decode([X.like(IDS)], [X.like(HAD)], 2, 0), vr.LoDError, "expected 2 levels"),
 }  # fmt: skip

@@ -191,7 +191,7 @@ IDS, STEPS = ids_of([2, 3], 0), steps_of([2, 3])
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: vr.edit_distance(IDS, ids_of([5], 0)), vr.LoDError, "label: expected 2 sequences, as input, got 1"),
+        (lambda: vr.edit_distance(IDS, ids_of([5], 0)), vr.LoDError, "label: expected 2 sequences, as many"),
         (lambda: vr.edit_distance(IDS, ids_of([5, 0], 0)), vr.LoDError, "labels .* got none in sequence 1"),
         (lambda: vr.edit_distance(IDS, IDS.like(np.zeros(5))), vr.DTypeError, "label: expected integers"),
         (lambda: vr.edit_distance(IDS.data, IDS), vr.LoDError, "input: expected at least one level"),
@@ -224,5 +224,5 @@ def test_ids_that_int64_has_not_are_told():
     """As int64, 2**64 - 1 would be -1."""
     lod = [[0, 1]]
     given = vr.LoDTensor(np.array([2**64 - 1], np.uint64), lod), vr.LoDTensor(np.array([-1]), lod)
-    with pytest.raises(vr.OutOfRangeError, match="edit_distance, input: expected ids that int64 has"):
+    with pytest.raises(vr.OutOfRangeError, match="edit_distance, input: expected ids that int64 can hold"):
         vr.edit_distance(*given)

@@ -285,7 +285,7 @@ def test_a_cell_whose_later_products_read_hidden_units_has_no_projection():
         vr.nn.Recurrent(later, 3, 5, proj_size=2)
     x = vr.create_lod_tensor(np.ones((2, 3)), [[2]])
     weights = [np.ones((10, 3)), np.ones((10, 2)), np.ones(10), np.ones(10), np.ones((2, 5))]
-    with pytest.raises(vr.ShapeError, match="weight_hr: expected none of the cell 'later'"):
+    with pytest.raises(vr.ShapeError, match="weight_hr: expected None, because the cell 'later'"):
         apply("recurrent", x, None, None, *weights, cell="later", keep=False, reverse=(0,), all_states=False)
 
 

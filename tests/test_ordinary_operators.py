@@ -561,7 +561,7 @@ def test_which_products_of_batches_keep_the_lod():
 
 
 @pytest.mark.parametrize(("x", "y", "message"), [
-    ((2, 3), (2, 4, 5), "3 rows of y, as x has columns, got"),
+    ((2, 3), (2, 4, 5), "3 rows of y, as many as x has columns, got"),
     ((3,), (2, 3, 5), "batched_matmul, x: expected matrices, got shape"),
     ((2, 2, 3), (3, 3, 5), "shapes that broadcast"),
     ((2, 2, 3), (3,), "matmul, weight: expected rank 2"),
@@ -613,7 +613,7 @@ def test_a_variable_among_other_indices_is_for_values():
     assert np.array_equal(x[:, index], rows(3).data[:, [2, 0]])
     with vr.program_guard():
         i = vr.feed_data("i", [2], "int64")
-        with pytest.raises(vr.ShapeError, match=r"a Variable of integers stands alone: x.transpose\(0, 1\)\[index\]"):
+        with pytest.raises(vr.ShapeError, match=r"a Variable must be the whole index: x.transpose\(0, 1\)\[index\]"):
             vr.feed_data("x", [-1, 3], "float64")[:, i]
 
 
@@ -728,7 +728,7 @@ def test_cumsum(axis):
     (lambda v: F.topk(v, 1, axis=2), vr.ShapeError, "topk, axis: expected an axis of shape"),
     (lambda v: v.argmax(2), vr.ShapeError, "argmax, axis: expected an axis of shape"),
     (lambda v: v[:0].argmax(0), vr.ShapeError, "argmax, x: expected at least one element"),
-    (lambda v: v.cumsum(0), vr.LoDError, "cumsum, axis: expected features of rows with a LoD, got the rows"),
+    (lambda v: v.cumsum(0), vr.LoDError, "cumsum, axis: expected an axis of features, because x has a LoD"),
     (lambda v: v.cumsum(2), vr.ShapeError, "cumsum, axis: expected an axis of shape"),
     (lambda v: v.argmax().cumsum(0), vr.DTypeError, "cumsum, x: expected float32 or float64, got int64"),
 ])  # fmt: skip

@@ -117,8 +117,8 @@ def test_a_gradient_that_recomputes_nothing_needs_the_outputs():
     ("attrs", "message"),
     [
         ({"every": -1}, "every: expected 0 or more steps"),
-        ({"every": 2, "all_states": True}, "every: expected None, with all states"),
-        ({"every": 2, "cell": "lstm(zoneout=True)"}, "every: expected None, with inputs of rows"),
+        ({"every": 2, "all_states": True}, "every: expected None, because all states"),
+        ({"every": 2, "cell": "lstm(zoneout=True)"}, "every: expected None, because the cell has inputs"),
     ],
 )
 def test_steps_that_a_layer_cannot_recompute(attrs, message):

@@ -81,7 +81,7 @@ def test_a_padded_batch_runs_through_a_layer():
     vr.manual_seed(0)
     layer, x = vr.nn.GRU(3, 4, dtype=np.float64), rows(LENGTHS, 3)
     padded, lengths = vr.sequence_pad(x)
-    with pytest.raises(vr.ShapeError, match=r"of a padded batch, sequence_unpad\(x, lengths\)"):
+    with pytest.raises(vr.ShapeError, match=r"for a padded batch, sequence_unpad\(x, lengths\)"):
         layer(padded)
     y, h_n = layer(vr.sequence_unpad(padded, lengths))
     np.testing.assert_array_equal(y, layer(x)[0])
@@ -122,10 +122,10 @@ ERRORS = {
     "maxlen below 0": (lambda: vr.sequence_pad(rows(LENGTHS), maxlen=-1), "sequence_pad, maxlen: expected 0 to"),
     "maxlen of all memory": (lambda: vr.sequence_pad(rows(LENGTHS), maxlen=2**60), "sequence_pad, maxlen: expected 0"),
     "no LoD": (lambda: vr.sequence_pad(np.zeros((2, 3))), "sequence_pad, x: expected at least one level"),
-    "half": (lambda: vr.sequence_pad(rows([1], dtype=np.float16)), "sequence_pad, x: expected another data type"),
+    "half": (lambda: vr.sequence_pad(rows([1], dtype=np.float16)), "sequence_pad, x: expected any data type except"),
     "a length beyond the steps": (
         lambda: vr.sequence_unpad(np.zeros((2, 3)), np.array([3, 4])),
-        "sequence_unpad, length, entry 1: expected 0 to 3, the steps of x, got 4",
+        "sequence_unpad, length, entry 1: expected 0 to 3, x's number of steps, got 4",
     ),
     "a negative length": (lambda: vr.sequence_unpad(np.zeros((1, 3)), np.array([-1])), "entry 0: expected 0 to 3"),
     "other lengths": (lambda: vr.sequence_unpad(np.zeros((2, 3)), np.array([1])), "length: expected shape"),

@@ -125,21 +125,21 @@ X = rows_of([2, 3])
     [
         (
             lambda: vr.sequence_expand(X, rows_of([1, 1, 1])),
-            "x: expected 3 sequences, as level -1 of y has",
+            "x: expected 3 sequences, as many as level -1 of y has",
         ),
         (lambda: vr.sequence_expand(X, np.ones(2)), "y: expected at least one level"),
         (lambda: vr.sequence_expand(X, X, ref_level=1), "ref_level: expected -1 <= ref_level < 1"),
-        (lambda: vr.sequence_expand_as(np.ones(3), X), "x: expected 2 rows, as y has sequences"),
+        (lambda: vr.sequence_expand_as(np.ones(3), X), "x: expected 2 rows, as many as y has sequences"),
         (
             lambda: vr.sequence_slice(X, np.array([1, 3]), np.array([1, 1])),
-            "sequence 1: expected rows 0 to 3, got",
+            "sequence 1: expected a slice inside of its 3 rows, got",
         ),
-        (lambda: vr.sequence_slice(X, np.array([-1, 0]), np.array([1, 1])), "sequence 0: expected rows 0 to 2"),
+        (lambda: vr.sequence_slice(X, np.array([-1, 0]), np.array([1, 1])), "sequence 0: expected a slice inside"),
         (
             lambda: vr.sequence_slice(X, np.array([0]), np.array([1, 1])),
             "offset: expected a number for each of 2",
         ),
-        (lambda: vr.sequence_concat([X, rows_of([1])]), "x_1: expected 2 sequences, as the first input, got 1"),
+        (lambda: vr.sequence_concat([X, rows_of([1])]), "x_1: expected 2 sequences, as many as the"),
         (lambda: vr.sequence_concat([X, rows_of([2, 3], np.float32)]), "x_1: expected float64, got float32"),
         (lambda: vr.sequence_concat([]), "expected at least one input"),
         (lambda: vr.sequence_concat(X), "inputs: expected a list"),
@@ -147,7 +147,7 @@ X = rows_of([2, 3])
         (lambda: vr.lod_reset(X, target_lod=(0, 4)), "x: expected 4 rows, because the last offset is 4"),
         (lambda: vr.lod_append(X, np.array([0, 5])), "expected 1, the number of sequences of level 1, got 5"),
         (lambda: vr.sequence_pool(X, "sum", level=1), "level: expected -1 <= level < 1, a level of x"),
-        (lambda: vr.reorder_by_rank(np.ones(3), vr.sort_by_seq_len(X)), "expected 2 sequences, or rows, as the plan"),
+        (lambda: vr.reorder_by_rank(np.ones(3), vr.sort_by_seq_len(X)), "expected 2 sequences, or rows, as many"),
     ],
 )
 def test_errors_say_what_is_wrong(call, message):

@@ -76,9 +76,7 @@ def test_attention_to_sequences_from_outside_names_the_state_that_works():
     def to_state(x, h, c, source):
         return *of_cell(x + ATTENTION(h, source), h, c), source
 
-    with pytest.raises(
-        vr.LoDError, match=r"key: expected 2 sequences, .*from outside are a state, which the step returns"
-    ):
+    with pytest.raises(vr.LoDError, match=r"key: expected 2 sequences, .*as a state, which the step returns"):
         vr.nn.DynamicRNN(to_outside)(X, [(4,), (4,)])
     y, *_ = vr.nn.DynamicRNN(to_state)(X, [(4,), (4,), X])
     assert y.lod() == X.lod()

@@ -166,7 +166,7 @@ def test_an_index_beyond_its_axis_is_named(index, axis, got):
     "index", ["a", 1.5, (0, 0, 0), ([0, 1], [0, 1, 2]), [True], (..., ...), [[0, 1], [2]]], ids=str
 )
 def test_other_indices_that_fit_nothing_are_shown(index):
-    with pytest.raises(vr.ShapeError, match="getitem: expected an index of shape"):
+    with pytest.raises(vr.ShapeError, match="getitem: expected an index into shape"):
         vr.Variable(np.zeros((5, 3)))[index]
 
 

@@ -119,7 +119,7 @@ def _infer_softplus(x, beta, threshold):
     check_float("softplus", x=x)
     if not 0 < beta < math.inf or math.isnan(threshold):
         got = f"beta={beta}, threshold={threshold}"
-        raise OutOfRangeError("softplus", expected="a finite beta above 0, and a threshold", got=got)
+        raise OutOfRangeError("softplus", expected="a finite beta above 0, and a threshold that is not NaN", got=got)
     return x
 
 

@@ -40,7 +40,7 @@ def _cost_of_attention_grad(inputs, outputs, **attrs):
 def _rows(specs, axes, **constants):
     """Return "sequence" if the queries have a LoD, and "batch" if there is one query per sequence instead.
 
-    Return None if an operand behind queries, keys and values, which is a weight, has rows.
+    Return None if a weight, an operand behind queries, keys and values, has rows.
     """
     if set(axes[:3]) != {0} or not {None}.issuperset(axes[3:]):
         return None
@@ -62,13 +62,14 @@ def _operands(query, key, value, op):
     """
     offsets, of_keys = _offsets(query, key)
     if len(offsets) != len(of_keys):
-        expected = f"{len(offsets) - 1} sequences, as the queries"
-        hint = "in a step of DynamicRNN, sequences from outside are a state, which the step returns as it is"
+        expected = f"{len(offsets) - 1} sequences, as many as query has"
+        hint = "pass sequences into a step of DynamicRNN as a state, which the step returns unchanged"
         raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1, hint=hint)
     if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
-        raise LoDError(f"{op}, value", expected="the sequences of key", got="other sequences")
+        raise LoDError(f"{op}, value", expected="sequences of the same lengths as in key", got="other lengths")
     if len(value.data) != len(key.data):
-        raise ShapeError(f"{op}, value", expected=f"{len(key.data)} rows, as key", got=f"shape {value.shape}")
+        expected = f"{len(key.data)} rows, as many as key has"
+        raise ShapeError(f"{op}, value", expected=expected, got=f"shape {value.shape}")
     return flat(query.data), flat(key.data), flat(value.data), (offsets, of_keys)
 
 
@@ -93,13 +94,16 @@ def _infer_attention(query, key, value, scale, left, right):
     ranks = [len(spec.shape) for spec in (query, key, value)]
     if ranks not in ([2] * 3, [3] * 3):
         shapes = [query.shape, key.shape, value.shape]
-        raise ShapeError(_NAME, expected="rows (rows, depth), or (rows, heads, depth), of all three", got=shapes)
+        expected = "query, key and value of shape (rows, depth), or all of shape (rows, heads, depth)"
+        raise ShapeError(_NAME, expected=expected, got=shapes)
     fits = ("key", key.shape[1:], query.shape[1:]), ("value", value.shape[1:-1], query.shape[1:-1])
     for name, given, wanted in fits:
         if any(-1 not in pair and pair[0] != pair[1] for pair in zip(given, wanted, strict=True)):
-            raise ShapeError(f"{_NAME}, {name}", expected=f"rows of {tuple(wanted)}, as query", got=tuple(given))
+            expected = f"rows of shape {tuple(wanted)}, as query has"
+            raise ShapeError(f"{_NAME}, {name}", expected=expected, got=tuple(given))
     if 0 in (*query.shape[1:], *value.shape[1:]):
-        raise ShapeError(_NAME, expected="at least one head and one number each", got=[query.shape, value.shape])
+        expected = "at least one head, and one number per head, in query and value"
+        raise ShapeError(_NAME, expected=expected, got=[query.shape, value.shape])
     check_window(_NAME, left, right)
     if scale is not None and not math.isfinite(scale):
         raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
@@ -112,7 +116,7 @@ def check_window(op, left, right):
     """Raise unless the limits of a window are rows, or None."""
     for name, limit in (("left", left), ("right", right)):
         if limit is not None and not -UNLIMITED <= limit <= UNLIMITED:
-            raise OutOfRangeError(f"{op}, {name}", expected=f"at most {UNLIMITED} rows", got=limit)
+            raise OutOfRangeError(f"{op}, {name}", expected=f"{-UNLIMITED} to {UNLIMITED} rows", got=limit)
 
 
 @attend.backward("query", "key", "value", cost=_cost_of_attention_grad)
@@ -121,7 +125,7 @@ def _attention_backward(query, key, value, out, sums, d_out, scale, left, right)
     call = _call(query, offsets, scale, left, right)
     expected = 2, call.heads, len(q)
     if sums.shape != expected or out.shape != d_out.shape:
-        raise ShapeError(f"{_NAME}_grad, sums", expected=f"the operator's, of shape {expected}", got=sums.shape)
+        raise ShapeError(f"{_NAME}_grad, sums", expected=f"{_NAME}'s sums, of shape {expected}", got=sums.shape)
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     found = attention.backward(q, k, v, *given, call)
     return tuple(x.like(d.reshape(x.shape)) for x, d in zip((query, key, value), found, strict=True))
@@ -167,9 +171,10 @@ def _infer_additive(query, key, value, weight, left, right):
     check_rank(_ADDITIVE, "weight", weight, 1)
     for name, size in (("key", key.shape[1]), ("weight", weight.shape[0])):
         if -1 not in (size, query.shape[1]) and size != query.shape[1]:
-            raise ShapeError(f"{_ADDITIVE}, {name}", expected=f"{query.shape[1]} features, as query", got=size)
+            raise ShapeError(f"{_ADDITIVE}, {name}", expected=f"{query.shape[1]} features, as query has", got=size)
     if 0 in (query.shape[1], value.shape[1]):
-        raise ShapeError(_ADDITIVE, expected="at least one feature and one value", got=[query.shape, value.shape])
+        expected = "at least one feature in query, and one in value"
+        raise ShapeError(_ADDITIVE, expected=expected, got=[query.shape, value.shape])
     check_window(_ADDITIVE, left, right)
     of_sums = TensorSpec((2, 1, query.shape[0]), query.dtype)
     return TensorSpec((query.shape[0], value.shape[1]), query.dtype, query.lod_level), of_sums
@@ -179,7 +184,7 @@ def _infer_additive(query, key, value, weight, left, right):
 def _backward_additive(query, key, value, weight, out, sums, d_out, left, right):
     q, k, v, offsets = _operands(query, key, value, _ADDITIVE)
     if sums.shape != (2, 1, len(q)) or out.shape != d_out.shape:
-        expected = f"the operator's, of shape {(2, 1, len(q))}"
+        expected = f"{_ADDITIVE}'s sums, of shape {(2, 1, len(q))}"
         raise ShapeError(f"{_ADDITIVE}_grad, sums", expected=expected, got=sums.shape)
     given = flat(out.data), as_operand(sums.data), flat(d_out.data)
     call = _call(query, offsets, 1.0, left, right, as_operand(weight.data))
@@ -236,7 +241,7 @@ def _parts(query, key):
     """
     of_queries, of_keys = _offsets(query, key)
     if len(of_queries) != len(of_keys):
-        expected = f"{len(of_queries) - 1} sequences, as the queries"
+        expected = f"{len(of_queries) - 1} sequences, as many as query has"
         raise LoDError(f"{_WEIGHTS}, key", expected=expected, got=len(of_keys) - 1)
     of_pairs = np.concatenate([[0], np.cumsum(np.repeat(np.diff(of_keys), np.diff(of_queries)))]).astype(np.int64)
     bounds = (of_queries.tolist(), of_keys.tolist(), of_pairs[of_queries].tolist())
@@ -245,7 +250,7 @@ def _parts(query, key):
 
 
 def _seen(queries, keys, left, right):
-    """Return bools, (queries, keys): whether a key of a sequence is in the window of a query."""
+    """Return a matrix of bools, (queries, keys) of a sequence: whether the key is in the query's window."""
     ahead = np.arange(keys.stop - keys.start) - np.arange(queries.stop - queries.start)[:, None]
     seen = np.ones(ahead.shape, bool) if left is None else ahead >= -left
     return seen if right is None else seen & (ahead <= right)
@@ -276,7 +281,7 @@ def _infer_weights(query, key, left, right):
     check_rank(_WEIGHTS, "query", query, 3)
     check_shape(_WEIGHTS, "key", key, (-1, *query.shape[1:]))
     if 0 in query.shape[1:]:
-        raise ShapeError(f"{_WEIGHTS}, query", expected="at least one head and one number each", got=query.shape)
+        raise ShapeError(f"{_WEIGHTS}, query", expected="at least one head, and one number per head", got=query.shape)
     check_window(_WEIGHTS, left, right)
     return TensorSpec((-1, query.shape[1]), query.dtype, query.lod_level + 1)
 
@@ -285,7 +290,8 @@ def _infer_weights(query, key, left, right):
 def _weights_backward(query, key, out, d_out, left, right):
     of_pairs, parts = _parts(query, key)
     if len(out.data) != of_pairs[-1] or d_out.shape != out.shape:
-        raise ShapeError(f"{_WEIGHTS}_grad, out", expected=f"the operator's, {of_pairs[-1]} pairs", got=out.shape)
+        expected = f"{_WEIGHTS}' output, with {of_pairs[-1]} pairs"
+        raise ShapeError(f"{_WEIGHTS}_grad, out", expected=expected, got=out.shape)
     weights, d_weights = as_operand(flat(out.data)), as_operand(flat(d_out.data))
     scale = query.dtype.type(query.shape[2] ** -0.5)
     if on_device(weights):

@@ -137,11 +137,11 @@ def _infer(x, running_mean, running_var, weight, bias, eps, training):
 def _check(op, x, eps, **vectors):
     given = {name: spec for name, spec in vectors.items() if spec is not None}
     check_float(op, x=x, **given)
-    check_rank(op, "x", x, 2, "rows of features; reshape rows of more axes")
+    check_rank(op, "x", x, 2, "x has rows of features; reshape rows that have more axes")
     for name, spec in given.items():
         check_shape(op, name, spec, x.shape[1:])
     if not 0 <= eps < math.inf:
-        raise OutOfRangeError(f"{op}, eps", expected="at least 0", got=eps)
+        raise OutOfRangeError(f"{op}, eps", expected="at least 0, and finite", got=eps)
 
 
 @batch_norm.grad

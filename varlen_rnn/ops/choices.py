@@ -25,7 +25,7 @@ _BOOL = np.dtype(np.bool_)
 def _of_two_in_bools(
     function: Callable[..., Any], doc: str, check: Callable, examples: Callable, **options: Unpack[Options]
 ) -> Operator:
-    """Declare an operator of two operands that returns bools; its name is the name of `function`, which computes it."""
+    """Declare an operator that has the name of `function`, by which it computes bools from two operands."""
     name = function.__name__
 
     def forward(x, y):
@@ -165,7 +165,7 @@ def minimum(x, y):
 def _grad_of_choice(x_loses, y_loses):
     """Return the gradient function of a choice: the chosen element gets the gradient, equal elements get half each.
 
-    If the comparison of x and y that `x_loses` names is true, x is not chosen; `y_loses` is the same for y.
+    `x_loses` names the comparison of x and y that is true if x is not chosen; `y_loses` does the same for y.
 
     Source: `torch.maximum`.
     """

@@ -31,7 +31,7 @@ def clip_by_global_norm(*x, max_norm: float):
 
 
 def _clipped_on_device(gradients, max_norm):
-    """Clip gradients without copying the norm to the host; each data type has a norm, joined in float64."""
+    """Clip gradients without copying the norm to the host; the norms of all data types are joined in float64."""
     arrays = [_elements(gradient) for gradient in gradients]
     of_type = {array.dtype: [other for other in arrays if other.dtype == array.dtype] for array in arrays}
     norms = {dtype: norm_on_device(some) for dtype, some in of_type.items()}
@@ -67,7 +67,8 @@ def scaled(gradients, norm, max_norm):
     """Return gradients whose global norm is `norm`, scaled so that it is at most `max_norm`."""
     if norm <= max_norm:
         return gradients
-    return [multiplied(value, max_norm / norm) for value in gradients]  # if the norm is NaN, all are, as in PyTorch
+    # If the norm is NaN, all gradients become NaN, as in PyTorch.
+    return [multiplied(value, max_norm / norm) for value in gradients]
 
 
 def _sum_of_squares(values):

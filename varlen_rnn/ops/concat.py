@@ -88,9 +88,9 @@ def _infer(x, sizes, axis):
     if not -len(x.shape) <= axis < len(x.shape):
         raise ShapeError("split, axis", expected=f"an axis of shape {x.shape}", got=axis)
     if not sizes or min(sizes) < 0:
-        raise ShapeError("split, sizes", expected="at least one, and none negative", got=shown(sizes))
+        raise ShapeError("split, sizes", expected="at least one size, and no negative size", got=shown(sizes))
     if sum(sizes) != x.shape[axis] != -1:
-        raise ShapeError("split, sizes", expected=f"{x.shape[axis]} in sum, as the axis", got=shown(sizes))
+        raise ShapeError("split, sizes", expected=f"sizes with the sum {x.shape[axis]}, as the axis", got=shown(sizes))
     axis %= len(x.shape)
     before, after, level = x.shape[:axis], x.shape[axis + 1 :], x.lod_level if axis else 0
     return [TensorSpec((*before, size, *after), x.dtype, level) for size in sizes]

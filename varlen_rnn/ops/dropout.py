@@ -25,10 +25,10 @@ _NONE = read_only(np.empty(0, np.int64))
 
 
 def mask_of_rows(x, units, p, below, others):
-    """Draw a mask, `(rows, units)` of the data type of `x`: `below` with probability `p`, otherwise `others`.
+    """Draw a mask of shape `(rows, units)`: each number is `below` with probability `p`, otherwise `others`.
 
-    Without a LoD, each row is a sequence of one row.  Its position is its index, unless `x.structure.positions` gives
-    another one.
+    Without a LoD, each row is a sequence of one row.  The position of this sequence is the row's index, unless
+    `x.structure.positions` gives another position.
     """
     return _drawn(x, x.shape[0] if x.shape else 1, units, p, below, others, *_places_of_rows(x))
 
@@ -53,7 +53,7 @@ def _places_of_rows(x):
     lod = x.structure
     if lod.num_levels:
         return remember(lod, "places", _places, lod)
-    # If an operator has joined rows, the positions belong to the rows before.
+    # If an operator has joined rows, the positions still describe the rows that it joined.
     is_of_rows = lod.positions is not None and lod.axis == 0 and len(lod.positions) == len(x.data)
     return _positions(lod) if is_of_rows else _NONE, _NONE
 

@@ -209,7 +209,7 @@ def unary(
 def unary_backward(made: Any, host: Callable | None = None) -> Callable[[Callable], Operator]:
     """Return a decorator that declares a gradient by its equation, a function of x, y, `d_y` and the constants.
 
-    host: a function that computes NumPy arrays in place of the equation, sooner
+    host: a faster function, which computes NumPy arrays in place of the equation
     """
     return lambda equation: _backward(made, forward(equation, f"{made.op.type}_grad", host), equation)
 

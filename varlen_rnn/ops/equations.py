@@ -43,7 +43,7 @@ def forward(equation, name=None, host=None):
 
 
 def derived(equation, name):
-    """Derive the gradient of an equation of one operand: a function of the operand, the result, `d_y` and numbers."""
+    """Return the gradient of an equation of one operand: a function of the operand, the result, `d_y` and numbers."""
     operand, *constants = operands_of(equation)[0]
     names = (operand, "y", "d_y", *constants)
 

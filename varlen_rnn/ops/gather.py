@@ -39,7 +39,7 @@ def _infer_gather(x, index):
         raise ShapeError("gather, x", expected="rows", got="a single number")
     check_tensor("gather", "index", index)
     if index.dtype.kind == "b":
-        hint = "x[np.asarray(mask)] outside of programs; where(mask, x, 0.0) keeps all rows"
+        hint = "x[np.asarray(mask)] takes rows outside of programs; where(mask, x, 0.0) keeps all rows"
         raise DTypeError("gather, index", expected="integers", got="a mask of bools", hint=hint)
     check_integer("gather", index=index)
     return TensorSpec((*index.shape, *x.shape[1:]), x.dtype, index.lod_level)
@@ -75,7 +75,7 @@ def embedding(ids, table, padding_idx: int | None, sparse: bool):
 
 
 def _checked_ids(ids, height):
-    return indices("embedding, ids", ids, height, "id", ", the rows of the table")
+    return indices("embedding, ids", ids, height, "id", ", the table's number of rows")
 
 
 @embedding.infer

@@ -55,7 +55,7 @@ def _taken(data, index):
 
 def _lod_after(x, index, shape):
     lod = x.structure
-    if lod.axis:  # last states of layers: a number takes one layer, whose entries are sequences; a slice takes several
+    if lod.axis:  # the last states of layers: a number takes one layer, one entry per sequence; a slice takes several
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
         return lod.along(0) if is_number else lod if isinstance(index, slice) else NO_LOD
     return lod if _keeps_rows_first(x.shape, index, shape) else NO_LOD
@@ -69,8 +69,8 @@ def _infer_getitem(x, index):
     except (IndexError, TypeError, ValueError) as error:
         _check_bounds(x.shape, index)
         several = isinstance(index, tuple) and any(isinstance(item, Variable) for item in index)
-        hint = "in a program, a Variable of integers stands alone: x.transpose(0, 1)[index]" if several else None
-        raise ShapeError("getitem", expected=f"an index of shape {x.shape}", got=index, hint=hint) from error
+        hint = "in a program, a Variable must be the whole index: x.transpose(0, 1)[index]" if several else None
+        raise ShapeError("getitem", expected=f"an index into shape {x.shape}", got=index, hint=hint) from error
     keeps = x.lod_level and _keeps_rows_first(x.shape, index, shape)
     return TensorSpec(shape, x.dtype, x.lod_level if keeps else 0)
 
@@ -114,9 +114,9 @@ def _add_where_taken(data, index, items, d):
 
 
 def _rows_taken(shape, index, items):
-    """Return (positions that an index takes, number of positions, width), if `width` elements share a position.
+    """Return (positions that an index takes, number of positions, width): each position has `width` elements.
 
-    A position counts the elements along the axes that the index names; the axes behind them give the width.
+    The axes that the index names, flattened to one axis, have the positions; the axes behind them have the elements.
     """
     rank = len(shape) if any(item is Ellipsis for item in items) else sum(map(_axes_of, items))
     height, width = math.prod(shape[:rank]), math.prod(shape[rank:])

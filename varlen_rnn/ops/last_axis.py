@@ -94,7 +94,7 @@ def _checked(op, x, eps, **vectors):
     if not x.shape or x.shape[-1] == 0:
         raise ShapeError(f"{op}, x", expected="at least one feature", got=f"shape {x.shape}")
     if not 0 <= eps < math.inf:
-        raise OutOfRangeError(f"{op}, eps", expected="at least 0", got=eps)
+        raise OutOfRangeError(f"{op}, eps", expected="at least 0, and finite", got=eps)
     for name, spec in vectors.items():
         if spec:
             check_shape(op, name, spec, x.shape[-1:])

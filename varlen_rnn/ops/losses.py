@@ -239,7 +239,7 @@ def huber(x, target, delta: float):
 def _infer_huber(x, target, delta):
     check_float("huber_loss", x=x, target=target)
     if not 0 < delta <= float(np.finfo(x.dtype).max):
-        raise ShapeError("huber_loss, delta", expected=f"more than 0, and one that {x.dtype} holds", got=delta)
+        raise ShapeError("huber_loss, delta", expected=f"a number above 0 that {x.dtype} can hold", got=delta)
     check_shape("huber_loss", "target", target, x.shape)
     return x._replace(lod_level=max(x.lod_level, target.lod_level))
 

@@ -40,7 +40,7 @@ def _places(index, height):
     """Return the index as int64; raise if it is out of range, because kernels use it unchecked."""
     places = np.ascontiguousarray(host_numbers(index.data), np.int64)
     if places.size and not (-1 <= places.min() and places.max() < height):
-        raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, the rows of x", got=places)
+        raise OutOfRangeError("take_rows, index", expected=f"-1 <= index < {height}, x's number of rows", got=places)
     return places
 
 

@@ -57,7 +57,7 @@ def _infer_matmul(x, weight, bias, transposed):
     check_rank("matmul", "weight", weight, 2)
     columns, depth = weight.shape if transposed else weight.shape[::-1]
     if not x.shape or (x.shape[-1] != depth and -1 not in (x.shape[-1], depth)):
-        raise ShapeError("matmul, x", expected=f"{depth} features, as the weight", got=f"shape {x.shape}")
+        raise ShapeError("matmul, x", expected=f"{depth} features, as the weight takes", got=f"shape {x.shape}")
     if bias:
         check_shape("matmul", "bias", bias, (columns,))
     # A vector has no rows: its only axis is the features, so the result has no LoD.
@@ -164,14 +164,16 @@ def _infer(x, y):
     for name, desc in (("x", x), ("y", y)):
         if len(desc.shape) < 2:
             got = f"shape {desc.shape}"
-            raise ShapeError(f"batched_matmul, {name}", expected="matrices", got=got, hint="reshape a vector to one")
+            hint = "reshape a vector to a matrix"
+            raise ShapeError(f"batched_matmul, {name}", expected="matrices", got=got, hint=hint)
     if x.shape[-1] != y.shape[-2] and -1 not in (x.shape[-1], y.shape[-2]):
-        expected = f"{x.shape[-1]} rows of y, as x has columns"
+        expected = f"{x.shape[-1]} rows of y, as many as x has columns"
         raise ShapeError("batched_matmul", expected=expected, got=f"{x.shape} and {y.shape}")
     before = broadcast_shape("batched_matmul", x.shape[:-2], y.shape[:-2])
     if not before:
         got = f"{x.shape} and {y.shape}"
-        raise ShapeError("batched_matmul", expected="a batch of matrices", got=got, hint="matmul")
+        hint = "x @ y multiplies two single matrices"
+        raise ShapeError("batched_matmul", expected="a batch of matrices", got=got, hint=hint)
     level = max(desc.lod_level for desc in (x, y) if len(desc.shape) == len(before) + 2)
     return TensorSpec((*before, x.shape[-2], y.shape[-1]), x.dtype, level)
 

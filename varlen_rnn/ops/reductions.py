@@ -41,7 +41,8 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     return LoDTensor.wrap(data, _lod_after(x, axis))
 
 
-# Over several ranks, a loss is the sum over ranks, or their mean, weighted by `divisor`: `distributed/reductions.py`.
+# A loss over several ranks (processes) is the sum of their losses, or their mean weighted by `divisor`; see
+# `distributed/reductions.py`.
 reduce_sum.op.divisor = lambda x, axis, keepdims: None
 reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
 
@@ -81,7 +82,7 @@ def _reduced(x, axis, keepdims):
     if axis is None:
         return TensorSpec((1,) * len(x.shape) if keepdims else (), x.dtype)
     if not (isinstance(axis, int) and -len(x.shape) <= axis < len(x.shape)):
-        raise ShapeError("reduce, axis", expected=f"an axis of shape {x.shape}, or None", got=axis)
+        raise ShapeError("reduce, axis", expected=f"an axis of x, which has shape {x.shape}, or None", got=axis)
     axis %= len(x.shape)
     shape = x.shape[:axis] + ((1,) if keepdims else ()) + x.shape[axis + 1 :]
     return TensorSpec(shape, x.dtype, x.lod_level if axis else 0)
@@ -303,8 +304,8 @@ def _infer_cumsum(x, axis):
     check_float("cumsum", x=x)
     _check_axis("cumsum", x, axis)
     if x.lod_level and axis % len(x.shape) == 0:
-        hint = "of all rows, whatever their sequences: cumsum of rows without a LoD"
-        raise LoDError("cumsum, axis", expected="features of rows with a LoD", got="the rows", hint=hint)
+        hint = "sequence_cumsum sums within each sequence; without a LoD, cumsum runs over all rows"
+        raise LoDError("cumsum, axis", expected="an axis of features, because x has a LoD", got="the rows", hint=hint)
     return x
 
 

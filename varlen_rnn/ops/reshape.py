@@ -17,8 +17,8 @@ from varlen_rnn.tape.spec import TensorSpec
 def _rows(specs, axes, shape):
     """Return how `reshape` treats rows: "each", ("batch", the axis of the result that runs over rows), or None.
 
-    There is such an axis if as many elements precede it as precede the axis of rows in `x`.  "each" means that each row
-    stays one entry of it.  "batch" means that a row becomes several entries, or that `shape` fixes their number.
+    An axis runs over rows if the product of the sizes before it is the same as before the axis of rows in `x`.  "each"
+    means that each row stays one entry.  "batch" means that it becomes several entries, or `shape` fixes their number.
     """
     old, axis = specs[0].shape, axes[0]
     if axis is None:
@@ -59,9 +59,9 @@ def _keeps_rows_of_reshape(old, new):
 def _infer_reshape(x, shape):
     check_tensor("reshape", "x", x)
     if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
-        raise ShapeError("reshape", expected="sizes, one of them -1 at most", got=shape)
+        raise ShapeError("reshape", expected="sizes of at least 0, and at most one -1", got=shape)
     if list(shape).count(-1) > 1 and _keeps_rows_of_reshape(x.shape, shape) is False:
-        raise ShapeError("reshape", expected="one -1 at most", got=shape)
+        raise ShapeError("reshape", expected="at most one -1", got=shape)
     if (
         x.lod_level
         and x.shape[0] == -1
@@ -69,7 +69,7 @@ def _infer_reshape(x, shape):
         and shape[0] != -1
         and _keeps_rows_of_reshape(x.shape, (-1, *shape[1:]))
     ):
-        hint = "give -1 for the rows: a run tells how many there are"
+        hint = "give -1 for the rows, because their number is known only in a run"
         raise ShapeError("reshape", expected="-1 first, for rows with a LoD", got=tuple(shape), hint=hint)
     keeps = len(x.shape) > 0 and _keeps_rows_of_reshape(x.shape, shape)
     shape = list(map(int, shape))

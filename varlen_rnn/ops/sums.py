@@ -43,7 +43,7 @@ def _infer(*descs):
         if desc.kind not in (LOD_TENSOR, SELECTED_ROWS):
             raise DTypeError(f"sum, x[{number}]", expected="rows", got=desc.kind.name)
         if desc.dtype != descs[0].dtype:
-            raise DTypeError(f"sum, x[{number}]", expected=descs[0].dtype, got=desc.dtype)
+            raise DTypeError(f"sum, x[{number}]", expected=f"{descs[0].dtype}, as x[0] has", got=desc.dtype)
         check_shape("sum", f"x[{number}]", desc, descs[0].shape)
     dense = [desc for desc in descs if desc.kind == LOD_TENSOR]
     shape = tuple(max(sizes) for sizes in zip(*(desc.shape for desc in descs), strict=True))  # a known size replaces -1

@@ -16,11 +16,11 @@ from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.spec import Symbol, sizes_fit
 
 _ROWS = (
-    "x is (rows, features), or rows[:, None] of one number each, rows of all sequences one after another: "
-    "create_lod_tensor(rows, lengths), or LoDTensor.from_sequences(list of sequences, num_levels=1); of a padded "
-    "batch, sequence_unpad(x, lengths)"
+    "x has the rows of all sequences, one after another: create_lod_tensor(rows, lengths), or "
+    "LoDTensor.from_sequences(list of sequences, num_levels=1); for rows of one number, pass rows[:, None]; for a "
+    "padded batch, sequence_unpad(x, lengths)"
 )
-_STATES = "(num_layers * num_directions, num_sequences, hidden_size, or proj_size of the first state)"
+_STATES = "(num_layers * num_directions, num_sequences, hidden_size); with proj_size, the first state has that size"
 _MIXED = "data types are never mixed silently: convert it, or choose the dtype of the layer"
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -117,7 +117,8 @@ def weight_shapes(cell, features, hidden, outputs=None):
     found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, x_gates, h_gates, features, hidden, outputs)
     if isinstance(found, list):
         expected, got = f"vectors and rows with names other than {found}", cell.vectors + cell.row_inputs
-        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint="inputs of its layer")
+        hint = "inputs of the layer have these names"
+        raise ShapeError(f"cell {cell.name!r}", expected=expected, got=got, hint=hint)
     return found
 
 
@@ -184,8 +185,8 @@ def _names_of_weights(others, count):
     for names in (plain, projected):
         if count in (len(names), 2 * len(names)):
             return names
-    expected = f"{plain} of one or two directions, or {projected}"
-    raise ShapeError("recurrent, weights", expected=expected, got=count)
+    expected = f"for each of one or two directions {plain}, or {projected}"
+    raise ShapeError("recurrent, weights", expected=expected, got=f"{count} weights")
 
 
 def names_of_inputs(cell, count):
@@ -207,7 +208,7 @@ def _hidden(cell, weights):
     else:
         name, axis, parts = cell.vectors[0], 0, 1
     if weights[name] is None:
-        raise ShapeError(f"recurrent, {name}", expected="a weight of every direction", got="None")
+        raise ShapeError(f"recurrent, {name}", expected="a weight for each direction", got="None")
     check_rank("recurrent", name, weights[name], 1 if name in cell.vectors else 2)
     return weights[name].shape[axis] // parts
 
@@ -217,7 +218,7 @@ def ways_of(reverse, directions):
     if reverse is None:
         return (False, True)[:directions]
     if len(reverse) != directions or not set(reverse) <= {0, 1}:
-        expected = f"{directions} of 0 and 1, one for each direction"
+        expected = f"one number, 0 or 1, for each of the directions, {directions} in all"
         raise ShapeError("recurrent, reverse", expected=expected, got=reverse)
     return tuple(map(bool, reverse))  # kernels are compiled for bools
 
@@ -249,8 +250,9 @@ def check_layer(cell, layer):
 
 def _check_projection(cell, layer):
     if not cell.may_project:
-        hint = "what is projected is not what its equations, or its later products, read"
-        raise ShapeError("recurrent, weight_hr", expected=f"none of the cell {cell.name!r}", got="one", hint=hint)
+        hint = "its equations, or its later products, read the output before a projection"
+        expected = f"None, because the cell {cell.name!r} cannot project"
+        raise ShapeError("recurrent, weight_hr", expected=expected, got="a weight", hint=hint)
     if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
         expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
         raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
@@ -270,7 +272,8 @@ def _check_weight(x, name, weight, shape):
         if shape[0] and not name.startswith("bias"):
             raise ShapeError(f"recurrent, {name}", expected=f"shape {shape}", got="None")
     elif not shape[0]:
-        raise ShapeError(f"recurrent, {name}", expected="None, of a cell without such gates", got=weight.shape)
+        expected = "None, because the cell has no gates for it"
+        raise ShapeError(f"recurrent, {name}", expected=expected, got=weight.shape)
     else:
         if weight.shape != shape or weight.dtype != x.dtype or weight.kind is not LOD_TENSOR:
             check_float("recurrent", x=x, **{name: weight})

@@ -94,9 +94,9 @@ def _check_every(cell, every, all_states):
     if every < 0:
         raise ShapeError("recurrent, every", expected="0 or more steps, or None", got=every)
     if cell.row_inputs or all_states:
-        what = "inputs of rows" if cell.row_inputs else "all states"
-        hint = "recompute=False keeps what they need"
-        raise ShapeError("recurrent, every", expected=f"None, with {what}", got=every, hint=hint)
+        reason = "the cell has inputs of rows" if cell.row_inputs else "all states are returned"
+        hint = "pass recompute=False to the layer"
+        raise ShapeError("recurrent, every", expected=f"None, because {reason}", got=every, hint=hint)
 
 
 def _are_rows_and_weights(x, w_ih, w_hh, b_ih, b_hh):
@@ -197,7 +197,8 @@ def _check_kept(x, kept, columns):
             wanted, hint = f"({x.shape[0]}, {columns} or more)", "pass the saved columns of the layer"
             raise ShapeError("recurrent_grad, kept", expected=wanted, got=tensor.shape, hint=hint)
         if not (tensor.data.flags.writeable and tensor.data.flags.c_contiguous):
-            raise ProgramError("recurrent_grad, kept", expected="memory of the layer's own", got="a view")
+            expected, got = "a contiguous array that can be overwritten", "a read-only or strided array"
+            raise ProgramError("recurrent_grad, kept", expected=expected, got=got)
 
 
 def _with_lods(cell, layer, d_inputs):

@@ -68,7 +68,7 @@ def forward(cell, x, directions, initial, plan, every, reverse):
 
 
 def _rows_of_ranks(sizes, number, plan):
-    """Return the positions of a direction's rows in `(states, directions, sequences, hidden)`, ordered by rank."""
+    """Return the rows of a direction in `(states, directions, sequences, hidden)`, longest sequence (rank 0) first."""
     num_states, directions, sequences, _ = sizes
     firsts = (np.arange(num_states) * directions + number) * sequences
     return np.add.outer(firsts, plan.sorted_indices).ravel()
@@ -104,7 +104,7 @@ def _begins(num_states, plan, every, backward, kept):
     chunks, end, begins = list(_chunks(plan, every, backward)), 0, []
     wanted = num_states * sum(chunk.alive for chunk in chunks)
     if len(kept) != wanted:
-        got, hint = len(kept), "give the states that the layer kept"
+        got, hint = f"{len(kept)} rows", "pass the states that the layer saved"
         raise ShapeError("recurrent_grad, kept", expected=f"{wanted} rows of states", got=got, hint=hint)
     for chunk in chunks:
         first, end = end, end + num_states * chunk.alive
@@ -115,7 +115,7 @@ def _begins(num_states, plan, every, backward, kept):
 def _backward_of_direction(cell, operands, begins, d_y, d_states, d_x, need_weights):
     """Return the gradients of a direction's weights, and add the gradient of the rows to `d_x`.
 
-    `d_states`, in the order of ranks, has the gradients of the last states, which those for initial states replace.
+    `d_states`, in the order of ranks, has the gradients of the last states; they become those for initial states.
     """
     (x, direction, backward), total = operands, None
     for chunk, begin in reversed(begins):

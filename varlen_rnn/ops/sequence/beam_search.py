@@ -140,8 +140,8 @@ def _infer(pre_ids, pre_scores, scores, ids, beam_size, end_id, level, is_accumu
     check_same_dtype(name, scores=scores, pre_scores=pre_scores)
     check_rank(name, "scores", scores, 2, "one row of candidates for each hypothesis")
     if not 0 <= level < scores.lod_level:
-        hint = "the level that says which hypotheses are of one source"
-        raise LoDError(f"{name}, scores", expected=f"a LoD with level {level}", got=scores.lod_level, hint=hint)
+        got, hint = f"a LoD with {scores.lod_level} levels", "this level groups the hypotheses by source"
+        raise LoDError(f"{name}, scores", expected=f"a LoD with level {level}", got=got, hint=hint)
     if scores.shape[1] == 0:
         raise ShapeError(f"{name}, scores", expected="at least one candidate", got=f"shape {scores.shape}")
     if beam_size < 1:
@@ -157,7 +157,7 @@ def _infer(pre_ids, pre_scores, scores, ids, beam_size, end_id, level, is_accumu
 
 def _check_end(op, end_id):
     if not -(2**63) <= end_id < 2**63:
-        raise OutOfRangeError(f"{op}, end_id", expected="a number that int64 has", got=end_id)
+        raise OutOfRangeError(f"{op}, end_id", expected="a number that int64 can hold", got=end_id)
 
 
 def _may_be(size, other):
@@ -216,7 +216,8 @@ def beam_search_decode(
         for name, values in (("ids", ids), ("scores", scores))
     ]
     if not steps[0] or len(steps[0]) != len(steps[1]):
-        expected, got = "at least one step, as many of ids as of scores", f"{len(steps[0])} and {len(steps[1])}"
+        expected = "at least one step, with as many ids as scores"
+        got = f"{len(steps[0])} ids and {len(steps[1])} scores"
         raise ShapeError("beam_search_decode", expected=expected, got=got)
     beam_size = check_int(beam_size, "beam_search_decode, beam_size", 1)
     return tuple(apply("beam_search_decode", *steps[0], *steps[1], beam_size=beam_size, end_id=end_id))
@@ -245,7 +246,7 @@ def _check_steps(ids, scores):
         if of_step.num_elements(0) != ids[0].num_elements(0):
             raise LoDError(f"{what}, ids", expected=f"{ids[0].num_elements(0)} sources", got=of_step.num_elements(0))
         if rows is not None and of_step.num_elements(1) != rows:
-            expected = f"sequences for {rows} rows, those of the step before"
+            expected = f"{rows} sequences, one per row of the step before"
             raise LoDError(f"{what}, ids", expected=expected, got=of_step.num_elements(1))
         rows = len(of_step.data)
 
@@ -291,7 +292,7 @@ def _infer_decode(*steps, beam_size, end_id):
     name = "beam_search_decode"
     _check_end(name, end_id)
     if not steps or len(steps) % 2:
-        raise ShapeError(name, expected="an even number of inputs, ids and scores of steps", got=len(steps))
+        raise ShapeError(name, expected="the ids of all steps, then as many scores", got=f"{len(steps)} inputs")
     ids, scores = steps[: len(steps) // 2], steps[len(steps) // 2 :]
     for number, (of_step, its_scores) in enumerate(zip(ids, scores, strict=True)):
         check_integer(name, **{f"ids[{number}]": of_step})
@@ -299,7 +300,7 @@ def _infer_decode(*steps, beam_size, end_id):
         check_same_dtype(name, **{"scores[0]": scores[0], f"scores[{number}]": its_scores})
         for what, given in (("ids", of_step), ("scores", its_scores)):
             if given.lod_level != 2:
-                hint = "the results of beam_search have them: sources of hypotheses, and what continues these"
+                hint = "pass the results of beam_search: sources of hypotheses, and hypotheses with continuations"
                 raise LoDError(f"{name}, {what}[{number}]", expected="2 levels", got=given.lod_level, hint=hint)
             if given.shape[1:] not in ((), (1,)):
                 raise ShapeError(f"{name}, {what}[{number}]", expected="one number per row", got=given.shape)

@@ -37,7 +37,7 @@ def _check(op, name, x, mask, level):
     if not x.shape:
         raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
     if mask.dtype != np.bool_:
-        raise DTypeError(f"{op}, mask", expected="bool", got=mask.dtype, hint="compare: mask != 0")
+        raise DTypeError(f"{op}, mask", expected="bool", got=mask.dtype, hint="`mask != 0` has bools")
     if not mask.shape or mask.shape[1:] not in ((), (1,)):
         raise ShapeError(f"{op}, mask", expected="one bool per sequence", got=f"shape {mask.shape}")
     levels = max(1, x.lod_level)
@@ -136,8 +136,8 @@ def _joined_above(op, first, second, mask):
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))
     joined = first[-1] + second[-1] if alike else None
     if not alike or not np.array_equal(_before(mask)[joined], first[-1]):
-        expected = "upper levels that fit the mask"
-        raise LoDError(f"{op}, in_true and in_false", expected=expected, got="other upper levels")
+        expected = "levels above that count each part's sequences as the mask does"
+        raise LoDError(f"{op}, in_true and in_false", expected=expected, got="other levels")
     return *first[:-1], joined
 
 
@@ -147,7 +147,7 @@ def _joined(op, in_true, in_false, mask, level):
     mask = host_numbers(mask.data).reshape(-1)
     for name, part, count in (("True", first, np.count_nonzero(mask)), ("False", second, np.count_nonzero(~mask))):
         if _entries(part) != count:
-            expected = f"{count} sequences, as mask has {name}"
+            expected = f"{count} sequences, one per {name} of mask"
             raise LoDError(f"{op}, in_{name.lower()}", expected=expected, got=_entries(part))
     both = LoD([np.append(a, a[-1] + b[1:]) for a, b in zip(levels_of(first), levels_of(second), strict=True)])
     below, index = take_sequences(both, np.argsort(_order(mask)))

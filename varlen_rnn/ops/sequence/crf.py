@@ -24,7 +24,7 @@ def _tags(emission, label, name):
     if len(labels) != len(emission.data):
         raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
     if label.num_levels and not np.array_equal(levels_of(label.structure)[-1], levels_of(emission.structure)[-1]):
-        raise LoDError(f"{name}, label", expected="the sequences of emission", got="other sequences")
+        raise LoDError(f"{name}, label", expected="sequences of the same lengths as in emission", got="other lengths")
     if labels.size and not 0 <= labels.min() <= labels.max() < tags:
         expected, got = f"tags 0 to {tags - 1}", f"{labels.min()} to {labels.max()}"
         raise OutOfRangeError(f"{name}, label", expected=expected, got=got)

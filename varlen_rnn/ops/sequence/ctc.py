@@ -21,10 +21,11 @@ def _run(log_probs, targets, blank, scales, d):
     """Check the targets, and return the loss of each sequence; if `d` has rows, write the gradient to it."""
     offsets, ends = levels_of(log_probs.structure)[-1], levels_of(targets.structure)[-1]
     if len(offsets) != len(ends):
-        raise LoDError("ctc_loss, targets", expected=f"{len(offsets) - 1} sequences, as log_probs", got=len(ends) - 1)
+        expected = f"{len(offsets) - 1} sequences, as many as log_probs has"
+        raise LoDError("ctc_loss, targets", expected=expected, got=len(ends) - 1)
     labels, classes = host_numbers(targets.data).reshape(-1).astype(np.int64), log_probs.shape[1]
     if labels.size and (labels.min() < 0 or labels.max() >= classes or (labels == blank).any()):
-        expected = f"classes 0 to {classes - 1}, but the blank, {blank}"
+        expected = f"classes 0 to {classes - 1}, except the blank, {blank}"
         raise OutOfRangeError("ctc_loss, targets", expected=expected, got=f"{labels.min()} to {labels.max()}")
     rows = as_operand(log_probs.data)
     places, losses = places_of(offsets, ends), empty((len(offsets) - 1,), rows)

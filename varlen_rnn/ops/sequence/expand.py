@@ -24,17 +24,17 @@ def _check_entries(x, y, ref_level):
     entries = len(levels_of(lod)[0]) - 1 if lod.num_levels else len(x.data)
     if entries != len(offsets) - 1:
         what = "sequences" if lod.num_levels else "rows"
-        expected = f"{len(offsets) - 1} {what}, as level {ref_level} of y has sequences"
+        expected = f"{len(offsets) - 1} {what}, as many as level {ref_level} of y has sequences"
         raise LoDError("sequence_expand, x", expected=expected, got=entries)
 
 
 class _Copies(NamedTuple):
-    """How often sequences (or rows) are repeated, read from another LoD, with which this is cached.
+    """How often sequences (or rows) are repeated, read from another LoD, which caches this record.
 
     lod: the LoD of the copies
     num_rows: the number of rows of all copies
     offsets: (sequences + 1,) int64, the rows at which each sequence (or row) begins, and the end
-    times: (sequences,) int64, how often each is repeated
+    times: (sequences,) int64, how often each sequence (or row) is repeated
     """
 
     lod: LoD
@@ -176,7 +176,8 @@ def _check_rows(x, y):
     """Raise unless `x` has a row for each sequence of the last level of `y`."""
     count = len(levels_of(y.structure)[-1]) - 1
     if len(x.data) != count:
-        raise ShapeError("sequence_expand_as, x", expected=f"{count} rows, as y has sequences", got=f"shape {x.shape}")
+        expected = f"{count} rows, as many as y has sequences"
+        raise ShapeError("sequence_expand_as, x", expected=expected, got=f"shape {x.shape}")
 
 
 @sequence_expand_as.infer
@@ -185,7 +186,7 @@ def _infer_as(x, y):
     check_tensor("sequence_expand_as", "y", y)
     check_lod_level("sequence_expand_as", "y", y)
     if not x.shape or not y.shape:
-        raise ShapeError("sequence_expand_as", expected="rows", got=[x.shape, y.shape])
+        raise ShapeError("sequence_expand_as", expected="x and y with rows", got=f"shapes {x.shape} and {y.shape}")
     return spec_of_tensor((y.shape[0], *x.shape[1:]), x.dtype, y.lod_level)
 
 

@@ -107,7 +107,7 @@ def sequence_enumerate(x, win_size: int, pad_value: int = 0):
     """
     offsets, ids = levels_of(x.structure)[-1], host_numbers(x.data).reshape(-1)
     lengths = np.diff(offsets)
-    left = np.repeat(offsets[1:], lengths) - np.arange(len(ids))  # rows from each to the end of its sequence
+    left = np.repeat(offsets[1:], lengths) - np.arange(len(ids))  # rows from each row to its sequence's end
     out = np.full((len(ids), win_size), pad_value, x.dtype)
     for step in range(min(win_size, int(lengths.max(initial=0)))):
         inside = np.flatnonzero(left > step)
@@ -174,12 +174,14 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
     *above, offsets = levels_of(input.structure)
     ends = levels_of(label.structure)[-1]
     if len(offsets) != len(ends):
-        raise LoDError("edit_distance, label", expected=f"{len(offsets) - 1} sequences, as input", got=len(ends) - 1)
+        expected = f"{len(offsets) - 1} sequences, as many as input has"
+        raise LoDError("edit_distance, label", expected=expected, got=len(ends) - 1)
     ids, labels = _as_int64("input", input), _as_int64("label", label)
     distances, lengths = np.empty(len(offsets) - 1, np.int64), np.diff(ends)
     if normalized and (lengths == 0).any():
         got, hint = f"none in sequence {lengths.argmin()}", "normalized=False returns numbers of edits"
-        raise LoDError("edit_distance, label", expected="labels of each sequence, to divide by", got=got, hint=hint)
+        expected = "labels in each sequence, because normalized divides by their number"
+        raise LoDError("edit_distance, label", expected=expected, got=got, hint=hint)
     fill_distances(ids, offsets, labels, ends, np.empty(len(labels) + len(distances), np.int64), distances)
     result = beside((distances / lengths if normalized else distances).astype(np.float32), input.data)
     return LoDTensor.wrap(result, LoD(above) if above else NO_LOD), LoDTensor.wrap(np.array(len(distances)))
@@ -188,7 +190,7 @@ def edit_distance(input, label, normalized: bool = True, ignored_tokens: tuple[i
 def _as_int64(name, x):
     ids = host_numbers(x.data).reshape(-1)
     if ids.dtype == np.uint64 and ids.size and ids.max() >= 2**63:
-        raise OutOfRangeError(f"edit_distance, {name}", expected="ids that int64 has", got=ids.max())
+        raise OutOfRangeError(f"edit_distance, {name}", expected="ids that int64 can hold", got=ids.max())
     return ids.astype(np.int64)
 
 

@@ -67,12 +67,12 @@ def _infer(x, filter_size, stride, padding):
     for name, given, count in (("filter_size", filter_size, 2), ("stride", stride, 2), ("padding", padding, 4)):
         lowest = 0 if name == "padding" else 1
         if len(given) != count or min(given) < lowest:
-            raise ShapeError(f"im2sequence, {name}", expected=f"{count} of at least {lowest}", got=given)
+            raise ShapeError(f"im2sequence, {name}", expected=f"{count} numbers of at least {lowest}", got=given)
     for n, window, before, behind in zip(x.shape[2:], filter_size, padding[:2], padding[2:], strict=True):
         if n != -1 and window > n:
-            raise OutOfRangeError("im2sequence, filter_size", expected=f"at most {n}, as the image has", got=window)
+            raise OutOfRangeError("im2sequence, filter_size", expected=f"at most {n}, the image's size", got=window)
         if max(before, behind) >= window:
-            expected, hint = f"less than {window}, the filter_size", "a window of padding alone is zeros"
+            expected, hint = f"less than {window}, the filter_size", "some windows would have only padding"
             raise OutOfRangeError("im2sequence, padding", expected=expected, got=max(before, behind), hint=hint)
     counts = x.shape[0], *_counts(x.shape, filter_size, stride, padding)
     features = -1 if x.shape[1] == -1 else x.shape[1] * filter_size[0] * filter_size[1]

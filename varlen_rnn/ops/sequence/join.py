@@ -24,7 +24,7 @@ def _placed(x, offset, length):
     begins, lengths = _numbers("offset", offset, count), _numbers("length", length, count)
     starts, new_offsets = np.empty(count, np.int64), np.empty(count + 1, np.int64)
     if (i := place_slices(offsets, begins, lengths, starts, new_offsets)) >= 0:
-        expected = f"rows 0 to {offsets[i + 1] - offsets[i]}"
+        expected = f"a slice inside of its {offsets[i + 1] - offsets[i]} rows"
         got = f"offset {begins[i]} and length {lengths[i]}"
         raise OutOfRangeError(f"sequence_slice, sequence {i}", expected=expected, got=got)
     return starts, new_offsets, lengths
@@ -112,11 +112,11 @@ def _join(*x):
     for number, other in enumerate(x[1:], 1):
         levels = levels_of(other.structure)
         if len(levels[-1]) != len(first[-1]):
-            expected = f"{len(first[-1]) - 1} sequences, as the first input"
+            expected = f"{len(first[-1]) - 1} sequences, as many as the first input has"
             raise LoDError(f"sequence_concat, x_{number}", expected=expected, got=len(levels[-1]) - 1)
         if any(not np.array_equal(*pair) for pair in zip(levels[:-1], first[:-1], strict=True)):
-            expected = "the upper levels of the first input"
-            raise LoDError(f"sequence_concat, x_{number}", expected=expected, got="other upper levels")
+            expected = "the same levels above the last as in the first input"
+            raise LoDError(f"sequence_concat, x_{number}", expected=expected, got="other levels")
     offsets, places, lengths = _joined(x)
     inputs = [flat(one.data) for one in x]
     out = empty((int(offsets[-1]), inputs[0].shape[1]), inputs[0])
@@ -139,7 +139,7 @@ def _infer_join(*x):
         if one.dtype != x[0].dtype:
             raise DTypeError(f"sequence_concat, x_{number}", expected=x[0].dtype, got=one.dtype)
         if one.shape[1:] != x[0].shape[1:] or one.lod_level != x[0].lod_level:
-            expected, got = (f"rows of {spec.shape[1:]}, {spec.lod_level} levels" for spec in (x[0], one))
+            expected, got = (f"rows of shape {spec.shape[1:]} and {spec.lod_level} levels" for spec in (x[0], one))
             raise ShapeError(f"sequence_concat, x_{number}", expected=expected, got=got)
     return x[0]._replace(shape=(-1, *x[0].shape[1:]))
 
@@ -158,7 +158,7 @@ def _split(joined, *like):
     """Split the result of `sequence_concat`, or its gradient, into the rows of each input."""
     offsets, *runs = _joined(like)
     if offsets[-1] != len(joined.data):
-        expected = f"{offsets[-1]} rows, those of all sequences"
+        expected = f"{offsets[-1]} rows, as many as all inputs have"
         raise ShapeError("sequence_split, joined", expected=expected, got=len(joined.data))
     return tuple(x.like(runs_taken(joined.data, *its)) for x, *its in zip(like, *runs, strict=True))
 

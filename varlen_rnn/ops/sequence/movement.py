@@ -49,14 +49,15 @@ def check_step(op: str, rows: LoDTensor | None, plan: SortedSeqs, t: int) -> Non
     if not 0 <= t < plan.max_seq_len:
         raise OutOfRangeError("t", expected=f"0 <= t < {plan.max_seq_len} steps", got=t)
     if rows is not None and (not rows.shape or len(rows.data) != plan.batch_sizes[t]):
-        raise ShapeError(f"{op}, step {t}", expected=f"{plan.batch_sizes[t]} rows", got=f"shape {rows.shape}")
+        expected = f"{plan.batch_sizes[t]} rows, one per sequence that has this step"
+        raise ShapeError(f"{op}, step {t}", expected=expected, got=f"shape {rows.shape}")
 
 
 def check_moved(op: str, name: str, desc: TensorSpec) -> None:
     """Raise unless rows have a data type that kernels can move; float16 is refused, because Numba has no float16."""
     if desc.kind is not LOD_TENSOR or desc.dtype == _FLOAT16:
         check_tensor(op, name, desc)
-        raise DTypeError(f"{op}, {name}", expected="another data type", got=desc.dtype)
+        raise DTypeError(f"{op}, {name}", expected="any data type except float16", got=desc.dtype)
 
 
 def infer_moved(op: str, x: TensorSpec, plan: TensorSpec) -> TensorSpec:

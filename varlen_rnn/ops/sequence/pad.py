@@ -175,10 +175,10 @@ def _offsets(op, x, length):
     numbers = host_numbers(length.data)
     lengths = numbers.astype(_INT64)
     if len(lengths) != len(x.data):
-        raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, as x has rows", got=len(lengths))
+        raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, one per row of x", got=len(lengths))
     wrong = np.flatnonzero((lengths < 0) | (lengths > x.shape[1]))
     if len(wrong):
-        what, expected = f"{op}, length, entry {wrong[0]}", f"0 to {x.shape[1]}, the steps of x"
+        what, expected = f"{op}, length, entry {wrong[0]}", f"0 to {x.shape[1]}, x's number of steps"
         raise OutOfRangeError(what, expected=expected, got=int(numbers[wrong[0]]))
     return np.concatenate(([0], np.cumsum(lengths)))
 
@@ -270,9 +270,11 @@ def _places_of_scatter(op, x, index, updates):
     shared_lod(op, index, updates, names=("index", "updates"))
     offsets = levels_of(index.structure)[-1]
     if len(x.data) != len(offsets) - 1:
-        raise LoDError(f"{op}, x", expected=f"{len(offsets) - 1} rows, as index has sequences", got=len(x.data))
+        expected = f"{len(offsets) - 1} rows, one per sequence of index"
+        raise LoDError(f"{op}, x", expected=expected, got=len(x.data))
     if len(updates.data) != offsets[-1]:
-        raise ShapeError(f"{op}, updates", expected=f"{offsets[-1]} rows, as index", got=f"shape {updates.shape}")
+        expected = f"{offsets[-1]} rows, one per row of index"
+        raise ShapeError(f"{op}, updates", expected=expected, got=f"shape {updates.shape}")
     positions = indices(f"{op}, index", index, x.shape[1], "position")
     return positions + np.repeat(np.arange(len(x.data)) * x.shape[1], np.diff(offsets))
 
@@ -326,7 +328,7 @@ def _infer(x, index, updates):
         raise ShapeError("sequence_scatter, index", expected="one position per row", got=f"shape {index.shape}")
     element = x.shape[2:]
     if not updates.shape or not any(sizes_fit(updates.shape[1:], one) for one in (element, element or (1,))):
-        expected = f"rows of {element}, as positions of x"
+        expected = f"rows of shape {element}, as positions of x have"
         raise ShapeError("sequence_scatter, updates", expected=expected, got=f"shape {updates.shape}")
     return x
 

@@ -164,7 +164,7 @@ def _check_picked(index, d_rows, num_rows):
     # An index on a device is checked by the kernel, because it has never been on the host.
     is_wrong = index.size and not on_device(index) and not -1 <= index.min() <= index.max() < num_rows
     if index.shape != d_rows.shape or is_wrong:
-        expected = f"rows of x, -1 to {num_rows - 1}, for shape {d_rows.shape}"
+        expected = f"positions of rows, -1 to {num_rows - 1}, in an array of shape {d_rows.shape}"
         raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
 
 
@@ -214,17 +214,17 @@ def _sizes(op, x, row, col, channel_num):
     heights, widths, numbers = (np.diff(levels_of(one.structure)[-1]) for one in (row, col, x))
     for name, sizes in (("col", widths), ("x", numbers)):
         if len(sizes) != len(heights):
-            raise LoDError(f"{op}, {name}", expected=f"{len(heights)} sequences, as row", got=len(sizes))
+            raise LoDError(f"{op}, {name}", expected=f"{len(heights)} sequences, as many as row has", got=len(sizes))
     wrong = np.flatnonzero(numbers != float(channel_num) * heights * widths)  # floats, because integers overflow
     if len(wrong):
         i = wrong[0]
-        expected = f"{channel_num} x {heights[i]} x {widths[i]} numbers, channels, rows and columns"
+        expected = f"{channel_num} x {heights[i]} x {widths[i]} numbers (channels x rows x columns)"
         raise ShapeError(f"{op}, x, sequence {i}", expected=expected, got=numbers[i])
     return heights, widths
 
 
 def _selected(x, heights, widths, topks, channel_num):
-    """Return `found`, the positions of each matrix row's largest numbers, the offsets of the rows in it, and `lasts`.
+    """Return `found` (positions of each matrix row's largest numbers), `limits` (offsets of the rows), and `lasts`.
 
     `lasts`, `(rows, channels, topks)`, has the place of each sum's last number in `found`; -1 if a row has no numbers.
     """

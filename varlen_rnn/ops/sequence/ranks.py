@@ -36,7 +36,7 @@ lod_rank_table.examples(lambda rng: [([rows(rng, 3)], {"level": -1})])
 def _infer_rank_table(x, level):
     check_lod_level("lod_rank_table", "x", x)
     if not -x.lod_level <= level < x.lod_level:
-        raise LoDError("level", expected=f"one of the {x.lod_level} levels", got=level)
+        raise LoDError("level", expected=f"one of the {x.lod_level} levels of x", got=level)
     return PLAN
 
 
@@ -90,7 +90,7 @@ def reorder_by_rank(x, rank_table):
 def _ranks(x, plan):
     entries = x.num_elements(0) if x.num_levels else len(x.data)
     if entries != plan.num_sequences:
-        expected = f"{plan.num_sequences} sequences, or rows, as the plan"
+        expected = f"{plan.num_sequences} sequences, or rows, as many as the plan has sequences"
         raise LoDError("reorder_by_rank, x", expected=expected, got=entries)
     return plan.sorted_indices
 

@@ -46,7 +46,7 @@ def lod_reset(x: Rows, y: Rows | None = None, target_lod: Sequence[int] | None =
     Source: the operator `lod_reset` of PaddlePaddle Fluid.
     """
     if isinstance(target_lod, (list, tuple)) and any(isinstance(level, (list, tuple)) for level in target_lod):
-        expected, hint = "the offsets of one level", "Variable(x).with_lod takes offsets of several"
+        expected, hint = "the offsets of one level", "Variable(x).with_lod(offsets) takes several levels"
         raise DTypeError("lod_reset, target_lod", expected=expected, got=shown(target_lod), hint=hint)
     return apply("lod_reset", x, y, target_lod=as_constant("ints?", target_lod, "lod_reset, target_lod"))
 
@@ -63,7 +63,7 @@ def _lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
 
 def _offsets(y, name):
     if y.data.ndim != 1:
-        raise ShapeError(name, expected="offsets, of one axis", got=f"shape {y.shape}")
+        raise ShapeError(name, expected="offsets with one axis", got=f"shape {y.shape}")
     return host_numbers(y.data).astype(np.int64)
 
 
