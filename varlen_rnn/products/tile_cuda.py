@@ -61,10 +61,7 @@ LARGE, WIDE, SMALL = Tile(2, 2), Tile(2, 1), Tile(1, 1)
 
 
 def tile_for(rows, columns):
-    """Return the tile for a product: LARGE if it is not too large and each multiprocessor gets two, else SMALL.
-
-    It is too large if the results have no more rows or columns than SMALL has.
-    """
+    """Return LARGE if results have more than 32 rows and columns, and two tiles per multiprocessor; otherwise SMALL."""
     enough = 2 * cuda.driver.limits.multiprocessors
     return LARGE if min(rows, columns) > SQUARES and LARGE.count(rows, columns) >= enough else SMALL
 

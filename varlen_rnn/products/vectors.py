@@ -1,4 +1,4 @@
-"""Code for the host's vectors, in LLVM IR: the shape of tiles, copies of neighbours, prefetches, transposed blocks.
+"""Code for the host's vectors, in LLVM IR: shapes of tiles, copies of neighbouring numbers, prefetches, transposes.
 
 Addresses are typed pointers, as `pointer` returns them.  Compiled code reads and writes `address[i]`, unchecked.
 """

@@ -26,7 +26,7 @@ from varlen_rnn.runtime.device import beside, zeros
 from varlen_rnn.runtime.jit import body, cuda_kernel
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
-WARP, TILE, DEPTH = 32, 8, 16  # threads; rows of the batch in a tile; depth of two tiles that a thread loads at once
+WARP, TILE, DEPTH = 32, 8, 16  # threads of a warp; rows of the batch in a tile; depth of two tiles, loaded at once
 _THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # numbers that a block can have, the best first
 _MOST_REGISTERS = 144  # the most registers that weights and sums may take, of a thread's 255
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks

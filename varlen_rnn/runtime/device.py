@@ -92,7 +92,7 @@ def _remember(copies, key, found):
 
 
 def bytes_of(array):
-    """Return the bytes of an array; for arrays of a LoD or a plan, the bytes that they view, hashed only once."""
+    """Return the bytes of an array; for an array of a LoD or plan, the bytes object below it, which keeps its hash."""
     base = array.base
     base = base.base if isinstance(base, np.ndarray) else base  # the array may be a view of a view
     is_whole = type(base) is bytes and len(base) == array.nbytes and array.flags.c_contiguous
@@ -175,7 +175,7 @@ class Prepared:
         self._function = cuda.driver.function(kernel, self._parameters)
 
     def launch(self, num_threads, *first):
-        """Run the kernel on at least `num_threads` threads, with `first` as its first arguments; do nothing for 0."""
+        """Run the kernel on at least `num_threads` threads, if that is not 0; `first` are its first arguments."""
         if num_threads:
             self._parameters.replace(*first)
             self._run(self._function, -(-num_threads // THREADS_PER_BLOCK), THREADS_PER_BLOCK, self._parameters)
