@@ -1,7 +1,7 @@
 """Compute the cost of operators from specs alone: floating-point operations, and bytes read and written.
 
 Each operator declares its number of operations; by default it is 1 per element of the outputs.  The bytes of each input
-and output count once, so those of an array updated in place count twice.  Plans and lists count 0 bytes.  An unknown
+and output count once, so an array that is updated in place counts twice.  Plans and lists count 0 bytes.  An unknown
 size counts as 1, so the cost of a program over rows is the cost of one row.
 """
 
