@@ -279,7 +279,7 @@ def test_constants_are_checked():
     for window in (3, (1,), ("a", None), (1.5, None)):
         with pytest.raises(vr.InputError, match="window"):
             F.scaled_dot_product_attention(X, X, X, window=window)
-    with pytest.raises(vr.ShapeError, match="embed_dim: expected a multiple of num_heads, 3"):
+    with pytest.raises(vr.ShapeError, match="embed_dim: expected a multiple of num_heads=3"):
         vr.nn.MultiheadAttention(8, 3)
 
 

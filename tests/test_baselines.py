@@ -104,7 +104,7 @@ def test_equal_sequences_are_reversed():
 def test_only_recurrent_layers_have_a_twin():
     with pytest.raises(vr.DTypeError, match=r"nn\.LSTM, nn\.GRU or nn\.Recurrent"):
         vr.baselines.Padded(vr.nn.Linear(2, 3))
-    with pytest.raises(vr.ShapeError, match="Padded, layer: expected a cell without inputs of rows"):
+    with pytest.raises(vr.ShapeError, match="Padded, layer: expected a cell that reads only x and states"):
         vr.baselines.Padded(vr.nn.GRU(2, 3, zoneout=0.1))
 
 

@@ -228,7 +228,7 @@ def test_a_name_belongs_to_one_cell():
     try:
         again = Cell(name="minimal", **NAMES, step=step, step_grad=step_grad)  # as a notebook does
         assert registry.find_cell("minimal") is again
-        with pytest.raises(ProgramError, match="expected the layer's, got another one"):
+        with pytest.raises(ProgramError, match="expected the cell for which the layer was made, got a new cell"):
             layer(x)
     finally:
         registry._CELLS["minimal"] = MINIMAL

@@ -122,16 +122,16 @@ def test_lists_and_dicts_are_lists_and_dicts():
     ("wrong", "message"),
     [
         (lambda: nn.ModuleList([nn.Tanh(), F.tanh]), "ModuleList, entry: expected a Module"),
-        (lambda: nn.ModuleList([nn.Tanh()])[1], "ModuleList, index: expected an index of 1 entries, got 1"),
+        (lambda: nn.ModuleList([nn.Tanh()])[1], "ModuleList, index: expected an index into 1 entries, got 1"),
         (
             lambda: nn.ModuleList([nn.Tanh()] * 3).__setitem__(slice(0, 3, 2), [nn.Tanh()]),
             "entries: expected 2 entries",
         ),
         (lambda: nn.ModuleList().insert("a", nn.Tanh()), "ModuleList, index: expected an integer"),
         (lambda: nn.ParameterList([np.ones(3)]), "ParameterList, entry: expected a Parameter"),
-        (lambda: nn.ModuleDict({"a.b": nn.Tanh()}), "ModuleDict, name: expected a text without dots"),
+        (lambda: nn.ModuleDict({"a.b": nn.Tanh()}), "ModuleDict, name: expected a string without dots"),
         (lambda: nn.ModuleDict({"a": F.tanh}), "ModuleDict, 'a': expected a Module"),
-        (lambda: nn.ModuleList([nn.Tanh()])(X), r"ModuleList\.forward: expected a definition"),
+        (lambda: nn.ModuleList([nn.Tanh()])(X), r"ModuleList\.forward: expected a method forward in this subclass"),
     ],
 )
 def test_what_containers_refuse(wrong, message):
@@ -211,12 +211,12 @@ def test_a_module_is_not_put_into_itself():
         lambda: setattr(outer, "layers", [outer]),
         lambda: setattr(outer, "layers", {"a": (nn.Linear(2, 2), [nn.Sequential(outer)])}),
     ):
-        with pytest.raises(vr.ProgramError, match=r"expected a Module without this \w+ inside it, got"):
+        with pytest.raises(vr.ProgramError, match=r"expected a Module without this \w+ inside, got"):
             put()
     assert (len(listed), len(inner), len(named), len(outer.children())) == (1, 0, 0, 1)
     outer.layers = []
     outer.layers.append(outer)
-    with pytest.raises(vr.ProgramError, match=r"layers\.0: expected a Module without this Sequential inside it"):
+    with pytest.raises(vr.ProgramError, match=r"layers\.0: expected a Module without this Sequential inside"):
         outer.parameters()
 
 
@@ -226,5 +226,5 @@ def test_entries_of_a_sequential_are_read_by_number_or_slice():
     assert model[-1] is model[2]
     assert list(model[1:]) == [model[1], model[2]]
     for index, error in ((3, vr.OutOfRangeError), ("0", vr.errors.DTypeError)):
-        with pytest.raises(error, match="Sequential, index: expected an index of 3 entries"):
+        with pytest.raises(error, match="Sequential, index: expected an index into 3 entries"):
             model[index]

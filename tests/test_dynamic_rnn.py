@@ -124,17 +124,17 @@ def test_dropout_inside_of_a_step_is_drawn_at_every_step():
 @pytest.mark.parametrize(
     ("cell", "states", "error"),
     [
-        (lambda x, h: x, [np.zeros((2, 4))], "DynamicRNN, cell: expected an output and 1 next states, got 1 variables"),
+        (lambda x, h: x, [np.zeros((2, 4))], "an output and 1 next states, got 1 variables"),
         (
             lambda x, h: (x, h, h),
             [np.zeros((2, 4))],
-            r"expected an output and 1 next states, got 3 variables \(the step returns",
+            r"expected a step that returns an output and 1 next states, got 3 variables \(return",
         ),
         (lambda x, h: (x, x), [np.zeros((2, 4))], "the next"),
-        (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that is alive"),
-        (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one per sequence alive"),
+        (lambda x, h: (x.sum(), h), [np.zeros((2, 4))], "expected a row for each sequence that has not ended"),
+        (lambda x, h: (x, h[:1]), [np.zeros((2, 4))], "expected 2 rows, one per sequence that has not ended"),
         (lambda x, h: (x, h), [np.zeros((3, 4))], "expected 2 rows, one per sequence"),
-        (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list, one entry per state"),
+        (lambda x, h: (x, h), np.zeros((2, 4)), "expected a list with an entry per state"),
         (lambda x, h: (x, h), [np.zeros(())], "expected a row for each sequence, got a single number"),
         (lambda x, h: (x * np.asarray(h), h), [np.zeros((2, 4))], "expected a value, got a variable of a step"),
     ],
@@ -150,7 +150,7 @@ def test_a_state_that_does_not_fit_is_told_in_shapes():
         vr.nn.DynamicRNN(lambda x, h: (h, x))(x, [np.zeros((2, 4))])
     expected = "DynamicRNN, the next state: expected shape (-1, 4) float64, got shape (-1, 3) float32"
     assert str(caught.value).startswith(expected)
-    with pytest.raises(vr.ShapeError, match=r"alive, got shape \(\) float64"):
+    with pytest.raises(vr.ShapeError, match=r"not ended, got shape \(\) float64"):
         vr.nn.DynamicRNN(lambda x, h: (h.sum(), h))(x, [np.zeros((2, 4))])
 
 

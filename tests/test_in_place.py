@@ -90,7 +90,7 @@ def test_a_module_keeps_its_parameter():
 @pytest.mark.parametrize("value", [vr.Variable(np.zeros((2, 3), np.float32)), np.zeros((2, 3), np.float32), 0.0])
 def test_another_value_does_not_take_the_place_of_a_parameter(value):
     layer = Linear(3, 2)
-    hint = r"weight\.assign\(array\) overwrites its numbers, nn\.Parameter\(array\) is a new one"
+    hint = r"weight\.assign\(array\) overwrites its numbers, nn\.Parameter\(array\) makes a new Parameter"
     with pytest.raises(vr.DTypeError, match=rf"Linear\.weight: expected a Parameter, or None, got .*{hint}"):
         layer.weight = value
     assert len(layer.parameters()) == 2
@@ -199,7 +199,7 @@ def test_data_is_set_with_checks():
     p.data = vr.Variable(np.zeros((2, 2), np.float32))
     assert not p.data.any()
     for wrong, error, message in (
-        (np.ones((2, 2)), vr.DTypeError, r"data: expected float32, got float64 \(.*assign"),
+        (np.ones((2, 2)), vr.DTypeError, r"data: expected data type float32, got float64 \(.*assign"),
         (np.ones(2, np.float32), vr.ShapeError, r"data: expected shape \(2, 2\), got shape \(2,\) \(.*assign"),
         (Parameter(np.ones((2, 2), np.float32)), vr.ProgramError, "detach"),
         ("no numbers", vr.DTypeError, "numbers"),

@@ -248,7 +248,7 @@ def test_a_step_of_unknown_width_is_fused_when_a_program_runs(cell):
         leaves = {id(given): own for given, own in program.recorder._stand_ins.values()}
         fetches = [y, *last, *(leaves[id(weight)].grad for weight in w.made.values())]
         fetches = [fetched.name for fetched in fetches]
-    assert layer.explain() == "runs fused if it can be, which its sizes tell when the program runs"
+    assert layer.explain() == "runs fused if its sizes allow it; they are known only when the program runs"
     feed = {"x": rows(lengths, dtype), **{f"h{number}": state for number, state in enumerate(initial)}}
     wanted, text = trained(cell, lengths, dtype)
     assert text.startswith("runs fused")
@@ -279,15 +279,15 @@ def test_a_program_runs_steps_of_several_widths():
 REFUSED = {
     "its output is none of its next states": lambda w, x, h: (x @ w("w", FEATURES, HIDDEN), h),
     "it has no product with a weight": lambda w, x, h: (h * 2.0,) * 2,
-    "operator 0, dropout, may mix rows or units": lambda w, x, h: (F.dropout(h, 0.5) + of_input(w, x),) * 2,
-    "operator 0, reduce_sum, may mix rows": lambda w, x, h: (h + h.sum() + of_input(w, x),) * 2,
-    "operator 1, add, reads the step's input itself": lambda w, x, h: (((x + 1.0) @ w("w", FEATURES, HIDDEN)) + h,) * 2,
-    "operator 1, mul, reads a captured value of shape (3, 4)": lambda w, x, h: (
+    "operator 0, dropout, can mix rows or units": lambda w, x, h: (F.dropout(h, 0.5) + of_input(w, x),) * 2,
+    "operator 0, reduce_sum, can mix rows": lambda w, x, h: (h + h.sum() + of_input(w, x),) * 2,
+    "operator 1, add: it reads the step's input": lambda w, x, h: (((x + 1.0) @ w("w", FEATURES, HIDDEN)) + h,) * 2,
+    "operator 1, mul: it reads a captured value of shape (3, 4)": lambda w, x, h: (
         (h + x @ (w("w", FEATURES, HIDDEN) * 2.0),) * 2
     ),
     "no multiple of 4 units": lambda w, x, h: (h + (x @ w("w", FEATURES, 6))[:, :4],) * 2,
-    "columns 1 to 5 are no blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
-    "pieces of (3, 1) columns are no blocks of 4 units": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
+    "columns 1 to 5 are not whole blocks of 4 units": lambda w, x, h: (h + of_input(w, x, 2)[:, 1:5],) * 2,
+    "pieces of (3, 1) columns are not whole blocks": lambda w, x, h: (h + F.split(of_input(w, x), 3)[1],) * 2,
     "only blocks of columns can be taken": lambda w, x, h: (h + of_input(w, x, 2)[:, ::2],) * 2,
     "a power: expected an integer from 1 to 8": lambda w, x, h: (h + (of_input(w, x) ** 2.0 + 1.0) ** 0.5,) * 2,
     "a captured value of shape (1,), not one number per unit": lambda w, x, h: (of_input(w, x) + h * w("b", 1),) * 2,
@@ -320,10 +320,10 @@ def test_steps_of_other_forms_say_why():
     x, h = rows([2, 1], np.float64), np.zeros((2, HIDDEN))
     assert "it has 2 inputs" in explained(lambda x, z, h: (h, h), (x, x), [h])
     assert "it has no state" in explained(lambda x: x, x, [])
-    assert "not all of one number of units" in explained(lambda x, h, c: (h, h, c), x, [h, np.zeros((2, 3))])
+    assert "do not all have the same number of units" in explained(lambda x, h, c: (h, h, c), x, [h, np.zeros((2, 3))])
     mixed = explained(lambda x, h: (h, h), x, [h.astype(np.float32)])
-    assert "not of one floating data type" in mixed
-    assert "is an input, or captured" in explained(lambda x, h, c: (h, h, x), x, [np.zeros((2, 3))] * 2)
+    assert "do not all have the same data type" in mixed
+    assert "is the input itself, or a captured value" in explained(lambda x, h, c: (h, h, x), x, [np.zeros((2, 3))] * 2)
     assert vr.nn.DynamicRNN(lambda x, h: (h, h)).explain() == "has not run yet: call it once"
     del w
 
@@ -436,7 +436,7 @@ def test_cells_that_cannot_be_parts_of_a_fused_step_say_why():
     cell = vr.nn.GRUCell(FEATURES, HIDDEN, dtype=np.float64)
     layer = vr.nn.DynamicRNN(lambda x, h: (cell(x) + h,) * 2)
     layer(rows([2, 1], np.float64), [np.zeros((2, HIDDEN))])
-    assert "each of its states must be one of the step's" in layer.explain()
+    assert "each of its states must be a state of the step" in layer.explain()
 
 
 def joined_along_rows(x, h, product, end):
@@ -453,6 +453,6 @@ def test_what_a_step_reshapes_to_three_axes_is_joined_along_its_own(interpreted)
     for _ in range(2):
         layer = vr.nn.DynamicRNN(lambda x, h: joined_along_rows(x, h, *weights))
         found.append(np.asarray(layer(rows([3, 2, 2], np.float64), [np.zeros((3, HIDDEN))])[0]))
-        assert len(found) == 2 or "another axis" in layer.explain()
+        assert len(found) == 2 or "three axes" in layer.explain()
         interpreted()
     np.testing.assert_array_equal(*found)

@@ -178,7 +178,7 @@ def test_what_fits_no_level_is_told():
     step = lambda s, h: (h, h)
     with pytest.raises(vr.OutOfRangeError, match="level: expected one of the 2 levels of x, got 2"):
         vr.nn.DynamicRNN(step, level=2)(x, [(3,)])
-    with pytest.raises(vr.LoDError, match="levels 0 to 0 of the first input"):
+    with pytest.raises(vr.LoDError, match=r"LoD levels 0 to 0 as in x\[0\]"):
         vr.nn.DynamicRNN(lambda s, t, h: (h, h), level=0)((x, batch([[1, 0, 4]])), [(3,)])
     with pytest.raises(vr.InputError, match="output"):
         vr.nn.DynamicRNN(lambda s, h: (s, h), level=0)(x, [(3,)])

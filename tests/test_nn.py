@@ -144,7 +144,7 @@ def test_dicts_and_nested_lists_are_found_trained_and_saved():
 def test_two_parameters_of_one_name_are_an_error():
     model = vr.nn.Module()
     model.layers = {1: vr.nn.Parameter([1.0]), "1": vr.nn.Parameter([2.0])}
-    with pytest.raises(vr.ProgramError, match=r"parameter 'layers\.1': expected a name of its own"):
+    with pytest.raises(vr.ProgramError, match=r"parameter 'layers\.1': expected one parameter of this name"):
         model.state_dict()
 
 

@@ -274,19 +274,19 @@ def test_shapes_of_which_a_run_tells_a_size(shape, wanted, tmp_path):
 
 
 REFUSED = {
-    "Add 'z' of theirs": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
-    "LSTM 'y' of theirs": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},
+    "Add 'z' of the domain 'theirs'": {"nodes": [NODE("Add", ["h", "c"], ["z"], domain="theirs")]},
+    "LSTM 'y' of the domain 'theirs'": {"domain": "theirs", "nodes": [NODE("Relu", ["h"], ["z"])]},
     "random numbers": {"nodes": [NODE("RandomNormal", [], ["a"], shape=[1]), NODE("Add", ["h", "a"], ["z"])]},
     "Dropout 'z' in training": {
         "nodes": [NODE("Dropout", ["h", "ratio", "on"], ["z"])],
         "constants": {"ratio": np.float32(0.5), "on": np.array(True)},
     },
-    "an output that can be read": {"nodes": [NODE("Dropout", ["h"], ["a", "m"]), NODE("Cast", ["m"], ["z"], to=1)]},
-    "other axes than the last": {
+    "an output that can be loaded": {"nodes": [NODE("Dropout", ["h"], ["a", "m"]), NODE("Cast", ["m"], ["z"], to=1)]},
+    "over axes other than the last": {
         "nodes": [NODE("LayerNormalization", ["h", "scale"], ["z"], axis=1)],
         "constants": {"scale": np.ones(5, np.float32)},
     },
-    "Squeeze 'z' of an axis of 5": {
+    "Squeeze 'z' of an axis of size 5": {
         "nodes": [NODE("Squeeze", ["y", "axes"], ["z"])],
         "constants": {"axes": np.array([3])},
     },
@@ -316,7 +316,7 @@ REFUSED = {
         "nodes": [NODE("Relu", ["h"], ["z"])],
         "inputs": [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [None])],
     },
-    "Add 'a' of rows of sequences and of rows without sequences": {
+    "Add 'a' of a padded batch and a computed value without sequences": {
         "before": [NODE("Add", ["x", "v"], ["a"])],
         "names": "awrb",
         "nodes": [NODE("Relu", ["h"], ["z"])],

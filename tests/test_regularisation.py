@@ -191,7 +191,7 @@ def test_rows_of_a_cell_of_ones_own():
     whole, (), last = layer.all_states(x, rows={"gain": gain})
     np.testing.assert_array_equal(np.asarray(whole), np.asarray(y))
     assert last.shape == (2, 4, 4)
-    with pytest.raises(vr.InputError, match="one layer"):
+    with pytest.raises(vr.InputError, match="expected num_layers=1"):
         vr.nn.Recurrent(gated, 3, 4, num_layers=2, dtype=np.float64)(x, rows={"gain": gain})
     with pytest.raises(vr.InputError, match="the layer draws them"):
         vr.nn.GRU(3, 4, zoneout=0.1)(batch(dtype=np.float32), rows={"keep_h": gain})

@@ -158,9 +158,9 @@ def test_rows_of_states_may_have_levels_above_them():
 def test_what_does_not_fit_is_told():
     x, h, source = given(TARGETS["ragged"])
     grow = lambda x, h, s: (h, h, vr.sequence_concat([s, s]))
-    with pytest.raises(vr.LoDError, match=r"as long as they were.*while_loop"):
+    with pytest.raises(vr.LoDError, match=r"expected the LoD of the previous state.*while_loop"):
         vr.nn.DynamicRNN(grow)(x, [h, source])
-    with pytest.raises(vr.LoDError, match=r"states\[1\]: expected 4 sequences, as x, got 2"):
+    with pytest.raises(vr.LoDError, match=r"states\[1\]: expected 4 sequences, as x has, got 2"):
         vr.nn.DynamicRNN(made(Decoder))(x, [h, vr.create_lod_tensor(np.ones((3, 3)), [[1, 2]])])
     layer = vr.nn.DynamicRNN(made(Decoder))
     layer(x, [h, source])

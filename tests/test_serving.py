@@ -192,9 +192,9 @@ ONE = np.ones((4, 3), np.float32)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda layer: layer.prepare()(ONE), ShapeError, "offsets: expected the offsets of the sequences of x"),
-        (lambda layer: layer.prepare()(ONE, offsets=[0, 3]), ShapeError, "a last one of 4, the rows, got 3"),
-        (lambda layer: layer.prepare()(ONE, offsets=[0, 5]), ShapeError, "a last one of 4, the rows, got 5"),
+        (lambda layer: layer.prepare()(ONE), ShapeError, "offsets: expected offsets of sequences, as x has no LoD"),
+        (lambda layer: layer.prepare()(ONE, offsets=[0, 3]), ShapeError, "offset 4, the number of rows, got 3"),
+        (lambda layer: layer.prepare()(ONE, offsets=[0, 5]), ShapeError, "offset 4, the number of rows, got 5"),
         (lambda layer: layer.prepare()(ONE, offsets=[0, 5, 4]), LoDError, "never fall"),
         (lambda layer: layer.prepare()(ONE, offsets=[1, 4]), LoDError, "0"),
         (lambda layer: layer.prepare()(ONE, offsets=[]), LoDError, "offset"),
@@ -214,12 +214,12 @@ ONE = np.ones((4, 3), np.float32)
         ),
         (lambda layer: layer.stream(0), ShapeError, "num_sequences: expected at least 1"),
         (lambda layer: layer.stream(2)(ONE), ShapeError, "2 rows, one for each slot, got 4"),
-        (lambda layer: layer.stream(2)(ONE[:2], at=[0, 0]), OutOfRangeError, "slots, each once"),
+        (lambda layer: layer.stream(2)(ONE[:2], at=[0, 0]), OutOfRangeError, "slots that differ"),
         (lambda layer: layer.stream(2)(ONE[:1], at=[2]), OutOfRangeError, "at"),
         (lambda layer: layer.stream(2)(ONE[0]), ShapeError, r"expected \(rows, 3\)"),
         (lambda layer: layer.stream(2).reset([3]), OutOfRangeError, "at"),
         (lambda layer: vr.nn.LSTM(3, 4, bidirectional=True).stream(), ShapeError, "direction 'forward', got 'both'"),
-        (lambda layer: vr.nn.LSTM(3, 4, zoneout=0.1).prepare(), ShapeError, "a cell without inputs of rows"),
+        (lambda layer: vr.nn.LSTM(3, 4, zoneout=0.1).prepare(), ShapeError, "a cell that reads only x and states"),
     ],
 )
 def test_errors(call, error, message):

@@ -297,7 +297,7 @@ def test_all_ranks_raise_where_one_has_a_wrong_id():
     messages = run_ranks(3, run)
     assert "embedding, ids, entry 1: expected 0 <= id < 6, the table's number of rows, got 6" in messages[1]
     for rank in (0, 2):
-        assert "got others on the ranks [1]" in messages[rank]
+        assert "got other ids on the ranks [1]" in messages[rank]
 
 
 def test_all_ranks_raise_where_tables_differ():
@@ -431,13 +431,13 @@ def test_replicas_refuse_what_a_divided_table_cannot_do():
     def run(comm):
         model = Model(comm)
         optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(vr.InputError, match="reproducible: expected a multiple of the 2 ranks"):
+        with pytest.raises(vr.InputError, match="reproducible: expected a multiple of 2, the number of ranks"):
             vr.distributed.replicate(model, optimizer, comm, reproducible=3)
         vr.distributed.replicate(model, optimizer, comm)
         trainer = vr.training.Trainer(model, optimizer, len, lambda epoch: [0])
         with pytest.raises(vr.InputError, match="save: expected parameters that every rank has"):
             trainer.save("/nowhere")
-        with pytest.raises(vr.ProgramError, match="expected lookups of a table that ranks divide"):
+        with pytest.raises(vr.ProgramError, match="expected only lookups of a table that ranks divide"):
             (model.table.weight * model.table.weight).sum().backward()
 
     run_ranks(2, run)

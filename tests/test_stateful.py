@@ -126,7 +126,7 @@ def test_each_validation_begins_anew():
     [
         (["a"], "expected 2 different keys, one for each sequence"),
         (["a", "a"], "expected 2 different keys, one for each sequence"),
-        ([[], {}], "a key that a dict takes"),
+        ([[], {}], "hashable keys"),
         (None, "Stateful, keys"),
     ],
 )

@@ -21,15 +21,15 @@ def of_cell(x, h, c):
 @pytest.mark.parametrize(
     ("x", "states", "message"),
     [
-        (X, [4, (4,)], r"DynamicRNN, states\[0\]: expected an array, or a tuple of sizes, got 4 .*are \(4,\), a tuple"),
-        (X, [(4,), [4]], r"DynamicRNN, states\[1\]: .* got \[4\] \(zeros of these sizes are \(4,\), a tuple\)"),
+        (X, [4, (4,)], r"DynamicRNN, states\[0\]: expected an array, or a tuple of sizes, got 4 .*tuple \(4,\)"),
+        (X, [(4,), [4]], r"DynamicRNN, states\[1\]: .* got \[4\] \(for zeros of these sizes, pass the tuple \(4,\)\)"),
         (
             X,
             [(5,), (4,)],
             r"LSTMCell, h: .*; in a step of DynamicRNN, given x float32 \[-1, 3\], state float32 \[-1, 5\]",
         ),
         (X, [(4,), np.zeros((2, 4), np.float32)], r"DynamicRNN, states\[1\]: expected 3 rows, one per sequence"),
-        (IDS, [(4,), (4,)], r"DynamicRNN, states\[0\]: .* zeros take the data type of x, got int64 \(x.astype"),
+        (IDS, [(4,), (4,)], r"DynamicRNN, states\[0\]: .* data type of x, got sizes, and x of int64 \(x.astype"),
         (X.data, [(4,), (4,)], r"DynamicRNN, x: expected at least one level"),
     ],
     ids=str,
@@ -85,12 +85,12 @@ def test_attention_to_sequences_from_outside_names_the_state_that_works():
 def test_attention_names_what_has_other_columns():
     six = np.ones((3, 6), np.float32)
     with pytest.raises(
-        vr.ShapeError, match=r"AdditiveAttention, query: expected rows of 4 columns, got shape \(3, 6\)"
+        vr.ShapeError, match=r"AdditiveAttention, query: expected shape \(rows, 4\), got shape \(3, 6\)"
     ):
         ATTENTION(six, X)
-    with pytest.raises(vr.ShapeError, match=r"AdditiveAttention, key: expected rows of 3 columns"):
+    with pytest.raises(vr.ShapeError, match=r"AdditiveAttention, key: expected shape \(rows, 3\)"):
         ATTENTION(six[:, :4], X.like(np.ones((5, 6), np.float32)))
-    with pytest.raises(vr.ShapeError, match=r"MultiheadAttention, value: expected rows of 5 columns"):
+    with pytest.raises(vr.ShapeError, match=r"MultiheadAttention, value: expected shape \(rows, 5\)"):
         vr.nn.MultiheadAttention(4, 2, kdim=3, vdim=5)(X.like(np.ones((5, 4), np.float32)), X, X)
 
 
@@ -99,7 +99,7 @@ def test_the_advice_of_explain_for_two_inputs_makes_a_cell():
     two = vr.nn.DynamicRNN(lambda x, y, h: (F.tanh(F.concat([x, y], axis=1) @ w + h @ u),) * 2)
     one = vr.nn.DynamicRNN(lambda x, h: (F.tanh(x @ w + h @ u),) * 2)
     found = two((X, X), [(4,)])[0]
-    assert "concat them before the layer, and multiply the whole by a weight" in two.explain()
+    assert "concat them before the layer, and multiply the result by a weight" in two.explain()
     np.testing.assert_allclose(one(F.concat([X, X], axis=1), [(4,)])[0], found, rtol=1e-6)
     assert one.explain().startswith("runs fused")
 

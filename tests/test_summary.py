@@ -88,12 +88,12 @@ def test_what_it_refuses():
         (
             lambda: nn.summary(nn.Tanh(), LOD),
             vr.ProgramError,
-            r"expected a layer with a number of columns.*rows with a",
+            r"expected a layer that fixes the number of columns.*rows with a",
         ),
         (
             lambda: nn.summary(nn.MultiheadAttention(8, 2), LOD),
             vr.ProgramError,
-            r"summary, model: expected a forward of one batch of rows, got forward\(query.*a Module of your own",
+            r"summary, model: expected a forward with one argument.* got forward\(query.*a Module of your own",
         ),
         (lambda: nn.summary(nn.Linear(2, 2), []), vr.LoDError, "expected at least one level"),
     ):

@@ -278,7 +278,7 @@ def test_a_parameter_is_frozen_and_thawed():
 
 
 def test_labels_of_floats_are_told_to_be_integers():
-    message = r"labels: expected integers, the classes of the rows, or probabilities of shape \(3, 2\), got float64 of"
+    message = r"labels: expected integers, one class per row, or probabilities of shape \(3, 2\), got float64 of"
     with pytest.raises(vr.DTypeError, match=message):
         vr.nn.functional.cross_entropy(np.zeros((3, 2)), np.zeros(3))
 

@@ -145,19 +145,19 @@ ROWS = np.ones((3, 2))
 WRONG = {
     "none": (lambda: vr.while_loop(lambda: True, lambda: [], []), vr.ShapeError, "at least one variable"),
     "another number": (
-        lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: [x, x], [ROWS]), vr.ShapeError, "expected 1 variables",
+        lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: [x, x], [ROWS]), vr.ShapeError, "expected 1 results",
     ),
     "other columns": (
         lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: F.concat([x, x], axis=1), [ROWS]),
-        vr.ShapeError, "variable 0 of the next turn",
+        vr.ShapeError, "variable 0 of the next iteration",
     ),
     "another type": (
         lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: x.argmax(axis=1), [ROWS]),
-        vr.DTypeError, "variable 0 of the next turn",
+        vr.DTypeError, "variable 0 of the next iteration",
     ),
     "levels": (
         lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: vr.lod_reset(x, target_lod=(0, 3)), [ROWS]),
-        vr.LoDError, "0 levels of sequences, as before",
+        vr.LoDError, "0 LoD levels, as in loop_vars",
     ),
     "many numbers": (lambda: vr.while_loop(lambda x: x < 9.0, lambda x: x, [ROWS]), vr.ShapeError, "a single number"),
     "a set": (lambda: vr.while_loop(lambda x: x.sum() < 9.0, lambda x: {x}, [ROWS]), vr.DTypeError, "a list of 1"),

@@ -1,10 +1,10 @@
 """Sums of gradients over ranks (processes) that begin while the backward pass still runs.
 
-The engine (MPI or gloo) sends only arrays on the host, so a final gradient on a device is copied there, and its sum
-back.
+The engine (MPI or gloo) sends only arrays on the host, so a gradient on a device is copied to the host, and its sum is
+copied back.
 
-A bucket holds the gradients of several parameters, the last parameters first, because passes finish these first.  The
-sums of buckets begin in the order of their numbers, so that all ranks begin them in one order, whatever their graphs.
+A bucket holds the gradients of several parameters, the last parameters first, because passes finish these first.  All
+ranks begin the sums of buckets in the order of the buckets' numbers, even if the graphs of the ranks differ.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from varlen_rnn.tape.variable import Variable
 
 Gradient: TypeAlias = LoDTensor | SelectedRows
 BUCKET_BYTES = 1 << 20
-# Bits of a parameter: which kinds of gradients a rank may have, and whether a sparse gradient has half of all rows.
+# Bits of a parameter: which kinds of gradients a rank can have, and whether a sparse gradient has half of all rows.
 DENSE, SPARSE, CROWDED = 1, 2, 4
 
 
 class Layout:
-    """Which parameters are in which bucket: all except those with sparse gradients, and those that no rank reaches.
+    """The buckets of parameters; a parameter with a sparse gradient, or that no rank reaches, is in no bucket.
 
     If a rank's sparse gradient has half of the rows of a table, the table's gradients go into a bucket, too: all rows
     have at most twice the bytes, and need no separate exchange.
 
     buckets: the parameters of each bucket
-    sparse: parameters of whose gradients only the rows with values are sent
+    sparse: parameters with sparse gradients; ranks send only their rows with values
     crowded: parameters whose sparse gradients are in buckets
     bucket_of: for each parameter in a bucket, the number of the bucket
     """
@@ -64,7 +64,7 @@ class Layout:
         return empty((size,), np.empty(0, bucket[0].dtype))
 
     def parts(self, number: int, flat: np.ndarray) -> Iterator[tuple[Variable, np.ndarray, np.ndarray]]:
-        """Yield triples of a bucket: parameter, views of its numbers in the parameter's shape, and of its marks."""
+        """Yield triples: a parameter of a bucket, a view of its numbers in its shape, and a view of its marks."""
         place = 0
         for parameter in self.buckets[number]:
             array = parameter.value.data
@@ -77,8 +77,8 @@ class Layout:
 class EngineSum:
     """The gradients of one pass, summed over ranks in the order that the engine chooses.
 
-    Sums begin during the pass.  They wait for its end (`must_wait`) if the passes of ranks might sum other numbers,
-    such as moments, in between in different orders, because an engine needs all collectives in one order.
+    Sums begin during the pass, or with `must_wait` at its end.  They must wait if the passes of ranks could sum other
+    numbers (moments) in different orders, because an engine needs the same order of collectives on all ranks.
     """
 
     def __init__(self, comm: Communicator, layout: Layout, must_wait: bool = False) -> None:
@@ -110,7 +110,7 @@ class EngineSum:
             self._begin()
 
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
-        """Yield pairs `(leaf, sum of its gradients)` for the leaves that have a gradient on any rank."""
+        """Yield pairs `(leaf, sum of its gradients)` for the leaves that have a gradient on at least one rank."""
         sparse = self._layout.sparse
         mine = [as_rows_of(parameter, self._gradients.pop(parameter, None)) for parameter in sparse]
         every = gather_rows(self._comm, [(of.rows, of.value) for of in mine])
@@ -127,7 +127,7 @@ class EngineSum:
 
 
 def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, has_rows: bool) -> None:
-    """Write a gradient into `numbers`; set `marks` to 1 if there is one, or with `has_rows` for each of its rows."""
+    """Write a gradient into `numbers`, and 1 or 0 into `marks`: for each row with `has_rows`, otherwise for all."""
     numbers[...] = 0 if gradient is None else dense(gradient)
     if has_rows and isinstance(gradient, SelectedRows):
         marks[...] = 0
@@ -137,12 +137,12 @@ def _write(gradient: Gradient | None, numbers: np.ndarray, marks: np.ndarray, ha
 
 
 def dense(gradient: Gradient) -> np.ndarray:
-    """Return a gradient, which may be sparse, as an array of all rows."""
+    """Return a gradient, dense or sparse, as an array of all rows."""
     return gradient.to_dense() if isinstance(gradient, SelectedRows) else gradient.data
 
 
 def as_rows_of(parameter: Variable, gradient: Gradient | None) -> SelectedRows:
-    """Return a gradient as SelectedRows with distinct, ascending rows; without rows if there is no gradient."""
+    """Return a gradient as SelectedRows with distinct, ascending rows; they have no rows if there is no gradient."""
     if isinstance(gradient, SelectedRows):
         return gradient.merge()
     array = parameter.value.data
@@ -155,7 +155,7 @@ Listed: TypeAlias = tuple[np.ndarray, np.ndarray]  # indices of rows, and the va
 
 
 def gather_rows(comm: Communicator, tables: Sequence[Listed]) -> list[list[Listed]]:
-    """Return, for each table, a list of the rows and values of each rank; one exchange sends all."""
+    """Return, for each table, a list of each rank's pair (rows, values); one exchange sends all tables."""
     if not tables:
         return []
     # Values are sent as words of 8 bytes, because engines count at most 2^31 elements.

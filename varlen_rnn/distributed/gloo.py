@@ -47,7 +47,7 @@ class TorchCommunicator(Communicator):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def close(self) -> None:
-        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more."""
+        """Wait until all ranks call `close`, and leave the engine; afterwards, this communicator cannot be used."""
         self._barrier()
         self._dist.destroy_process_group(None if self._began else self._group)
 
@@ -155,8 +155,8 @@ class _Work:
 def _begin(dist: Any, seconds: float) -> None:
     """Connect to the other ranks that torchrun launched.
 
-    torchrun's store survives a restart of the ranks (torch 2.13), which would then read addresses of ended processes.
-    So each restart uses another prefix.
+    torchrun's store of addresses survives a restart of the ranks (torch 2.13), which would then read the addresses of
+    ended processes.  So each restart uses another prefix.
     """
     from torch.distributed.rendezvous import rendezvous
 
@@ -164,7 +164,7 @@ def _begin(dist: Any, seconds: float) -> None:
     try:
         store, rank, size = next(rendezvous("env://", timeout=limit))
     except ValueError as error:
-        hint = "torchrun sets the environment"
+        hint = "launch the script by torchrun, which sets the environment"
         raise InputError("TorchCommunicator", expected="the ranks of torchrun", got=error, hint=hint) from error
     store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)

@@ -1,4 +1,4 @@
-"""Sums of gradients that have the same bits in any order: gradients are rounded to a grid, and added as integers.
+"""Sum gradients so that any order gives the same bits: gradients are rounded to a grid, and added as integers.
 
 An example: shards (parts of a batch) with the gradients 0.75, 2^-70 and -0.5.  The largest magnitude is below 1 = 2^0,
 and sums of 4 shards must fit 62 bits, so grid lines are 2^-60 apart.  As integers, the gradients are 0.75 * 2^60, 0 and
@@ -22,7 +22,7 @@ _BITS = 62  # the most bits of a sum, without its sign
 
 
 class GridSum:
-    """The gradients of several passes, one per shard, summed over ranks; the bits depend on the shards alone."""
+    """The sum, over ranks, of the gradients of several passes, one per shard; its bits depend on the shards alone."""
 
     def __init__(self, comm: Communicator, layout: Layout, shards: int) -> None:
         self._comm, self._layout = comm, layout
@@ -30,7 +30,7 @@ class GridSum:
         self._parts: dict[Variable, list[Gradient]] = {}  # gradients of passes, held until the grid is known
 
     def ready(self, leaf: Variable, gradient: Gradient | None) -> None:
-        """Take the final gradient of a leaf; from a device, it is copied to the host."""
+        """Take the final gradient of a leaf; a gradient on a device is copied to the host."""
         if gradient is not None:
             gradient = gradient.to(HOST)
             merged = gradient.merge() if isinstance(gradient, SelectedRows) else gradient
@@ -40,7 +40,7 @@ class GridSum:
         """End the pass of one shard; sums begin only in `finish`."""
 
     def finish(self) -> Iterator[tuple[Variable, np.ndarray | SelectedRows]]:
-        """Yield each leaf of which any rank has a gradient, and the sum."""
+        """Yield pairs `(leaf, sum of its gradients)` for the leaves that have a gradient on at least one rank."""
         layout = self._layout
         listed = [*layout.sparse, *(parameter for bucket in layout.buckets for parameter in bucket)]
         exponents = self._exponents(listed)
@@ -64,7 +64,7 @@ class GridSum:
                 place += array.size
 
     def _exponents(self, parameters: list[Variable]) -> dict[Variable, int | None]:
-        """Return each parameter's exponent: its grid lines are `2**-exponent` apart; None if no rank has a gradient."""
+        """Return each parameter's exponent: grid lines are `2**-exponent` apart; None if no rank has a gradient."""
         tops = np.full(len(parameters), -1.0)
         for number, parameter in enumerate(parameters):
             for part in self._parts.get(parameter, ()):
@@ -86,7 +86,7 @@ class GridSum:
         return _added([part.rows for part in parts], [to_grid(part.value, exponent or 0) for part in parts])
 
 
-_NO_GRID = 1 << 20  # the exponent where a gradient is infinite or NaN
+_NO_GRID = 1 << 20  # the exponent of a parameter that has an infinite or NaN gradient
 
 
 def exponent_of(top: float, bits: int) -> int:
@@ -109,14 +109,14 @@ def from_grid(array: np.ndarray, exponent: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _largest(gradient: Gradient) -> float:
-    """Return the largest magnitude; infinity if there is a NaN, because engines differ in the maximum of NaNs."""
+    """Return the largest magnitude; infinity if any number is NaN, because engines differ in the maximum of NaNs."""
     array = gradient.value if isinstance(gradient, SelectedRows) else gradient.data
     top = float(np.abs(array).max(initial=0))
     return np.inf if np.isnan(top) else top
 
 
 def _added(rows: list[np.ndarray], values: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows in ascending order, and for each the sum of its integers."""
+    """Return the distinct rows in ascending order, and for each row the sum of its integers."""
     joined, every = np.concatenate(rows), np.concatenate(values)
     order = np.argsort(joined, kind="stable")
     joined, every = joined[order], every[order]

@@ -1,4 +1,4 @@
-"""The kinds of the values from which a loss is computed: equal on all ranks (processes), or belonging to a rank's rows.
+"""The kinds of the values in a loss: some are equal on all ranks (processes), some belong to the rows of one rank.
 
 An example: `(x @ w).mean(axis=0)` is a mean over rows, and so is `(x @ w).T.mean(axis=1)`, because the rows moved to
 axis 1.  `(x @ w).max(axis=0)` compares rows, and `y - y.mean(axis=0)` combines rows with sums: a rank that knows only
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
 
     spec: the value's spec with 1 for the number of rows, so that batches of all sizes have equal kinds; None if rows
       are mixed, or the operand is missing
-    axis: the axis of the rows, for `ROWS`
+    axis: if the kind is `ROWS`, the axis that runs over rows
     """
 
     kind: int
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether this is a constant that may have an entry for each row."""
+        """Whether this is a constant with at least one axis, which could have an entry for each row."""
         return self.kind == CONSTANT and self.spec is not None and len(self.spec.shape) > 0
 
 
@@ -51,7 +51,7 @@ Found: TypeAlias = tuple[list[Kind], Sequence[int | None]]
 
 
 def is_watched(variable: Variable | None) -> bool:
-    """Return whether a Variable is a parameter or buffer that is equal on all ranks, and no table that ranks divide."""
+    """Return whether a Variable is a parameter or buffer that is equal on all ranks, not a table that ranks divide."""
     if variable is None or variable.hooks is None or variable.shard is not None:
         return False
     return variable.hooks.watcher is not None
@@ -60,7 +60,7 @@ def is_watched(variable: Variable | None) -> bool:
 def kinds_of(records: Sequence[Record], is_common: IsCommon = is_watched) -> tuple[dict[int, list[Kind]], set[int]]:
     """Return {number of a record: kinds of its results}, and the numbers of records that are sums or means over rows.
 
-    The records (applied operators) are in the order of application.  `is_common(leaf)` is True for parameters.
+    Records are applied operators, in the order of application.  `is_common(leaf)` is True for parameters.
     """
     kinds = _Kinds(is_common)
     constants = [
@@ -77,7 +77,7 @@ def kinds_of(records: Sequence[Record], is_common: IsCommon = is_watched) -> tup
 
 
 class _Kinds:
-    """The kinds found so far: {number of a record: kinds of its results}, and numbers of sums and means over rows."""
+    """The results of `kinds_of` so far: `found` has the kinds, `reductions` the numbers of sums and means over rows."""
 
     def __init__(self, is_common: IsCommon) -> None:
         self.found: dict[int, list[Any]] = {}
@@ -96,7 +96,7 @@ class _Kinds:
         return axes
 
     def trace(self, variable: Variable, rows: dict[int, int]) -> None:
-        """Find the kinds of values without a gradient that led to a constant; None for values that depend on no row."""
+        """Find the kinds of the values without a gradient that led to a constant; None if they depend on no row."""
         origin = variable.origin
         if origin is None or origin.number in self.found or isinstance(origin, Detached):
             return
@@ -115,7 +115,7 @@ class _Kinds:
             return
         self.add(origin, given)
         if not present & (SUMS | MIXED):
-            # A result with as many rows as an operand's rows is data of the rank, even if the operator mixed the rows.
+            # A result with as many rows as an operand is data of this rank, even if the operator mixed the rows.
             sizes = {v.shape[k.axis] for v, k in zip(origin.inputs, given, strict=True) if k.kind == ROWS}
             self.found[origin.number] = [
                 None if kind is _MIXED and value.shape[:1] and value.shape[0] in sizes else kind
@@ -141,7 +141,7 @@ def _memory_of_rows(records: Sequence[Record], kinds: _Kinds) -> dict[int, int]:
 
 
 def _made_of(variable: Variable, axis: int) -> list[Any]:
-    """Return the value of a constant with an entry for each row, and the values with as many rows that led to it."""
+    """Return the value of a constant with an entry per row, and the values with as many rows that it came from."""
     count, found = variable.shape[axis], {id(variable): variable}
     stack = [variable]
     while stack:
@@ -209,7 +209,7 @@ def _after(record: Record, given: Sequence[Kind]) -> Found:
 
 
 def _joined(record: Record, given: Sequence[Kind]) -> tuple[Found, bool]:
-    """Return the result of `_after`, and whether batches of all sizes have the same result."""
+    """Return the result of `_after`, and True if it is the same for batches of all sizes."""
     values, present = record.values, _kinds_among(given)
     if present >= MIXED or (present & SUMS and present & ROWS and record.op.divisor is None):
         return ([_MIXED] * len(values), ()), True
@@ -247,8 +247,8 @@ def _divided(record: Record, given: Sequence[Kind]) -> tuple[str | None, Sequenc
 def _beside(record: Record, given: Sequence[Kind]) -> Found:
     """Return the result of `_after` if the operands are rows and constants.
 
-    A constant has an entry for each row, or a state for each sequence, or belongs to all rows, or has other rows.  The
-    first of these readings is used with which the operator keeps rows separate.
+    A constant has an entry for each row, or a state for each sequence, or belongs to all rows, or has other rows.  They
+    are tried in this order, until the operator keeps rows separate.
     """
     rows = [(v, kind.axis) for v, kind in zip(record.inputs, given, strict=True) if kind.kind == ROWS]
     at, count = next(((axis, v.shape[axis]) for v, axis in rows if axis < v.ndim), (0, -1))
@@ -271,7 +271,7 @@ def _beside(record: Record, given: Sequence[Kind]) -> Found:
 def _beside_parameters(record: Record, given: Sequence[Kind]) -> Found:
     """Return the result of `_after` if the operands are parameters and constants.
 
-    The first axis of a constant runs over the rows of a rank, unless the operator accepts no other size of this axis.
+    The first axis of a constant runs over the rows of a rank, unless the operator accepts only one size of this axis.
     """
     found: Found = [Kind(PARAMETERS, describe(value)) for value in record.values], ()
     specs = [kind.spec for kind in given]

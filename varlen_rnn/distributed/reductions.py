@@ -30,11 +30,11 @@ from varlen_rnn.tape.variable import Variable
 
 
 class Terms(NamedTuple):
-    """The parts of a loss.
+    """The parts of a loss; records are applied operators.
 
-    reductions: the sums and means over rows, in the order of their application
+    reductions: the records of sums and means over rows, in the order of their application
     tail: the records between the reductions and the loss, in the order of their application
-    shares: whether a parameter acts on the loss without passing a sum or mean, as a penalty or a learned weight does
+    shares: whether a parameter enters the loss without passing a sum or mean, such as a penalty or a learned weight
     constants: a digest of the constants of the tail, which must be equal on all ranks
     trouble: why ranks cannot compute the loss, or ""
     """
@@ -83,13 +83,13 @@ def terms_of(
 
 
 def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple[bytes, str]:
-    """Return a digest of the constants of a tail, and the operator that chooses by one rank's sums, or ""."""
+    """Return a digest of the constants of a tail, and a text about the operator that chooses by one rank's sums."""
     digest, chooser = hashlib.blake2b(digest_size=8), ""
     for record in tail:
         given = [(v, kind_of(v, kinds).kind) for v in record.inputs if v is not None]
         arrays = [v.value.data for v, kind in given if kind == CONSTANT]
         if any(array.dtype == bool for array in arrays) and any(kind == SUMS for _, kind in given):
-            chooser = f"{record.op.type!r}, which chooses by a comparison of one rank"
+            chooser = f"{record.op.type!r}, which chooses by a comparison of one rank's numbers"
         index = record.attrs.get("index")
         items = index if isinstance(index, tuple) else (index,)
         for array in (*arrays, *(item for item in items if isinstance(item, np.ndarray))):
@@ -99,23 +99,23 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
 
 
 def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
-    """Return, as text, the first operator that made rows depend on each other."""
+    """Return a text about the first operator that made rows depend on each other."""
     for record in records:
         if any(kind.kind == MIXED for kind in kinds[record.number]):
             if record.op.rows is None and not record.op.forward.__module__.startswith("varlen_rnn."):
                 return f"{record.op.type!r}, an operator without rows='each', 'sequence' or 'sum'"
-            return f"{record.op.type!r} of rows that other ranks have, too"
+            return f"{record.op.type!r}, which combines rows of different ranks"
     return f"{records[-1].op.type!r}, which is no sum or mean over rows"
 
 
 class Part(NamedTuple):
-    """One rank's results of the sums and means in a loss.
+    """The results of the sums and means in a loss on one rank.
 
     numbers: float64, all results, one after another; a mean is multiplied by its weight
     weights: float64 `(reductions,)`, the total weight of each mean: rows, elements, sequences or given weights; NaN
         for a sum
-    counts: float64; if there are sums, the numbers of rows, elements, outer and inner sequences in the input of each
-      sum, and in the first value that has sequences
+    counts: float64; for the input of each sum, and the first value that has sequences: the number of rows, of elements,
+      of outer and of inner sequences; empty if the loss has no sums
     """
 
     numbers: np.ndarray
@@ -133,8 +133,8 @@ def weight_of(record: Record) -> float | None:
 def count_of(terms: Terms, part: Part) -> float | None:
     """Return the number of rows, elements, sequences or weights that a loss was divided by; None if it is a sum.
 
-    It is the weight of the first mean, the sum over rows by which another sum is divided, or a plain number that equals
-    a count in `part`, the part of all ranks.  It is 1 if the loss depends on parameters alone.
+    It is the weight of the first mean.  Without means, it is the divisor of a sum: another sum over rows, or a number
+    that equals a count in `part`, the Part of all ranks.  It is 1 if the loss depends on parameters alone.
     """
     means = [weight for weight in part.weights.tolist() if not math.isnan(weight)]
     if means or not len(part.weights):
@@ -144,19 +144,19 @@ def count_of(terms: Terms, part: Part) -> float | None:
 
 
 def own_count_of(terms: Terms, mine: Part) -> int | None:
-    """Return the number of this rank's rows, elements or sequences if a sum is divided by it, otherwise None."""
+    """Return the number of this rank's rows, elements or sequences by which a sum is divided; None if there is none."""
     count = _count_among(divisors_of(terms)[1], mine)
     return None if count is None or count < 2 else int(count)
 
 
 def _count_among(numbers: Sequence[float], part: Part) -> float | None:
-    """Return the largest count of `part` that is among `numbers`, so that their order does not matter, or None."""
+    """Return the largest count of `part` that is in `numbers`, or None; so the order of `numbers` does not matter."""
     counts = [count for count in set(part.counts.tolist()) if count]
     return max((c for c in counts for number in numbers if abs(number / c - 1) < 1e-6), default=None)
 
 
 def divisors_of(terms: Terms) -> tuple[list[float], list[float]]:
-    """Return two lists of the divisors of sums over rows: divisors that are sums over rows, and plain numbers."""
+    """Return two lists, the divisors of sums over rows: divisors that are sums over rows, and plain numbers."""
     sums, numbers, reached = [], [], {record.number for record in terms.reductions}
     for record in terms.tail:
         producers = [None if v is None else v.record or v.origin for v in record.inputs]
@@ -190,7 +190,7 @@ def part_of(terms: Terms, records: Sequence[Record]) -> Part:
     for record in terms.reductions:
         weight = weight_of(record)
         result = moved(record.values[0].data, HOST).astype(np.float64).ravel()
-        # A mean without rows may be NaN; its weight is 0.
+        # The mean of no rows can be NaN, so with a weight of 0 it counts as 0.
         numbers.append(result if weight is None else result * weight if weight else np.zeros_like(result))
         weights.append(np.nan if weight is None else weight)
     values = [
@@ -209,7 +209,7 @@ def part_of(terms: Terms, records: Sequence[Record]) -> Part:
 
 @contextlib.contextmanager
 def restoring(terms: Terms) -> Iterator[None]:
-    """After the `with` block, set sums without a gradient, such as a mask's, back to this rank's, for other losses."""
+    """After the `with` block, restore this rank's sums without a gradient, such as a mask's, for other losses."""
     origins = [record for record in (*terms.reductions, *terms.tail) if isinstance(record, Origin)]
     kept = [(value.data, value.data.copy()) for record in origins for value in record.values]
     try:
@@ -220,7 +220,7 @@ def restoring(terms: Terms) -> Iterator[None]:
 
 
 def combine(terms: Terms, mine: Part, every: Part) -> dict[int, float]:
-    """Set a loss to its value over all ranks; return {number of a sum or mean: factor of gradients that arrive there}.
+    """Set a loss to its value over all ranks; return {number of a sum or mean: factor of the gradients that reach it}.
 
     `mine` is this rank's Part of the loss, `every` the sum of the Parts of all ranks.
     """

@@ -27,7 +27,7 @@ from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 
-_MOST_SHARDS = 2**16  # of 62 bits, they leave 46 for the gradient of each shard
+_MOST_SHARDS = 2**16  # a sum of 62 bits over so many shards leaves 46 bits for the gradient of each shard
 
 
 class Shard(NamedTuple):
@@ -62,8 +62,8 @@ class Replica:
     ----------
     comm : Communicator
     shards : list of Shard
-        The parts of each global batch that this rank computes: one, or with `reproducible` some.  Call `backward` for
-        the loss of each, in this order; the last call leaves the gradients of all ranks.
+        The parts of each global batch that this rank computes: one part, or with `reproducible` one or more.  Call
+        `backward` for the loss of each part, in this order; the last call leaves the gradients of all ranks.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Replica:
         self._numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         self._divided = {parameter for parameter in parameters if parameter.shard is not None}
         if self._divided and size % comm.size:
-            expected = f"a multiple of the {comm.size} ranks, since they divide a table"
+            expected = f"a multiple of {comm.size}, the number of ranks, because they divide a table"
             raise InputError("replicate, reproducible", expected=expected, got=reproducible)
         self._buffers = list(buffers)
         self._moments: list[np.ndarray] = []  # the values of the buffers after the first shard
@@ -138,7 +138,7 @@ class Replica:
         return summing(functools.partial(sums_over, self.comm))
 
     def take(self, passing: Pass, pairs: list[tuple[Variable, Variable]], records: list[Record]) -> None:
-        """Take a pass that reaches the parameters; once each shard has one, run all.  See `tape.gradient.watch`."""
+        """Keep a pass that reaches the parameters; once each shard has a pass, run all (see `tape.gradient.watch`)."""
         if self.is_alone:
             passing.over(pairs, records)
             return
@@ -162,7 +162,7 @@ class Replica:
             total.end_of_pass()
         for leaf, gradient in total.finish():
             waiting[0].passing.leaves.add(leaf, Variable(moved_value(gradient, leaf.device)))
-        if self._is_reproducible:  # otherwise they are moments of all ranks, and equal
+        if self._is_reproducible:  # otherwise, buffers are moments of all ranks' rows, and equal
             self._share_buffers()
 
     def _over(self, one: _Waiting, every: Part, total: EngineSum | GridSum, is_first: bool) -> None:
@@ -181,7 +181,7 @@ class Replica:
             one.passing.over(pairs, one.records, functools.partial(_ready, one.passing, total), factors)
 
     def _own_count(self, one: _Waiting) -> int | None:
-        """Return this rank's count by which a sum over rows is divided; None if there is none, or after a warning."""
+        """Return this rank's count by which a sum over rows is divided; None if no sum is, or after a warning."""
         if self._has_warned or self.shards[0].size == 1 or not any(map(math.isnan, one.part.weights.tolist())):
             return None
         return own_count_of(one.terms, one.part)
@@ -198,7 +198,7 @@ class Replica:
             share(self.comm, buffer)
 
     def _is_last(self) -> bool:
-        """Return whether each shard has a pass; otherwise let the next shard use the same random draws as this one."""
+        """Return whether each shard has a pass; if not, let the next shard use the same random draws as this shard."""
         if len(self._waiting) < len(self.shards):
             random.rewind(self._first_call())
             return False
@@ -206,14 +206,14 @@ class Replica:
         return True
 
     def _first_call(self) -> int:
-        """Return the number of this batch's first random draw: 0 if an optimizer's step came after the batch before."""
+        """Return the number of this batch's first random draw: 0 if an optimizer made a step since the last batch."""
         return self._begin[1] if self._begin[0] == random.drawn()[0] else 0
 
     def _meet(self, waiting: list[_Waiting]) -> tuple[Part, np.ndarray, bool]:
-        """Exchange with all ranks; return three values of all passes.
+        """Exchange with all ranks; return three values for all passes.
 
-        They are the sum of their Parts, an array of bits for the kinds of gradients of each parameter, and whether all
-        have one order (see `_order`).
+        They are the sum of the passes' Parts; for each parameter, the bits of its kinds of gradients; and whether all
+        passes have the same order (see `_order`).
         """
         table, counts = [], [self._own_count(one) for one in waiting]
         for one, own in zip(waiting, counts, strict=True):
@@ -225,7 +225,7 @@ class Replica:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
             hint = "all ranks must compute the same loss"
-            expected = "as many sums and means over rows on all ranks"
+            expected = "the same number of sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
         ends = np.cumsum([len(array) for array in waiting[0].part])
         numbers, checked, divides, orders, kinds = np.split(every, 8 * ends[-1] + np.array([0, 9, 10, 18]), axis=1)
@@ -234,7 +234,7 @@ class Replica:
         if counts[0] is not None and divides.all():  # all ranks have all rows and can divide by their number
             self._has_warned = True
             expected, got = "a sum over rows divided by a count of all ranks", f"{counts[0]}, a count of this rank"
-            hint = "mean() counts the rows of all ranks; comm.all_reduce adds counts up"
+            hint = "mean() divides by the rows of all ranks; comm.all_reduce adds counts of ranks"
             warn("backward of a replica", expected=expected, got=got, hint=hint)
         # Numbers are added in the order of shards, so that the number of ranks changes no bit.
         sums = np.ascontiguousarray(numbers).view(np.float64).sum(axis=0)
@@ -248,16 +248,16 @@ class Replica:
         return np.frombuffer(hashlib.blake2b(repr(told).encode(), digest_size=8).digest(), np.uint8)
 
     def _kinds(self, records: list[Record]) -> np.ndarray:
-        """Return, for each parameter, bits for the gradients that a pass over the records can bring."""
+        """Return, for each parameter, the bits (see `buckets`) of the gradients that a pass can bring."""
         found: dict[Variable, int] = {}
         for record in records:
             kind = _kind_of(record)
             for variable in record.inputs:
                 if variable is not None and variable.hooks is not None and variable.requires_grad:
                     if variable in self._divided:
-                        hint = "weight_decay of the optimizer acts on all rows"
-                        got = f"an operator {record.op.type!r} of the rows of one rank"
-                        expected = "lookups of a table that ranks divide"
+                        hint = "a penalty: weight_decay of the optimizer acts on all rows of the table"
+                        got = f"the operator {record.op.type!r}, which reads only the rows of one rank"
+                        expected = "only lookups of a table that ranks divide"
                         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
                     found[variable] = found.get(variable, 0) | kind
         return np.array([found.get(parameter, 0) for parameter in self._parameters], np.uint8)
@@ -354,7 +354,7 @@ def replicate(
     """
     for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
         if not isinstance(value, kind):
-            raise DTypeError(f"replicate, {name}", expected=f"one of {kind.__name__}", got=shown(value))
+            raise DTypeError(f"replicate, {name}", expected=f"an instance of {kind.__name__}", got=shown(value))
     comm = connect() if comm is None else check_communicator(comm, "replicate, comm")
     if reproducible is not None:
         reproducible = check_int(reproducible, "replicate, reproducible", comm.size)
@@ -371,7 +371,7 @@ def replicate(
     digest = np.frombuffer(hashlib.sha256(repr(described).encode()).digest(), np.uint8)
     if len({part.tobytes() for part in comm.all_gather(digest)}) > 1:
         expected = "the same names, shapes and data types of parameters on all ranks"
-        raise ShapeError("replicate, model", expected=expected, got="ranks that differ")
+        raise ShapeError("replicate, model", expected=expected, got="models that differ")
     state = np.frombuffer(random.get_state().encode(), np.uint8)
     random.set_state(comm.all_gather(state)[0].tobytes().decode())  # so that all ranks draw the same dropout
     return Replica(list(named), [buffer for _, buffer in model.named_buffers()], comm, reproducible)
@@ -383,11 +383,11 @@ def _check_loss(checked: np.ndarray, troubles: list[str]) -> None:
     `checked` has a row per Part: a digest of the constants, and whether the loss has trouble (see `Terms`).
     """
     if checked[:, -1].any():
-        got = troubles[0] if troubles else "trouble on another rank"
-        expected = "a loss that depends on rows by sums and means over them"
-        hint = "reduce each row or sequence on its own first"
+        got = troubles[0] if troubles else "the loss of another rank, which mixes its rows"
+        expected = "a loss that depends on rows only by sums and means over rows"
+        hint = "compute a number for each row or sequence on its own, and take the sum or mean of these"
         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)
     if (checked != checked[0]).any():
-        expected, got = "the same constants beside sums, means and parameters on all ranks", "ranks that differ"
-        hint = "len(x), item(), detach() and comparisons know one rank's rows; rows of data have a LoD, or another axis"
+        expected, got = "the same constants in the loss on all ranks", "constants that differ"
+        hint = "len(x), item(), detach() and comparisons see one rank's rows only; give a LoD to data that has rows"
         raise ProgramError("backward of a replica", expected=expected, got=got, hint=hint)

@@ -1,6 +1,7 @@
 """Exchange rows between ranks (processes): bytes per row, and headers with the number of rows of each rank.
 
-Ranks that gather arrays exchange headers with the sizes first.  A small array fits into its header: one exchange.
+Ranks that gather arrays first exchange headers with the sizes.  If all arrays fit into their headers, this exchange is
+the only one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def head_of(array: np.ndarray) -> np.ndarray:
 
 
 def read_heads(heads: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
-    """Return all ranks' numbers of rows, given their headers, and their arrays, or None if an array is too large."""
+    """Return the number of rows of each rank, read from the headers, and the arrays; None if one is too large."""
     counts, widths = np.ascontiguousarray(heads[:, :16]).view(np.int64).T
     check_same_rows("all_gather", widths)
     ends = 16 + counts * widths

@@ -117,7 +117,7 @@ class ELU(_Activation):
 
     @hinting(inplace=IN_PLACE)
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = check_number(alpha, "ELU, alpha", "finite", math.isfinite)
+        self.alpha = check_number(alpha, "ELU, alpha", "a finite number", math.isfinite)
 
 
 class GELU(_Activation):

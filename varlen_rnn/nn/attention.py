@@ -69,7 +69,7 @@ class MultiheadAttention(Module):
     ) -> None:
         self.embed_dim, self.num_heads = check_int(embed_dim, "embed_dim", 1), check_int(num_heads, "num_heads", 1)
         if self.embed_dim % self.num_heads:
-            raise ShapeError("embed_dim", expected=f"a multiple of num_heads, {shown(num_heads)}", got=shown(embed_dim))
+            raise ShapeError("embed_dim", expected=f"a multiple of num_heads={shown(num_heads)}", got=shown(embed_dim))
         self.kdim = self.embed_dim if kdim is None else check_int(kdim, "kdim", 1)
         self.vdim = self.embed_dim if vdim is None else check_int(vdim, "vdim", 1)
         dtype, size = check_dtype(dtype), self.embed_dim
@@ -182,7 +182,7 @@ class MultiheadAttention(Module):
 def _rows_of(what: str, x: Rows | None, columns: int) -> Variable:
     x = required(x, what)
     if x.shape[-1:] not in ((columns,), (-1,)):
-        raise ShapeError(what, expected=f"rows of {columns} columns", got=f"shape {x.shape}")
+        raise ShapeError(what, expected=f"shape (rows, {columns})", got=f"shape {x.shape}")
     return x
 
 

@@ -17,7 +17,7 @@ def _check_index(entries: list[Any], index: Any, name: str) -> Any:
         entries[index]
     except (TypeError, IndexError, ValueError) as error:
         kind = OutOfRangeError if isinstance(error, IndexError) else DTypeError
-        raise kind(f"{name}, index", expected=f"an index of {len(entries)} entries", got=shown(index)) from error
+        raise kind(f"{name}, index", expected=f"an index into {len(entries)} entries", got=shown(index)) from error
     return index
 
 
@@ -45,7 +45,7 @@ class Sequential(Module):
     def __init__(self, *modules: Module | Callable[[Any], Any]) -> None:
         for number, module in enumerate(modules):
             if isinstance(module, type) or not callable(module):  # calling a class would create a module
-                what, hint = f"Sequential, entry {number}", "a module, as nn.Tanh(), is made by a call"
+                what, hint = f"Sequential, entry {number}", "if it is a class, call it: nn.Tanh() is a Module"
                 raise DTypeError(what, expected="a Module or a function", got=shown(module), hint=hint)
             setattr(self, str(number), module)
 
@@ -111,7 +111,8 @@ class _Listed(Module, MutableSequence[T], Generic[T]):
         what = f"{type(self).__name__}, entries"
         entries = [self._checked(one) for one in check_list(entry, what)]
         if index.step not in (None, 1) and len(entries) != len(self._listed[index]):
-            raise ShapeError(what, expected=f"{len(self._listed[index])} entries", got=len(entries))
+            expected = f"{len(self._listed[index])} entries, as many as the slice has"
+            raise ShapeError(what, expected=expected, got=len(entries))
         self._listed[index] = entries
 
     def __delitem__(self, index: int | slice) -> None:
@@ -206,7 +207,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         self._named: dict[str, Module] = {}
         if modules is not None and not isinstance(modules, Mapping):
-            raise DTypeError("ModuleDict", expected="a mapping of str to Module", got=shown(modules))
+            raise DTypeError("ModuleDict", expected="a dict with a Module for each name", got=shown(modules))
         self.update(modules or {})
 
     def _entries(self) -> list[tuple[str, object]]:
@@ -217,7 +218,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
 
     def __setitem__(self, name: str, module: Module) -> None:
         if not isinstance(name, str) or not name or "." in name:
-            raise DTypeError("ModuleDict, name", expected="a text without dots", got=shown(name))
+            raise DTypeError("ModuleDict, name", expected="a string without dots, not empty", got=shown(name))
         if not isinstance(module, Module):
             raise DTypeError(f"ModuleDict, {shown(name)}", expected="a Module", got=shown(module))
         check_apart(self, module, f"ModuleDict, {shown(name)}")

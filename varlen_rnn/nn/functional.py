@@ -124,9 +124,9 @@ def __dir__() -> list[str]:
 
 def limits(op: str, is_causal: bool, window: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
     """Return how many keys before and after its own position a query sees; None means no limit."""
-    pair = check_list(window, f"{op}, window", "a pair (left, right)")
+    pair = check_list(window, f"{op}, window", "a pair (left, right) of ints or None")
     if len(pair) != 2:
-        raise ShapeError(f"{op}, window", expected="a pair (left, right)", got=shown(window))
+        raise ShapeError(f"{op}, window", expected="a pair (left, right) of ints or None", got=shown(window))
     left, right = (None if limit is None else check_int(limit, "window", -UNLIMITED) for limit in pair)
     if check_flag(is_causal, f"{op}, is_causal"):
         right = 0 if right is None else min(right, 0)
@@ -208,7 +208,7 @@ def leaky_relu(x: Rows, negative_slope: float = 0.01) -> Variable:
 
     Source: `torch.nn.functional.leaky_relu`.
     """
-    slope = check_number(negative_slope, "leaky_relu, negative_slope", "finite", math.isfinite)
+    slope = check_number(negative_slope, "leaky_relu, negative_slope", "a finite number", math.isfinite)
     return apply("leaky_relu", x, alpha=slope)
 
 
@@ -260,7 +260,7 @@ def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Var
     The mask is None if the norm needs no powers, or there are no elements.
     """
     if x.dtype not in FLOATS:
-        raise DTypeError("vectors that have a norm", expected="float32 or float64", got=x.dtype)
+        raise DTypeError("vectors whose norm is computed", expected="float32 or float64", got=x.dtype)
     if p == math.inf or 0 in x.shape:
         return x, None
     limit = (float(np.finfo(x.dtype).max) / 2**24) ** (1 / p)  # the powers of 16 million such numbers are finite
@@ -312,8 +312,8 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
     place = axis - rank if axis >= 0 else axis  # counted from the end, where broadcasting aligns both shapes
     sizes = {v.shape[place] for v in (a, b)} if -min(a.ndim, b.ndim) <= place < 0 else {}
     if len(sizes) != 1 and -1 not in sizes:
-        expected = f"an axis of both, of one size, from {-rank} to {rank - 1}"
-        got = f"{shown(axis)}, of shapes {a.shape} and {b.shape}"
+        expected = f"an axis from {-rank} to {rank - 1} that has the same size in x1 and x2"
+        got = f"axis {shown(axis)}, with x1 of shape {a.shape} and x2 of shape {b.shape}"
         raise ShapeError("cosine_similarity, axis", expected=expected, got=got)
     (a, large_a), (b, large_b) = _scaled(a, 2.0, place, eps), _scaled(b, 2.0, place, eps)
     products = a * b
@@ -464,9 +464,9 @@ def concat(variables: Sequence[Variable], axis: int = -1) -> Variable:
     [[0, 1, 3]]
     """
     if not isinstance(variables, (list, tuple)):  # a Variable or array would count as a list of its rows
-        raise DTypeError("concat", expected="a list of Variables", got=type(variables).__name__)
+        raise DTypeError("concat, variables", expected="a list of Variables", got=type(variables).__name__)
     if not variables:
-        raise ShapeError("concat", expected="at least one variable", got="none")
+        raise ShapeError("concat, variables", expected="at least one Variable", got="an empty list")
     return variables[0] if len(variables) == 1 else apply("concat", *variables, axis=axis)
 
 
@@ -488,11 +488,11 @@ def stack(variables: Sequence[Variable], axis: int = 0) -> Variable:
            [2., 4.]])
     """
     if not isinstance(variables, (list, tuple)):
-        raise DTypeError("stack", expected="a list of Variables", got=type(variables).__name__)
+        raise DTypeError("stack, variables", expected="a list of Variables", got=type(variables).__name__)
     given = [required(variable, f"stack, x[{number}]") for number, variable in enumerate(variables)]
     rank, axis = (given[0].ndim if given else 0), check_int(axis, "stack, axis")
     if not -rank - 1 <= axis <= rank:
-        raise ShapeError("stack, axis", expected=f"{-rank - 1} to {rank}", got=axis)
+        raise ShapeError("stack, axis", expected=f"an axis from {-rank - 1} to {rank}", got=axis)
     axis %= rank + 1
     new = (slice(None),) * axis + (None,)
     return concat([variable[new] for variable in given], axis)
@@ -520,13 +520,13 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     """
     x, axis = required(x, "split, x"), check_int(axis, "split, axis")
     if not -x.ndim <= axis < x.ndim:
-        raise ShapeError("split, axis", expected=f"an axis of shape {x.shape}", got=axis)
+        raise ShapeError("split, axis", expected=f"an axis of x, which has shape {x.shape}", got=axis)
     if isinstance(sizes, (list, tuple)):
         return apply_list("split", x, sizes=tuple(check_int(size, "split, sizes", 0) for size in sizes), axis=axis)
     size, whole = check_int(sizes, "split, sizes", 1), x.shape[axis]
     if whole < 0:
-        hint = "of a program's rows, only a run tells how many there are"
-        raise ProgramError("split, axis", expected="one of a known size, or a list of sizes", got=axis, hint=hint)
+        hint = "the number of rows is not known before a program runs: pass a list of sizes"
+        raise ProgramError("split, axis", expected="an axis of known size", got=f"axis {axis} of {x.shape}", hint=hint)
     ends = [*range(size, whole, size), whole]
     pieces = tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
     return apply_list("split", x, sizes=pieces, axis=axis)
@@ -600,7 +600,7 @@ def check_padding_idx(padding_idx: int, height: int) -> int:
     """Return the index of a table's row, counted from 0, given one that may be negative; raise if no row has it."""
     padding_idx = check_int(padding_idx, "padding_idx")
     if not -height <= padding_idx < height:
-        raise OutOfRangeError("padding_idx", expected=f"{-height} to {height - 1}", got=padding_idx)
+        raise OutOfRangeError("padding_idx", expected=f"a row from {-height} to {height - 1}", got=padding_idx)
     return padding_idx % height
 
 

@@ -50,7 +50,7 @@ def drawn(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], np.ndarray])
     try:
         return draw(shape)
     except (ValueError, OverflowError) as error:
-        raise ShapeError("a parameter", expected="sizes of an array", got=shown(shape)) from error
+        raise ShapeError("shape of a parameter", expected="sizes that fit memory", got=shown(shape)) from error
 
 
 class Linear(Module):
@@ -224,7 +224,7 @@ class BatchNorm1d(Module):
         if not self.training:
             return apply("batch_norm", x, *running, *affine, **constants)
         if (into := recorder()) is not None and into.current.parent is not None:
-            hint = "normalise the rows of all steps before the loop, or set the layer to evaluation mode"
+            hint = "call the layer on the rows of all steps before the loop, or call eval() first"
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
         # Detached Variables, because the running moments change before the gradient, which does not read them.
         aside = [let_change(apply("detach", moment)) for moment in running]
@@ -309,7 +309,7 @@ class Embedding(Module):
         comm = Communicator() if shard is None else check_communicator(shard, "Embedding, shard")
         if comm.size > 1:
             if not self.sparse:
-                raise InputError("Embedding, sparse", expected="True, since it has a shard", got=False)
+                raise InputError("Embedding, sparse", expected="True, because shard= divides the table", got=False)
             numbers = {"embedding_dim": self.embedding_dim, "num_embeddings": self.num_embeddings}
             check_alike(comm, **numbers, padding_idx=self.padding_idx, dtype=dtype.itemsize)
         return comm
@@ -364,7 +364,7 @@ class Embedding(Module):
         """
         weight = Parameter(embeddings, requires_grad=not check_flag(freeze, "freeze"), copy=False)
         if weight.ndim != 2 or not weight.shape[1] or not (len(weight.data) or shard is not None):
-            expected = "rows of a table, (num_embeddings, embedding_dim)"
+            expected = "shape (num_embeddings, embedding_dim), both at least 1"
             raise ShapeError("from_pretrained, embeddings", expected=expected, got=f"shape {weight.shape}")
         layer = cls.__new__(cls)
         layer.num_embeddings, layer.embedding_dim = weight.shape

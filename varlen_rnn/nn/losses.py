@@ -93,7 +93,7 @@ def cross_entropy(
     weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
         if labels.ndim == 1 and logits.ndim == 2:
-            expected = f"integers, the classes of the rows, or probabilities of shape {logits.shape}"
+            expected = f"integers, one class per row, or probabilities of shape {logits.shape}"
             got, hint = f"{labels.dtype} of shape {labels.shape}", "labels.astype(np.int64)"
             raise DTypeError("cross_entropy, labels", expected=expected, got=got, hint=hint)
         loss = _of_probabilities(logits, labels, weight, label_smoothing)
@@ -164,7 +164,7 @@ def focal_loss(
 
     Source: Lin et al. (2017), "Focal loss for dense object detection", with softmax classes.
     """
-    gamma = check_number(gamma, "gamma", "finite and at least 0", lambda gamma: 0 <= gamma < math.inf)
+    gamma = check_number(gamma, "gamma", "a finite number of at least 0", lambda gamma: 0 <= gamma < math.inf)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
     weight = None if weight is None else _like(weight, logits, "weight")
     loss, counts = _of_classes(logits, labels, weight, ignore_index, 0.0, gamma)
@@ -334,7 +334,7 @@ def hinge_loss(
     Source: Cortes and Vapnik (1995); `sklearn.metrics.hinge_loss`.
     """
     x, target = required(x, "hinge_loss, x"), required(target, "hinge_loss, target")
-    margin = check_number(margin, "margin", "finite", math.isfinite)
+    margin = check_number(margin, "margin", "a finite number", math.isfinite)
     below = margin - _same_shape("hinge_loss", x, target) * x
     return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, None, **reduced)
 
@@ -371,7 +371,7 @@ def poisson_nll_loss(
     """
     x, target = required(x, "poisson_nll_loss, x"), required(target, "poisson_nll_loss, target")
     target = _same_shape("poisson_nll_loss", x, target)
-    eps = check_number(eps, "eps", "finite and at least 0", lambda eps: 0 <= eps < math.inf)
+    eps = check_number(eps, "eps", "a finite number of at least 0", lambda eps: 0 <= eps < math.inf)
     loss = x.exp() - target * x if check_flag(log_input, "log_input") else x - target * (x + eps).log()
     return reduce_loss(loss, reduction, None, **reduced)
 
@@ -435,7 +435,7 @@ def _like(value: Rows, x: Variable, what: str) -> Variable:
 
 def _per_class(weight: Variable, logits: Variable) -> Variable:
     if weight.shape != logits.shape[1:]:
-        raise _shape_error("cross_entropy, weight", str(logits.shape[1:]), weight)
+        raise _shape_error("cross_entropy, weight", f"{logits.shape[1:]}, one weight per class", weight)
     return weight
 
 

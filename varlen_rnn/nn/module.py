@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 V = TypeVar("V", bound=Variable)
 
-NOT_IN_HALF = "updates of less than half a unit of float16 would vanish; x.astype(np.float32), or no gradient"
+NOT_IN_HALF = "float16 would round small updates to 0: use x.astype(np.float32), or requires_grad=False"
 
 
 class _Kept(Variable):
@@ -50,10 +50,10 @@ class _Kept(Variable):
     @data.setter
     def data(self, array: ArrayLike) -> None:
         if array is not self.value.data:  # `p.data -= 1` on the host sets the same array
-            hint = "assign(array) converts and broadcasts"
+            hint = "assign(array) converts the data type and broadcasts the shape"
             rows = as_rows(array, "data")
             if rows.dtype != self.dtype:
-                raise DTypeError("data", expected=self.dtype, got=rows.dtype, hint=hint)
+                raise DTypeError("data", expected=f"data type {self.dtype}", got=rows.dtype, hint=hint)
             if rows.shape != self.shape:
                 raise ShapeError("data", expected=f"shape {self.shape}", got=f"shape {rows.shape}", hint=hint)
             self.assign(rows)
@@ -70,7 +70,8 @@ class _Kept(Variable):
         except (PlaceError, DTypeError, ShapeError):
             raise
         except ValueError as error:
-            raise ShapeError("assign", expected=f"shape {self.shape}", got=f"shape {array.shape}") from error
+            expected = f"a shape that broadcasts to {self.shape}"
+            raise ShapeError("assign", expected=expected, got=array.shape) from error
 
 
 class Parameter(_Kept):
@@ -134,16 +135,16 @@ class Parameter(_Kept):
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
     """Raise unless a Parameter can use the memory of an array, which can be read-only if it is not trained."""
-    expected, hint = "an array that can be used in place", "copy=True makes a copy that can"
+    expected, hint = "an array that is updated in place", "copy=True makes a copy that can be updated"
     if not isinstance(array, np.ndarray) or not array.dtype.isnative:
         got = shown(array) if not isinstance(array, np.ndarray) else f"data type {array.dtype}"
         raise DTypeError("Parameter without a copy", expected=expected, got=got, hint=hint)
     if not (array.flags.c_contiguous and array.flags.aligned):
-        got = "one that is not aligned, or not C-contiguous"
+        got = "an array that is not aligned, or not C-contiguous"
         raise ShapeError("Parameter without a copy", expected=expected, got=got, hint=hint)
     if requires_grad and not array.flags.writeable:
-        hint = 'np.memmap(path, dtype, "r+") can be written to; requires_grad=False only looks up'
-        raise ShapeError("Parameter without a copy", expected=expected, got="one that is read-only", hint=hint)
+        hint = 'np.memmap(path, dtype, "r+") can be written to; with requires_grad=False, the array can be read-only'
+        raise ShapeError("Parameter without a copy", expected=expected, got="a read-only array", hint=hint)
 
 
 class Buffer(_Kept):
@@ -220,7 +221,7 @@ class Module:
             family = Parameter if isinstance(kept, Parameter) else Buffer
             if isinstance(kept, _Kept) and not isinstance(value, (family, type(None))):
                 kind, what = family.__name__, f"{type(self).__name__}.{name}"
-                hint = f"{name}.assign(array) overwrites its numbers, nn.{kind}(array) is a new one"
+                hint = f"{name}.assign(array) overwrites its numbers, nn.{kind}(array) makes a new {kind}"
                 raise DTypeError(what, expected=f"a {kind}, or None", got=type(value).__name__, hint=hint)
             if isinstance(value, (Module, list, tuple, dict)):
                 for place, inner in _flat({name: value}):
@@ -243,7 +244,7 @@ class Module:
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute the module's output; every subclass defines this method."""
-        raise ProgramError(f"{type(self).__name__}.forward", expected="a definition in the subclass")
+        raise ProgramError(f"{type(self).__name__}.forward", expected="a method forward in this subclass", got="none")
 
     def __call__(self: _Runs[P, R], *inputs: P.args, **named: P.kwargs) -> R:
         """Run `forward`.
@@ -321,8 +322,8 @@ class Module:
         pairs = list(found.values())
         if len(dict(pairs)) != len(pairs):  # A checkpoint could save only one of two parameters with the same name.
             twice = next(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
-            hint = "keys of a dict that read alike, as 1 and '1'?"
-            raise ProgramError(f"parameter {twice!r}", expected="a name of its own", got="two", hint=hint)
+            hint = "does a dict have keys that print alike, such as 1 and '1'?"
+            raise ProgramError(f"parameter {twice!r}", expected="one parameter of this name", got="two", hint=hint)
         return pairs
 
     def _collect(self, prefix: str, kind: type[V] | tuple[type[V], ...], found: dict[int, tuple[str, V]]) -> None:
@@ -412,8 +413,8 @@ class Module:
         place = as_place(device)
         kept = [variable for _, variable in self._kept() if variable.device != place]
         if any(variable.shard is not None for variable in kept):
-            hint = "nn.Embedding without shard="
-            raise PlaceError("to", expected="a table of one rank", got="a table that ranks divide", hint=hint)
+            hint = "create nn.Embedding without shard="
+            raise PlaceError("to", expected="a table of one process", got="a table that ranks divide", hint=hint)
         # All copies are made before any is used, so that an error leaves the module where it is.
         values = [(variable.value.to(place), moved_value(variable.grad, place)) for variable in kept]
         for variable, (value, gradient) in zip(kept, values, strict=True):
@@ -520,7 +521,7 @@ class Module:
 
 def _check_prefix(prefix: object, what: str) -> str:
     if not isinstance(prefix, str):
-        raise DTypeError(f"{what}, prefix", expected="a text", got=shown(prefix))
+        raise DTypeError(f"{what}, prefix", expected="a string", got=shown(prefix))
     return prefix
 
 
@@ -531,7 +532,8 @@ def check_apart(module: Module, inner: Module, what: str) -> None:
         found = waiting.pop()
         if found is module:
             kind = type(module).__name__
-            raise ProgramError(what, expected=f"a Module without this {kind} inside it", got=type(inner).__name__)
+            got = f"a {type(inner).__name__} that is or contains it"
+            raise ProgramError(what, expected=f"a Module without this {kind} inside", got=got)
         if id(found) not in seen:
             seen.add(id(found))
             waiting += found.children()
@@ -567,8 +569,9 @@ def matched(
     }
     missing, unexpected = sorted(name for name in named if found[name] is None), sorted(arrays.keys() - known)
     if strict and (missing or unexpected):
-        got = f"{unexpected} that nothing here is called" if unexpected else "fewer names"
-        raise CheckpointError("state_dict", expected=f"also {missing}" if missing else "no more names", got=got)
+        got = f"the unknown names {unexpected}" if unexpected else "a state without them"
+        expected = f"also the names {missing}" if missing else "only names that the module has"
+        raise CheckpointError("state_dict", expected=expected, got=got)
     pairs = [(named[name], parts) for name, parts in found.items() if parts is not None]
     return pairs, IncompatibleKeys(missing, unexpected)
 

@@ -62,7 +62,7 @@ class Shard:
     def look_up(self, ids: Rows, weight: Parameter, padding_idx: int | None) -> Variable:
         """Return rows of the whole table by ids; all ranks call it, each with its own ids or without any."""
         if recorder() is not None:
-            hint = "a program runs in one process; ranks look up in eager mode"
+            hint = "a program runs in one process, but all ranks (processes) look up together"
             raise ProgramError("Embedding with a shard", expected="eager mode", got="a program", hint=hint)
         value = required(ids, "embedding, ids").value
         check_integer("embedding", ids=describe(value))
@@ -90,8 +90,8 @@ class Shard:
         if refused is not None:
             raise refused
         if failed := [rank for rank, part in enumerate(came) if part[-1]]:
-            expected = f"0 <= id < {self.height}, the rows of the table"
-            raise OutOfRangeError("embedding, ids", expected=expected, got=f"others on the ranks {failed}")
+            expected = f"0 <= id < {self.height}, the number of rows of the table"
+            raise OutOfRangeError("embedding, ids", expected=expected, got=f"other ids on the ranks {failed}")
         answers = self.comm.all_to_all([rows_at(table, part[:-1] // self.size) for part in came])
         rows = np.empty((len(distinct), table.shape[1]), table.dtype)
         rows[order] = np.concatenate(answers)
@@ -208,7 +208,7 @@ def check_alike(comm: Communicator, **numbers: int | None) -> None:
     found = np.concatenate(comm.all_gather(own))
     for name, values in zip(numbers, found.T, strict=True):
         if (values != values[0]).any():
-            raise ShapeError(f"Embedding, {name}", expected="the same on all ranks", got=values.tolist())
+            raise ShapeError(f"Embedding, {name}", expected="the same number on all ranks", got=values.tolist())
 
 
 def whole_height(comm: Communicator, rows: int) -> int:
@@ -216,8 +216,8 @@ def whole_height(comm: Communicator, rows: int) -> int:
     counts = np.concatenate(comm.all_gather(np.array([rows])))
     height = int(counts.sum())
     if counts.tolist() != [len(range(rank, height, comm.size)) for rank in range(comm.size)]:
-        expected = f"rows rank, rank + {comm.size}, ... of a table on each rank"
-        raise ShapeError("from_pretrained, embeddings", expected=expected, got=f"{counts.tolist()} rows")
+        expected = f"on each rank r the rows r, r + {comm.size}, r + {2 * comm.size}, ... of one table"
+        raise ShapeError("from_pretrained, embeddings", expected=expected, got=f"{counts.tolist()} rows on the ranks")
     return height
 
 

@@ -95,7 +95,7 @@ class Standardize(Module):
         if rows.dtype.kind not in "fiu":
             raise DTypeError("Standardize.fit", expected="numbers", got=f"data type {rows.dtype}")
         if rows.ndim != 2 or rows.shape[1] != self.features:
-            expected = f"rows of shape (rows, {self.features})"
+            expected = f"sequences of shape (rows, {self.features})"
             raise ShapeError("Standardize.fit", expected=expected, got=f"shape {rows.shape}: {shown(part)}")
         for first in range(0, len(rows), _AT_ONCE):
             yield rows[first : first + _AT_ONCE].astype(np.float64)

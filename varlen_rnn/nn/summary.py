@@ -138,7 +138,7 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
         raise DTypeError("summary, model", expected="a Module", got=shown(model))
     _check_forward(model)
     if recorder() is not None:
-        raise ProgramError("summary", expected="eager mode", got="a program being recorded")
+        raise ProgramError("summary", expected="eager mode", got="a call while a program is recorded")
     batch = _batch_for(model, lod)
     watch, spec = _Watch(copy.deepcopy(model).eval()), describe(batch)
     with no_grad(), program_guard() as program:
@@ -152,9 +152,9 @@ def _check_forward(model: Module) -> None:
     try:
         signature.bind(None)
     except TypeError as error:
-        hint = "a Module of your own, whose forward makes the other inputs from one batch"
-        got = f"forward{signature}"
-        raise ProgramError("summary, model", expected="a forward of one batch of rows", got=got, hint=hint) from error
+        hint = "wrap it in a Module of your own, whose forward makes the other inputs from one batch"
+        got, expected = f"forward{signature}", "a forward with one argument, a batch of rows"
+        raise ProgramError("summary, model", expected=expected, got=got, hint=hint) from error
 
 
 def _batch_for(model: Module, lod: Any) -> LoDTensor:
@@ -162,7 +162,7 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
     given = lod.value if isinstance(lod, Variable) else lod
     structure = given.structure if isinstance(given, LoDTensor) else LoD(given)
     if not structure.num_levels:
-        raise LoDError("summary, lod", expected="at least one level", got="none")
+        raise LoDError("summary, lod", expected="at least one level of offsets", got="none")
     if isinstance(given, LoDTensor):
         return given
     dtype = next((parameter.dtype for parameter in model.parameters()), np.dtype(np.float32))
@@ -172,8 +172,8 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
         for name in _COLUMNS:
             if isinstance(columns := getattr(module, name, None), int):
                 return LoDTensor(np.zeros((structure.num_rows, columns), dtype), structure)
-    hint = "give rows with a LoD instead: create_lod_tensor(rows, lengths)"
-    raise ProgramError("summary, model", expected="a layer with a number of columns", got="none", hint=hint)
+    hint = "pass rows with a LoD instead of offsets: create_lod_tensor(rows, lengths)"
+    raise ProgramError("summary, model", expected="a layer that fixes the number of columns", got="none", hint=hint)
 
 
 class _Watch:

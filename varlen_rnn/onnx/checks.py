@@ -1,7 +1,7 @@
 """Check the nodes of an ONNX model before they are converted, so that converters trust their arguments.
 
-ONNX's own schema of a node has its inputs, their data types, its attributes and their defaults; `forms` has all
-further rules.
+ONNX's own schema of a kind of node lists its inputs, their data types, its attributes and their defaults; `forms` has
+all further rules.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from varlen_rnn.errors import ProgramError, shown
 from varlen_rnn.onnx import forms
 from varlen_rnn.onnx.forms import Wrong
 
-_HINT = "onnx.checker.check_model(model, full_check=True) finds more such damage"
+_HINT = "the model is damaged; onnx.checker.check_model(model, full_check=True) finds more such errors"
 
 
 class Unread(Exception):
-    """Raised for a node with attributes or inputs that no operator supports; the message names them."""
+    """Raised for a node with attributes or inputs that no operator supports; the message describes them."""
 
 
 class Damaged(ProgramError):
@@ -32,21 +32,21 @@ def label(node: Any) -> str:
 
 
 def damaged(node: Any, part: str, expected: object, got: object) -> Damaged:
-    """Return the error for a part of a node that breaks the rules of ONNX."""
+    """Return the error for an input or attribute, named `part`, of a node that breaks the rules of ONNX."""
     return Damaged(f"onnx.load, {label(node)}, {part}", expected=expected, got=got, hint=_HINT)
 
 
 def formed(node: Any, values: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Return inputs and attributes, converted by their forms (see `forms`); raise for the first that does not fit."""
+    """Return inputs and attributes, converted by their forms (see `forms`); raise if a value does not fit its form."""
     found = dict(values)
     for name, value in values.items():
         form = forms.FORMS.get(f"{node.op_type}.{name}") or forms.FORMS.get(name)
         if value is None or form is None:
             continue
         if _variable(value) is not None:
-            raise Unread(f"whose {name} is computed")
+            raise Unread(f"whose input {name} is computed")
         if hasattr(value, "lengths") or (hasattr(value, "numbers") and form is not forms.sizes):
-            raise Unread(f"whose {name} only a run tells")
+            raise Unread(f"whose input {name} is known only in a run")
         value = getattr(value, "numbers", value)
         try:
             found[name] = form(value, rank)
@@ -74,11 +74,11 @@ class Schemas:
         self.onnx, self.opset = onnx, opset
 
     def attributes(self, node: Any) -> dict[str, Any]:
-        """Return the attributes of a node, with ONNX's defaults for missing ones, or raise if a type is wrong."""
+        """Return the attributes of a node, with ONNX's defaults for missing attributes; raise if a type is wrong."""
         declared = self._schema(node).attributes
         types = self.onnx.AttributeProto.AttributeType
         defaults = [one.default_value for one in declared.values() if one.default_value.name]
-        # The only default that is a list is not used: it has activations for two directions, also if there is one.
+        # The only default that is a list is left out: it has activations for two directions, even for one direction.
         found = {one.name: self._plain(one) for one in defaults if one.type != one.STRINGS}
         for item in node.attribute:
             if item.name not in declared:

@@ -10,8 +10,8 @@ import numpy as np
 
 from varlen_rnn.onnx.checks import Unread
 
-_MOST_BYTES = 2**31  # of a result, because an ONNX file cannot hold more
-_SMALL = 1024  # elements; a larger constant is no shape
+_MOST_BYTES = 2**31  # the most bytes of a result, because an ONNX file cannot hold more
+_SMALL = 1024  # the most elements of a constant that can be a shape
 
 
 def evaluated(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any) -> list[np.ndarray]:
@@ -32,7 +32,7 @@ def evaluated(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any)
 
 
 def _bytes_of_outputs(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opsets: Any) -> int:
-    """Return the bytes of a node's outputs, as far as ONNX infers their shapes from shapes and small constants."""
+    """Return the bytes of a node's outputs; outputs whose shapes ONNX cannot infer from `feed` do not count."""
     helper, given, constants = onnx.helper, [], []
     for name, array in feed.items():
         if array.size <= _SMALL:
@@ -45,7 +45,7 @@ def _bytes_of_outputs(onnx: Any, node: Any, feed: Mapping[str, np.ndarray], opse
     total = 0
     for output in onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output:
         kind = output.type.tensor_type
-        sizes = [dim.dim_value for dim in kind.shape.dim]  # 0 if it is not known
+        sizes = [dim.dim_value for dim in kind.shape.dim]  # 0 for an unknown size
         if kind.elem_type:
             total += math.prod(sizes) * np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).itemsize
     return total

@@ -32,7 +32,7 @@ _RECORDING = (
     "record a call of it: `with vr.program_guard() as program: {y} = model(vr.feed_data("
     "'x', [-1, {size}], 'float32', lod_level=1))`, then `vr.onnx.export(program, path, [y])`"
 )
-_LENGTHS = "_lengths"  # the end of an input's name that has the lengths of sequences
+_LENGTHS = "_lengths"  # the name of an input with lengths of sequences ends so
 
 
 def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None = None) -> None:
@@ -76,7 +76,7 @@ def export(program: Program, path: Any, fetches: Sequence[Variable | str] | None
     path = check_path(path, "onnx.export, path")
     fetches = program.fetch_names if fetches is None else fetches
     if isinstance(fetches, (list, tuple)) and not fetches:
-        hint = "the Variables that the model returns: export(program, path, [y])"
+        hint = "pass the Variables that the model returns: export(program, path, [y])"
         raise ProgramError("onnx.export, fetches", expected="a list of Variables or names", got="none", hint=hint)
     pruned = program.prune(fetches)
     writer = _Writer(onnx, pruned)
@@ -92,7 +92,8 @@ class _Writer:
     def __init__(self, onnx: Any, program: Program) -> None:
         block, *others = program.desc.blocks
         if others:
-            raise ProgramError("onnx.export", expected="a program of 1 block", got=f"{len(others) + 1} blocks")
+            expected = "a program without loops and steps, which has 1 block"
+            raise ProgramError("onnx.export", expected=expected, got=f"{len(others) + 1} blocks")
         self.ops, self.vars = block.ops, {var.name: var for var in block.vars}
         self.onnx, self.graph = onnx, Graph(onnx, self.vars)
         self.values: dict[str, Value] = {}
@@ -114,10 +115,11 @@ class _Writer:
             elif all(name in self.values for name in described.input_names() if name):
                 self._operator(described)
             elif not self.refused:
-                raise ProgramError("onnx.export", expected="each operator after its inputs", got=described.type)
+                got = f"{described.type!r} before an operator that computes its input"
+                raise ProgramError("onnx.export", expected="each operator after its inputs", got=got)
         if self.refused:
-            hint = "docs/onnx.md lists what can be said"
-            raise ProgramError("onnx.export", expected="operators of ONNX", got=", ".join(self.refused), hint=hint)
+            expected, hint = "operators that ONNX can express", "docs/onnx.md lists the operators that can be exported"
+            raise ProgramError("onnx.export", expected=expected, got=", ".join(self.refused), hint=hint)
 
     def _operator(self, described: Any) -> None:
         op = find(described.type)
@@ -138,7 +140,7 @@ class _Writer:
             return
         for name, value in zip(described.output_names(), found if isinstance(found, list) else [found], strict=False):
             if value is not None and value.sequences is not None and not self._described(name).lod_level:
-                self.refused.append(f"{described.type} (rows with a LoD become others, without one)")
+                self.refused.append(f"{described.type} (rows with a LoD become other rows, without a LoD)")
             if value is not None:
                 self.values[name] = value
 
@@ -180,8 +182,8 @@ class _Writer:
             sizes[:1] = [f"{name}_sequences", f"{name}_steps"]
             lengths = name + _LENGTHS
             if lengths in self.vars:
-                expected = f"no other variable named {lengths!r}, as the lengths of {name!r} are"
-                raise ProgramError("onnx.export", expected=expected, got="one")
+                expected = f"no other variable named {lengths!r}, the name for the lengths of {name!r}"
+                raise ProgramError("onnx.export", expected=expected, got="a variable of this name")
             self._declare(self.inputs, lengths, np.dtype(np.int64), sizes[:1])
             sequences = Sequences(lengths, self.graph.inside_of(lengths, name))
         self._declare(self.inputs, name, dtype, sizes)
@@ -191,7 +193,8 @@ class _Writer:
         if name not in self.values:
             return  # its operator could not be converted; `write` raises at the end
         if any(name == item.name for item in self.inputs):
-            raise ProgramError("onnx.export, fetches", expected="a computed variable", got=f"{name!r}, which is fed")
+            expected, got = "variables that operators compute", f"{name!r}, which is fed"
+            raise ProgramError("onnx.export, fetches", expected=expected, got=got)
         value, described = self.values[name], self._described(name)
         if value.sequences is not None:
             value = value._replace(name=self.graph.masked(value))

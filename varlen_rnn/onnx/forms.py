@@ -36,12 +36,12 @@ def _axes(value: Any, rank: int) -> list[int]:
         raise Wrong("a vector of integers")
     found = [_axis(number, rank) for number in np.ravel(value)]
     if len(set(found)) < len(found):
-        raise Wrong("each axis once")
+        raise Wrong("axes without repetition")
     return found
 
 
 def _new_axes(value: Any, rank: int) -> list[int]:
-    """Return the axes that the result has in addition to the input's axes, counted from 0."""
+    """Return the axes of the result that the input does not have, counted from 0."""
     return _axes(value, rank + np.size(value))
 
 
@@ -52,13 +52,13 @@ def _permutation(value: Any, rank: int) -> list[int]:
 
 
 def sizes(value: Any, rank: int) -> list[Any]:
-    """Return the sizes of a shape as a list; a size that is known only in a run is no integer."""
+    """Return the sizes of a shape as a list; sizes that are known only in a run stay as they are."""
     if np.ndim(value) != 1:
         raise Wrong("a vector of integers")
     found = [int(size) if isinstance(size, (int, np.integer)) else size for size in value]
     numbers = [size for size in found if isinstance(size, int)]
     if any(size < -1 for size in numbers) or numbers.count(-1) > 1:
-        raise Wrong("sizes from 0 on, and -1 once at most")
+        raise Wrong("sizes of at least 0, and at most one -1")
     return found
 
 
@@ -74,7 +74,7 @@ def _number(value: Any, rank: int) -> float:
     return float(value)
 
 
-# {name of an attribute or input in lower case: form}; a name after a kind of node is for this kind alone.
+# {name of an attribute or input in lower case: form}; "Kind.name" is only for nodes of this kind.
 FORMS: dict[str, Form] = {
     "Flatten.axis": lambda value, rank: int(value),
     "Unsqueeze.axes": _new_axes,

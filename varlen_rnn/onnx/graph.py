@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Unsaid(Exception):
-    """Raised for an operator with constants or inputs that ONNX cannot express; the message names them."""
+    """Raised for an operator with constants or inputs that ONNX cannot express; the message describes them."""
 
 
 class Value(NamedTuple):

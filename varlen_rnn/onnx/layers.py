@@ -23,12 +23,12 @@ def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **nam
     weights: list[Any] = [named.get(name) for name in "wrbp"]
     axes = (SEQUENCES, STEPS, 0) if layout else (STEPS, SEQUENCES, 0)
     if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in weights[:2]):
-        raise Unread("of inputs that are no sequences of rows, or whose weights are computed")
+        raise Unread("whose input is no padded batch of sequences, or whose weights are computed")
     lengths = named["sequence_lens"]
     if isinstance(lengths, np.ndarray):
-        raise Unread("with lengths that are constants: the LoD has the lengths of sequences")
+        raise Unread("with lengths that are constants: a program takes lengths from the LoD of its feed")
     if isinstance(lengths, (Rows, Variable)) or (isinstance(lengths, Unknown) and lengths.lengths == "computed"):
-        raise Unread("with lengths that are computed: the LoD has the lengths of sequences")
+        raise Unread("with lengths that are computed: a program takes lengths from the LoD of its feed")
     _check_weights(kind, direction, x.variable.shape[1], named.get("hidden_size"), weights)
     specs = activations_of(kind, named, len(_WAYS[direction]))
     states = [_state(named[f"initial_{name}"], layout) for name in ("hc" if kind == "LSTM" else "h")]
@@ -58,9 +58,10 @@ def _check_weights(kind: str, direction: str, size: int, hidden: int | None, wei
         if value is None:
             continue
         if not isinstance(value, np.ndarray):
-            raise Unread(f"whose {name} is computed")
+            raise Unread(f"whose weight {name} is computed")
         if value.shape != (count, *shape) or value.dtype != w.dtype:
-            raise Unread(f"whose {name} is {value.shape} {value.dtype}, not {(count, *shape)} {w.dtype}")
+            got = f"{value.shape} {value.dtype}"
+            raise Unread(f"whose weight {name} is {got}, not {(count, *shape)} {w.dtype}")
 
 
 def _state(state: Any, layout: bool) -> Any:
@@ -70,7 +71,7 @@ def _state(state: Any, layout: bool) -> Any:
     if isinstance(state, np.ndarray) and state.ndim == 3 and not state.any():
         return None
     if not isinstance(state, (Variable, np.ndarray)):
-        raise Unread("of initial states that are computed from shapes")
+        raise Unread("with initial states that are computed from shapes")
     state = Variable(state) if isinstance(state, np.ndarray) else state
     return state.transpose(0, 1) if layout else state
 
@@ -86,7 +87,7 @@ def activations_of(kind: str, attributes: dict[str, Any], count: int) -> list[li
     specs: list[Any] = []
     for name in names:
         if name not in _OURS:
-            raise Unread(f"with the activation {name}")
+            raise Unread(f"with the activation {name}, which no cell here has")
         ours, alpha, beta = _OURS[name]
         numbers = [values.pop(0) for values, takes in ((alphas, alpha), (betas, beta)) if takes and values]
         specs.append((ours, *numbers) if numbers else ours)
@@ -116,6 +117,6 @@ def layer_of(kind: str, attributes: dict[str, Any], way: str, specs: list[Any], 
 
 
 def _ours(array: np.ndarray, kind: str, coupled: bool) -> np.ndarray:
-    """Reorder blocks of gates from ONNX's order to ours; a coupled LSTM has no block of the forget gate."""
+    """Reorder blocks of gates from ONNX's order to ours; drop the forget gate of a coupled LSTM."""
     parts = np.split(array, len(ORDERS[kind]))
     return np.concatenate([parts[place] for gate, place in enumerate(ORDERS[kind]) if not (coupled and gate == 1)])

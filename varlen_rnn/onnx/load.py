@@ -26,8 +26,8 @@ from varlen_rnn.tape.variable import Variable
 _OPSETS = range(13, 24)
 _REFUSED = object()
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-# Nodes between an input and a recurrent layer that leave the axes of steps and sequences as they are.  A line below
-# adds the nodes that operators declare by `onnx=`.
+# Kinds of nodes between an input and a recurrent layer that keep the axes of steps and sequences.  A line below adds
+# the kinds that operators declare by `onnx=`.
 _ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat"}
 
 
@@ -65,7 +65,7 @@ def load(path: Any) -> Program:
     opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
     if opset not in _OPSETS:
         expected = f"opset {_OPSETS[0]} to {_OPSETS[-1]}"
-        raise ProgramError("onnx.load", expected=expected, got=opset, hint="onnx.version_converter makes another")
+        raise ProgramError("onnx.load", expected=expected, got=opset, hint="onnx.version_converter converts it")
     check_layers(model)
     with program_guard() as program:
         fetches = _Reader(onnx, model, opset).read()
@@ -86,7 +86,7 @@ class _Reader:
     def read(self) -> list[Variable]:
         """Convert the graph; return the model's outputs, or raise an error that lists unconvertible nodes."""
         if self.graph.sparse_initializer:
-            raise ProgramError("onnx.load", expected="dense constants", got="sparse_initializer")
+            raise ProgramError("onnx.load", expected="a model without sparse constants", got="sparse_initializer")
         axes, lengths = self._sequences()
         for item in self.graph.input:
             if item.name not in self.values and item.name not in lengths:
@@ -95,8 +95,8 @@ class _Reader:
         for node in needed(self.graph.node, [item.name for item in self.graph.output]):
             self._node(node)
         if self.refused:
-            hint = "docs/onnx.md lists what can be read"
-            raise ProgramError("onnx.load", expected="nodes of our operators", got=", ".join(self.refused), hint=hint)
+            expected, hint = "nodes that an operator can compute", "docs/onnx.md lists the nodes that can be loaded"
+            raise ProgramError("onnx.load", expected=expected, got=", ".join(self.refused), hint=hint)
         names = [item.name for item in self.graph.output]
         variables = [self._fetch(name) for name in names]
         for place, (name, variable) in enumerate(zip(names, variables, strict=True)):
@@ -171,9 +171,9 @@ class _Reader:
 
     def _value(self, node: Any, inputs: list[Any]) -> Any:
         if node.domain not in ("", "ai.onnx"):
-            raise Unread(f"of {node.domain}")
+            raise Unread(f"of the domain {node.domain!r}")
         if node.op_type in _RANDOM:
-            raise Unread("(random numbers)")
+            raise Unread("(it draws random numbers)")
         is_constant = all(value is None or isinstance(value, np.ndarray) for value in inputs)
         if any(graphs_of(node)) and not (is_constant and not any(names_from_outside(node))):
             inside = ", ".join(inner_layers(node))
@@ -189,9 +189,8 @@ class _Reader:
         value = self.values[name]
         variable = variable_of(value)
         if variable is _REFUSED:
-            raise ProgramError(
-                f"onnx.load, output {name!r}", expected="an output that can be read", got="one that cannot"
-            )
+            expected, got = "an output that can be loaded", "an output of a node that the loader ignores"
+            raise ProgramError(f"onnx.load, output {name!r}", expected=expected, got=got)
         if not isinstance(variable, Variable):
             expected = "a value that depends on an input"
             raise ProgramError(f"onnx.load, output {name!r}", expected=expected, got="a constant")

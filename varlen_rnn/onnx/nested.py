@@ -10,12 +10,12 @@ from varlen_rnn.onnx.checks import label
 from varlen_rnn.onnx.recurrent import LAYERS
 
 _UNROLLED = (
-    "onnxruntime runs any other as it is; PyTorch's default exporter replaces nn.RNN by single steps: "
-    "torch.onnx.export(..., dynamo=False) keeps it"
+    "onnxruntime runs any other model; PyTorch's default exporter replaces nn.RNN by single steps: "
+    "torch.onnx.export(..., dynamo=False) keeps the layer"
 )
 _CHOSEN = (
-    "no graph inside of a node is read: export the module that this graph was made from as a model of its own, without "
-    "the condition or loop"
+    "graphs inside of nodes are not read: export the module with this layer as a separate model, without the condition "
+    "or loop around it"
 )
 
 
@@ -26,7 +26,7 @@ def graphs_of(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def names_from_outside(node: Any) -> Iterator[str]:
-    """Yield the names of the values from outside that the graphs inside of a node read."""
+    """Yield the names of the values that the graphs inside of a node read from outside of these graphs."""
     for _, graph in graphs_of(node):
         made = {value.name for value in (*graph.input, *graph.initializer)}
         for inner in graph.node:

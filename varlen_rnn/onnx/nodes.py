@@ -77,10 +77,10 @@ def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:
     operands = [named[name] for name in inputs if name not in attributes]
     x = operands[0] if isinstance(operands[0], list) else operands
     if len(x) > len(op.inputs) and not op.inputs[-1].startswith("*"):
-        raise Unread(f"of more than {len(op.inputs)}")
+        raise Unread(f"of more than {len(op.inputs)} inputs")
     odd = {name for name in named.keys() - inputs - attributes if named[name] not in NEUTRAL.get(name, ())}
     if odd := odd | (attributes - named.keys() - {"axes"}):
-        raise Unread(f"with {', '.join(sorted(odd))}")
+        raise Unread(f"with unsupported attributes: {', '.join(sorted(odd))}")
     attrs = {ours: constant(name, x[0], named.get(name)) for ours, name in names.items()}
     rows = next((value for value in x if isinstance(value, Rows)), None)
     if rows is None:
@@ -88,31 +88,31 @@ def read_operator(op: Op, inputs: Set[str], named: Mapping[str, Any]) -> Any:
     found = apply(op.type, *(_beside(rows, value) for value in x), **attrs)
     is_alike = found.ndim == rows.variable.ndim
     if op.type not in NODES and not (is_alike and op.rows == "each"):
-        raise Unread("of rows of sequences")
+        raise Unread("of a padded batch, whose rows it does not keep separate")
     if is_alike:
         return rows._replace(variable=found)
     return rows._replace(variable=found, axes=rows.without(named.get("axes") or [named["axis"]]))
 
 
 def _beside(rows: Rows, value: Any) -> Any:
-    """Return `value` as the other operand of an operator on `rows`, or raise if their axes do not match."""
+    """Return `value` as an operand beside `rows`; raise if their axes do not match."""
     if isinstance(value, Rows):
         if value.axes != rows.axes:
-            raise Unread("of rows whose axes are in another order")
+            raise Unread("of two padded batches whose axes are in different orders")
         return value.variable
     if not isinstance(value, np.ndarray):
-        raise Unread("of rows of sequences and of rows without sequences")
+        raise Unread("of a padded batch and a computed value without sequences")
     while value.ndim and value.shape[0] == 1:
         value = value[0]
     if any(isinstance(axis, str) for axis in rows.axes[len(rows.axes) - value.ndim :]):
-        raise Unread("of rows of sequences and of an array with their steps")
+        raise Unread("of a padded batch and a constant with an axis of its steps or sequences")
     return Variable(value)
 
 
 @reads("MatMul")
 def _matmul(kind: str, x: Any, b: Any) -> Any:
     if not isinstance(b, np.ndarray) or b.ndim != 2 or (isinstance(x, Rows) and not _is_last(x, rank_of(x) - 1)):
-        raise Unread("without a matrix of weights")
+        raise Unread("whose second input is no constant matrix for the last axis")
     return like(x, variable_of(x) @ nn.Parameter(b))
 
 
@@ -124,7 +124,7 @@ def _is_last(x: Any, axis: int) -> bool:
 @reads("Gemm")
 def _gemm(kind: str, x: Any, b: Any, c: Any, alpha: float, beta: float, transa: int, transb: int) -> Any:
     if isinstance(x, Rows) or transa or alpha != 1 or beta != 1 or not isinstance(b, np.ndarray):
-        raise Unread("with other factors, or without a matrix of weights")
+        raise Unread("of a padded batch, with transA, alpha or beta, or without a constant matrix")
     product = x @ nn.Parameter(b.T if transb else b)
     return product if c is None else product + (nn.Parameter(c) if isinstance(c, np.ndarray) else c)
 
@@ -132,16 +132,16 @@ def _gemm(kind: str, x: Any, b: Any, c: Any, alpha: float, beta: float, transa: 
 @reads("Softmax", "LogSoftmax")
 def _softmax(kind: str, x: Any, axis: int) -> Any:
     if not _is_last(x, axis):
-        raise Unread("over another axis than the last")
+        raise Unread("over an axis other than the last")
     return like(x, F.softmax(variable_of(x)) if kind == "Softmax" else F.log_softmax(variable_of(x)))
 
 
 @reads("LayerNormalization")
 def _layer_norm(kind: str, x: Any, scale: Any, b: Any, axis: int, epsilon: float, stash_type: int) -> Any:
     if not _is_last(x, axis):
-        raise Unread("over other axes than the last")
+        raise Unread("over axes other than the last")
     if not all(value is None or isinstance(value, np.ndarray) for value in (scale, b)):
-        raise Unread("with weights that are computed")
+        raise Unread("with computed weights")
     first, second = (None if value is None else nn.Parameter(value) for value in (scale, b))
     return like(x, F.layer_norm(variable_of(x), first, second, eps=epsilon))
 
@@ -150,13 +150,13 @@ def _layer_norm(kind: str, x: Any, scale: Any, b: Any, axis: int, epsilon: float
 def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
     if isinstance(x, np.ndarray):  # an embedding table
         if axis or x.ndim != 2:
-            raise Unread("of an array that is no table")
+            raise Unread("of a constant that is no table of rows")
         found = F.embedding(variable_of(indices), nn.Parameter(x))
         if isinstance(indices, Rows):
             return indices._replace(variable=found, axes=(*indices.axes, len(indices.axes) - 2))
         return found
     if not isinstance(indices, np.ndarray) or indices.size != 1 or indices.ndim > 1:
-        raise Unread("by several indices, or by some that are computed")
+        raise Unread("by several indices, or by computed indices")
     place, index = axis_of(x, axis), int(np.ravel(indices)[0])
     found = variable_of(x)[(*[slice(None)] * place, index)]
     if indices.ndim:
@@ -178,19 +178,19 @@ def _concat(kind: str, x: list[Any], axis: int) -> Any:
     if not any(isinstance(value, Rows) for value in x):
         return F.concat([Variable(v) if isinstance(v, np.ndarray) else v for v in x], axis=axis)
     if not all(isinstance(value, Rows) and value.axes == x[0].axes for value in x):
-        raise Unread("of rows of sequences and of rows without sequences")
+        raise Unread("of a padded batch and a value with other axes")
     return like(x[0], F.concat([value.variable for value in x], axis=x[0].place(axis)))
 
 
 @reads("Transpose")
 def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
     if perm is None:
-        raise Unread("without perm")
+        raise Unread("without the attribute perm")
     if isinstance(x, Rows):
         axes = tuple(x.axes[place] for place in perm)
         own = [axis for axis in axes if not isinstance(axis, str)]
         if own != sorted(own):
-            raise Unread("of the axes of a row")
+            raise Unread("that reorders the axes within a row")
         return x._replace(axes=axes)
     order, found = list(range(x.ndim)), x
     for place, axis in enumerate(perm):
@@ -204,12 +204,12 @@ def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
 @reads("Squeeze")
 def _squeeze(kind: str, x: Any, axes: Any) -> Any:
     if axes is None:
-        raise Unread("of axes that it does not name")
+        raise Unread("without axes")
     found = variable_of(x)
     for axis in sorted((axis_of(x, axis) for axis in axes), reverse=True):
         size, others = found.shape[axis], [*found.shape[:axis], *found.shape[axis + 1 :]]
         if size != 1 and (size != -1 or -1 in others):
-            raise Unread(f"of an axis of {size}" if size != -1 else "of an axis whose size only a run tells")
+            raise Unread(f"of an axis of size {size}" if size != -1 else "of an axis whose size is known only in a run")
         found = found[(*[slice(None)] * axis, 0)] if size == 1 else found.reshape(*others)
     return x._replace(variable=found, axes=x.without(axes)) if isinstance(x, Rows) else found
 
@@ -217,7 +217,7 @@ def _squeeze(kind: str, x: Any, axes: Any) -> Any:
 @reads("Unsqueeze")
 def _unsqueeze(kind: str, x: Any, axes: Any) -> Any:
     if isinstance(x, Rows):
-        raise Unread("of rows of sequences")
+        raise Unread("of a padded batch")
     found = x
     for axis in sorted(axes):
         found = found[(*[slice(None)] * axis, None)]
@@ -227,7 +227,7 @@ def _unsqueeze(kind: str, x: Any, axes: Any) -> Any:
 @reads("Flatten")
 def _flatten(kind: str, x: Any, axis: int) -> Any:
     if isinstance(x, Rows) or axis != 1 or not x.ndim:
-        raise Unread("of rows of sequences, or from another axis than the first")
+        raise Unread("of a padded batch, or with an axis other than 1")
     return x.reshape(*_sizes(x.shape, [0, -1]))
 
 
@@ -235,14 +235,14 @@ def _flatten(kind: str, x: Any, axis: int) -> Any:
 def _reshape(kind: str, x: Any, shape: Any, allowzero: int = 0) -> Any:
     if not isinstance(x, Rows):
         if (None in shape and -1 in shape) or shape.count(None) + sum(isinstance(size, str) for size in shape) > 1:
-            raise Unread("with several sizes that only a run tells")
+            raise Unread("with several sizes that are known only in a run")
         shape = [size if isinstance(size, int) else -1 for size in shape]
         return x.reshape(*(shape if allowzero else _sizes(x.shape, shape)))
     return _reshape_rows(x, shape, bool(allowzero))
 
 
 def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
-    """Reshape rows of sequences, or raise if the first two axes change."""
+    """Reshape rows of sequences; raise if the first two axes change."""
     own, first, behind = [int(size) for size in x.variable.shape[1:]], shape[:2], list(shape[2:])
     text = ", ".join("?" if size is None else str(size) for size in shape)
     kept = [
@@ -250,7 +250,7 @@ def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
         for size, axis in zip(first, x.axes, strict=False)
     ]
     if x.axes[2:] != tuple(range(len(own))) or kept != [True, True]:
-        raise Unread(f"to ({text}) of {' x '.join(map(str, x.axes[:2]))} of rows")
+        raise Unread(f"to ({text}), which changes the first axes, {' x '.join(map(str, x.axes[:2]))}")
     if None in behind and -1 not in shape:
         behind[behind.index(None)] = -1
     copied = [] if keeps_zero else own
@@ -259,19 +259,19 @@ def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
     if -1 in sizes:
         sizes[sizes.index(-1)] = wanted // max(1, known)
     if not all(isinstance(size, int) for size in sizes) or math.prod(sizes) != wanted:
-        raise Unread(f"to ({text}) of rows of {wanted} numbers")
+        raise Unread(f"to ({text}), but a row has {wanted} numbers")
     return x._replace(variable=x.variable.reshape(-1, *sizes), axes=(*x.axes[:2], *range(len(sizes))))
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:
     """Return the sizes that an ONNX Reshape from `given` makes: 0 copies a size, and -1 is computed if possible."""
     if 0 in shape[len(given) :]:
-        raise Unread(f"to {tuple(shape)}, in which 0 copies a size that is not there")
+        raise Unread(f"to {tuple(shape)}, in which 0 copies the size of an axis that the input lacks")
     sizes = [given[place] if size == 0 else size for place, size in enumerate(shape)]
     left = [size for place, size in enumerate(given) if place >= len(shape) or shape[place] != 0 or size != -1]
     if sizes.count(-1) > 1 and -1 in shape and -1 not in left:
         known = int(np.prod([size for size in sizes if size != -1]))
         sizes[list(shape).index(-1)] = int(np.prod(left)) // max(1, known)
     if sizes.count(-1) > 1:
-        raise Unread("with several sizes that only a run tells")
+        raise Unread("with several sizes that are known only in a run")
     return sizes

@@ -59,13 +59,13 @@ def _pair(graph: Graph, kind: str, x: Value, y: Value, dtype: Any) -> Value:
 def _broadcast(graph: Graph, x: Value, y: Value) -> tuple[str, str, Value]:
     """Prepare two operands for broadcasting; return their names, and the operand whose layout the result has."""
     if x.sequences is not None and y.sequences is not None and x.rank != y.rank:
-        raise Unsaid("rows with a LoD of other ranks")
+        raise Unsaid("rows with a LoD, of different ranks")
     if (x.sequences is None) == (y.sequences is None):
         return x.name, y.name, x if x.rank >= y.rank else y
     rows, other = (x, y) if x.sequences else (y, x)
     if other.rank >= rows.rank:
         if other.data is None or other.data.shape[0] != 1:
-            raise Unsaid("rows with a LoD beside rows without one")
+            raise Unsaid("rows with a LoD beside rows without a LoD")
         other = other._replace(name=graph.constant(other.data[0]), rank=other.rank - 1)
     return (rows.name, other.name, rows) if rows is x else (other.name, rows.name, rows)
 
@@ -133,7 +133,7 @@ SAID |= {
 @says("concat")
 def _concat(graph: Graph, op: str, *x: Value, axis: int) -> Value:
     if len({value.sequences is None for value in x}) > 1:
-        raise Unsaid("rows with a LoD beside rows without one")
+        raise Unsaid("rows with a LoD beside rows without a LoD")
     return _like(x[0], graph.node("Concat", *(value.name for value in x), axis=axis_in_graph(x[0], axis, "concat")))
 
 
@@ -141,8 +141,8 @@ def _concat(graph: Graph, op: str, *x: Value, axis: int) -> Value:
 def _reshape(graph: Graph, op: str, x: Value, shape: Sequence[int]) -> Value:
     if x.sequences is not None:
         if shape[0] != -1:
-            raise Unsaid(f"a shape {tuple(shape)} of rows with a LoD")
-        shape = (0, 0, *shape[1:])  # 0 copies a size: of sequences and of steps
+            raise Unsaid(f"rows with a LoD, to a shape {tuple(shape)} that does not begin with -1")
+        shape = (0, 0, *shape[1:])  # each 0 copies a size: the number of sequences, and of steps
     return _like(x, graph.node("Reshape", x.name, graph.numbers(*shape)), rank=len(shape) - (x.sequences is not None))
 
 
@@ -293,17 +293,17 @@ def _recurrent(
 ) -> list[Value | None]:
     found = options_of(cell)
     if found is None:
-        raise Unsaid(f"the cell {cell!r}")
+        raise Unsaid(f"the cell {cell!r}, which ONNX lacks")
     kind, options = found
     sequences = _sequences(x, op)
     said = said_activations(specs_of(kind, options))
     states, weights = others[: 1 + (kind == "LSTM")], list(others[1 + (kind == "LSTM") :])
     own = 4 + 3 * bool(options.get("peepholes"))
     if said is None or all_states or len(weights) % own or len(weights) // own > 2:
-        raise Unsaid(f"the cell {cell!r} with its activations, all states, or a projection")
+        raise Unsaid(f"the cell {cell!r}, with activations that ONNX lacks, all states, or a projection")
     arrays = [None if weight is None else weight.data for weight in weights]
     if any(array is None and weight is not None for array, weight in zip(arrays, weights, strict=True)):
-        raise Unsaid("weights that depend on a feed")
+        raise Unsaid("weights that are computed from a feed")
     ways: list[list[Any]] = [arrays[first : first + own] for first in range(0, len(arrays), own)]
     names = _weights(graph, kind, bool(options.get("coupled")), ways)
     directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}

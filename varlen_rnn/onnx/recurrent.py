@@ -26,7 +26,7 @@ ACTIVATIONS = {
 
 
 def options_of(cell: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the kind of ONNX layer that a cell is, and the cell's options; None if ONNX cannot express the cell."""
+    """Return the kind of ONNX layer for a cell, such as "LSTM", and the cell's options; None if ONNX lacks the cell."""
     for kind, family in _FAMILIES.items():
         options = family.options_in(cell)
         if options is not None and all(family.options[name].in_onnx for name in options):
@@ -52,7 +52,7 @@ def said_activations(specs: Sequence[Any]) -> dict[str, Any] | None:
             return None
         theirs, alpha, beta = ACTIVATIONS[name]
         if len(numbers) < alpha + beta:
-            return None  # ONNX's default parameters may differ from ours
+            return None  # some of ONNX's default parameters differ from ours
         names.append(theirs)
         alphas += numbers[:alpha]
         betas += numbers[alpha : alpha + beta]

@@ -16,9 +16,9 @@ from varlen_rnn.onnx.values import Rows, Sizes, Unknown
 from varlen_rnn.tape.variable import Variable
 
 _MOST = 64  # the most numbers in a shape, because each node of a damaged model could double them
-_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # nodes that keep zeros zeros
+_MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # zeros stay zeros
 _INTEGERS = (6, 7)  # ONNX's numbers of int32 and int64
-ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # nodes that keep lengths as they are
+ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # lengths stay as they are
 _OTHERS = ("Concat", "Mul", "Add", "Sub", "Div", "Equal", "Where")
 
 
@@ -43,9 +43,9 @@ def _known(numbers: np.ndarray) -> Any:
 
 
 def computed(kind: str, values: list[Any], named: dict[str, Any]) -> Any:
-    """Return the result of a node whose inputs include shapes; raise if it depends on more than the batch's sizes."""
+    """Return the result of a node whose inputs include shapes; raise if it depends on the content of a batch."""
     if any(isinstance(value, (Rows, Variable)) for value in values):
-        raise Unread("by a shape or by lengths that only a run tells")
+        raise Unread("by a shape or by lengths that are known only in a run")
     if kind == "ConstantOfShape":
         value = named.get("value")
         return Unknown(is_zeros=value is None or not np.any(value))
@@ -64,7 +64,7 @@ def computed(kind: str, values: list[Any], named: dict[str, Any]) -> Any:
         are_same = kind in ALIKE and all(value.lengths == "given" for value in unknown)
         is_zeros = isinstance(values[0], Unknown) and values[0].is_zeros and kind in _MOVES
         return Unknown(is_zeros, ("given" if are_same else "computed") if of_lengths else None)
-    raise Unread("of a shape or of lengths that only a run tells")
+    raise Unread("of a shape or of lengths that are known only in a run")
 
 
 def _product(x: Any, y: Any) -> Any:

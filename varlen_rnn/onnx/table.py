@@ -15,7 +15,7 @@ from varlen_rnn.onnx.graph import Graph, Unsaid, Value
 from varlen_rnn.onnx.values import Rows
 from varlen_rnn.tape.operator import OPERATORS, Op
 
-# For each operator its node, and the attributes for constants with other names; None if the node lacks the constant.
+# {operator: (kind of node, {constant: attribute with another name, or None if the node lacks the constant})}
 NODES: dict[str, tuple[str, dict[str, str | None]]] = {
     "argmax": ("ArgMax", {}),
     "cast": ("Cast", {"dtype": "to"}),
@@ -24,12 +24,12 @@ NODES: dict[str, tuple[str, dict[str, str | None]]] = {
     "reduce_min": ("ReduceMin", {"axis": "axes"}),
     "reduce_sum": ("ReduceSum", {"axis": "axes"}),
 }
-# Attributes that no operator here supports, with the values for which they can be ignored.
+# {attribute that no operator here supports: values for which it can be ignored}
 NEUTRAL = {"noop_with_empty_axes": (0, 1), "saturate": (0, 1), "select_last_index": (0,)}
 
 
 def node_of(op: Op) -> tuple[str | None, dict[str, str]]:
-    """Return the kind of node that computes an operator, or None, and the name of the attribute for each constant."""
+    """Return the kind of node that computes an operator (None if none does), and {constant: name of its attribute}."""
     kind, names = NODES.get(op.type, (op.onnx, {}))
     return kind, {ours: name for ours in op.attrs if (name := names.get(ours, ours)) is not None}
 
@@ -73,7 +73,7 @@ def constant(name: str, x: Any, attribute: Any) -> Any:
     from onnx.helper import tensor_dtype_to_np_dtype
 
     if name == "axes" and (attribute is None or len(attribute) != 1):
-        raise Unread("over several axes")
+        raise Unread("not over exactly one axis")
     if name in ("axes", "axis"):
         return axis_of(x, attribute[0] if name == "axes" else attribute)
     try:

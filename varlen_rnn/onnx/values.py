@@ -16,12 +16,12 @@ STEPS, SEQUENCES = "steps", "sequences"
 class Rows(NamedTuple):
     """Rows of sequences, without padding, that represent a padded ONNX value.
 
-    A model that was exported for batches of one shape has the numbers in `declared` in its reshapes.
+    If a model was exported for batches of one shape, its reshapes contain the sizes in `declared`.
     """
 
     variable: Variable
     axes: tuple[Any, ...]  # for each axis of the ONNX value: STEPS, SEQUENCES, or an axis of a row
-    declared: Mapping[str, int]  # numbers of steps and sequences that the model's input declares, or -1
+    declared: Mapping[str, int]  # numbers of steps and sequences that the model's input declares; -1 if unknown
 
     def place(self, axis: int) -> int:
         """Return the variable's axis for an axis of the ONNX value; raise if it runs over steps or sequences."""
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
 class Unknown(NamedTuple):
     """A value that is known only in a run."""
 
-    is_zeros: bool = False  # zeros whose shape is not known
+    is_zeros: bool = False  # whether all numbers are 0; their shape is not known
     lengths: str | None = None  # "given" for lengths of sequences, "computed" for numbers computed from them
 
 

@@ -14,7 +14,7 @@ from varlen_rnn.tape.variable import Variable, apply, apply_list
 
 
 class Ahead(NamedTuple):
-    """The operators that run ahead of a step, and the inputs of the remaining step.
+    """The operators that run ahead of a step, and the inputs of the step without them.
 
     operators: the operators, in the order in which they run
     given: the Variables with rows that the step reads, which are its arguments or results of these operators
@@ -55,7 +55,7 @@ def run(ahead, xs, levels):
     """Run the operators ahead of a step; return the Variables whose sequences the step reads.
 
     `xs` maps the identity (`id`) of each symbol that the step takes from outside to the Variable outside; its first
-    entry is a sequence.  `levels` is the number of levels of the sequences, down to the level whose entries are steps.
+    entry is a sequence.  `levels` counts the LoD levels of the sequences, down to the level whose entries are steps.
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:
@@ -65,7 +65,7 @@ def run(ahead, xs, levels):
 
 
 def _of_steps(value, x, levels):
-    """Return `value` with the LoD of `x` down to the steps if it has one row per step; unchanged if it has a LoD."""
+    """Return `value` unchanged if it has a LoD; otherwise its rows, one per step, with the upper LoD levels of `x`."""
     if describe(value.value).lod_level:
         return value
     while describe(x.value).lod_level > levels:
@@ -122,9 +122,9 @@ def _is_same(known):
 
 
 def _last_products(operators, known):
-    """Return the positions of products with one row per step that no later such product depends on.
+    """Return the positions of the last products with one row per step: no later such product depends on them.
 
-    They stay in the step, as the gates of its cell.
+    These products stay in the step, as the gates of its cell.
     """
     last, before = set[int](), set[int]()
     for number in range(len(operators) - 1, -1, -1):
@@ -145,7 +145,7 @@ def _may_cross(symbol, known):
 
 
 def _needed(numbers, operators, ids, known):
-    """Return the positions, among `numbers`, of operators with results in `ids`, or read by another needed operator.
+    """Return which operators of `numbers` are needed: a result is in `ids`, or another needed operator reads it.
 
     If `known` is given, an operator whose results differ from step to step is always needed, too.
     """
@@ -179,7 +179,7 @@ def _cut(results, symbols):
 
 
 def _forget(block, operators, leaves, captured, arguments):
-    """Leave only the given operators in a block, and remove the symbols that are no longer used."""
+    """Leave only the given operators in a block, and remove the symbols that these operators do not use."""
     own = {id(own.value) for _, own in block.captures.values()} | {id(variable.value) for variable in arguments}
     own |= {id(symbol) for _, _, outputs, _ in block.ops for symbol in outputs}
     kept = {id(variable.value) for variable in leaves} | {id(variable.value) for _, variable in captured}

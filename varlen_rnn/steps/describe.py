@@ -44,11 +44,11 @@ def places_of(place, names):
 
 
 def describe_step(cell, xs, states, level=-1):
-    """Trace a step; return the operator's constants, the sequences, the captured values, and names of early operators.
+    """Trace a step; return the operator's constants, its sequences, the captured values, and names of early operators.
 
     Early operators are those that can run once, ahead of the step.  They run here, or are recorded in a program.  The
-    sequences that are returned are `xs` or results of early operators.  `cell` is called once.  Each entry of the LoD
-    level `level` of `xs` is a step, whose inputs have the levels below `level`.
+    returned sequences are `xs`, or results of early operators.  `cell` is called once.  Each entry of the LoD level
+    `level` of `xs` is a step, whose inputs have the levels below `level`.
     """
     below = [_levels_below(describe(x.value).lod_level, level) for x in xs]
     into = recorder() or Recorder()
@@ -63,8 +63,8 @@ def describe_step(cell, xs, states, level=-1):
         given = _called(cell, arguments)
         results = list(given) if isinstance(given, (tuple, list)) else [given]
         if len(results) != 1 + len(states):
-            expected = f"an output and {len(states)} next states"
-            hint = "the step returns (output, *next_states), also where the output is a state: return h, h"
+            expected = f"a step that returns an output and {len(states)} next states"
+            hint = "return (output, *next_states); if the output is a state, return it twice: return h, h"
             raise ShapeError("DynamicRNN, cell", expected=expected, got=f"{len(results)} variables", hint=hint)
         results = [into.admit(required(result, "DynamicRNN, cell")) for result in results]
         results = [result if block.stop(result) is result.value else Variable(block.stop(result)) for result in results]
@@ -90,7 +90,7 @@ def describe_step(cell, xs, states, level=-1):
 
 
 def _called(cell, arguments):
-    """Call a step and return its results; if an operator raises because inputs do not fit, add the step's arguments."""
+    """Call a step and return its results; add the step's arguments to an error about inputs that do not fit."""
     try:
         return cell(*arguments)
     except (ShapeError, DTypeError, LoDError) as error:
@@ -106,7 +106,7 @@ def levels_of_state(num_levels, level):
 def _levels_below(num_levels, level):
     """Return how many of `num_levels` levels are below `level`."""
     if num_levels and not -num_levels <= level < num_levels:
-        raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} levels of x", got=level)
+        raise OutOfRangeError("DynamicRNN, level", expected=f"one of the {num_levels} LoD levels of x", got=level)
     return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises the error
 
 
@@ -191,7 +191,7 @@ def lowered_step(nested, names, inputs=None):
         found = nested.lowered[None] = _lower(nested, names, {name: nested.spec(name) for name in names.taken()})
     if inputs is None or found != SIZES_UNKNOWN:
         return found
-    of_rows = len(names.step_inputs) + len(names.memories)  # how many inputs, the first ones, have any number of rows
+    of_rows = len(names.step_inputs) + len(names.memories)  # the first `of_rows` inputs can have any number of rows
     shapes = [(-1, *value.shape[1:]) if number < of_rows else value.shape for number, value in enumerate(inputs)]
     if (found := nested.lowered.get(tuple(shapes))) is None:
         specs = {n: nested.spec(n)._replace(shape=shape) for n, shape in zip(names.taken(), shapes, strict=True)}
@@ -202,14 +202,14 @@ def lowered_step(nested, names, inputs=None):
 
 
 def explain(early, block, **names):
-    """Return a text that says how a step runs, and why, and that the operators `early` run ahead of it."""
+    """Return a text that says how a step runs, and why; it lists the operators `early`, which run ahead of the step."""
     text = _explained(lowered_step(block.nested, Names(**names)))
     return f"{text}; ahead of it, on all steps at once: {', '.join(early)}" if early else text
 
 
 def _explained(lowered):
     if lowered == SIZES_UNKNOWN:
-        return "runs fused if it can be, which its sizes tell when the program runs"
+        return "runs fused if its sizes allow it; they are known only when the program runs"
     if not isinstance(lowered, Lowered):
         return f"runs operator by operator: {lowered}"
     cell = lowered.cell

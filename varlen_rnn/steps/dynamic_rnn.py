@@ -44,12 +44,12 @@ def _level_of(nested, names, xs):
     """
     levels = {x - 1 - nested.spec(name).lod_level for name, x in zip(names.step_inputs, xs, strict=True)}
     if len(levels) > 1 or min(levels) < 0:
-        raise LoDError("dynamic_rnn, x", expected="steps of one level of all sequences", got=f"levels {sorted(levels)}")
+        raise LoDError("dynamic_rnn, x", expected="steps of one level in all inputs", got=f"levels {sorted(levels)}")
     return levels.pop()
 
 
 def _text(spec):
-    """Return a spec as text for an error, in which -1 means the number of sequences alive, or another unknown size."""
+    """Return a spec as text for an error; a size of -1 is the number of sequences alive, or another unknown size."""
     if spec.dtype is None:
         return f"a {spec.kind.name}"
     kind = "" if spec.kind == LOD_TENSOR else f"{spec.kind.name} of "
@@ -68,10 +68,10 @@ def _infer(*inputs, block, keep, **names):
     nested, names = block.nested, Names(**names)
     xs, boots, others = names.split(inputs)
     if not xs or len(others) != len(names.captured) or len(names.next_memories) != len(names.memories):
-        raise ProgramError("dynamic_rnn", expected=f"inputs for {names}", got=f"{len(inputs)}")
+        raise ProgramError("dynamic_rnn", expected=f"one input for each name in {names}", got=f"{len(inputs)} inputs")
     taken = names.taken()
     if len(set(taken)) != len(taken) or set(taken) != set(nested.arguments):
-        raise ProgramError("dynamic_rnn, block", expected=f"the arguments {taken}", got=nested.arguments)
+        raise ProgramError("dynamic_rnn, block", expected=f"a block with the arguments {taken}", got=nested.arguments)
     for name, x in zip(names.step_inputs, xs, strict=True):
         check_moved("dynamic_rnn", "x", x)
         check_lod_level("dynamic_rnn", "x", x)
@@ -88,7 +88,7 @@ def _infer(*inputs, block, keep, **names):
         _check_fits(name, nested.spec(name), other)
     out = nested.spec(names.output)
     if out.kind != LOD_TENSOR or not out.shape or out.lod_level:
-        raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that is alive", got=_text(out))
+        raise ShapeError("dynamic_rnn, output", expected="a row for each sequence that has not ended", got=_text(out))
     check_moved("dynamic_rnn", "output", out)
     last = [boot._replace(lod_level=levels_of_state(boot.lod_level, level)) for boot in boots]
     count = xs[0].shape[0] if level == xs[0].lod_level - 1 else -1
@@ -97,18 +97,18 @@ def _infer(*inputs, block, keep, **names):
 
 
 def _check_batch(op, xs, boots, level):
-    """Return the plan of the sequences; raise unless all inputs have the same LoD, and each state has all sequences."""
+    """Return the plan of the sequences; raise unless all inputs have the same LoD, and each state has each sequence."""
     if all(x.num_levels == level + 1 for x in xs):
         shared_lod(op, *xs)
     first = levels_of(xs[0].structure)[: level + 1]
     for number, x in enumerate(xs[1:], 1):
         if not all(map(np.array_equal, levels_of(x.structure)[: level + 1], first)):
-            raise LoDError(f"{op}, x[{number}]", expected=f"levels 0 to {level} of the first input", got="other levels")
+            raise LoDError(f"{op}, x[{number}]", expected=f"LoD levels 0 to {level} as in x[0]", got="other offsets")
     plan = sort_by_seq_len(xs[0], level)
     for number, boot in enumerate(boots):
         if boot.num_levels > level:
             if boot.num_elements(level) != plan.num_sequences:
-                expected, got = f"{plan.num_sequences} sequences, as x", boot.num_elements(level)
+                expected, got = f"{plan.num_sequences} sequences, as x has", boot.num_elements(level)
                 raise LoDError(f"{op}, states[{number}]", expected=expected, got=got)
         elif len(boot.data) != plan.num_sequences:
             expected = f"{plan.num_sequences} rows, one per sequence"
@@ -129,7 +129,7 @@ def _forward(*inputs, block, keep, names):
         y, last, variables = interpret.run(nested, names, xs, states, others, plan, level, keep)
     else:
         spec, last, variables = nested.spec(names.output), [state.data for state in states], {}
-        # If only running a step determines a size of the output, it is 0 for a batch without steps.
+        # A size of the output that only a run of a step determines is 0 if the batch has no steps.
         y = empty((0, *(max(size, 0) for size in spec.shape[1:])), xs[0].data, spec.dtype)
     by_rank = zip(last, boots, below, strict=True)
     ends = [interpret.to_callers_order(state, plan, boot, levels) for state, boot, levels in by_rank]
@@ -188,9 +188,11 @@ def _infer_grad(*inputs, block, grad_block, d_outputs, d_inputs, **names):
     check_kind("dynamic_rnn_grad", "sorted_seqs", plan, LOD_RANK_TABLE)
     check_kind("dynamic_rnn_grad", "step_scopes", scopes, STEP_SCOPES)
     if count != len(of_step.taken()) or not len(d) == len(d_outputs) == 1 + len(of_step.memories):
-        raise ProgramError("dynamic_rnn_grad", expected=f"gradients of {of_step}", got=f"{d_inputs}, {d_outputs}")
+        expected = f"a gradient for each name in {of_step}"
+        raise ProgramError("dynamic_rnn_grad", expected=expected, got=f"{d_inputs} and {d_outputs}")
     if set(d_outputs) != set(nested.arguments) or nested.block.forward_block_idx != block.nested.block.idx:
-        raise ProgramError("dynamic_rnn_grad, grad_block", expected="the gradient of its step", got=nested.arguments)
+        expected, got = "the gradient block of `block`", f"a block with the arguments {nested.arguments}"
+        raise ProgramError("dynamic_rnn_grad, grad_block", expected=expected, got=got)
     likes = _infer(*forward, block=block, keep=True, **names)[: len(d)]
     for name, spec, like in zip(("y", "y", *of_step.memories), (y, *d), (likes[0], *likes), strict=True):
         if spec is not None:
@@ -217,8 +219,8 @@ def _backward(*inputs, block, grad_block, d_outputs, d_inputs, names):
     if scopes.fused is not None:
         is_kept = scopes.fused.lowered == lowered_step(block.nested, names, inputs[:count])
     if not (is_kept and all(np.array_equal(one.offsets, plan.offsets) for one in (of_x, scopes.plan))):
-        got = "a plan or scopes of other rows"
-        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected="the plan and the scopes of x", got=got)
+        expected, got = "the plan and the saved values of the run on x", "a plan or saved values of other rows"
+        raise ProgramError("dynamic_rnn_grad, sorted_seqs", expected=expected, got=got)
     if scopes.fused is not None:
         given = inputs[:count], scopes, y, d_y, d_last
         return _backward_fused(*given, names, need_x=d_inputs[0] != "")
@@ -254,7 +256,7 @@ def _of_captured(value, total, kind):
 
 
 def _given(names):
-    """Return numbered names of the operator's inputs, as x_0, state_0, captured_0: each group in its order."""
+    """Return numbered names of the operator's inputs, such as x_0, state_0 and captured_0."""
     counted = (("x", names.step_inputs), ("state", names.memories), ("captured", names.captured))
     return [f"{place}_{number}" for place, of_step in counted for number in range(len(of_step))]
 

@@ -23,10 +23,10 @@ from varlen_rnn.tape.spec import describe
 
 
 def _rows_at_steps(x, level, order, ends):
-    """Return the positions of the rows of `x` step after step, the end of each step's rows, and each step's LoD.
+    """Return the positions of the rows of `x`, step after step; where each step's rows end; and each step's LoD.
 
-    `order` has the entries of a level step after step, and `ends` the end of each step's entries.  The entries of the
-    last level are rows, so there the steps have no LoD: return `order`, `ends` and None.
+    `order` lists the entries of `level`, step after step, and `ends` says where each step's entries end.  The entries
+    of the last level are rows, so its steps have no LoD: then return `order`, `ends` and None.
     """
     if level == x.num_levels - 1:
         return order, ends, None
@@ -90,7 +90,7 @@ def _first(state, count, rows):
 def _run_loop(stages, loop, sizes, states, memories, after, output, names):
     """Run the loop; return a list with the output of each step, and the last state of each sequence by rank.
 
-    The list is empty if the output has one row per sequence alive: then the caller reads it from the variables.
+    The list is empty if the output has one row per sequence alive: then the caller reads the output from `variables`.
     """
     last = [empty(state.shape, state.data) for state in states]
     counts = [_num_rows(state, sizes[0]) for state in states]
@@ -159,7 +159,8 @@ def run_back(nested, names, d_outputs, d_inputs, scopes, plan, level, d_y, d_sta
 def _states_back(loop, plan, d_states, to_states, names, d_inputs):
     """Run the gradient from the last step to the first; yield the number and the values of each step.
 
-    `d_states`, in the order of ranks, hold the gradients of the last states; in the end, of the initial states.
+    `d_states`, in the order of ranks, are the gradients of the last states.  At the end, they are overwritten by the
+    gradients of the initial states.
     """
     sizes = plan.batch_sizes.tolist()
     arriving, later = [d.data[:0] for d in d_states], 0
@@ -182,8 +183,8 @@ def _states_back(loop, plan, d_states, to_states, names, d_inputs):
 def _collect(total, value):
     """Add the gradient `value` of a step to the list `total`.
 
-    A dense gradient is added to the sum in the list, because each takes the memory of a whole parameter.  A sparse one
-    is appended: the caller sums them once, at the end.
+    A dense gradient is added to the sum in the list, because each takes the memory of a whole parameter.  A sparse
+    gradient is appended: the caller sums the list once, at the end.
     """
     if total and isinstance(value, LoDTensor):
         total[0] = sum_values([total[0], value])
@@ -192,7 +193,7 @@ def _collect(total, value):
 
 
 def _stages_of(nested, given, late, carried, summed=frozenset()):
-    """Return the stages of a block; reuse the stages of its last run if its arguments have the same specs as then."""
+    """Return the stages of a block; reuse its last run's stages if the specs of its arguments did not change."""
     instructions = nested.instructions
     key, ready = (given, carried, summed), instructions.stages
     if ready is None or ready[0] != key:
@@ -204,9 +205,10 @@ def _stages_of(nested, given, late, carried, summed=frozenset()):
 def _rows_of(value, count, what, like):
     """Return the rows of a value; raise unless there are `count`, each like a row of `like` in shape and data type."""
     if not value.shape or len(value.data) != count:
-        raise ShapeError(f"dynamic_rnn, {what}", expected=f"{count} rows, one per sequence alive", got=value.shape)
+        expected = f"{count} rows, one per sequence that has not ended"
+        raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=f"shape {value.shape}")
     if like is not None and (value.shape[1:] != like.shape[1:] or value.dtype != like.dtype):
-        expected, got = f"rows of {like.shape[1:]} {like.dtype}", f"{value.shape[1:]} {value.dtype}"
+        expected, got = (f"rows of shape {of.shape[1:]} and type {of.dtype}" for of in (like, value))
         raise ShapeError(f"dynamic_rnn, {what}", expected=expected, got=got)
     return as_operand(value.data)
 
@@ -244,6 +246,6 @@ def _state_of(value, alive, what, before, like):
     if not before.num_levels:
         return _rows_of(value, alive, what, like)
     if value.structure != before.structure:
-        expected, hint = "the sequences of the state before, as long as they were", "vr.while_loop lets them grow"
+        expected, hint = f"the LoD of the previous state, {before.lod()}", "vr.while_loop lets sequences grow"
         raise LoDError(f"dynamic_rnn, {what}", expected=expected, got=value.lod(), hint=hint)
     return _rows_of(value, len(before.data), what, like)

@@ -55,7 +55,7 @@ def run_once(instructions, variables, stages):
 class Loop:
     """The operators that run at every step.
 
-    variables: an OverSteps for each position; the loop adds those that it computes and that `recorded` names
+    variables: an OverSteps for each position; the loop adds the variables in `recorded` that it computes
     ends: the row at which each step's rows end
     arguments: positions of the variables that `run` is given
     read: positions of the values that the caller reads after each step
@@ -97,7 +97,7 @@ class Loop:
 
 
 def _trust(op, values, attrs):
-    """Return the outputs of an operator as `run` does, but without checks, because its inputs are known to fit."""
+    """Return the outputs of an operator as `tape.run.run` does, but without checks: its inputs are known to fit."""
     try:
         given = op.forward(*values, **attrs)
     except PASSED_ON:

@@ -19,10 +19,10 @@ from varlen_rnn.cells.derivation.trace import EquationError, Scalar, Trace
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.kinds import LOD_TENSOR
 
-_ONE_WAY = None, (0,)  # values of a layer's constant `reverse` for one forward direction
+_ONE_WAY = None, (0,)  # the values of a layer's constant `reverse` that mean a single forward direction
 _INPUT = "x"  # represents, in a list of scalars, all columns of the step's input
 SIZES_UNKNOWN = "its sizes are known only when it runs"
-_MIXES = "may mix rows or units: use products with weights and elementwise operators"
+_MIXES = "can mix rows or units: use products with weights and elementwise operators instead"
 _MOST_NODES = 400  # the most nodes of a step, because the time to derive a cell grows faster than their number
 
 
@@ -35,9 +35,9 @@ class Part(NamedTuple):
 
     number: int  # its position among the captured values
     block: int
-    transposed: bool = True  # whether the weight has one row per unit, otherwise one column
+    transposed: bool = True  # True if the weight has one row per unit, False if it has one column per unit
     begin: int = 0  # the first column of the weight, if it has one row per unit
-    end: int | None = None  # the column after the last
+    end: int | None = None  # the column after the last column
 
 
 class Product(NamedTuple):
@@ -54,7 +54,7 @@ class Product(NamedTuple):
 class Lowered(NamedTuple):
     """A step lowered to a cell, and the positions of its weights among the captured values.
 
-    states: the memory's position for each state of the cell; the first state is the output
+    states: for each state of the cell, the number of the step's memory (state); the first state is the output
     of_x, of_h: the products of the input and of a state, each in the order of the cell's gates
     """
 
@@ -74,7 +74,7 @@ class Block(NamedTuple):
     captured: tuple[int, ...]
     output: int
     next_memories: tuple[int, ...]
-    missing: int  # an operator that lacks an input has this position in its place
+    missing: int  # the position that represents a missing input of an operator
     specs: dict
 
 
@@ -91,7 +91,7 @@ def lower(block):
         except Refused as reason:
             found = str(reason)
         except EquationError as error:
-            found = f"its equations are no cell: {error}"
+            found = f"its equations do not form a cell: {error}"
         if len(_known) >= _MOST:
             _known.clear()
         _known[key] = found
@@ -116,7 +116,7 @@ def _cell_of(step):
         nodes = [(node.op, node.operands) if node.op == "number" else node for node in step.trace.nodes]
         others = repr((step.gates, step.vectors, step.results, nodes))
         if _numbers_of.get(others, 0) >= _MOST_NUMBERS:
-            raise Refused("its numbers change from call to call: read them from a vector of one number per unit")
+            raise Refused("its numbers change from call to call: put them into a vector with one number per unit")
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
         _cells[key] = cell = cell_of_step(step, f"step {digest}", lower)
         _numbers_of[others] = _numbers_of.get(others, 0) + 1
@@ -131,28 +131,28 @@ class _Lowering:
         self.numbers = {place: number for number, place in enumerate(block.captured)}
 
     def _checked(self):
-        """Return the number of units, and the memories' positions, the output's first; raise if the step is no cell."""
+        """Return the number of units, and the numbers of the memories, the output's first; raise if it is no cell."""
         block, specs = self.block, self.specs
         if len(block.inputs) != 1:
-            told = "concat them before the layer, and multiply the whole by a weight"
-            raise Refused(f"it has {len(block.inputs)} inputs, and a cell has one: {told}")
+            told = "concat them before the layer, and multiply the result by a weight"
+            raise Refused(f"it has {len(block.inputs)} inputs, but a cell has one: {told}")
         if specs[block.inputs[0]].lod_level:
-            raise Refused("its input is a sequence at each step, and a cell takes rows")
+            raise Refused("its input at each step is a sequence, but a cell takes rows")
         if not block.memories:
             raise Refused("it has no state")
         if any(specs[memory].lod_level for memory in block.memories):
-            raise Refused("one of its states is a sequence, and a cell has rows")
+            raise Refused("one of its states is a sequence, but the states of a cell are rows")
         if block.output not in block.next_memories:
-            raise Refused("its output is none of its next states: return it as a state, too")
+            raise Refused("its output is none of its next states: return the output as a state, too")
         if len({spec.dtype for spec in specs.values()}) > 1 or specs[block.inputs[0]].dtype not in FLOATS:
-            raise Refused("its inputs, states and weights are not of one floating data type")
+            raise Refused("its input, states and weights do not all have the same data type, float32 or float64")
         if len({specs[p].shape[1:] for p in block.memories}) > 1 or len(specs[block.memories[0]].shape) != 2:
-            raise Refused("its states are not all of one number of units")
+            raise Refused("its states do not all have the same number of units")
         if any(spec.kind is not LOD_TENSOR or -1 in spec.shape[1:] for spec in specs.values()):
             raise Refused(SIZES_UNKNOWN)
         hidden = specs[block.memories[0]].shape[1]
         if hidden < 1 or len(specs[block.inputs[0]].shape) != 2:
-            raise Refused("its input and states are not of rows of numbers")
+            raise Refused("its input and states do not have shape (rows, columns)")
         first = block.next_memories.index(block.output)
         return hidden, (first, *(n for n in range(len(block.memories)) if n != first))
 
@@ -178,7 +178,7 @@ class _Lowering:
     def _pairs(self, trace, results):
         """Return the gates of the cell: pairs (product of the input, product of a state), or (other product, None).
 
-        The products of a pair are read only as their sum.
+        The step reads the two products of a pair only as their sum.
         """
         reached = trace.reach(results)
         used = [a for k in reached for a in trace.nodes[k].operands]
@@ -194,7 +194,7 @@ class _Lowering:
         alone = [(key, None) for key in keys.values() if key not in paired]
         levels: list[int] = []
         level_of: dict[Product, int] = {}
-        for op, operands, what in trace.nodes:  # how many products, one after another, each node waits for
+        for op, operands, what in trace.nodes:  # a level counts the products, one after another, before a node
             levels.append(max((levels[a] for a in operands), default=0) + (op == "of"))
             level_of[what] = levels[-1]
         return sorted(pairs + alone, key=lambda pair: level_of[pair[1] or pair[0]])
@@ -208,20 +208,20 @@ class _Lowering:
             self.values[self.block.memories[memory]] = [self.trace.node("prev", what=state)]
         for number, instruction in enumerate(self.block.instructions):
             if len(self.trace.nodes) > _MOST_NODES:
-                raise Refused(f"it has more than {_MOST_NODES} operations of one unit")
+                raise Refused(f"it has more than {_MOST_NODES} operations per unit")
             self._interpret_one(number, *instruction[:4])
         results = []
         for memory in self.order:
             value = self.values.get(self.block.next_memories[memory])
             if value is None or len(value) != 1 or value[0] is _INPUT:
-                raise Refused(f"its next state {memory} is an input, or captured")
+                raise Refused(f"its next state {memory} is the input itself, or a captured value")
             results.append(self.trace.number_of(value[0]))
         return self.trace, tuple(results)
 
     def _interpret_one(self, number, op, attrs, inputs, outputs):
         where = f"operator {number}, {op.type}"
         if op.type not in ("recurrent", "reshape") and not self.of_layers.isdisjoint(inputs):
-            raise Refused(f"{where}: reads the state of a layer, which has another axis: reshape it to rows")
+            raise Refused(f"{where}: it reads the state of a layer, which has three axes: reshape it to rows")
         if op.type in self.MOVES:
             found = self.MOVES[op.type](self, where, attrs, inputs)
         elif op.scalar is not None:
@@ -244,7 +244,7 @@ class _Lowering:
 
     def _number(self, where, attrs, inputs):
         if attrs["shape"] != ():
-            raise Refused(f"{where}, is a constant that is not a single number")
+            raise Refused(f"{where}: it is a constant that is not a single number")
         return [[float(attrs["value"])]]
 
     def _detached(self, where, attrs, inputs):
@@ -255,7 +255,7 @@ class _Lowering:
         value, shape = self._blocks(where, inputs[0]), attrs["shape"]
         width = None if any(block is _INPUT for block in value) else len(value) * self.hidden
         if shape not in ((-1, width), (1, -1, width)):
-            raise Refused(f"{where}: only rows can be reshaped, of all their columns")
+            raise Refused(f"{where}: a reshape must keep the rows, each with all of its columns")
         return [value]
 
     def _cell(self, where, attrs, inputs):
@@ -269,9 +269,9 @@ class _Lowering:
         given = [self.values.get(place) or [] for place in states]
         of_gates = cell.equations is not None and not cell.vectors and not cell.row_inputs
         if not of_gates or len(weights) != 4 or attrs["reverse"] not in _ONE_WAY:
-            raise Refused(f"{where}: only cells of gates and states, in one direction, can be part of a step")
+            raise Refused(f"{where}: a layer in a step needs one direction, and a cell without vectors and row inputs")
         if any(len(value) != 1 or not isinstance(value[0], Scalar) for value in given):
-            raise Refused(f"{where}: each of its states must be one of the step's, or computed from them")
+            raise Refused(f"{where}: each of its states must be a state of the step, or computed from these states")
         w_ih, w_hh, b_ih, b_hh = weights
         of_x = dict(zip(cell.x_gates, self._product(where, True, inputs[0], w_ih, b_ih), strict=True))
         of_h = dict(zip(cell.h_gates, self._product(where, True, states[0], w_hh, b_hh), strict=True))
@@ -289,7 +289,7 @@ class _Lowering:
             elif op in OPERATIONS:
                 found[k] = self.trace.apply(op, *(found[a] for a in operands))
             else:
-                raise Refused(f"{where}: its cell has several phases")
+                raise Refused(f"{where}: its cell has products that depend on other gates")
         return [found[k] for k in equations.results]
 
     def _matmul(self, where, attrs, inputs):
@@ -299,17 +299,17 @@ class _Lowering:
         """Return the scalars of a product; if `left` has several blocks of columns, each is a sum of products."""
         values = self._blocks(where, left)
         if weight not in self.numbers:
-            raise Refused(f"{where}: its weight is computed in the step; compute it outside")
+            raise Refused(f"{where}: its weight is computed in the step; compute the weight outside")
         spec = self.specs[weight]
         columns, depth = spec.shape if transposed else spec.shape[::-1]
         if spec.shape[0] < 0 or columns % self.hidden or not columns or spec.lod_level:
-            raise Refused(f"{where}: its weight gives {columns} columns, which are no multiple of {self.hidden} units")
+            raise Refused(f"{where}: its weight gives {columns} columns, no multiple of {self.hidden} units")
         of_bias = self.specs[bias] if bias in self.numbers else None
         if of_bias is None and bias != self.block.missing:
-            raise Refused(f"{where}: its bias is computed in the step; compute it outside")
+            raise Refused(f"{where}: its bias is computed in the step; compute the bias outside")
         ends = list(itertools.accumulate(self.features if value is _INPUT else self.hidden for value in values))
         if ends[-1] != depth or (of_bias is not None and of_bias.shape != (columns,)):
-            raise Refused(f"{where}: its weight takes {depth} columns")
+            raise Refused(f"{where}: its weight or bias does not fit: operand {ends[-1]} columns, weight {depth}")
         results = []
         for block in range(columns // self.hidden):
             biases, total = of_bias and Part(self.numbers[bias], block), None
@@ -325,7 +325,7 @@ class _Lowering:
         if value is _INPUT:
             return "x"
         if not isinstance(value, Scalar):
-            raise Refused(f"{where}, is a product of a number")
+            raise Refused(f"{where}: it multiplies a constant number by a weight")
         return "h" if value.number == self.trace.node("prev", what=0).number else "of"
 
     def _blocks(self, where, place):
@@ -341,12 +341,12 @@ class _Lowering:
         index, place = attrs["index"] if isinstance(attrs["index"], tuple) else (attrs["index"],), inputs[0]
         rank = len(self.specs[place].shape) if place in self.numbers else 2
         if len(index) != rank or any(not isinstance(part, slice) or part.step not in (None, 1) for part in index):
-            raise Refused(f"{where}: only blocks of columns can be taken, as x[:, a:b]")
+            raise Refused(f"{where}: only blocks of columns can be taken, such as x[:, a:b]")
         scalars = self._scalars(where, place)
         columns, last = len(scalars) * self.hidden, index[-1]
         begin, end, _ = last.indices(columns)
         if any(part != slice(None) for part in index[:-1]) or begin % self.hidden or end % self.hidden or begin >= end:
-            raise Refused(f"{where}: columns {begin} to {end} are no blocks of {self.hidden} units")
+            raise Refused(f"{where}: columns {begin} to {end} are not whole blocks of {self.hidden} units")
         return [scalars[begin // self.hidden : end // self.hidden]]
 
     def _pieces(self, where, attrs, inputs):
@@ -354,7 +354,7 @@ class _Lowering:
             raise Refused(f"{where}, {_MIXES}")
         scalars, sizes = iter(self._scalars(where, inputs[0])), attrs["sizes"]
         if any(size % self.hidden or not size for size in sizes):
-            raise Refused(f"{where}: pieces of {sizes} columns are no blocks of {self.hidden} units")
+            raise Refused(f"{where}: pieces of {sizes} columns are not whole blocks of {self.hidden} units")
         return [list(itertools.islice(scalars, size // self.hidden)) for size in sizes]
 
     def _scalars(self, where, place):
@@ -362,15 +362,15 @@ class _Lowering:
         value = self.values.get(place)
         if value is not None:
             if any(block is _INPUT for block in value):
-                raise Refused(f"{where}, reads the step's input itself: multiply it by a weight from outside first")
+                raise Refused(f"{where}: it reads the step's input itself: multiply it by a weight from outside first")
             return value
         if place not in self.numbers:
-            raise Refused(f"{where}: only the states of a single-step layer can be read")
+            raise Refused(f"{where}: it reads the output of a layer of one step: read the layer's last state instead")
         spec = self.specs[place]
         columns = spec.shape[-1] if spec.shape else 0
         if spec.shape not in ((columns,), (1, columns)) or columns % self.hidden or not columns or spec.lod_level:
-            expected = "one number per unit; what is computed of weights alone, compute outside of the step"
-            raise Refused(f"{where}, reads a captured value of shape {spec.shape}, not {expected}")
+            told = "not one number per unit; values computed from weights alone belong outside of the step"
+            raise Refused(f"{where}: it reads a captured value of shape {spec.shape}, {told}")
         self.values[place] = [self._vector(Part(self.numbers[place], block)) for block in range(columns // self.hidden)]
         return self.values[place]
 
@@ -382,7 +382,8 @@ class _Lowering:
     def _elementwise(self, where, scalar, attrs, operands):
         width = max(map(len, operands))
         if any(len(s) != width and not (len(s) == 1 and isinstance(s[0], float)) for s in operands):
-            raise Refused(f"{where}, is of {' and '.join(str(len(s) * self.hidden) for s in operands)} columns")
+            widths = " and ".join(str(len(s) * self.hidden) for s in operands)
+            raise Refused(f"{where}: its operands have {widths} columns")
         numbers = [[self.trace.scalar(self.trace.number_of(value)) for value in scalars] for scalars in operands]
         try:
             columns = zip(*(scalars if len(scalars) == width else scalars * width for scalars in numbers), strict=True)

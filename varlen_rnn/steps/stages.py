@@ -15,7 +15,7 @@ class Stages(NamedTuple):
     """The operators of a block, divided by the stage in which they run; a position is the number of a variable."""
 
     before: list
-    loop: list  # pairs of an Instruction, and whether it needs no checks
+    loop: list  # pairs (Instruction, True if it needs no checks)
     after: list
     in_rows: frozenset[int]  # positions of values that have one row per sequence alive
     totals: frozenset[int]  # positions of values that are sums over all steps
@@ -32,7 +32,7 @@ def arrange(instructions, given, late, carried, summed):
     given: the spec of each argument of a step, by position; None if nothing is known
     late: positions of arguments that are known only when their step runs
     carried: positions of values that a step hands to the next step
-    summed: positions of values of which the caller needs only the sum over steps
+    summed: positions of values whose sum over steps is all that the caller needs
     """
     return _Arrangement(instructions, given, late, set(carried), set(summed)).stages()
 
@@ -76,7 +76,7 @@ class _Arrangement:
         return True
 
     def stages(self):
-        """Return the Stages; an operator runs after the loop if it can and no operator in the loop depends on it."""
+        """Return the Stages; an operator runs after the loop if it can, and if no operator in the loop reads it."""
         held = set(range(len(self.all))) if self.in_order else set()
         late, wrong = self._after(held)
         while wrong is not None:
@@ -98,8 +98,8 @@ class _Arrangement:
     def _after(self, held):
         """Return the numbers of the operators to run after the loop, and None.
 
-        If an operator among them cannot run after the loop, return instead the list so far, and this operator's number.
-        `held` has the operators that must stay in the loop.  Operators whose results they read stay in the loop, too.
+        If one of these operators cannot run after the loop, return the list so far and the number of this operator.
+        `held` lists operators that must stay in the loop.  Operators whose results they read stay in the loop, too.
         """
         needed, late = set(self.carried), []
         for number in range(len(self.all) - 1, -1, -1):
@@ -121,7 +121,7 @@ class _Arrangement:
         return all(_is_rows(self.known[place]) or place in self.early for place in self.all[number].inputs)
 
     def _is_total(self, number):
-        """Return whether an operator, run once on all rows or on sums over steps, gives its results' sum over steps."""
+        """Return whether one run of an operator, on all rows or on sums over steps, gives the sum of its results."""
         op, _, inputs, outputs, *_ = self.all[number]
         if not self.summed or not all(_is_fixed(self.known[place]) for place in outputs):
             return False

@@ -60,7 +60,7 @@ def while_loop(cond: Callable[..., Any], body: Callable[..., Any], loop_vars: Se
     given = check_list(loop_vars, f"{_NAME}, loop_vars", "a list of Variables or arrays")
     variables = [required(value, f"{_NAME}, loop_vars[{number}]") for number, value in enumerate(given)]
     if not variables:
-        raise ShapeError(f"{_NAME}, loop_vars", expected="at least one variable", got="none")
+        raise ShapeError(f"{_NAME}, loop_vars", expected="at least one variable", got="an empty list")
     if recorder() is not None:
         inputs, constants = describe_loop(cond, body, variables)
         return apply_list(_NAME, *inputs, **constants)
@@ -87,7 +87,10 @@ def describe_loop(cond, body, variables):
 
 
 def _described(into, function, specs):
-    """Trace a function; return (its block, names of its arguments, captures and results), and the captured values."""
+    """Trace a function; return a tuple and the values that the function captured.
+
+    The tuple has its block, and the names of its arguments, of the captured values, and of its results.
+    """
     with recording(into), into.block() as block:
         given = [block.take("loop", spec) for spec in specs]
         results = [into.admit(required(result, _NAME)) for result in function(*given)]
@@ -99,11 +102,11 @@ def _described(into, function, specs):
 
 def _checked_results(results, count):
     if not isinstance(results, (tuple, list, Variable)):
-        expected = f"a list of {count} variables, as loop_vars"
+        expected = f"a function that returns a list of {count} variables, as loop_vars"
         raise DTypeError(f"{_NAME}, body", expected=expected, got=type(results).__name__)
     results = [results] if isinstance(results, Variable) else results
     if len(results) != count:
-        raise ShapeError(f"{_NAME}, body", expected=f"{count} variables, as loop_vars", got=len(results))
+        raise ShapeError(f"{_NAME}, body", expected=f"{count} results, as many as loop_vars", got=len(results))
     return [required(result, f"{_NAME}, body") for result in results]
 
 
@@ -114,17 +117,17 @@ def _changing(spec):
 
 
 def _check_next(number, spec, like):
-    name = f"variable {number} of the next turn"
+    name = f"variable {number} of the next iteration"
     check_like(_NAME, name, spec._replace(lod_level=like.lod_level), like)
     if spec.lod_level != like.lod_level:
-        expected = f"{like.lod_level} levels of sequences, as before"
-        raise LoDError(f"{_NAME}, {name}", expected=expected, got=spec.lod_level, hint="with_lod attaches a LoD")
+        expected, hint = f"{like.lod_level} LoD levels, as in loop_vars", "variable.with_lod(offsets) attaches a LoD"
+        raise LoDError(f"{_NAME}, {name}", expected=expected, got=spec.lod_level, hint=hint)
 
 
 def _holds(value):
     if describe(value).dtype is None or value.data.size != 1:
         got = f"shape {value.shape}"
-        hint = "of several, functional.where(condition, 1.0, 0.0).sum() > 0.0 asks for any"
+        hint = "functional.where(condition, 1.0, 0.0).sum() > 0.0 asks whether any of several conditions holds"
         raise ShapeError(f"{_NAME}, cond", expected="a single number", got=got, hint=hint)
     return bool(value.data.item())  # copies the number from the device to the host, because Python decides
 
@@ -165,9 +168,10 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
     likes, middle = [_changing(spec) for spec in x[: len(cond_vars)]], len(cond_vars) + len(cond_captured)
     if not len(cond_vars) == len(body_vars) == len(next_vars) == len(likes) > 0:
         got = f"{cond_vars}, {body_vars}, {next_vars}"
-        raise ProgramError(_NAME, expected="as many variables before a turn as after it", got=got)
+        raise ProgramError(_NAME, expected="as many variables before an iteration as after it", got=got)
     if len(x) != middle + len(body_captured):
-        raise ProgramError(_NAME, expected=f"{middle + len(body_captured)} inputs, as the blocks read", got=len(x))
+        expected = f"{middle + len(body_captured)} inputs, as many as its blocks read"
+        raise ProgramError(_NAME, expected=expected, got=len(x))
     _check_taken(cond.nested, (*cond_vars, *cond_captured), (*likes, *x[len(likes) : middle]))
     _check_taken(body.nested, (*body_vars, *body_captured), (*likes, *x[middle:]))
     asked = cond.nested.spec(test)
@@ -182,12 +186,12 @@ def _infer(*x, cond, body, cond_vars, cond_captured, test, body_vars, body_captu
 def _check_taken(nested, names, likes):
     """Raise unless the arguments of a block have these names, and each fits the spec of the value that is passed."""
     if len(set(names)) != len(names) or set(names) != set(nested.arguments):
-        raise ProgramError(f"{_NAME}, block", expected=f"the arguments {names}", got=nested.arguments)
+        raise ProgramError(f"{_NAME}, block", expected=f"a block with the arguments {names}", got=nested.arguments)
     for name, like in zip(names, likes, strict=True):
         spec = nested.spec(name)
         check_like(_NAME, name, spec, like)
         if spec.lod_level != like.lod_level:
-            raise ProgramError(f"{_NAME}, {name}", expected=f"{like.lod_level} levels", got=spec.lod_level)
+            raise ProgramError(f"{_NAME}, {name}", expected=f"{like.lod_level} LoD levels", got=spec.lod_level)
 
 
 @_while_loop.examples

@@ -43,10 +43,10 @@ def check_cell(where: str, layer: Any) -> None:
     """Raise unless a layer runs a cell that reads only projected inputs and states."""
     check_carries(where, layer)
     if not isinstance(getattr(layer, "cell", None), Cell):
-        raise DTypeError(where, expected="a layer of a cell", got=type(layer).__name__)
+        raise DTypeError(where, expected="a layer with one cell, such as nn.LSTM", got=type(layer).__name__)
     if layer.cell.row_inputs:
-        expected, got = "a cell without inputs of rows", f"{layer.cell.name!r}, which has {layer.cell.row_inputs}"
-        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, belong to one batch"
+        got = f"{layer.cell.name!r}, which reads also {layer.cell.row_inputs}"
+        expected, hint = "a cell that reads only x and states", "masks of zoneout and recurrent_dropout fit one batch"
         raise ShapeError(where, expected=expected, got=got, hint=hint)
 
 

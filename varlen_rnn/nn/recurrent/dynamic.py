@@ -77,11 +77,11 @@ class DynamicRNN(Module):
         """
         xs = [required(item, "DynamicRNN, x") for item in (x if isinstance(x, tuple) else (x,))]
         if not xs:
-            raise ShapeError("DynamicRNN, x", expected="at least one variable", got="none")
+            raise ShapeError("DynamicRNN, x", expected="at least one Variable", got="an empty tuple")
         for item in xs:
             check_lod_level("DynamicRNN", "x", describe(item.value))
         if isinstance(states, np.ndarray) or not isinstance(states, (list, tuple)):
-            raise DTypeError("DynamicRNN, states", expected="a list, one entry per state", got=type(states).__name__)
+            raise DTypeError("DynamicRNN, states", expected="a list with an entry per state", got=type(states).__name__)
         states = [_initial(state, xs[0], self.level, number) for number, state in enumerate(states)]
         step, xs, captured, early = describe_step(self.cell, xs, states, self.level)
         try:
@@ -115,7 +115,7 @@ class DynamicRNN(Module):
 
 def _no_step(layer: Carries | Step) -> DTypeError:
     """Return the error for a layer that was given instead of a function of one step."""
-    name, expected = type(layer).__name__, "a function or Module of one step, step(x, *states)"
+    name, expected = type(layer).__name__, "a function or Module that computes one step: step(x, *states)"
     hint = f"nn.Recurrent, nn.LSTM and nn.GRU run over steps themselves: call {name.lower()}(x)"
     if isinstance(layer, LSTMCell):
         hint = "def step(x, h, c): h, c = cell(x, (h, c)); return h, h, c"
@@ -130,10 +130,11 @@ def _initial(state: State, x: Variable, level: int, number: int) -> Variable:
     if isinstance(state, tuple) and all(type(size) is int for size in state):
         if x.dtype not in FLOATS:
             hint = "x.astype(np.float32), or np.zeros((num_sequences, ...), np.float32) for the state"
-            raise DTypeError(what, expected="an array: zeros take the data type of x", got=x.dtype, hint=hint)
+            expected, got = "an array, because zeros get the data type of x", f"sizes, and x of {x.dtype}"
+            raise DTypeError(what, expected=expected, got=got, hint=hint)
         return apply("zeros_of_sequences", x, shape=state, level=level)
     if isinstance(state, int) or (isinstance(state, list) and all(type(size) is int for size in state)):
         sizes = (state,) if isinstance(state, int) else tuple(state)
-        hint = f"zeros of these sizes are {shown(sizes)}, a tuple"
+        hint = f"for zeros of these sizes, pass the tuple {shown(sizes)}"
         raise DTypeError(what, expected="an array, or a tuple of sizes", got=shown(state), hint=hint)
     return required(state, what)

@@ -63,17 +63,17 @@ def _check_direction(direction: Way | None, bidirectional: bool) -> Way:
         return "both" if bidirectional else "forward"
     check_choice(direction, "direction", *_REVERSE)
     if bidirectional and direction != "both":
-        hint = "bidirectional=True is direction='both': one of them is enough"
-        raise ShapeError("direction", expected="'both', as bidirectional says", got=repr(direction), hint=hint)
+        hint = "bidirectional=True means direction='both': pass only one of the two"
+        raise ShapeError("direction", expected="'both', with bidirectional=True", got=repr(direction), hint=hint)
     return direction
 
 
 def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
     proj_size = check_int(proj_size, "proj_size", 0)
     if proj_size >= hidden_size:
-        raise ShapeError("proj_size", expected=f"less than hidden_size, {hidden_size}", got=shown(proj_size))
+        raise ShapeError("proj_size", expected=f"less than hidden_size={hidden_size}", got=shown(proj_size))
     if proj_size and not cell.may_project:
-        hint = "its equations read the output before, as those with zoneout do, or a later product reads hidden units"
+        hint = "its equations read the previous output, as with zoneout, or a later product reads its hidden units"
         expected = f"0, because the cell {cell.name!r} cannot project"
         raise ShapeError("proj_size", expected=expected, got=shown(proj_size), hint=hint)
     return proj_size
@@ -82,8 +82,8 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
 def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
     recompute = recompute if isinstance(recompute, bool) else check_int(recompute, "recompute", 1)
     if recompute and cell.row_inputs:
-        hint = "inputs of rows, such as the masks of zoneout and recurrent_dropout, are not cut into chunks"
-        raise ShapeError("recompute", expected=f"False of the cell {cell.name!r}", got=shown(recompute), hint=hint)
+        hint = f"its inputs {cell.row_inputs} have numbers for each row, which are not cut into chunks of steps"
+        raise ShapeError("recompute", expected=f"False, with the cell {cell.name!r}", got=shown(recompute), hint=hint)
     return recompute
 
 
@@ -175,7 +175,7 @@ class Recurrent(Module):
     ) -> None:
         if not isinstance(cell, Cell):
             got = shown(cell) if isinstance(cell, str) else getattr(cell, "__name__", type(cell).__name__)
-            hint = "cells.LSTM is a cell; nn.LSTM and nn.LSTMCell are layers of it"
+            hint = "cells.LSTM is a cell; nn.LSTM and nn.LSTMCell are layers that run it"
             raise DTypeError("cell", expected="a cells.Cell", got=got, hint=hint)
         self.cell = cell
         # `check_int` returns Python ints, because products of NumPy's small ints overflow.
@@ -390,10 +390,11 @@ class Recurrent(Module):
         if rows is None and (drawn or not self.cell.row_inputs):
             return []
         if drawn or not isinstance(rows, Mapping) or set(rows) != set(self.cell.row_inputs):
-            expected = "None: the layer draws them" if drawn else f"a mapping of {self.cell.row_inputs}"
-            raise ShapeError(what, expected=expected, got=shown(rows))
+            expected = f"a dict with the keys {self.cell.row_inputs}"
+            raise ShapeError(what, expected="None: the layer draws them" if drawn else expected, got=shown(rows))
         if self.num_layers > 1:
-            raise ShapeError(what, expected="one layer", got=self.num_layers, hint="stack layers of one each")
+            hint = "call several layers with num_layers=1, one after another"
+            raise ShapeError(what, expected="num_layers=1", got=f"num_layers={self.num_layers}", hint=hint)
         return [required(rows[name], f"{what}, {name}") for name in self.cell.row_inputs]
 
     def _masks(self) -> list[tuple[float, bool]]:
@@ -419,8 +420,9 @@ class Recurrent(Module):
     def check(self, x: Variable, states: Sequence[Variable | None]) -> None:
         """Raise unless the rows and the initial states fit this layer; a state may be None."""
         if find_cell(self.cell.name) is not self.cell:
-            hint = "make the layer again, or give the other cell a name of its own"
-            raise ProgramError(f"cell {self.cell.name!r}", expected="the layer's", got="another one", hint=hint)
+            hint = "make the layer again, or give the new cell another name"
+            expected, got = "the cell for which the layer was made", "a new cell of the same name"
+            raise ProgramError(f"cell {self.cell.name!r}", expected=expected, got=got, hint=hint)
         self._form.check_rows(type(self).__name__, x)
         if [state for state in states if state is not None]:
             num_sequences = x.value.num_elements(-1) if x.value.num_levels else -1
@@ -507,7 +509,7 @@ class LSTM(_OfFamily):
     ) -> None:
         super().__init__(input_size, hidden_size, num_layers, bias, options=options)
         if options.get("proj_clip") is not None and not self.proj_size:
-            raise ShapeError("LSTM, proj_clip", expected="None, without proj_size", got=shown(options["proj_clip"]))
+            raise ShapeError("LSTM, proj_clip", expected="None, as proj_size is 0", got=shown(options["proj_clip"]))
 
     if TYPE_CHECKING:  # the type of a call with two states
 

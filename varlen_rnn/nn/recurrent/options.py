@@ -84,7 +84,7 @@ def drawn(family: Family) -> dict[str, Option]:
     def probabilities(given: Any, name: str) -> tuple[float, ...]:
         several = given if isinstance(given, (tuple, list)) else [given] * len(states)
         if len(several) != len(states):
-            raise ShapeError(name, expected=f"one probability, or {len(states)}", got=shown(given))
+            raise ShapeError(name, expected=f"one probability, or one for each of {states}", got=shown(given))
         return tuple(_probability(p, name) for p in several)
 
     kind = "float" if len(states) == 1 else f"float, or one for {' and one for '.join(states)}"

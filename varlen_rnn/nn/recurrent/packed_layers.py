@@ -39,7 +39,7 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
 
 def _check_on_host(what: str, place: Place, noun: str) -> None:
     if place != HOST:
-        raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="to('cpu') moves it")
+        raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="move it by to('cpu')")
 
 
 class Workspace:

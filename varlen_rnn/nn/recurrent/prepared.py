@@ -70,7 +70,7 @@ class Prepared:
         if lod is not None:
             offsets = lod.levels[-1] if lod.num_levels else None
         if offsets is None:
-            raise ShapeError("prepared, offsets", expected="the offsets of the sequences of x", got="None")
+            raise ShapeError("prepared, offsets", expected="offsets of sequences, as x has no LoD", got="None")
         plain = np.asarray(offsets)
         if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
             plain = np.array(LoD([offsets]).levels[0])  # the kernel is compiled for int64 only
@@ -109,7 +109,8 @@ class Prepared:
         """Return the LoD with these offsets, or raise if they do not end at the number of rows."""
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
-            raise ShapeError("prepared, offsets", expected=f"a last one of {len(rows)}, the rows", got=lod.num_rows)
+            expected = f"the last offset {len(rows)}, the number of rows"
+            raise ShapeError("prepared, offsets", expected=expected, got=lod.num_rows)
         return lod
 
     def _over(

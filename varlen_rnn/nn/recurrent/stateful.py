@@ -102,8 +102,8 @@ class Stateful(Module):
             Under `program_guard`, because a program carries no states; feed and fetch them instead.
         """
         if recorder() is not None:
-            hint = "feed the initial states of the layer, and fetch its last ones"
-            raise ProgramError("Stateful", expected="values", got="a program that is recorded", hint=hint)
+            hint = "in a program, feed the initial states of the layer, and fetch its last states"
+            raise ProgramError("Stateful", expected="eager mode", got="a call while a program is recorded", hint=hint)
         x = required(x, "Stateful, x")
         places = _places(keys, x.value.num_elements(-1) if x.value.num_levels else 0)
         y, last = self.layer(x, self._initial(places, x.device))
@@ -140,7 +140,7 @@ def _places(keys: Iterable[Hashable], num_sequences: int) -> dict[Hashable, int]
     try:
         places = {key: place for place, key in enumerate(keys)}
     except TypeError as error:
-        raise DTypeError("Stateful, keys", expected="a key that a dict takes", got=str(error)) from error
+        raise DTypeError("Stateful, keys", expected="hashable keys, such as strings", got=str(error)) from error
     if len(places) != len(keys) or len(keys) != num_sequences:
         expected = f"{num_sequences} different keys, one for each sequence"
         raise ShapeError("Stateful, keys", expected=expected, got=shown(keys))

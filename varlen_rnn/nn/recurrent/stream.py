@@ -98,7 +98,7 @@ class Stream:
     def _slots(self, at: Any) -> np.ndarray:
         slots = as_indices(at, self.num_sequences, "stream, at")
         if len(set(slots.tolist())) < len(slots):
-            raise OutOfRangeError("stream, at", expected="slots, each once", got=shown(at))
+            raise OutOfRangeError("stream, at", expected="slots that differ", got=shown(at))
         return slots
 
     def _step(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:

@@ -42,9 +42,9 @@ def weight_norm(module: Module, name: str = "weight") -> Module:
     weight = vars(module).get(name) if isinstance(name, str) else None
     if not isinstance(weight, Parameter):
         names = [own for own, value in vars(module).items() if isinstance(value, Parameter)]
-        raise ProgramError("weight_norm, name", expected=f"one of {names}", got=shown(name))
+        raise ProgramError("weight_norm, name", expected=f"a parameter's name, one of {names}", got=shown(name))
     if weight.ndim != 2:
-        raise ShapeError(f"weight_norm, {name}", expected="two axes", got=f"shape {weight.shape}")
+        raise ShapeError(f"weight_norm, {name}", expected="a parameter with two axes", got=f"shape {weight.shape}")
     delattr(module, name)
     setattr(module, f"{name}_g", Parameter(np.linalg.norm(weight.data, axis=1, keepdims=True)))
     setattr(module, f"{name}_v", Parameter(weight.data))
