@@ -41,7 +41,7 @@ def test_rows_of_large_ids_are_exact(make):
     ],
 )
 def test_no_type_holds_large_and_negative_integers(make):
-    with pytest.raises(vr.DTypeError, match=r"got -5, beside 2\*\*63 or more \(write floats if"):
+    with pytest.raises(vr.DTypeError, match=r"got -5 together with integers of 2\*\*63 or more \(write floats if"):
         make()
 
 

@@ -70,7 +70,7 @@ def test_rows_without_levels_have_no_sequences_to_take():
 def test_offsets_of_a_slice_say_what_to_subtract():
     """Arrow's arrays of lists keep the offsets of what they were cut from."""
     offsets, rows = np.array([3, 5, 5, 9]), np.arange(12.0)
-    with pytest.raises(vr.LoDError, match="subtract 3 from all offsets, and give rows 3 to 9"):
+    with pytest.raises(vr.LoDError, match="subtract 3 from all, and pass rows 3 to 9"):
         vr.LoDTensor(rows, [offsets])
     assert [part.tolist() for part in vr.LoDTensor(rows[3:9], [offsets - 3]).to_sequences()] == [
         [3, 4], [], [5, 6, 7, 8]

@@ -77,7 +77,7 @@ def test_repr_tells_height_rows_and_value():
         ([0.0], np.ones(1), 5, DTypeError, "float64"),
         (np.empty(0), np.ones(0), 5, DTypeError, "float64"),
         ([True], np.ones(1), 5, DTypeError, "bool"),
-        ([2**63], np.ones(1), 5, DTypeError, "64 bits"),
+        ([2**63], np.ones(1), 5, DTypeError, "fit int64"),
         ([0], 1.0, 5, ShapeError, "single number"),
         ([0], [1], 5, DTypeError, "float32 or float64.*int64"),
         ([0, 1], [[1.0], [1.0, 2.0]], 5, ShapeError, "one shape"),

@@ -255,7 +255,7 @@ def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Var
 
 
 def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Variable | None]:
-    """Return vectors, after dividing those whose powers are too large by their largest magnitude, and a mask of these.
+    """Return vectors and a mask of the large vectors, whose powers would overflow: their largest magnitude becomes 1.
 
     The mask is None if the norm needs no powers, or there are no elements.
     """
@@ -272,7 +272,7 @@ def _scaled(x: Variable, p: float, axis: int, eps: float) -> tuple[Variable, Var
 def _norm(x: Variable, p: float, axis: int, eps: float, is_large: Variable | None) -> Variable:
     """Return the p-norms of vectors along an axis, which keeps the size 1; a norm below `eps` becomes `eps`.
 
-    It then has no gradient, because a root has none at 0.  No `eps` applies to large vectors, which were divided.
+    A norm that becomes `eps` has no gradient.  `eps` does not apply to large vectors, which `_scaled` divided.
     """
     if p == math.inf:
         return x.abs().max(axis, keepdims=True).clip(eps)
@@ -297,7 +297,7 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
         Both float32 or both float64, with shapes that broadcast, and as many elements along the axis.
     axis : int
     eps : float
-        Takes the place of a norm that is smaller; more than 0.
+        The least norm: smaller norms are replaced by it; more than 0.
 
     Examples
     --------
@@ -506,8 +506,8 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     ----------
     x : Variable
     sizes : int or list of int
-        The size of every piece, where the last may be smaller; or a list of all sizes, whose sum is the size of the
-        axis.  A program can have at most 64 pieces.
+        The size of every piece (the last piece can be smaller), or a list of the sizes of all pieces, whose sum is the
+        size of the axis.  In a program, at most 64 pieces are possible.
     axis : int
 
     Examples
@@ -597,7 +597,7 @@ def embedding(ids: Rows, table: Rows, padding_idx: int | None = None, *, sparse:
 
 
 def check_padding_idx(padding_idx: int, height: int) -> int:
-    """Return the index of a table's row, counted from 0, given one that may be negative; raise if no row has it."""
+    """Return the index of a table's row, counted from 0; a negative `padding_idx` counts from the end.  Or raise."""
     padding_idx = check_int(padding_idx, "padding_idx")
     if not -height <= padding_idx < height:
         raise OutOfRangeError("padding_idx", expected=f"a row from {-height} to {height - 1}", got=padding_idx)
@@ -606,7 +606,7 @@ def check_padding_idx(padding_idx: int, height: int) -> int:
 
 @hinting(inplace=IN_PLACE)
 def dropout(x: Rows, p: float = 0.5, training: bool = True, *, per: Per = "row") -> Variable:
-    """Return `x` with each element zeroed with probability `p` and the others scaled by 1 / (1 - p), in training.
+    """In training, return `x` with each element zeroed with probability `p`, or scaled by 1 / (1 - p); else `x`.
 
     The mask comes from the context's generator; see `manual_seed`.
 

@@ -226,7 +226,7 @@ class BatchNorm1d(Module):
         if (into := recorder()) is not None and into.current.parent is not None:
             hint = "call the layer on the rows of all steps before the loop, or call eval() first"
             raise ProgramError("BatchNorm1d in training", expected="rows of a batch", got="a step of a loop", hint=hint)
-        # Detached Variables, because the running moments change before the gradient, which does not read them.
+        # The gradient does not read the running moments, so detached Variables may change before it is computed.
         aside = [let_change(apply("detach", moment)) for moment in running]
         hooks = self.running_mean.hooks
         with contextlib.nullcontext() if hooks is None or hooks.watcher is None else hooks.watcher.summing_moments():
@@ -389,7 +389,7 @@ class Embedding(Module):
             rows = self.weight.shard.look_up(ids, self.weight, self.padding_idx)
         if rows.dtype != np.float16:
             return rows
-        if rows.requires_grad:  # the table was frozen, and is to be trained now
+        if rows.requires_grad:  # the caller has set `requires_grad` of a table that was frozen
             what = "Embedding, weight that requires a gradient"
             raise DTypeError(what, expected="float32 or float64", got=rows.dtype, hint=NOT_IN_HALF)
         return rows.astype(np.float32)

@@ -119,7 +119,7 @@ def _of_classes(
     label_smoothing: float,
     gamma: float = 0.0,
 ) -> tuple[Variable, Variable | None]:
-    """Return each row's cross entropy, or focal loss if `gamma` is not 0, and the weight of each row, or None."""
+    """Return each row's loss (focal if `gamma` is not 0), and each row's weight; None if all weights are 1."""
     ignore_index = check_int(ignore_index, "ignore_index")
     loss = apply("cross_entropy", logits, labels, ignore_index=ignore_index)[0]
     counts: Variable | None = None
@@ -532,7 +532,7 @@ def _counts_and_alive(loss: Variable, weights: Variable | None) -> tuple[Any, An
 
 
 def _ratio(sums: Variable, counts: Any) -> Variable:
-    """Return sums divided by counts; 0 where a count is 0, because its sum is 0, too."""
+    """Return sums divided by counts; where a count is 0, the sum is 0, and so is the result."""
     tiny = float(np.finfo(np.float32).tiny)
     if isinstance(counts, (np.ndarray, np.generic)):
         return sums / constant(np.maximum(counts, counts.dtype.type(tiny)), sums)

@@ -134,7 +134,7 @@ class Parameter(_Kept):
 
 
 def _check_shareable(array: object, requires_grad: bool) -> None:
-    """Raise unless a Parameter can use the memory of an array, which can be read-only if it is not trained."""
+    """Raise unless a Parameter can use the array's memory; it must be writeable if the Parameter is trained."""
     expected, hint = "an array that is updated in place", "copy=True makes a copy that can be updated"
     if not isinstance(array, np.ndarray) or not array.dtype.isnative:
         got = shown(array) if not isinstance(array, np.ndarray) else f"data type {array.dtype}"
@@ -415,7 +415,7 @@ class Module:
         if any(variable.shard is not None for variable in kept):
             hint = "create nn.Embedding without shard="
             raise PlaceError("to", expected="a table of one process", got="a table that ranks divide", hint=hint)
-        # All copies are made before any is used, so that an error leaves the module where it is.
+        # All copies are made before any copy is used, so that an error leaves the module on its device.
         values = [(variable.value.to(place), moved_value(variable.grad, place)) for variable in kept]
         for variable, (value, gradient) in zip(kept, values, strict=True):
             variable.value, variable.grad = value, gradient
@@ -526,7 +526,7 @@ def _check_prefix(prefix: object, what: str) -> str:
 
 
 def check_apart(module: Module, inner: Module, what: str) -> None:
-    """Raise if `inner` is or contains `module`, which is to contain it: the list of parameters would never end."""
+    """Raise if `inner` is or contains `module`: if `module` then contained `inner`, its parameters would never end."""
     seen, waiting = set[int](), [inner]
     while waiting:
         found = waiting.pop()
@@ -559,7 +559,7 @@ def matched(
 ) -> tuple[list[tuple[Variable, Parts]], IncompatibleKeys]:
     """Return (Variable, its rows in a state) pairs of a module, and the names that only the module or the state has.
 
-    It raises as `load_state_dict` does.
+    It raises the same errors as `load_state_dict`.
     """
     named, arrays = dict(module._kept()), state_arrays(state, "state_dict")
     strict = check_flag(strict, "load_state_dict, strict")

@@ -1,11 +1,11 @@
 """Tables divided over ranks (processes): each rank stores and updates its rows, and serves them to the other ranks.
 
 Rank `i % size` has row i, at index `i // size`.  For example, two ranks have the rows 0, 2, 4 and 1, 3 of a table of 5.
-Ids of vocabularies are sorted by frequency: if ranks had blocks of rows, the first would get nearly all lookups.
+Ids of vocabularies are sorted by frequency: if ranks had blocks of rows, rank 0 would get nearly all lookups.
 
-Ids are sent to the ranks that have the rows, and the rows come back.  Gradients are later sent to the same ranks, row
-by row, with the position of their sequence in the global batch.  There they are sorted by position, so that sums have
-the order, and the bits, of one process that has the whole batch.
+Ids are sent to the ranks that have the rows, and the rows come back.  Later, the gradient of each row is sent to the
+same rank, with the position of its sequence in the global batch.  The rank sorts gradients by position, so that their
+sums have the order, and the bits, of one process that has the whole batch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from varlen_rnn.tape.spec import describe
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Rows
 
-_BLOCK = 2**20  # numbers that are drawn at a time
-_GRAD = vars(Variable)["grad"]  # the descriptor of the slot, which subclasses hide
+_BLOCK = 2**20  # the most numbers that are drawn at a time
+_GRAD = vars(Variable)["grad"]  # Variable's own descriptor: the subclasses here define another `grad`
 
 
 class Shard:
@@ -54,13 +54,13 @@ class Shard:
         self.comm, self.height = comm, height
         self.rank, self.size = comm.rank, comm.size
         self._collected: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # ids, positions, gradients
-        self._is_due = False  # whether there are gradients to send; equal on all ranks, which look up together
+        self._is_due = False  # whether a lookup since the last `settle` needs gradients; equal on all ranks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Shard:
         return Shard(self.comm, self.height)
 
     def look_up(self, ids: Rows, weight: Parameter, padding_idx: int | None) -> Variable:
-        """Return rows of the whole table by ids; all ranks call it, each with its own ids or without any."""
+        """Return rows of the whole table by ids; all ranks must call this, each with its own ids, or with none."""
         if recorder() is not None:
             hint = "a program runs in one process, but all ranks (processes) look up together"
             raise ProgramError("Embedding with a shard", expected="eager mode", got="a program", hint=hint)
@@ -81,7 +81,7 @@ class Shard:
         refused = None
         try:
             flat = indices("embedding, ids", ids, self.height, "id", ", the rows of the table")
-        except OutOfRangeError as error:  # the other ranks wait for this one: they get a sign, and raise, too
+        except OutOfRangeError as error:  # the other ranks wait: they get a sign, so that they raise, too
             flat, refused = np.empty(0, np.int64), error
         distinct, inverse = np.unique(flat, return_inverse=True)
         order, ends = self._by_owner(distinct)
@@ -98,7 +98,7 @@ class Shard:
         return flat, rows_at(rows, inverse.reshape(-1))
 
     def _by_owner(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the order that sorts ids by owner, the rank that has the row, and where owners 1, 2, ... begin."""
+        """Return the order that sorts ids by owner (the rank that has the row), and where owners 1, 2, ... begin."""
         owners = ids % self.size
         order = np.argsort(owners, kind="stable")
         return order, np.searchsorted(owners[order], np.arange(1, self.size))
@@ -116,9 +116,9 @@ class Shard:
         self._collected = []
 
     def settle(self, weight: Parameter) -> None:
-        """Send gradients to the ranks that have their rows, and add received ones to `weight.grad`; all ranks call it.
+        """Send gradients to the ranks that have their rows, and add received gradients to `weight.grad`, on all ranks.
 
-        A rank that receives none has a gradient without rows, unless no rank has computed any.
+        A rank that receives no gradient gets a gradient without rows, unless no rank has computed a gradient.
         """
         if not self._is_due:
             return
@@ -126,9 +126,9 @@ class Shard:
         keys = [np.empty((0, 3), np.int64)]
         values = [np.empty((0, weight.shape[1]), weight.dtype)]
         for number, (ids, positions, part) in enumerate(collected):
-            # If a sequence is looked up several times, gradients of first lookups come before those from later ones.
-            # Shards of `replicate(reproducible=)` have different sequences, so their order does not depend on the rank
-            # that has them.
+            # If a sequence is looked up several times, gradients of its first lookup come before later gradients.
+            # Shards of `replicate(reproducible=)` have different sequences, so the order of gradients does not depend
+            # on which rank has a shard.
             before = [np.isin(positions, other) for _, other, _ in collected[:number]]
             times = np.sum(before, axis=0, dtype=np.int64) if before else np.zeros(len(ids), np.int64)
             keys.append(np.stack([ids, times, positions], axis=1))
@@ -147,7 +147,7 @@ class Shard:
 
 
 class FetchedRows(Variable):
-    """Rows received from all ranks: a leaf whose gradients its shard collects, so that its own `grad` stays None."""
+    """Rows received from all ranks: a leaf whose gradients go to its Shard, so that its own `grad` stays None."""
 
     __slots__ = ("_collect", "shard")
 
@@ -203,7 +203,7 @@ def drawn_rows(comm: Communicator, shape: tuple[int, ...], draw: Callable[..., n
 
 
 def check_alike(comm: Communicator, **numbers: int | None) -> None:
-    """Raise on all ranks unless `numbers` are equal on all."""
+    """Raise, on all ranks, unless each of `numbers` is equal on all ranks."""
     own = np.array([[-1 if number is None else number for number in numbers.values()]], np.int64)
     found = np.concatenate(comm.all_gather(own))
     for name, values in zip(numbers, found.T, strict=True):
@@ -212,7 +212,7 @@ def check_alike(comm: Communicator, **numbers: int | None) -> None:
 
 
 def whole_height(comm: Communicator, rows: int) -> int:
-    """Return a table's number of rows, given this rank's; raise on all ranks unless each has as many as its shard."""
+    """Return the number of rows of the whole table, given this rank's number; raise if these do not fit together."""
     counts = np.concatenate(comm.all_gather(np.array([rows])))
     height = int(counts.sum())
     if counts.tolist() != [len(range(rank, height, comm.size)) for rank in range(comm.size)]:
@@ -222,7 +222,7 @@ def whole_height(comm: Communicator, rows: int) -> int:
 
 
 def _positions(ids: LoDTensor) -> np.ndarray:
-    """Return, for each id, the position of its sequence in the global batch; all 0 if they are in order of ranks."""
+    """Return, for each id, the position of its sequence in the global batch; all 0 if the batch has no positions."""
     lod, count = ids.structure, ids.data.size
     positions = lod.positions
     if positions is None or lod.axis:

@@ -16,7 +16,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
-_AT_ONCE = 1 << 16  # the most rows converted to float64 at once, because the data may be larger than the memory
+_AT_ONCE = 1 << 16  # the most rows that are converted to float64 at once, because data can be larger than the memory
 
 
 class Standardize(Module):

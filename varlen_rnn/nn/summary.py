@@ -42,9 +42,9 @@ class LayerSummary:
     shapes : tuple of shapes
         The shapes of its outputs in its last call; empty if the model does not call it.  -1 is a size inside of a loop.
     parameters : int
-        How many numbers its own Parameters have; a Parameter that two modules share counts once, for the first.
+        How many numbers its own Parameters have.  A Parameter that several modules share counts for the first module.
     operations : int
-        The floating-point operations that it applies itself for the batch, in all calls.
+        The floating-point operations of its own operators for the batch, in all of its calls.
     """
 
     name: str
@@ -105,8 +105,8 @@ def summary(model: Module, lod: LoD | Iterable[Offsets] | LoDTensor | Variable) 
     model : Module
         Its `forward` takes one batch of rows.
     lod : LoD, offsets of each level, or rows with a LoD
-        The structure of the batch.  Its rows are zeros with as many columns as the first layer takes, or ids if that
-        is an `Embedding`.  If the model takes other input, give rows.
+        The structure of the batch.  Its rows are zeros with as many columns as the first layer takes, or ids if the
+        first layer is an `Embedding`.  If the model takes other input, pass rows with a LoD.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def _batch_for(model: Module, lod: Any) -> LoDTensor:
 
 
 class _Watch:
-    """Watches a model's modules while a program is recorded: which operators they apply, and their outputs."""
+    """Records, while a program is recorded, which operators each module of a model applies, and its outputs."""
 
     def __init__(self, model: Module) -> None:
         self.model, self.modules = model, model.named_modules()

@@ -23,7 +23,7 @@ KEEPS_GRADIENT = "functional.concat(variables, axis=0).with_lod(offsets) keeps t
 def as_levels(levels: Any) -> list:
     """Return `levels` as a list, or raise if it is not iterable or is a string or a dict."""
     if isinstance(levels, (str, bytes, dict)) or not np.iterable(levels):
-        raise LoDError("LoD", expected="a list of levels", got=shown(levels))
+        raise LoDError("LoD", expected="a list of levels, such as [[0, 2, 5]]", got=shown(levels))
     return list(levels)
 
 
@@ -31,7 +31,7 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
     if isinstance(level, np.ndarray):
         check_unmasked(level, f"level {number}")
     if isinstance(level, (str, bytes, dict)) or not np.iterable(level):
-        hint = f"the level stands in a list of levels: {example}"
+        hint = f"put each level into a list of its own: {example}"
         raise LoDError(f"level {number}", expected="a list of integers", got=shown(level), hint=hint)
     try:
         array = np.asarray(level if isinstance(level, np.ndarray) else list(level))
@@ -42,7 +42,7 @@ def _as_integers(level: Any, number: int, example: str) -> np.ndarray:
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu" or (array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max):
-        raise LoDError(f"level {number}", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
+        raise LoDError(f"level {number}", expected="integers that fit int64", got=f"data type {array.dtype}")
     return array.astype(np.int64, copy=False)
 
 
@@ -56,12 +56,12 @@ def check_offsets(level: Offsets, number: int) -> np.ndarray:
         first, last = int(offsets[0]), int(offsets[-1])
         hint = "did you pass lengths? use create_lod_tensor or set_recursive_sequence_lengths"
         if first > 0 and not (offsets[1:] < offsets[:-1]).any():
-            hint += f"; of a slice, as Arrow's, subtract {first} from all offsets, and give rows {first} to {last}"
+            hint += f"; if this is a slice of offsets, subtract {first} from all, and pass rows {first} to {last}"
         raise LoDError(f"level {number}, entry 0", expected="offset 0", got=first, hint=hint)
     falls = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falls):
         entry = int(falls[0]) + 1
-        expected = f"an offset of at least {offsets[entry - 1]}, the one before it"
+        expected = f"an offset of at least {offsets[entry - 1]}, the offset before it"
         got, hint = int(offsets[entry]), "offsets never fall; did you pass lengths?"
         raise LoDError(f"level {number}, entry {entry}", expected=expected, got=got, hint=hint)
     return offsets
@@ -75,8 +75,8 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
         entry = int(negative[0])
         raise LoDError(f"level {number}, entry {entry}", expected="a length of at least 0", got=int(lengths[entry]))
     if len(lengths) and float(lengths.sum(dtype=np.float64)) > 2.0**62:
-        got = f"{lengths.max()} and more"
-        raise LoDError(f"level {number}", expected="lengths that sum to less than 2**62", got=got)
+        got = f"lengths of up to {lengths.max()}"
+        raise LoDError(f"level {number}", expected="lengths with a sum of at most 2**62", got=got)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -144,28 +144,28 @@ def whole_numbers(array: np.ndarray, numbers: list | tuple, name: str) -> np.nda
 
 
 def _unsigned(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
-    """Return integers as uint64; raise if one is negative, because no type holds both it and 2**63."""
+    """Return integers as uint64; raise if an integer is negative, because no type holds both this integer and 2**63."""
     for array in arrays:
         if (array < 0).any():
             hint = "write floats if they are measurements; ids are 0 or more"
-            got = f"{int(array.min())}, beside 2**63 or more"
-            raise DTypeError(name, expected="integers that one data type holds", got=got, hint=hint)
+            got = f"{int(array.min())} together with integers of 2**63 or more"
+            raise DTypeError(name, expected="integers that fit one data type", got=got, hint=hint)
     return [array.astype(np.uint64) for array in arrays]
 
 
 def check_no_gradient(data: object, name: str, hint: str | None = None) -> None:
-    """Raise if `data` is a Variable that requires a gradient, or a list with one: an array would lose the gradient."""
+    """Raise if `data` is or contains a Variable that requires a gradient, because an array would lose the gradient."""
     if loses_gradient(data):
-        remedy = "x.detach() ends the gradient here; under vr.no_grad() there is none"
+        remedy = "x.detach() returns the numbers without a gradient"
         got = "a Variable that requires a gradient" if not isinstance(data, (list, tuple)) else "a list with Variables"
-        expected = "numbers without a gradient, which would be lost"
+        expected = "numbers without a gradient, because it would be lost"
         raise ProgramError(name, expected=expected, got=got, hint=f"{hint}; {remedy}" if hint else remedy)
 
 
 def loses_gradient(data: Any) -> bool:
-    """Return whether converting `data` to an array would lose a gradient, also of a Variable in nested lists.
+    """Return whether converting `data`, a Variable or nested lists with Variables, to an array would lose a gradient.
 
-    Variables are known by their attribute `_loses_gradient`, because they belong to a higher room.
+    A Variable is recognised by its attribute `_loses_gradient`, because this file cannot import the class.
     """
     if not isinstance(data, (list, tuple)):
         return hasattr(type(data), "_loses_gradient") and data._loses_gradient
@@ -203,7 +203,7 @@ def check_unmasked(data: object, name: str, depth: int = _MOST_DEPTH) -> None:
     """Raise if `data`, or an array in at most `depth` nested lists, has masked entries, whose values would be used."""
     if isinstance(data, np.ma.MaskedArray):
         if np.ma.is_masked(data):
-            expected, hint = "an array without masked entries", "use filled()"
+            expected, hint = "an array without masked entries", "array.filled(value) replaces them"
             raise DTypeError(name, expected=expected, got="masked entries", hint=hint)
     elif isinstance(data, (list, tuple)) and data and depth and isinstance(data[0], (list, tuple, np.ndarray)):
         for item in data:
@@ -250,7 +250,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 def depth_of(item: object) -> int | None:
-    """Return how many levels of lists contain the sequences of `item`; None if `item` is empty, so it is unknown."""
+    """Return how many levels of lists contain the sequences of `item`; None (unknown) if `item` is empty."""
     if not isinstance(item, (list, tuple)):
         return 0
     if not item:
@@ -261,7 +261,7 @@ def depth_of(item: object) -> int | None:
     depths = {depth for depth in map(depth_of, item) if depth is not None}
     if not all(nested) or len(depths) > 1:
         got = "numbers beside sequences" if not all(nested) else f"depths {sorted(depths)}"
-        raise LoDError("sequences", expected="lists nested equally deep", got=got)
+        raise LoDError("sequences", expected="lists that are all nested to the same depth", got=got)
     return 1 + (depths.pop() if depths else 0)
 
 
@@ -310,6 +310,6 @@ def check_cover(lod: Any, data: np.ndarray) -> None:
     if data.ndim == 0:
         raise LoDError("data", expected="rows, because it has a LoD", got="a single number")
     if lod.num_rows != len(data):
-        expected = f"to cover {count(len(data), 'row')}, the first dimension of the data"
+        expected = f"a level of {count(len(data), 'row')}, as the data has"
         got, hint = count(lod.num_rows, "row"), "the last level counts rows; did you mix up lengths and offsets?"
         raise LoDError(f"level {len(lod) - 1}", expected=expected, got=got, hint=hint)

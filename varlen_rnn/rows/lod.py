@@ -76,12 +76,12 @@ class LoD(Frozen):
     num_levels : int
     num_rows : int, the rows that the last level covers; 0 if there is no level
     positions : array of one int64 per sequence of level 0, read-only, or None
-        The position of each sequence in the batch of which this is a part; None if they are 0, 1, 2 ...  Dropout draws
-        its mask by positions, so a sequence has the same mask in a part as in the whole batch.  Comparisons ignore
-        them.
+        If this is a part of a larger batch, the position of each sequence in that batch; None for 0, 1, 2 ...  Dropout
+        draws its mask by positions, so a sequence has the same mask in a part as in the whole batch.  Comparisons of
+        LoDs ignore positions.
     axis : int
-        The axis that runs over rows: 0.  A LoD without levels can also have positions, for values with an entry per
-        sequence along `axis`: 0 after pooling, 1 for the last states of a layer.
+        The axis that runs over rows: 0.  A LoD without levels can also have positions.  Then its values have an entry
+        per sequence along this axis: 0 after pooling, 1 for the last states of a layer.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class LoD(Frozen):
         for number, (upper, lower) in enumerate(itertools.pairwise(levels)):
             if upper[-1] != len(lower) - 1:
                 expected = f"{len(lower) - 1}, the number of sequences of level {number + 1}"
-                got, hint = int(upper[-1]), "upper levels index the entries of the next lower level, not rows"
+                got, hint = int(upper[-1]), "upper levels count the sequences of the next lower level, not rows"
                 raise LoDError(f"level {number}, last entry", expected=expected, got=got, hint=hint)
         self._set(levels)
 
@@ -154,7 +154,7 @@ class LoD(Frozen):
             return LoD.trusted(self._levels)
         found = as_positions(positions)
         if self.num_levels and len(found) != len(self._levels[0]) - 1:
-            expected = f"{len(self._levels[0]) - 1}, one for each sequence of level 0"
+            expected = f"{len(self._levels[0]) - 1} positions, one for each sequence of level 0"
             raise LoDError("positions", expected=expected, got=len(found))
         return LoD.trusted(self._levels, found)
 
@@ -173,7 +173,7 @@ class LoD(Frozen):
         return LoD.trusted(self._levels, other._positions, axis)
 
     def along(self, axis: int) -> LoD:
-        """Return this LoD, which has no levels, for values whose entries run along another axis."""
+        """Return this LoD, which has no levels, with another `axis`, along which its values have their entries."""
         return self if self._positions is None else LoD.trusted((), self._positions, axis)
 
     @classmethod
@@ -418,7 +418,7 @@ class LoDTensor:
         return place_of(self._data)
 
     def to(self, device: str | Place) -> LoDTensor:
-        """Return the same rows and LoD with the rows on a device; this tensor itself if they are there.
+        """Return the same rows and LoD with the rows on a device; return this tensor if its rows are there already.
 
         Parameters
         ----------
@@ -530,7 +530,8 @@ class LoDTensor:
             return self._take(branch)
         branch = branch if isinstance(branch, tuple) else (branch,)
         if not 0 < len(branch) <= self.num_levels:
-            raise OutOfRangeError("branch", expected=f"1 to {self.num_levels} indices, one per level", got=len(branch))
+            expected = f"1 to {self.num_levels} indices, at most one per level"
+            raise OutOfRangeError("branch", expected=expected, got=len(branch))
         begin, end = 0, self.num_elements(0)
         for level, index in enumerate(branch):
             index = check_int(index, f"branch, level {level}")
@@ -543,7 +544,7 @@ class LoDTensor:
 
     def _take(self, indices: ArrayLike) -> LoDTensor:
         if on_device(self._data):
-            what, hint = "indices of a LoDTensor", "x.to('cpu') copies it"
+            what, hint = "indices of a LoDTensor", "x.to('cpu') copies it to the host"
             raise PlaceError(what, expected="rows on cpu", got=f"rows on {self.device}", hint=hint)
         if not self.num_levels:
             raise LoDError("indices", expected="at least one level", got=f"a tensor of shape {self.shape}")

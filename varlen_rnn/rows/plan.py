@@ -24,7 +24,7 @@ ranks_of = attrgetter("_starts", "_seq_lens", "_sorted_indices")
 
 
 class SortedSeqItem(NamedTuple):
-    """One sequence of a plan: its entries are `start` to `end`, and its number in the caller's order is `index`."""
+    """A sequence of a plan: it has the entries `start` to `end` (excluded), and the number `index` of the caller."""
 
     start: int
     end: int
@@ -172,7 +172,7 @@ class SortedSeqs(Frozen):
         return PaddingReport(self.total_len, padded, int((longest * sizes).sum()))
 
     def previous_rows(self, reverse: bool = False) -> np.ndarray:
-        """Return, for every row, the index of its sequence's row at the step before; -1 - i at sequence i's first step.
+        """Return, for every row, the index of the row of the previous step; -1 - i for the first step of sequence i.
 
         Sequences are numbered in the caller's order.
 
@@ -295,4 +295,4 @@ def plan_of_rows(lod: LoD) -> SortedSeqs:
 def check_is_plan(sorted_seqs: object) -> None:
     """Raise unless `sorted_seqs` is a SortedSeqs."""
     if not isinstance(sorted_seqs, SortedSeqs):
-        raise DTypeError("sorted_seqs", expected="the result of sort_by_seq_len", got=type(sorted_seqs).__name__)
+        raise DTypeError("sorted_seqs", expected="a result of sort_by_seq_len", got=type(sorted_seqs).__name__)

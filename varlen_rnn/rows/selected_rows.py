@@ -35,7 +35,7 @@ class SelectedRows:
         any order.
     value : (n, ...) array_like of float32 or float64
     height : int
-        Rows of the dense array.
+        The number of rows of the dense array.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class SelectedRows:
         # Rows are copied before they are checked, because the caller may change its array after the checks.
         height, value, rows = check_int(height, "height", 0), _as_value(value), read_only(_as_rows(rows))
         if len(rows) != len(value):
-            raise ShapeError("rows", expected=f"{len(value)}, one per row of value", got=len(rows))
+            raise ShapeError("rows", expected=f"{len(value)} indices, one per row of value", got=len(rows))
         outside = np.flatnonzero((rows < 0) | (rows >= height))
         if len(outside):
             entry = int(outside[0])
@@ -97,7 +97,7 @@ class SelectedRows:
         return place_of(self._value)
 
     def to(self, device: str | Place) -> SelectedRows:
-        """Return the same rows with the values on a device, "cpu" or "cuda"; this object itself if they are there.
+        """Return the same rows with the values on a device, "cpu" or "cuda"; return `self` if they are there already.
 
         Examples
         --------
@@ -216,7 +216,7 @@ class SelectedRows:
         return SelectedRows.wrap(self._rows, self._value / self.dtype.type(number), self._height)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
-        hint = "to_dense() returns all rows, .value the listed ones"
+        hint = "to_dense() returns all rows, .value the stored rows"
         raise DTypeError("SelectedRows", expected="an explicit conversion", got="np.asarray", hint=hint)
 
     def __repr__(self) -> str:
@@ -227,7 +227,7 @@ class SelectedRows:
 
 
 def append(parts: Sequence[SelectedRows]) -> SelectedRows:
-    """Return the sum of SelectedRows by joining their rows, without merging equal rows; each row is copied once."""
+    """Return the sum of SelectedRows: their rows one after another, without merging equal rows; each is copied once."""
     first = parts[0]
     for other in parts[1:]:
         first._check_fits(other)
@@ -284,5 +284,5 @@ def _as_rows(rows: ArrayLike) -> np.ndarray:
         return np.empty(0, np.int64)
     wide = array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max
     if array.dtype.kind not in "iu" or wide:
-        raise DTypeError("rows", expected="integers that fit 64 bits", got=f"data type {array.dtype}")
+        raise DTypeError("rows", expected="integers that fit int64", got=f"data type {array.dtype}")
     return array.astype(np.int64, copy=False)

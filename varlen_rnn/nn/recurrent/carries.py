@@ -30,7 +30,7 @@ class Carries(Protocol):
 
 
 def check_carries(where: str, layer: Any, in_parts: bool = False) -> None:
-    """Raise if a layer carries no states, or if `in_parts` is true and its sequences cannot arrive in parts."""
+    """Raise if a layer carries no states; with `in_parts`, raise also if its sequences cannot arrive in parts."""
     if not isinstance(layer, Carries):
         expected = "an nn.RNN, nn.LSTM, nn.GRU or nn.Recurrent"
         raise DTypeError(where, expected=expected, got=type(layer).__name__)
@@ -40,7 +40,7 @@ def check_carries(where: str, layer: Any, in_parts: bool = False) -> None:
 
 
 def check_cell(where: str, layer: Any) -> None:
-    """Raise unless a layer runs a cell that reads only projected inputs and states."""
+    """Raise unless a layer runs a cell that reads only `x` and states, without inputs such as masks for each row."""
     check_carries(where, layer)
     if not isinstance(getattr(layer, "cell", None), Cell):
         raise DTypeError(where, expected="a layer with one cell, such as nn.LSTM", got=type(layer).__name__)

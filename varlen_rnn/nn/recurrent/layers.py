@@ -357,7 +357,7 @@ class Recurrent(Module):
         all_states: bool = False,
         rows: Mapping[str, Rows] | None = None,
     ) -> tuple[Variable, tuple[Variable, ...], tuple[Variable, ...]]:
-        """Return outputs, last states and, with `all_states`, the last layer's further states at every row."""
+        """Return outputs, last states, and the last layer's further states at every row (none without `all_states`)."""
         x = required(x, f"{type(self).__name__}, x")
         states = [as_variable(state) for state in states]
         self.check(x, states)
@@ -384,7 +384,7 @@ class Recurrent(Module):
         return x, tuple(concat(list(of_state), axis=0) for of_state in zip(*last, strict=True)), others
 
     def _given_rows(self, rows: Mapping[str, Rows] | None) -> list[Variable]:
-        """Return the given row inputs in the cell's order, or an empty list if the layer draws them as masks."""
+        """Return the row inputs (inputs with a value per row) in the cell's order; none if the layer draws masks."""
         what = f"{type(self).__name__}, rows"
         drawn = self._masks()
         if rows is None and (drawn or not self.cell.row_inputs):

@@ -108,7 +108,7 @@ def drawn(family: Family) -> dict[str, Option]:
 
 
 def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:
-    """Return a decorator for a family's layer, after which its signature and docstring show each option.
+    """Return a decorator that adds each option to the signature and the docstring of a family's layer.
 
     `options` is a TypedDict of the options that `__init__` takes as `**options`.  The docstring of `base` documents the
     options of every layer, its attributes and its errors.
@@ -140,7 +140,7 @@ def _documented(layer: Any, names: Sequence[str], family: Family, base: str) -> 
     entries |= {name: option.documented(name) for name, option in {**family.options, **drawn(family)}.items()}
     entries |= {name: family.options[own].documented(name) for name, own in RENAMED.items() if own in family.options}
     sections["Parameters"] = "\n".join(entries[name] for name in names)
-    of_calls = inspect.cleandoc(layer.__base__.__doc__).split("\n\n")[1:]  # which layers of one state share
+    of_calls = inspect.cleandoc(layer.__base__.__doc__).split("\n\n")[1:]  # shared texts
     head, heading, rest = inspect.cleandoc(layer.__doc__).partition("Examples\n--------\n")
     shared = [f"{name}\n{'-' * len(name)}\n{sections[name]}\n\n" for name in ("Parameters", "Attributes", "Raises")]
     return "".join([head, *(f"{text}\n\n" for text in of_calls), *shared, heading, rest])

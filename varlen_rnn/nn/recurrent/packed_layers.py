@@ -51,7 +51,7 @@ class Workspace:
 
 
 class Arrays:
-    """Check the arrays of a call and convert them to the layout of kernels; convert resulting states back."""
+    """Checks the arrays of a call, converts them to the layout of kernels, and converts the resulting states back."""
 
     def __init__(self, layer: Any, rows: str = "x") -> None:
         self.form = layer._form._replace(rows=rows)
@@ -62,7 +62,7 @@ class Arrays:
     def rows(self, rows: Any, where: str) -> np.ndarray:
         """Return rows as a C-contiguous array; raise if they do not fit the layer."""
         array = rows if type(rows) is np.ndarray else _host_rows(rows, f"{where}, {self.form.rows}")
-        # This test avoids the full check, which would take a tenth of the few microseconds of a row.
+        # This test avoids the full check, which would take a tenth of the time of a row (a few microseconds).
         if array.shape[1:] != self._features or array.dtype != self.dtype:
             self.form.check_rows(where, array)
         return array if array.flags.carray else np.array(array, order="C")

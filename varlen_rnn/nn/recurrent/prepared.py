@@ -106,7 +106,7 @@ class Prepared:
             self._workspaces.append(workspace)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
-        """Return the LoD with these offsets, or raise if they do not end at the number of rows."""
+        """Return the LoD with these offsets; raise unless the last offset is the number of rows."""
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
             expected = f"the last offset {len(rows)}, the number of rows"

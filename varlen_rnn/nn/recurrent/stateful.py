@@ -110,7 +110,7 @@ class Stateful(Module):
         states: Any = self.layer.each_state(last)
         carried = _Carried(places, [state.value.data.copy() for state in states])
         if self.training:
-            self._carried = {True: carried}  # the states of a finished validation are dropped
+            self._carried = {True: carried}  # this drops the states of a finished validation
         else:
             self._carried[False] = carried
         return y, last
