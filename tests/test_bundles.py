@@ -124,7 +124,7 @@ def test_a_host_without_a_level_is_told_the_levels(levels, monkeypatch, capsys):
     monkeypatch.setattr(cache, "HOST_LEVEL", None)
     assert main(["cache", "warm", "--level", "host"]) == 2
     known = " or ".join(levels) or "which has none"
-    wanted = f"--level host: expected a level of this architecture, {known}, got a processor without a level"
+    wanted = f"--level host: expected a level of this architecture, {known}, got a processor that has no level"
     assert wanted in capsys.readouterr().err
 
 

@@ -181,19 +181,19 @@ def test_names_that_json_would_confuse_are_an_error(tmp_path, content):
     [
         (
             {"w": {"b": np.ones(2)}},
-            r"save, group\['w'\]\['b'\]: expected a value .*got an array of float64.*a dict of names",
+            r"save, group\['w'\]\['b'\]: expected a value .*got an array of float64.*a dict of arrays only",
         ),
         ([1, {"a": np.ones(1)}], r"save, group\[1\]\['a'\]: .*an array of float64"),
         ({"w": np.ones(2), "n": vr.nn.Parameter(np.ones(2))}, r"group\['n'\]: expected an array.*got a Par.*numpy\(\)"),
         (
             {"w": np.ones(2), "epoch": 3},
-            r"group\['epoch'\]: expected an array, as beside it, got a int .*group of its own",
+            r"group\['epoch'\]: expected an array, because this dict has other arrays, got a int .*group of its own",
         ),
         ({"w": {1, 2}}, r"save, group\['w'\]: .*got a set"),
         ({"w": np.longdouble(1)}, r"save, group\['w'\]: .*longdouble"),
         (vr.nn.Linear(1, 1), r"save, group: .*got a Linear .*state_dict\(\)"),
         ({"w": np.ones(1, complex)}, "'group/w' is an array of complex128"),
-        (np.ones(2), r"save, group: .*got an array of float64.*a dict of names to arrays alone"),
+        (np.ones(2), r"save, group: .*got an array of float64.*a dict of arrays only"),
     ],
 )
 def test_an_error_names_the_entry(tmp_path, group, message):
@@ -205,7 +205,7 @@ def test_an_error_names_the_entry(tmp_path, group, message):
 def test_lists_in_themselves_are_an_error(tmp_path):
     loop = []
     loop.append(loop)
-    got = f"got more than {vr.checkpoint._MOST_DEPTH} levels of lists"
+    got = f"got more than {vr.checkpoint._MOST_DEPTH} lists or dicts inside of each other"
     with pytest.raises(vr.CheckpointError, match=rf"save, group\[0\]\[0\].*{got}"):
         vr.save(tmp_path / "file", group=loop)
 
@@ -233,11 +233,11 @@ def test_equal_contents_are_equal_files(tmp_path):
     [
         (
             (vr.nn.Linear(2, 1).state_dict(), "file"),
-            r"save: expected a path and then groups.*got a dict first, .*save\(path,",
+            r"save: expected a path, and then groups.*got a dict first, .*save\(path,",
         ),
         (
             ("file", vr.nn.Linear(2, 1).state_dict()),
-            r"save: expected a path and then groups.*model=model\.state_dict\(\)",
+            r"save: expected a path, and then groups.*model=model\.state_dict\(\)",
         ),
         ((vr.nn.Linear(2, 1), "file"), "got a Linear first"),
     ],

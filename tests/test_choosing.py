@@ -222,7 +222,7 @@ def test_weights_of_sequences_and_classes_of_a_ridge():
 def test_what_a_network_alone_can_do_says_so(tmp_path):
     X, y = waves(20)
     for params, message in (
-        ({"warm_start": True}, "warm_start: expected False with model='auto', got True .model='recurrent' takes it"),
+        ({"warm_start": True}, "warm_start: expected False, because of model='auto', got True .or pass"),
         ({"checkpoints": tmp_path}, "checkpoints: expected None with model='auto'"),
         ({"model": "ngrams"}, "model: expected 'auto', 'recurrent' or 'convolutions' for X of numbers, got 'ngrams'"),
         ({"model": "forest"}, "model: expected one of 'auto', 'recurrent', 'convolutions' or 'ngrams', got 'forest'"),

@@ -241,7 +241,7 @@ def test_other_bad_files_and_options_are_a_line(tmp_path, capsys):
         ([str(tmp_path / "bad.npy")], "a NumPy array of integers"),
         ([str(tmp_path / "bad.jsonl")], "line 1, --field: expected the field 'text'"),
         ([good, "--hidden-size", "0"], "--hidden-size: expected at least 1, got 0"),
-        ([good, "--hidden-size", "1000000"], "4 GiB at most, got about 29,810 GiB, most of it weights (take smaller"),
+        ([good, "--hidden-size", "1000000"], "4 GiB at most, got about 29,810 GiB, mostly for weights (choose smaller"),
         ([good, "--input-size", "1000000", "--hidden-size", "1000"], "most of it weights"),
         ([good, "--batches", "-1"], "batches: expected at least 1, got -1"),
     ):

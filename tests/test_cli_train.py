@@ -112,7 +112,7 @@ def test_a_ts_file_trains_and_is_predicted(tmp_path, capsys):
     path.write_text("\n".join(["@classLabel true low high", "@data", *lines]))
     model = str(tmp_path / "my.model")
     assert main(["train", str(path), "--out", model]) == 2
-    assert "expected --label COLUMN, got none (the columns are 'class')" in capsys.readouterr().err
+    assert "expected --label COLUMN, got no such option (the columns are 'class')" in capsys.readouterr().err
     assert main(["train", str(path), "--label", "class", "--out", model, *SMALL]) == 0
     assert main(["predict", model, str(path)]) == 0
     found = [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
@@ -169,7 +169,7 @@ def test_ctrl_c_saves_the_best_model_so_far(tmp_path, capsys, monkeypatch):
 def test_a_tagger_is_a_network(tmp_path, capsys):
     path, options = str(tags_file(tmp_path)), CASES["tags"][1]
     assert main(["train", path, *options, "--out", str(tmp_path / "m"), "--model", "ngrams"]) == 2
-    assert "train, --model: expected recurrent for classes of rows, got ngrams" in capsys.readouterr().err
+    assert "train, --model: expected recurrent, because rows have classes, got ngrams" in capsys.readouterr().err
 
 
 def test_predictions_need_no_labels_and_take_standard_input(tmp_path, capsys, monkeypatch):
@@ -220,10 +220,10 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
     [
         (
             ["train", "texts.csv", "--out", "m"],
-            "train: expected --label COLUMN, got none (the columns are 'name', 'kind')",
+            "train: expected --label COLUMN, got no such option (the columns are 'name', 'kind')",
         ),
-        (["train", "series.csv", "--out", "m", "--format", "npz"], "train: expected --label COLUMN, got none\n"),
-        (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that define a sequence"),
+        (["train", "series.csv", "--out", "m", "--format", "npz"], "train: expected --label COLUMN, got no such"),
+        (["train", "texts.csv", "--label", "kind", "--out", "m"], "expected options that say where the sequences are"),
         (
             ["train", "texts.csv", "--label", "size", "--sequence", "name", "--out", "m"],
             "--label: expected the field 'size', got only",
@@ -238,13 +238,13 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             "cell: expected one of",
         ),
         (["train", "one.csv", "--label", "y", "--out", "m"], "--label: expected at least two classes, got ['u']"),
-        (["train", "texts.csv", "--label", "kind", "--out", "texts.csv"], "--out: expected another file"),
+        (["train", "texts.csv", "--label", "kind", "--out", "texts.csv"], "--out: expected a file that the command does not read"),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "no/m"],
-            "--out: expected a file in a folder that is there",
+            "--out: expected a file in a folder that exists",
         ),
-        (["train", "-", "--label", "kind", "--out", "m"], "standard input: expected --format"),
-        (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected another file"),
+        (["train", "-", "--label", "kind", "--out", "m"], "standard input: expected an option such as --format"),
+        (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected a file that the command does not read"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--seed", "4294967296", "--out", "m"],
             "train, --seed: expected 0 to 4294967295, got 4294967296",
@@ -260,25 +260,25 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         (["predict", "texts.csv", "texts.csv"], "expected a safetensors file"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kinds", "--out", "m"],
-            "--label: expected the field 'kinds', got only 'name', 'kind' (is it 'kind'?)",
+            "--label: expected the field 'kinds', got only the fields 'name', 'kind' (is it 'kind'?)",
         ),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "m"],
-            "(--sequence names the column of texts or lists; --id (and --time)",
+            "(pass --sequence for a column of texts or lists, --id (and --time)",
         ),
         (["train", "series.csv", "--id", "ids", "--label", "y", "--out", "m"], "series.csv, line 1, --id: expected"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--features", "a", "--out", "m"],
-            "varlen-rnn: --features: expected none of texts, got ['a']",
+            "varlen-rnn: --features: expected no such option for texts, got ['a']",
         ),
         (["train", "gap.csv", "--id", "id", "--label", "y", "--out", "m"], "(--missing drop leaves such rows out"),
         (
             ["train", "blank.csv", "--label", "y", "--out", "m"],
-            "(--missing drop leaves it out)",
+            "(to leave it out, pass --missing drop)",
         ),
         (
             ["train", "differ.csv", "--id", "id", "--label", "y", "--label-kind", "classes", "--out", "m"],
-            "(--label-kind 'classes of rows', or 'numbers of rows', takes labels that differ)",
+            "(for a label per row, pass --label-kind 'classes of rows' or 'numbers of rows')",
         ),
         (["train", "semi.csv", "--id", "id", "--label", "y", "--out", "m"], "(--delimiter ';')"),
         (
@@ -295,11 +295,11 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
         ),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--out", "m", "--picture", "curve.xls"],
-            "train, --picture: expected a suffix of .",
+            "train, --picture: expected a suffix among .",
         ),
         (
             ["compare", "texts.csv"],
-            "--field: expected the field 'text', got only 'name', 'kind' (--field names the field of sequences)",
+            "--field: expected the field 'text', got only the fields 'name', 'kind' (--field names",
         ),
         (["compare", "lengths.txt", "--hidden-size", "0"], "varlen-rnn: --hidden-size: expected at least 1, got 0"),
         (["evaluate", "none.model", "texts.csv"], "none.model"),
@@ -412,7 +412,7 @@ def test_columns_of_a_wide_file_that_are_no_steps_are_remembered(tmp_path, capsy
     assert lines_of(["predict", model, str(tmp_path / "plain.csv")], capsys) == expected
     assert main([*command, "--features", "t0,t1"]) == 2
     error = capsys.readouterr().err
-    assert "--features: expected none of a wide form, got 't0,t1' (--ignore names the columns that are no" in error
+    assert "--features: expected no such option with --wide, got 't0,t1' (name the columns that are no steps" in error
 
 
 def test_many_classes_that_are_numbers_are_mentioned(tmp_path, capsys):

@@ -187,12 +187,12 @@ def test_nothing_gives_no_batches():
         (InputError, "exactly one of them, got both", {"batch_size": 1, "max_tokens": 1}),
         (ShapeError, "batch_size: expected at least 1", {"batch_size": 0}),
         (ShapeError, "labels: expected 2 entries, one per sequence", {"batch_size": 1, "labels": [1, 2, 3]}),
-        (ShapeError, "labels, sequence 1: expected 1 entries", {"batch_size": 1, "labels": [[1, 2], [3, 4]]}),
+        (ShapeError, "labels, sequence 1: expected 1 label", {"batch_size": 1, "labels": [[1, 2], [3, 4]]}),
         (ShapeError, "sequence 1: expected rows of shape", {"batch_size": 1, "sequences": [[1], [[2]]]}),
         (DTypeError, "sequence 1: expected data type int64", {"batch_size": 1, "sequences": [[1], [2.0]]}),
         (DTypeError, "sequence 0: expected numbers", {"batch_size": 1, "sequences": [["a"]]}),
         (DTypeError, "dataset.sequences", {"batch_size": 1, "sequences": Dataset("x", [], None, [], [])}),
-        (LoDError, "at least one level", {"batch_size": 1, "sequences": LoDTensor(np.zeros(3))}),
+        (LoDError, "a LoDTensor with levels", {"batch_size": 1, "sequences": LoDTensor(np.zeros(3))}),
         (ShapeError, "seed: expected at least 0", {"batch_size": 1, "seed": -1}),
     ],
 )
@@ -322,10 +322,10 @@ def test_jsonl_reads_each_kind_of_sequence(tmp_path):
         ('{"text": [[1]], "label": 1}\n{"text": [[1, 2]], "label": 1}', ShapeError, "line 2.*row 0: expected 1 num"),
         ('{"text": [[1, "a"]], "label": 1}', DTypeError, "row 0: expected numbers"),
         ('{"text": [[[1]]], "label": 1}', DTypeError, "row 0: expected numbers"),
-        ('{"text": [NaN], "label": 1}', InputError, "line 1, field 'text', row 0: expected numbers, got one that"),
+        ('{"text": [NaN], "label": 1}', InputError, "line 1, field 'text', row 0: expected numbers, got a missing"),
         ('{"text": [1e39], "label": 1}', InputError, "line 1, field 'text': expected finite"),
         (f'{{"text": [1{"0" * 400}], "label": 1}}', InputError, "line 1, field 'text': expected finite"),
-        ('{"text": "a", "label": null}', InputError, "line 1, field 'label': expected a label, got none"),
+        ('{"text": "a", "label": null}', InputError, "line 1, field 'label': expected a label, got no label"),
         ('{"text": "a", "label": 1.5}\n{"text": "a", "label": "b"}', DTypeError, "line 1, field 'label': expected a"),
         ('{"text": "a", "label": 1}\n{"text": "a", "label": "1"}', DTypeError, "line 2, field 'label': expected type"),
     ],
@@ -351,14 +351,14 @@ def test_csv_reads_quotes_lists_and_marks(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "expected at least one record, got none .is the file empty?"),
+        (b"", "expected at least one record, got no record .is the file empty?"),
         (b"text,label\n", "at least one record"),
-        (b"txt,label\na,1\n", "line 1, `sequence`: expected the field 'text', got only 'txt', 'label'"),
+        (b"txt,label\na,1\n", "line 1, `sequence`: expected the field 'text', got only the fields 'txt', 'label'"),
         (b"text,label\na,1\nb\n", "line 3, `label`: expected the field 'label'"),
         (b"text,label\na,b,1\n", "line 2: expected 2 fields, got 3 .*quotes"),
-        (b'text,label\n"a"b,1\n', "line 2: expected CSV"),
-        (b"text,label\na,1\n\xff,1\n", "line 3: expected UTF-8, got byte 0xff"),
-        (b"text,label\n" + b"a" * 140_000 + b",1\n", "line 2: expected CSV, .*field_size_limit"),
+        (b'text,label\n"a"b,1\n', "line 2: expected valid CSV"),
+        (b"text,label\na,1\n\xff,1\n", "line 3: expected text in UTF-8, got the byte 0xff"),
+        (b"text,label\n" + b"a" * 140_000 + b",1\n", "line 2: expected valid CSV, .*field_size_limit"),
     ],
 )
 def test_malformed_csv_names_line_and_field(tmp_path, text, message):
@@ -379,10 +379,10 @@ def test_csv_lists_that_are_none_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("message", "arguments"),
     [
-        ("labels: expected 2, one per text, got 1", {"labels": [1]}),
+        ("labels: expected 2 labels, one per text, got 1", {"labels": [1]}),
         ("labels, entry 1: expected one of the 1 classes, got 'b'", {"labels": ["a", "b"], "classes": ["a"]}),
         ("vocabulary, entry 0: expected '<unk>'", {"vocabulary": ["a"]}),
-        ("every token once, got 'a' again", {"vocabulary": ["<unk>", "a", "a"]}),
+        ("expected different tokens, got 'a' more than once", {"vocabulary": ["<unk>", "a", "a"]}),
         ("tokens: expected one of", {"tokens": "bytes"}),
         ("texts, entry 1: expected text, as in texts, entry 0", {"texts": ["a", ["b"]]}),
         ("texts: expected a list of texts", {"texts": "ab"}),
@@ -486,9 +486,7 @@ def test_the_former_name_of_feed_data_warns():
 
 def test_targets_of_another_length_are_other_inputs():
     X, targets = [np.zeros((3, 2), np.float32)], [np.zeros(2, np.int64)]
-    with pytest.raises(
-        vr.ShapeError, match=r"labels, sequence 0: expected 3 entries, .* got 2 \(others=\[targets\] takes"
-    ):
+    with pytest.raises(vr.ShapeError, match=r"labels, sequence 0: expected 3 labels, .* got 2 \(.*others=\[targets\]"):
         vr.data.batches(X, targets, batch_size=1)
     x, more = vr.data.batches(X, others=[targets], batch_size=1)[0]
     assert (len(x.data), len(more.data)) == (3, 2)

@@ -166,11 +166,11 @@ def test_bad_arrays():
         comm.all_reduce(np.zeros(3), "mean")
     with pytest.raises(vr.ShapeError, match="all_gather, array: expected an array of rows, got a single number"):
         comm.all_gather(np.array(1.0))
-    with pytest.raises(vr.ShapeError, match="all_to_all, arrays: expected one array per rank, 1, got 2"):
+    with pytest.raises(vr.ShapeError, match="all_to_all, arrays: expected 1 array, one for each rank, got 2 arrays"):
         comm.all_to_all([np.zeros(1), np.zeros(1)])
-    with pytest.raises(vr.OutOfRangeError, match="exchange, peer: expected another rank than 0, of 1, got 0"):
+    with pytest.raises(vr.OutOfRangeError, match="exchange, peer: expected a rank from 0 to 0, other than this rank"):
         comm.exchange(np.zeros(1), 0)
-    with pytest.raises(vr.OutOfRangeError, match="broadcast, root: expected less than 1, the ranks, got 1"):
+    with pytest.raises(vr.OutOfRangeError, match="broadcast, root: expected a rank from 0 to 0, got 1"):
         comm.broadcast(np.zeros(1), 1)
 
 

@@ -121,9 +121,9 @@ def test_integers_that_floats_merge_are_refused_in_lists_of_files(tmp_path, valu
 def test_a_packed_file_is_named(tmp_path):
     (tmp_path / "a.csv").write_bytes(gzip.compress(b"text,label\na,b\n"))
     (tmp_path / "a.csv.gz").write_bytes(b"")
-    with pytest.raises(vr.InputError, match=r"a.csv: expected UTF-8, got a file of gzip .gunzip -k unpacks it"):
+    with pytest.raises(vr.InputError, match=r"a.csv: expected text in UTF-8, got a gzip file .unpack it with gunzip"):
         read(tmp_path / "a.csv")
-    with pytest.raises(vr.InputError, match=r"got '.gz' .gunzip -k unpacks it"):
+    with pytest.raises(vr.InputError, match=r"got '.gz' .unpack it with gunzip -k"):
         read(tmp_path / "a.csv.gz")
 
 
@@ -131,12 +131,12 @@ def test_a_packed_file_is_named(tmp_path):
 def test_a_file_of_another_encoding_is_named(tmp_path, encoding):
     path = tmp_path / "wide.csv"
     path.write_bytes("text,label\nä,b\n".encode(encoding))
-    message = rf"wide.csv, line 1: expected UTF-8, got {encoding.upper()} \(iconv -f {encoding} -t utf-8"
+    message = rf"wide.csv, line 1: expected text in UTF-8, got {encoding.upper()} \(convert it with iconv -f"
     for reader in (read, read_csv, read_jsonl):
         with pytest.raises(vr.InputError, match=message):
             reader(path)
     path.write_bytes("text,label\nä,b\n".encode("latin1"))
-    with pytest.raises(vr.InputError, match=r"got byte 0xe4 .*Latin-1"):
+    with pytest.raises(vr.InputError, match=r"got the byte 0xe4 .*Latin-1"):
         read(path)
 
 

@@ -101,7 +101,7 @@ def test_a_sequence_counts_once(name, weights):
     assert result(make(), (predictions, lod(targets), weights)) == found, "either of them may have the LoD"
     with pytest.raises(vr.LoDError, match="per='sequence'"):
         make().update(predictions, targets)
-    with pytest.raises(vr.ShapeError, match="5, one for each sequence"):
+    with pytest.raises(vr.ShapeError, match="5 weights, one for each sequence"):
         make().update(lod(predictions), targets, WEIGHTS)
 
 

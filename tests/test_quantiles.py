@@ -170,7 +170,7 @@ def test_a_list_of_rows_and_an_array_of_targets_differ():
 def test_numbers_for_a_tagger_are_refused_with_advice():
     X, y = sums(5)
     for estimator in (SequenceTagger, SequenceClassifier):
-        with pytest.raises(vr.InputError, match=r"y: .*SequenceRegressor takes numbers"):
+        with pytest.raises(vr.InputError, match=r"y: .*use SequenceRegressor"):
             estimator(**SMALL).fit(X, y if estimator is SequenceTagger else np.arange(5) + 0.5)
 
 
@@ -182,10 +182,10 @@ def test_numbers_for_a_tagger_are_refused_with_advice():
             None,
             "loss: expected one of 'squared', 'mae', 'quantile', 'squared_error' or 'absolute_error'",
         ),
-        ({"loss": "quantile", "quantiles": ()}, None, "quantiles: expected numbers that rise"),
+        ({"loss": "quantile", "quantiles": ()}, None, "quantiles: expected rising numbers"),
         ({"loss": "quantile", "quantiles": "ab"}, None, "quantiles: expected"),
-        ({"quantiles": (0.5, 0.5)}, None, "quantiles: expected numbers that rise"),
-        ({"model": "convolutions"}, "rows", "model: expected 'auto' or 'recurrent' for numbers of rows"),
+        ({"quantiles": (0.5, 0.5)}, None, "quantiles: expected rising numbers"),
+        ({"model": "convolutions"}, "rows", "model: expected 'auto' or 'recurrent', because y has numbers of rows"),
         ({}, "long", "y, sequence 1: expected .* labels, one per step"),
         ({}, "texts", "y: expected labels of one kind, texts or numbers"),
         ({}, "objects", "y, sequence 0: expected"),

@@ -915,9 +915,9 @@ def test_all_ranks_hear_that_rank_0_cannot_write(monkeypatch):
 def test_trainers_that_cannot_be_on_ranks():
     model = vr.nn.Linear(3, 2)
     optimizer = vr.optim.SGD(model.parameters(), 0.1)
-    with pytest.raises(vr.InputError, match="Trainer, reproducible: expected a communicator, too, got none"):
+    with pytest.raises(vr.InputError, match="Trainer, reproducible: expected also `comm`, got no communicator"):
         vr.training.Trainer(model, optimizer, print, data(), reproducible=2)
-    with pytest.raises(vr.DTypeError, match="Trainer, batches: expected batches that can be divided"):
+    with pytest.raises(vr.DTypeError, match="Trainer, batches: expected batches that ranks can divide"):
         vr.training.Trainer(model, optimizer, print, lambda epoch: [X], comm=Communicator())
 
 

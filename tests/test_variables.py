@@ -333,10 +333,10 @@ def test_a_program_sums_bools():
         (lambda x: F.concat([x, x], dim=0), r"^concat\(\) got an unexpected keyword argument 'dim' \(its name is axis"),
         (
             lambda x: F.softmax(x, dim=0),
-            r"^softmax\(\) .* 'dim' \(it is over the last axis.*transpose\(axis, -1\) before",
+            r"^softmax\(\) .* 'dim' \(leave it out.*the last axis.*transpose\(axis, -1\) before",
         ),
-        (lambda x: F.log_softmax(x, axis=0), r"^log_softmax\(\) .*sequence_softmax is over the steps of each sequence"),
-        (lambda x: vr.nn.Softmax(dim=1), r"^Softmax\(\) .*it is over the last axis, as dim=-1 is: leave it out"),
+        (lambda x: F.log_softmax(x, axis=0), r"^log_softmax\(\) .*sequence_softmax runs over the steps of each"),
+        (lambda x: vr.nn.Softmax(dim=1), r"^Softmax\(\) .*leave it out, because the function always uses the last"),
         (lambda x: x.sum(along=1), r"unexpected keyword argument 'along'$"),
     ],
 )

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.array_file import pieces, read_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, check_flag, check_path, shown
+from varlen_rnn.errors import CheckpointError, DTypeError, check_flag, check_path, count, shown
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 from varlen_rnn.whole_file import write_file
 
-_MOST_DEPTH = 200  # of lists and dicts
+_MOST_DEPTH = 200  # lists and dicts inside of each other in a value
 _PLAIN = (str, int, float, bool, type(None))  # types of values that need no further check
 _FORMAT = "varlen_rnn checkpoint 1"
 
@@ -56,8 +56,8 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
     """
     if unnamed:
         hint = "save(path, model=model.state_dict()); load(path)['model'] returns the group"
-        got = f"a {type(path).__name__} first, and {len(unnamed)} more without a name"
-        raise DTypeError("save", expected="a path and then groups by name", got=got, hint=hint)
+        got = f"a {type(path).__name__} first, and then {count(len(unnamed), 'value')} without a name"
+        raise DTypeError("save", expected="a path, and then groups as keyword arguments", got=got, hint=hint)
     arrays: dict[str, np.ndarray] = {}
     values: dict[str, dict[str, Any]] = {}
     for group, content in groups.items():
@@ -66,7 +66,7 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
                 check_unmasked(value, f"save, {group!r}, {shown(name)}")
             named = {f"{group}/{name}": value for name, value in content.items()}
             if not all(isinstance(name, str) for name in content) or arrays.keys() & named.keys():
-                expected = "names that are str, and that differ as 'group/name'"
+                expected = "names that are str, and no two arrays with the same text 'group/name'"
                 raise CheckpointError(f"save, {group!r}", expected=expected, got=shown(list(content)))
             arrays |= named
             values[group] = {"arrays": sorted(content)}
@@ -84,8 +84,8 @@ def save(path: StrPath, *unnamed: Never, **groups: Any) -> None:
 def _check_value(value: Any, place: str, depth: int = 0) -> None:
     """Raise an error that names the entry unless JSON can hold a value and its contents, and all keys are str."""
     if depth > _MOST_DEPTH:
-        got = f"more than {_MOST_DEPTH} levels of lists"
-        raise CheckpointError(place[:80], expected="values that JSON can hold", got=got)
+        got = f"more than {_MOST_DEPTH} lists or dicts inside of each other"
+        raise CheckpointError(place[:80], expected="a value that JSON can hold", got=got)
     if isinstance(value, dict):
         _check_unmixed(value, place)
         for name, inside in value.items():
@@ -103,21 +103,21 @@ def _check_value(value: Any, place: str, depth: int = 0) -> None:
 
 
 def _check_unmixed(group: dict[Any, Any], place: str) -> None:
-    """Raise if a dict has arrays and other values, because a group has only arrays; the error names the first other."""
+    """Raise if a dict has both arrays and other values; the error names the first value that is no array."""
     is_array = [isinstance(value, np.ndarray) for value in group.values()]
     if any(is_array) and not all(is_array):
         name = list(group)[is_array.index(False)]
-        hint = _remedy(group[name]) or "it needs a group of its own: save(path, arrays=..., epoch=1)"
-        what = f"{place}[{name!r}]"
-        raise CheckpointError(what, expected="an array, as beside it", got=f"a {type(group[name]).__name__}", hint=hint)
+        hint = _remedy(group[name]) or "save it as a group of its own: save(path, arrays=..., epoch=1)"
+        what, expected = f"{place}[{name!r}]", "an array, because this dict has other arrays"
+        raise CheckpointError(what, expected=expected, got=f"a {type(group[name]).__name__}", hint=hint)
 
 
 def _remedy(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
-        return "a group of arrays is a dict of names to arrays alone: save(path, model={'weight': array}, epoch=1)"
+        return "put arrays into a group that is a dict of arrays only: save(path, model={'weight': array}, epoch=1)"
     if hasattr(value, "state_dict"):
-        return "its state_dict() can be saved"
-    return "x.numpy() is its array" if hasattr(value, "numpy") else None
+        return "save its state_dict() instead"
+    return "save x.numpy() instead of x" if hasattr(value, "numpy") else None
 
 
 def _is_number(value: object) -> bool:
@@ -160,7 +160,8 @@ def load(path: StrPath, mmap: bool = False) -> dict[str, Any]:
     except Exception as error:
         raise CheckpointError(f"{path}", expected="a safetensors file", got=str(error)[:200]) from error
     if metadata.keys() != {_FORMAT}:
-        raise CheckpointError(f"{path}", expected=f"a {_FORMAT!r}", got=f"metadata of {sorted(metadata)}"[:80])
+        expected = f"a file that save() wrote, with the metadata {_FORMAT!r}"
+        raise CheckpointError(f"{path}", expected=expected, got=f"the metadata {sorted(metadata)}"[:80])
     try:
         groups = json.loads(metadata[_FORMAT])
         return {

@@ -1,7 +1,7 @@
 """`Communicator`: how ranks, the processes that train together, use the engine (MPI, gloo) that connects them.
 
-The class itself is for one rank without others.  Adapters for engines, in `distributed/`, define the methods that begin
-with an underscore, whose arguments are already checked.  Each is a collective: all ranks call it, in the same order.
+The class itself serves a single rank.  Adapters for engines, in `distributed/`, define the methods that begin with an
+underscore; their arguments are already checked.  Each method is a collective: all ranks call it, in the same order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_int, check_list
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, check_choice, check_int, check_list, count
 
 Operation: TypeAlias = Literal["sum", "max"]
 SUMMED = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64))  # data types that every engine can sum
@@ -36,7 +36,7 @@ class _Complete:
 
 
 class Communicator:
-    """One rank without others; adapters for engines with several ranks are subclasses.
+    """The communicator of a single rank; adapters for engines with several ranks are subclasses.
 
     All ranks call the same methods in the same order, with arrays of one data type.  Every array is C-contiguous.
 
@@ -57,7 +57,7 @@ class Communicator:
     (0, 1, array([1., 1.]))
     """
 
-    # Adapters define these methods; `_exchange` gets the other rank, and `_broadcast` the rank that has the array.
+    # Adapters define these methods.  The int is the other rank in `_exchange`, and the sending rank in `_broadcast`.
     _all_reduce: Callable[[np.ndarray, Operation], None]
     _start_all_reduce: Callable[[np.ndarray], Pending]
     _all_gather: Callable[[np.ndarray], list[np.ndarray]]
@@ -151,7 +151,8 @@ class Communicator:
         """
         listed = check_list(arrays, "all_to_all, arrays", "a list of arrays")
         if len(listed) != self.size:
-            raise ShapeError("all_to_all, arrays", expected=f"one array per rank, {self.size}", got=len(listed))
+            got, expected = count(len(listed), "array"), f"{count(self.size, 'array')}, one for each rank"
+            raise ShapeError("all_to_all, arrays", expected=expected, got=got)
         listed = [_with_rows(array, f"all_to_all, arrays, entry {n}") for n, array in enumerate(listed)]
         first = listed[0]
         for number, array in enumerate(listed):
@@ -183,7 +184,8 @@ class Communicator:
         array = _plain_array(array, "exchange, array")
         peer = check_int(peer, "exchange, peer", 0)
         if peer >= self.size or peer == self.rank:
-            raise OutOfRangeError("exchange, peer", expected=f"another rank than {self.rank}, of {self.size}", got=peer)
+            expected = f"a rank from 0 to {self.size - 1}, other than this rank, {self.rank}"
+            raise OutOfRangeError("exchange, peer", expected=expected, got=peer)
         self.bytes_sent += array.nbytes
         return self._exchange(array, peer)
 
@@ -207,7 +209,7 @@ class Communicator:
         array = _in_place(array, "broadcast, array")
         root = check_int(root, "broadcast, root", 0)
         if root >= self.size:
-            raise OutOfRangeError("broadcast, root", expected=f"less than {self.size}, the ranks", got=root)
+            raise OutOfRangeError("broadcast, root", expected=f"a rank from 0 to {self.size - 1}", got=root)
         if self.size > 1:
             self.bytes_sent += array.nbytes if root == self.rank else 0
             self._broadcast(array, root)
@@ -238,7 +240,7 @@ def _plain_array(array: Any, name: str) -> np.ndarray:
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise DTypeError(name, expected="an array", got=type(array).__name__)
     if array.dtype.hasobject:
-        raise DTypeError(name, expected="numbers, whose bytes can travel", got=array.dtype)
+        raise DTypeError(name, expected="an array of numbers", got=f"an array of {array.dtype}")
     return np.ascontiguousarray(array) if array.ndim else array
 
 
@@ -251,7 +253,8 @@ def _with_rows(array: Any, name: str) -> np.ndarray:
 def _in_place(array: Any, name: str) -> np.ndarray:
     found = _plain_array(array, name)
     if not (array.flags.c_contiguous and array.flags.writeable):
-        raise ShapeError(name, expected="a C-contiguous, writeable array", got="one that cannot be changed in place")
+        got = "a read-only array" if array.flags.c_contiguous else "an array that is not C-contiguous"
+        raise ShapeError(name, expected="a C-contiguous, writeable array", got=got)
     return found
 
 

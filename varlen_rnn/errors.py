@@ -90,7 +90,7 @@ def listed(names: Iterable[object], most: int = 10) -> str:
 
 
 def alike(name: object, names: Iterable[object]) -> str | None:
-    """Return a hint with the one of `names` that is most like the unknown `name`, or None if no name is similar."""
+    """Return a hint with the entry of `names` that is most like an unknown `name`, or None if no entry is similar."""
     texts = [text for text in names if isinstance(text, str)]
     found = difflib.get_close_matches(name[:80], texts, 1) if isinstance(name, str) else []
     return f"is it {shown(found[0])}?" if found else None
@@ -102,7 +102,7 @@ def unexpected(function: str, name: str, hint: str | None = None) -> TypeError:
 
 
 def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
-    """Return the name of a function; before the name of a method is the class of its object."""
+    """Return the name of a function, or `Class.name` if it is a method and `inputs[0]` is its object or class."""
     owner, dot, name = function.__qualname__.rpartition(".")
     if not dot or not inputs or "<locals>" in owner:
         return function.__qualname__
@@ -113,8 +113,8 @@ def _name_of(function: Callable[..., Any], inputs: tuple[Any, ...]) -> str:
 def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
     """Return a decorator that adds hints to a function's errors about keywords that only other libraries have.
 
-    `hints` has the hint for each such keyword.  `otherwise` is the hint for a keyword that is like none of the
-    function's.
+    `hints` maps each such keyword to its hint.  `otherwise` is the hint for any other keyword, unless it is similar to
+    a keyword of the function.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def hinting(otherwise: str | None = None, /, **hints: str) -> Callable[[F], F]:
 def _surplus(
     function: Callable[..., Any], inputs: tuple[Any, ...], most: int, options: list[str], hints: Mapping[str, str]
 ) -> TypeError:
-    """Return the error for more positional arguments than a function takes, with the names of its options."""
+    """Return the error for too many positional arguments, with the names of up to six keyword-only arguments."""
     name = _name_of(function, inputs)
     of_method = name != function.__name__ or "." in name
     found = [f"options have names: {', '.join(f'{option}=' for option in options[:6])}"] if options else []
@@ -164,8 +164,8 @@ def _surplus(
 
 NO_BATCH_AXIS = "leave it out: rows have no batch axis"
 _LAST_AXIS = (
-    "it is over the last axis, as dim=-1 is: leave it out; transpose(axis, -1) before and after reaches another axis, "
-    "and sequence_softmax is over the steps of each sequence"
+    "leave it out, because the function always uses the last axis, like dim=-1; for another axis, call "
+    "transpose(axis, -1) before and after; sequence_softmax runs over the steps of each sequence"
 )
 over_last_axis = hinting(dim=_LAST_AXIS, axis=_LAST_AXIS)
 IN_PLACE = "leave it out: no operator changes its operands"
@@ -209,7 +209,7 @@ class CheckpointError(InputError):
 
 
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
-    """Return `value` as a float; raise an error with `name` unless it is a number for which `holds` is true."""
+    """Return `value` as a float; raise an error that names it `name` unless it is a number and `holds(number)`."""
     # A Variable is refused, because converting it to a float would lose its gradient.
     other = isinstance(value, (bool, str, bytes)) or hasattr(value, "requires_grad") or getattr(value, "ndim", False)
     try:
@@ -226,7 +226,7 @@ def check_number(value: Any, name: str, expected: str, holds: Callable[[float], 
 
 
 def check_int(value: Any, name: str, minimum: int | None = None) -> int:
-    """Return `value` as an int, or raise an error with `name` if it is no integer or below `minimum`."""
+    """Return `value` as an int; raise an error that names it `name` if it is no integer, or is below `minimum`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -239,7 +239,7 @@ def check_int(value: Any, name: str, minimum: int | None = None) -> int:
 
 
 def check_flag(value: object, name: str) -> bool:
-    """Return `bool(value)`, or raise an error with `name` if it has no truth value, as an array of several numbers."""
+    """Return `bool(value)`; raise an error that names it `name` if that fails, as for an array of several numbers."""
     try:
         return bool(value)
     except (TypeError, ValueError) as error:
@@ -293,5 +293,5 @@ def check_none(what: str, **given: object) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """Return the number and the noun as text, with the noun in the plural unless the number is 1."""
+    """Return a number and a noun as text, such as "1 row" or "2 rows"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,8 +1,8 @@
 """Names of PyTorch and NumPy that people type but this library lacks, with the code to write instead.
 
 Each hint is Python code, relative to the package: `nn.functional.tanh(x)` means `varlen_rnn.nn.functional.tanh(x)`.
-", or " separates two ways, and ", because " begins a reason.  `tests/test_foreign.py` runs each way, with names that
-its function `given` returns, such as `x`.  A name that another public module or a Variable has needs no entry.
+", or " separates alternatives, and ", because " begins a reason.  `tests/test_foreign.py` runs each alternative; its
+function `given` defines names such as `x`.  A name of another public module or of a Variable needs no entry.
 
 To add a hint for a name that is typed often, add a line; docs/coming_from_pytorch.md has rarer names.
 """

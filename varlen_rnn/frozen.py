@@ -7,7 +7,7 @@ class Frozen:
     __slots__ = ()
 
     def __setattr__(self, name, value):
-        raise AttributeError(f"{type(self).__name__}.{name} stays as it was made: tensors share it, kernels trust it")
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be changed, because other tensors share this object")
 
     __delattr__ = lambda self, name: self.__setattr__(name, None)
     _put = object.__setattr__

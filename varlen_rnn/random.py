@@ -67,13 +67,13 @@ def next_step() -> None:
 
 
 def drawn() -> tuple[int, int]:
-    """Return the current step of this context, and how many random operations it has had."""
+    """Return the current step of this context, and the number of random operations in this step so far."""
     source = _current()
     return source.step, source.call
 
 
 def rewind(call: int) -> None:
-    """Make the next draw number `call` of its step, so that successive parts of a batch use the same draws."""
+    """Number the next draw of this step `call`, so that each part of a batch can repeat the draws of the first."""
     _current().call = call
 
 

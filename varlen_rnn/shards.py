@@ -1,8 +1,8 @@
 """Names of shards (rows of a table) in saved states: `weight[1::4]` has the rows 1, 5, 9, ... of `weight`, as in NumPy.
 
-So the states of several ranks (processes) are dicts with different names, and together they are the state of one
-process.  Any other number of ranks finds its rows there: rank 0 of 2 takes the rows 0, 2, 4, ..., which are alternately
-rows of `weight[0::4]` and of `weight[2::4]`.
+So the states of several ranks (processes) are dicts with different names, and their union is a state of the whole
+model.  Another number of ranks can load it: rank 0 of 2 needs the rows 0, 2, 4, ..., and finds them alternately in
+`weight[0::4]` and in `weight[2::4]`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(.*)\[(0|[1-9][0-9]{0,8})::([1-9][0-9]{0,8})\]", re.DOTALL)
 
 
 def shard_name(name: str, shard: Any) -> str:
-    """Return an array's name in a state, given the `shard` of its parameter, or None if it has all rows."""
+    """Return an array's name in a state; `shard` says which rows of the parameter it has, all if it is None."""
     return name if shard is None else f"{name}[{shard.rank}::{shard.size}]"
 
 
@@ -37,7 +37,7 @@ def names_of(arrays: Mapping[str, np.ndarray], name: str) -> list[str]:
 
 
 def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any, prefix: str) -> Parts | None:
-    """Return the wanted rows of an array, from the whole array or shards in a state; None if it lacks some.
+    """Return the wanted rows of an array from a state, which has all rows or shards; None if a row is missing.
 
     `shard` determines the wanted rows, all if it is None, and `like` has their shape and data type.  Raise if an array
     has another shape or data type; the error has `prefix` before the name.
@@ -72,7 +72,7 @@ def find_rows(arrays: Mapping[str, np.ndarray], name: str, shard: Any, like: Any
 
 
 def _common(rank: int, size: int, number: int, count: int) -> tuple[slice, slice] | None:
-    """Return the rows that two shards have in common, as a slice of the first and one of the second; None if none."""
+    """Return the rows that two shards share, as a slice of each shard's rows; None if they share no row."""
     divisor, step = math.gcd(size, count), math.lcm(size, count)
     if (number - rank) % divisor:
         return None
@@ -84,4 +84,5 @@ def _common(rank: int, size: int, number: int, count: int) -> tuple[slice, slice
 
 def _check_like(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, what: str) -> None:
     if array.shape != shape or array.dtype != dtype:
-        raise CheckpointError(what, expected=f"{shape} {dtype}", got=f"{array.shape} {array.dtype}")
+        got = f"the shape {array.shape} of {array.dtype}"
+        raise CheckpointError(what, expected=f"the shape {shape} of {dtype}", got=got)

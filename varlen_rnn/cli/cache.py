@@ -66,8 +66,8 @@ def _warm(arguments):
     warm(["float32", "float64"] if arguments.float64 else ["float32"])
     ours = [folder for folder in kernel_folders() if not _is_stale(folder)]
     if not any(folder.num_kernels for folder in ours) and not usable_bundles():
-        hint = "NUMBA_CACHE_DIR names another"
-        raise InputError(cache_folder(), expected="a folder that can hold kernels", got="none saved", hint=hint)
+        hint = "set NUMBA_CACHE_DIR to a folder that can be written"
+        raise InputError(cache_folder(), expected="compiled kernels in this folder", got="no kernel", hint=hint)
     print(f"{cache_folder()}: {_count(ours)} for this environment, in {time.perf_counter() - began:.1f} s")
 
 
@@ -92,12 +92,12 @@ def _warm_level(level, float64):
     They are compiled in another process, because importing the package fixes the shape of tiles.
     """
     if level is None:
-        raise InputError("--level host", expected=known_levels(), got="a processor without a level")
+        raise InputError("--level host", expected=known_levels(), got="a processor that has no level")
     check_level(level, "--level")
     take_installed(level)
     command = [sys.executable, "-m", "varlen_rnn", "cache", "warm", *["--float64"] * float64]
     if subprocess.run(command, env=os.environ | variables_of(level), check=False).returncode:
-        raise InputError(f"--level {level}", expected="kernels that compile", got="an error, see above")
+        raise InputError(f"--level {level}", expected="kernels that compile", got="the error that is printed above")
 
 
 def _clear(arguments):
@@ -108,7 +108,8 @@ def _clear(arguments):
     print(f"{cache_folder()}: removed {_count([folder for folder in chosen if folder.path not in left])}")
     stayed = [folder.path for folder in chosen if folder.path in left]
     if stayed:
-        raise InputError(stayed[0], expected="a folder that can be removed", got="one that cannot, or is in use")
+        got = "a folder that is in use, or must not be removed"
+        raise InputError(stayed[0], expected="a folder that can be removed", got=got)
 
 
 def _carry(carry, done, arguments):
@@ -119,8 +120,8 @@ def _carry(carry, done, arguments):
     for description in carried.foreign:
         print(f"left out, for another version or machine: {description}")
     if not carried.num_kernels:
-        hint = "`cache warm` compiles them, `cache show` says which there are"
-        raise InputError(arguments.folder, expected="kernels of this version", got="none", hint=hint)
+        hint = "`cache warm` compiles kernels, `cache show` lists them"
+        raise InputError(arguments.folder, expected="kernels of this version", got="no kernel", hint=hint)
 
 
 def _is_stale(folder):

@@ -21,7 +21,7 @@ OPTIONS = {
     "input_size": (256, 1, "features of a row"),
     "hidden_size": (256, 1, "units of the layer"),
     "batch_size": (32, 1, "sequences of a batch"),
-    "batches": (POOL, 1, "how many batches to measure; fewer than a pool make worse buckets"),
+    "batches": (POOL, 1, "batches to measure; with fewer, sequences of a bucket differ more in length"),
     "threads": (None, 1, "threads of the kernels, and of PyTorch"),
     "seed": (0, 0, "decides the order of the sequences"),
 }
@@ -98,9 +98,9 @@ def _check_memory(batches, input_size, hidden_size):
         return
     got, limit = f"about {needed / 2**30:,.0f} GiB", f"{MOST_BYTES // 2**30} GiB at most"
     if of_weights > of_rows:
-        what, got, hint = "hidden_size, input_size", f"{got}, most of it weights", "take smaller ones"
+        what, got, hint = "hidden_size, input_size", f"{got}, mostly for weights", "choose smaller sizes"
         raise OutOfRangeError(what, expected=f"a layer and a padded batch of {limit}", got=got, hint=hint)
-    hint = "take a smaller --batch-size, or cut long sequences into pieces"
+    hint = "choose a smaller --batch-size, or cut long sequences into pieces"
     raise OutOfRangeError(
         "lengths", expected=f"padded batches of {limit}", got=f"{got} for {number(rows, 'row')}", hint=hint
     )

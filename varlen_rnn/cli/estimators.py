@@ -16,7 +16,7 @@ KIND_OF = {
 
 
 def label_kind_of(model):
-    """Return the kind of labels that a model was trained on, or None if it has no labels."""
+    """Return the kind of labels that a model was trained on, or None for a forecaster, which has no labels."""
     kinds = [kind for kind, estimator in KIND_OF.items() if estimator == type(model).__name__]
     return next((kind for kind in kinds if kind.endswith("of rows") == model._labels.by_row), None)
 
@@ -37,8 +37,8 @@ def metrics_of(model, data):
         return {}
     y, found = labels_of_data(data, None), model.predict(data)
     if isinstance(y, list) and any(np.ndim(rows) == 2 for rows in found):
-        expected = "labels of one number per row, from a model that predicts one"
-        raise InputError("evaluate, --label", expected=expected, got="a model of several numbers per row")
+        expected = "a model that predicts one number per row"
+        raise InputError("evaluate, MODEL", expected=expected, got="a model that predicts several numbers per row")
     of_steps = isinstance(y, list)
     log = model.predict_log_proba(data) if hasattr(model, "predict_log_proba") and (of_steps or y.ndim == 1) else None
     more = _coverage(model, data, y) if hasattr(model, "predict_quantiles") else {}

@@ -18,11 +18,12 @@ def numbers(text):
 def train(arguments):
     """Fit a forecaster to the series of a file, and save it."""
     if arguments.label is not None:
-        hint = "`features` names the column of the series"
-        raise InputError("train, --label", expected="none with --horizon", got=arguments.label, hint=hint)
+        hint = "name the column of the series with `features`"
+        raise InputError("train, --label", expected="no label with --horizon", got=arguments.label, hint=hint)
     for name, default in _WITHOUT.items():
         if (value := getattr(arguments, name)) != default:
-            raise InputError(f"train, --{name.replace('_', '-')}", expected="none with --horizon", got=shown(value))
+            what = f"train, --{name.replace('_', '-')}"
+            raise InputError(what, expected="no such option with --horizon", got=shown(value))
     options = reading.options_of(arguments)
     data = reading.read(arguments.data, options | DIGITS)
     print(data, flush=True)

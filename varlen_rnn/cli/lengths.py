@@ -29,10 +29,10 @@ def read_lengths(path, field="text", tokens="characters"):
     except OSError as error:
         raise InputError(path, expected="a file of lengths", got=error.strerror or error) from error
     if not lengths.size:
-        raise InputError(path, expected="at least one length", got="none", hint="is the file empty?")
+        raise InputError(path, expected="at least one length", got="no length", hint="is the file empty?")
     wrong = np.flatnonzero((lengths < 0) | (lengths > LONGEST))
     if len(wrong):
-        entry, expected = int(wrong[0]), f"0 to {LONGEST:,} rows"
+        entry, expected = int(wrong[0]), f"a length from 0 to {LONGEST:,} rows"
         raise OutOfRangeError(f"{path}, entry {entry + 1}", expected=expected, got=int(lengths[entry]))
     if not lengths.any():
         raise InputError(path, expected="a length above 0", got=f"{len(lengths)} sequences without rows")
@@ -50,13 +50,13 @@ def _of_array(path):
     if lengths.dtype.kind not in "iu":
         raise DTypeError(path, expected="integers", got=f"data type {lengths.dtype}")
     if lengths.ndim != 1:
-        raise ShapeError(path, expected="one dimension", got=f"shape {lengths.shape}")
+        raise ShapeError(path, expected="an array of one axis", got=f"an array of shape {lengths.shape}")
     return lengths
 
 
 def _of_text(path):
     words = re.findall(r"[^\s,]+", path.read_text(encoding="utf-8-sig", errors="replace"))
-    hint = "a data file ends in .jsonl or .csv"
+    hint = "the name of a data file must end in .jsonl or .csv"
     for number, word in enumerate(words, 1):
         if not re.fullmatch(r"[+-]?[0-9]+", word):
             raise DTypeError(f"{path}, entry {number}", expected="an integer", got=shown(word), hint=hint)

@@ -7,8 +7,8 @@ groups of each batch for each number of groups, and the script answers with PyTo
 number of groups, which asks for a step on every batch; the script answers with the seconds of each step.  With number
 1, a batch is packed.  With other numbers, each group is padded, and the gradients of the weights are summed.
 
-The script answers on a copy of standard output; anything else that is printed goes to standard error, where it may
-explain a failure.
+The script answers on a copy of standard output.  All other prints go to standard error, because they can explain a
+failure.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Packed:
             self._process.wait()
             self._words.seek(0)
             lines = self._words.read().strip().splitlines()
-            raise OSError(f"PyTorch does not run: {lines[-1] if lines else 'no word'}")
+            raise OSError(f"PyTorch does not run: {lines[-1] if lines else 'it ended without a message'}")
         return json.loads(answer)
 
     def __enter__(self):

@@ -14,15 +14,15 @@ from varlen_rnn.errors import InputError
 def add_to(commands):
     """Add the commands `predict` and `evaluate` to the commands of a parser."""
     text = (
-        "Print a line of JSON for each sequence of a file: its class and probability, or its number, or its steps', or "
-        "the forecast of the values that follow."
+        "Print a line of JSON for each sequence: its class and probability, its number, the classes or numbers of its "
+        "steps, or the forecast of the values that follow."
     )
     parser = commands.add_parser("predict", help="predict the sequences of a file", description=text)
     parser.add_argument("--out", metavar="FILE", help="a file for the lines; default standard output")
     _add_files(parser, _predict)
     text = (
-        "Print how right a model is on a file with labels; or how right its forecasts are of the last steps of series, "
-        "beside the last value repeated and the last season repeated."
+        "Print the scores of a model on a file with labels. For a forecaster, print the errors of its forecasts of the "
+        "last steps of each series, and those of repeating the last value and the last season."
     )
     parser = commands.add_parser("evaluate", help="measure a model on a file with labels", description=text)
     _add_files(parser, _evaluate)
@@ -45,7 +45,8 @@ def _read(arguments, labelled):
         return model, reading.read(arguments.data, options | forecasts.DIGITS), options.get("id")
     if labelled:
         if label is None:
-            raise InputError("evaluate", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
+            hint = reading.columns_hint(arguments)
+            raise InputError("evaluate", expected="--label COLUMN", got="no such option", hint=hint)
         options["label"] = label
         # The kind of labels comes from the model, because it might be guessed differently from another file.
         options.setdefault("label_kind", label_kind_of(model))

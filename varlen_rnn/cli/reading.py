@@ -28,10 +28,10 @@ def check_out(option, path, *inputs):
     if Path(path).is_dir():
         raise InputError(option, expected="a file", got=f"the folder {path!r}" if path else "''")
     if not Path(path).absolute().parent.is_dir():
-        raise InputError(option, expected="a file in a folder that is there", got=path)
+        raise InputError(option, expected="a file in a folder that exists", got=path)
     for other in inputs:
         if Path(path).exists() and Path(other).exists() and Path(path).samefile(other):
-            raise InputError(option, expected="another file than those that are read", got=path)
+            raise InputError(option, expected="a file that the command does not read", got=path)
 
 
 def options_of(arguments):
@@ -52,7 +52,7 @@ def columns_hint(arguments):
 
 
 def notes_of(options, data):
-    """Return the options by which a model reads other files, which may have more columns, or steps, than the data."""
+    """Return the options with which a model reads other files, which can have further columns or steps."""
     named = {"features": list(data.features)} if data.features and not options.get("wide") else {}
     return {name: value for name, value in options.items() if name != "format"} | named
 
@@ -67,7 +67,7 @@ def fitting(options, path):
 def read(path, options):
     """Return the data set of a file, or of standard input if `path` is "-"."""
     if path == "-" and "format" not in options:
-        raise InputError("standard input", expected="--format, as csv or jsonl", got="none")
+        raise InputError("standard input", expected="an option such as --format csv", got="no --format")
     found = data.read(sys.stdin if path == "-" else path, **options)
     if empty := int((found.lengths == 0).sum()):
         print(f"{path}: {empty} of {len(found)} sequences have no rows", file=sys.stderr)

@@ -4,7 +4,7 @@ import numpy as np
 
 ALIKE = 1.1  # a smaller ratio of times counts as equal, because other work on the machine can cause it
 PADDED = 1.005  # a smaller padding ratio prints as 1.00 and counts as no padding
-SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same work; how they differ decides nothing."
+SAME_WORK = "Nothing is padded here: unpadded, padded and bucketed do the same work, so their differences are noise."
 
 
 def number(count, noun, plural=None):

@@ -42,7 +42,7 @@ def _show(path):
     print("\ncost, an unknown size being one")
     for line in columns(cost_rows(program.desc)):
         print(f"  {line}")
-    print("FLOPs: products, and 1 per element of all else that computes; bytes: all inputs and outputs, weights too.")
+    print("FLOPs: those of products, and 1 per element of other operators; bytes: all inputs, weights and outputs.")
 
 
 def persistable_rows(program):

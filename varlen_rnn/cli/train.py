@@ -71,9 +71,10 @@ def add_to(commands):
 
 def _run(arguments):
     if arguments.label is None and arguments.horizon is None:
-        raise InputError("train", expected="--label COLUMN", got="none", hint=reading.columns_hint(arguments))
+        raise InputError("train", expected="--label COLUMN", got="no such option", hint=reading.columns_hint(arguments))
     if arguments.season_length is not None and arguments.horizon is None:
-        raise InputError("train, --season-length", expected="none without --horizon", got=arguments.season_length)
+        expected = "no such option without --horizon"
+        raise InputError("train, --season-length", expected=expected, got=arguments.season_length)
     if arguments.picture is not None and not Path(arguments.picture).suffix:
         arguments.picture += ".png"  # as matplotlib would later; the name is checked below
     for option, path in (("train, --out", arguments.out), ("train, --picture", arguments.picture)):
@@ -84,7 +85,7 @@ def _run(arguments):
         raise InputError("train, --seed", expected=f"0 to {2**32 - 1}", got=arguments.seed)
     comm = connect()
     if comm.size > 1 and arguments.data == "-":
-        raise InputError("train, DATA", expected="a file, which all ranks read", got="standard input")
+        raise InputError("train, DATA", expected="a file, because all ranks read it", got="standard input")
     if comm.size > 1 and arguments.horizon is not None:
         raise InputError("train, --horizon", expected="one process", got=f"{comm.size} ranks")
     with contextlib.ExitStack() as stack:
@@ -102,14 +103,14 @@ def _run(arguments):
 def _train(arguments, comm):
     options = reading.options_of(arguments)
     if arguments.wide and arguments.features is not None:  # because other files may have other steps
-        expected, hint = "none of a wide form", "--ignore names the columns that are no steps"
+        expected, hint = "no such option with --wide", "name the columns that are no steps with --ignore"
         raise InputError("train, --features", expected=expected, got=shown(arguments.features), hint=hint)
     data = reading.read(arguments.data, options)
     print(data, flush=True)
     if arguments.id is not None and 1 < len(data) == data.lengths.sum():
         print("each id has one row, so sequences have one step: is --id right?", file=sys.stderr)
     if data.label_kind not in KIND_OF:
-        raise InputError("train, --label", expected="labels", got=data.label_kind)
+        raise InputError("train, --label", expected="a column of classes or numbers", got=data.label_kind)
     if data.label_kind in ("classes", "classes of rows") and len(data.classes) < 2:
         raise InputError("train, --label", expected="at least two classes", got=shown(data.classes))
     if all(name.lstrip("-").isdigit() for name in data.classes) and 10 < len(data.classes) > len(data) / 10:
@@ -127,7 +128,7 @@ def _train(arguments, comm):
     try:
         model.fit(train, comm=comm)
     except CheckpointError as error:
-        expected, hint = "a stopped training of these options and data", "--restart begins anew"
+        expected, hint = "a stopped training with these options and data", "--restart begins anew"
         raise InputError(str(folder), expected=expected, got=error, hint=hint) from error
     except KeyboardInterrupt:
         if resumes and comm.size > 1:
@@ -180,7 +181,7 @@ def _estimator(arguments, label_kind, folder):
     if kind != "SequenceTagger":
         params["model"] = arguments.model
     elif arguments.model not in ("auto", "recurrent"):
-        raise InputError("train, --model", expected="recurrent for classes of rows", got=arguments.model)
+        raise InputError("train, --model", expected="recurrent, because rows have classes", got=arguments.model)
     if arguments.quantiles is not None:
         if kind != "SequenceRegressor":
             raise InputError("train, --quantiles", expected="labels that are numbers", got=label_kind)

@@ -12,7 +12,7 @@ import numpy as np
 from varlen_rnn.data.columns import Place, Table, places
 from varlen_rnn.data.missing import without_missing
 from varlen_rnn.data.options import Options
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, listed
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, alike, count, listed
 from varlen_rnn.interop import from_arrow
 from varlen_rnn.interop.foreign import library
 from varlen_rnn.rows.lod import LoDTensor
@@ -76,8 +76,8 @@ def _of_one_level(tensors: list[LoDTensor], where: str) -> list[LoDTensor]:
     if levels == 1:
         return tensors
     if levels > 2:
-        expected = "lists of numbers, or of equally long lists of them"
-        raise ShapeError(where, expected=expected, got=f"lists of {levels} levels")
+        expected = "lists of numbers, or lists of equally long lists of numbers"
+        raise ShapeError(where, expected=expected, got=f"lists nested {levels} levels deep")
     found = np.unique(np.concatenate([np.diff(tensor.lod()[1]) for tensor in tensors]))
     if len(found) > 1:
         expected, got = "inner lists of equal length", f"lengths from {found[0]} to {found[-1]}"
@@ -100,7 +100,7 @@ def _is_text(pa: Any, kind: Any) -> bool:
 def parse_npz(path: str, options: Options) -> Table:
     """Return the Table of a file of `np.savez`, in which the array "offsets" divides the rows into sequences."""
     try:
-        with open(path, "rb") as raw:  # because NumPy would not close a file that is no archive
+        with open(path, "rb") as raw:  # NumPy would leave the file open if it is no archive
             file = np.load(raw, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise ValueError("a file of np.save")
@@ -113,23 +113,23 @@ def parse_npz(path: str, options: Options) -> Table:
     for name in (sequence, "offsets", label):
         if name is not None and name not in arrays:
             got, hint = f"only {listed(arrays)}", alike(name, arrays)
-            raise InputError(f"{path}, array {name!r}", expected="this array", got=got, hint=hint)
+            raise InputError(f"{path}, array {name!r}", expected="an array of this name", got=got, hint=hint)
     tensor = LoDTensor(arrays[sequence], [arrays["offsets"]])
     sequences = [_as_rows(rows) for rows in tensor.to_sequences()]
     columns: list[tuple[str, Any]] = [(sequence, sequences)]
     if label is not None:
         if arrays[label].ndim == 0:
-            expected = f"{len(sequences)} labels, one per sequence"
+            expected = f"{count(len(sequences), 'label')}, one per sequence"
             raise ShapeError(f"{path}, array {label!r}", expected=expected, got="shape ()")
         if len(arrays[label]) != len(sequences):
-            expected = f"{len(sequences)}, one per sequence"
-            raise ShapeError(f"{path}, labels", expected=expected, got=len(arrays[label]))
+            expected = f"{count(len(sequences), 'label')}, one per sequence"
+            raise ShapeError(f"{path}, array {label!r}", expected=expected, got=len(arrays[label]))
         columns.append((label, arrays[label].tolist()))
     return Table(path, columns, places(path, "record", "array"), noun="array", sequence="rows", kept=True)
 
 
 def _as_rows(rows: np.ndarray) -> np.ndarray:
-    """Return ids unchanged, and a vector of floats as rows of one feature."""
+    """Return a vector of floats as rows of one feature, and any other array (such as token ids) unchanged."""
     if rows.dtype.kind not in "fiu":
         raise DTypeError("sequences", expected="numbers", got=f"data type {rows.dtype}")
     return rows[:, None] if rows.ndim == 1 and rows.dtype.kind == "f" else rows

@@ -26,6 +26,7 @@ from varlen_rnn.errors import (
     check_flag,
     check_int,
     check_list,
+    count,
     hinting,
     shown,
 )
@@ -76,17 +77,17 @@ class Batches(Generic[Batch]):
     ) -> None:
         self._stores, self._static, self._labels = stores, static, labels
         self._cut, self._is_random, self._has_begun = cut, is_random, False
-        # One line sets epoch and batches, because an interrupt between two lines would leave them inconsistent.
+        # One assignment sets epoch and batches, because an interrupt between two would leave them inconsistent.
         self._of_epoch = epoch, cut(epoch)
         self._part: tuple[int, int, StepCost] | None = None
 
     @property
     def epoch(self) -> int:
-        """The epoch of the pass that began last, or of the first pass if none began."""
+        """The epoch of the latest pass, or of the first pass if no pass has begun."""
         return self._of_epoch[0]
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
-        """Return the batches of the epoch `epoch`, before any pass; only batches drawn at random differ between epochs.
+        """Return the batches of another epoch, before any pass; without `shuffle` and `weights`, all epochs are equal.
 
         Examples
         --------
@@ -102,8 +103,8 @@ class Batches(Generic[Batch]):
     def part(self, rank: int, size: int, cost: StepCost = STEP_COST) -> Batches[Batch]:
         """Return one of `size` parts of each batch, divided so that parts take about the same time.
 
-        Every sequence of a batch is in exactly one of its parts.  A part may be empty.  Sequences know their positions
-        in the whole batch (`LoD.positions`), so that dropout draws as it does for the whole.
+        Every sequence of a batch is in exactly one part.  A part can be empty.  The LoD of a part has the positions of
+        its sequences in the whole batch (`LoD.positions`), so that dropout draws the same mask as for the whole batch.
 
         Parameters
         ----------
@@ -131,7 +132,7 @@ class Batches(Generic[Batch]):
         return made
 
     def lengths(self, batch: int) -> np.ndarray:
-        """Return the lengths of the sequences of a whole batch, all its parts included, int64, in their order.
+        """Return the lengths of all sequences of a batch, of all its parts, in the order of the batch, int64.
 
         Examples
         --------
@@ -155,7 +156,7 @@ class Batches(Generic[Batch]):
         return whole[positions], read_only(positions)
 
     def indices(self, batch: int) -> np.ndarray:
-        """Return the indices, in the caller's list, of the sequences of a batch or of this part of it, int64.
+        """Return which sequences of the caller's list are in a batch, or in this part of it, as int64 indices.
 
         Examples
         --------
@@ -177,7 +178,7 @@ class Batches(Generic[Batch]):
         if isinstance(self._labels, np.ndarray):
             parts.append(self._labels[indices])
         elif self._labels is not None:
-            # Labels of rows share the LoD object with the rows, so that its cached plan is reused.
+            # Labels of rows share the LoD object with the rows, so that the plan that the object caches is reused.
             parts.append(LoDTensor(self._labels.gather(indices).data, parts[0].structure))
         return parts[0] if len(parts) == 1 else tuple(parts)
 
@@ -188,7 +189,7 @@ class Batches(Generic[Batch]):
         if self._is_random and self._has_begun:
             self._of_epoch = self.epoch + 1, self._cut(self.epoch + 1)
         self._has_begun = True
-        # The pass keeps its own order, because another pass may begin before it ends.
+        # The generator keeps this pass's order, because another pass can begin before this one ends.
         return (self._batch(*self._chosen(whole.copy())) for whole in self._of_epoch[1])
 
     def __repr__(self) -> str:
@@ -205,12 +206,12 @@ class Ranks(Protocol):
     def size(self) -> int: ...  # noqa: D102
 
 
-_IN_MEMORY = "leave it out: batches are cut from memory, or from memory maps, in this process"
+_IN_MEMORY = "leave it out: this process cuts batches from memory, or from memory-mapped files"
 _of_loaders = hinting(
-    "static=array adds one entry per sequence to each batch, and others=[sequences] further sequences, by their order",
-    X="its name is sequences", batch_sampler="max_tokens= limits rows, bucket= batches similar lengths",
-    collate_fn="leave it out: a batch is the rows of its sequences, without padding", generator="seed= is a number",
-    lengths="leave it out: sequences know their lengths", num_workers=_IN_MEMORY, persistent_workers=_IN_MEMORY,
+    "static=array adds an entry per sequence to each batch, and others=[sequences] adds further sequences",
+    X="its name is sequences", batch_sampler="max_tokens= limits the rows of a batch, bucket= batches similar lengths",
+    collate_fn="leave it out: a batch is the rows of its sequences, without padding", generator="pass seed=0 instead",
+    lengths="leave it out: each sequence has its own length", num_workers=_IN_MEMORY, persistent_workers=_IN_MEMORY,
     pin_memory=_IN_MEMORY, prefetch_factor=_IN_MEMORY, random_state="its name is seed",
     sampler="weights= draws by weights, part= divides batches among ranks", targets="its name is labels",
     y="its name is labels",
@@ -338,11 +339,12 @@ def batches(
     store, number = stores[0], len(stores[0].lengths)
     for place, other in enumerate(stores[1:]):
         if len(other.lengths) != number:
-            expected = f"{number} sequences, as the first input has"
-            hint = "others=[sequences] has one further input"
-            raise ShapeError(f"others, input {place}", expected=expected, got=len(other.lengths), hint=hint)
+            expected, got = f"{number} sequences, as in `sequences`", count(len(other.lengths), "sequence")
+            hint = "for one further input, pass a list of it: others=[sequences]"
+            raise ShapeError(f"others, input {place}", expected=expected, got=got, hint=hint)
     if isinstance(static, Mapping):
-        expected, hint = "one array, (num_sequences, ...)", "np.column_stack(list(static.values()))"
+        expected = f"one array of shape ({number}, ...)"
+        hint = "np.column_stack(list(static.values())) is such an array"
         raise DTypeError("static", expected=expected, got=shown(static), hint=hint)
     beside = None if static is None else _one_each(static, number, "static")
     chances = None if weights is None else _chances(weights, number)
@@ -373,10 +375,10 @@ def _cut(
     drop_last: bool,
     seed: int | None,
 ) -> list[np.ndarray]:
-    """Return the indices of the sequences of each batch of an epoch.
+    """Return, for each batch of an epoch, the indices of its sequences.
 
-    `costs` is the part of a batch's budget (rows, or 1) that each sequence uses, `chances` its probability to be drawn.
-    If `seed` is None, each epoch has the same batches.
+    `budget` limits the sum of the `costs` of a batch; the cost of a sequence is its number of rows, or 1.  `chances`
+    has each sequence's probability to be drawn.  If `seed` is None, each epoch has the same batches.
     """
     number = len(lengths)
     if seed is None:
@@ -386,7 +388,7 @@ def _cut(
         order = rng.permutation(number) if chances is None else rng.choice(number, number, p=chances)
         if bucket:
             pools = (np.cumsum(costs[order]) - costs[order]) // (POOL * budget)
-            # Lengths rise in one pool and fall in the next, so that a batch across two pools has similar lengths, too.
+            # Lengths rise in one pool and fall in the next, so that a batch that spans two pools has similar lengths.
             keys = np.where(pools % 2, -lengths[order], lengths[order])
             order = order[np.lexsort((keys, pools))]
     spent, bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs[order])]), [0]
@@ -408,9 +410,9 @@ def _each_input(others: Any) -> list[Any]:
     for number, given in enumerate(inputs):
         is_list = isinstance(given, (list, tuple)) or (isinstance(given, np.ndarray) and given.ndim > 0)
         entry = given[0] if is_list and len(given) else None
-        if isinstance(entry, _NUMBERS):  # so the input is one sequence, not a list of them
-            what, hint = f"others, input {number}", "others=[sequences] has one further input"
-            raise ShapeError(what, expected="sequences, one per sequence", got=shown(given), hint=hint)
+        if isinstance(entry, _NUMBERS):  # the input is one sequence, not a list of sequences
+            what, hint = f"others, input {number}", "for one further input, pass a list of it: others=[sequences]"
+            raise ShapeError(what, expected="a list of sequences", got=f"one sequence, {shown(given)}", hint=hint)
     return inputs
 
 
@@ -431,7 +433,7 @@ def _chances(weights: ArrayLike, number: int) -> np.ndarray | None:
     if number == 0:
         return None
     if not (np.isfinite(found).all() and (found >= 0).all() and 0 < found.sum() < np.inf):
-        expected = "finite numbers of at least 0, and not all of them zero"
+        expected = "finite numbers of at least 0, and at least one above 0"
         raise OutOfRangeError("weights", expected=expected, got=shown(weights))
     return found / found.sum()
 
@@ -464,18 +466,20 @@ def _are_of_rows(labels: Labels) -> bool:
 
 def _check_row_labels(labels: Any, store: Store) -> Store:
     found = store_of(labels, "labels")
-    hint = "an array of shape (num_sequences, ...) holds one entry per sequence"
+    hint = "for one label per sequence, pass an array of shape (num_sequences, ...)"
     if len(found.lengths) != len(store.lengths):
-        raise ShapeError("labels", expected=f"{len(store.lengths)} sequences", got=len(found.lengths), hint=hint)
+        expected = f"labels of the rows of {count(len(store.lengths), 'sequence')}"
+        got = f"labels of {count(len(found.lengths), 'sequence')}"
+        raise ShapeError("labels", expected=expected, got=got, hint=hint)
     wrong = np.flatnonzero(found.lengths != store.lengths)
     if len(wrong):
         number = int(wrong[0])
-        expected = f"{store.lengths[number]} entries, one per row"
-        hint = f"others=[targets] takes sequences of other lengths; {hint}"
+        expected = f"{count(int(store.lengths[number]), 'label')}, one per row"
+        hint = f"for sequences of other lengths, pass others=[targets]; {hint}"
         raise ShapeError(f"labels, sequence {number}", expected=expected, got=int(found.lengths[number]), hint=hint)
     if isinstance(labels, LoDTensor) and labels.num_levels > 1:
         # Labels with one level need only the right lengths; several levels must equal the levels of the sequences.
         tensor = getattr(store, "tensor", None)
         if tensor is None or tensor.structure != labels.structure:
-            raise LoDError("labels", expected="the levels of the sequences, or one level", got=labels.lod())
+            raise LoDError("labels", expected="the LoD of the sequences, or one level", got=f"the LoD {labels.lod()}")
     return found

@@ -1,6 +1,6 @@
-"""`Table`: the columns of a file, or of a frame in memory; it also describes where an entry is, for errors.
+"""`Table`: the columns of a file, or of a frame in memory; error messages get the place of an entry from it.
 
-Each format has one parser, which returns a Table; `entries.py` and `tables.py` make a data set of it.  An example:
+Each format has one parser, which returns a Table; `entries.py` and `tables.py` turn it into a data set.  An example:
 
     my.csv    id,x        fields             ["id", "x"]
               a,1         column("id")       ["a", "a"]
@@ -43,10 +43,10 @@ class Table:
     columns: dataclasses.InitVar[Iterable[tuple[Any, Any]]]  # pairs of a name and a column
     place: Place  # as `places` returns it
     _: dataclasses.KW_ONLY
-    head: str | None = None  # where the names of the columns were read; by default `name`
+    head: str | None = None  # the place of the columns' names in error messages; by default `name`
     noun: str = "field"  # the word for a column in error messages
     sequence: str = "text"  # the column of sequences, unless an option names another
-    texts: bool = False  # whether all entries are texts, as in CSV, so that numbers are read from texts
+    texts: bool = False  # whether all entries are texts, as in CSV, so that numbers must be parsed
     kept: bool = False  # whether arrays keep their type, and are not checked, which would read memory-mapped files
     levels: Sequence[Any] = ()  # the names of the levels of a pandas index, which is no column
 
@@ -55,7 +55,7 @@ class Table:
         self.fields, self._columns = [field for field, _ in pairs], dict(pairs)
         if not len(self):
             hint = "is the file empty?" if self.noun == "field" else "is it empty?"
-            raise InputError(self.name, expected="at least one record", got="none", hint=hint)
+            raise InputError(self.name, expected="at least one record", got="no record", hint=hint)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
@@ -71,8 +71,8 @@ class Table:
     def check_names(self) -> None:
         """Raise if two columns have one name."""
         if len(self._columns) < len(self.fields):
-            hint = "the first line names the fields; a file without names needs such a line" if self.texts else None
-            expected, got = f"{self.noun}s of different names", listed(self.fields)
+            hint = "the first line must name the fields: is this line missing?" if self.texts else None
+            expected, got = f"{self.noun}s of different names", f"the names {listed(self.fields)}"
             raise InputError(self.head or self.name, expected=expected, got=got, hint=hint)
 
     def column(self, field: str, option: str = "field") -> Sequence[Any]:
@@ -98,7 +98,8 @@ class Table:
     def labels(self, field: str, kind: str | None) -> Sequence[Any]:
         """Return a column of labels; a missing label is None or blank.
 
-        Texts are floats if all are numbers.  If labels are classes, whole floats of a frame are integers.
+        Texts become floats if all are numbers.  Floats of a frame without a fraction become integers if `kind` names
+        classes.
         """
         column = self.foreign(field, "label")
         if isinstance(column, (list, tuple)):
@@ -136,7 +137,7 @@ class Table:
         gone = np.isnat(array) if kind in "mM" else np.isnan(array)
         if gone.any():
             where = self.place(int(np.flatnonzero(gone)[0]), field)
-            raise InputError(where, expected="a number, or a date", got="a missing one")
+            raise InputError(where, expected="a number, or a date", got="a missing value")
         return array.astype(np.int64) if kind in "mM" else array
 
     def preview(self) -> str:
@@ -159,10 +160,10 @@ def lacking(
     where: str, field: Any, option: str, fields: list[str], noun: str = "field", levels: Sequence[Any] = ()
 ) -> InputError:
     """Return the error for a field that an option names but that is not in `fields`."""
-    of_index = "`frame.reset_index()` makes the index columns" if field in levels else None
+    of_index = "`frame.reset_index()` turns the index into columns" if field in levels else None
     delimiter = other_delimiter(fields) if noun == "field" else None
     hint = of_index or delimiter or alike(field, fields) or _OF_OPTIONS.get(option)
-    got = f"only {listed(fields)}" if fields else f"no {noun}"
+    got = f"only the {noun}{'s' * (len(fields) > 1)} {listed(fields)}" if fields else f"no {noun}s"
     return InputError(f"{where}, `{option}`", expected=f"the {noun} {shown(field)}", got=got, hint=hint)
 
 
@@ -195,10 +196,10 @@ def _number(entry: Any, row: int, place: Callable[[int], str]) -> float:
     try:
         return np.nan if entry is None or (isinstance(entry, str) and entry.strip().lower() in EMPTY) else float(entry)
     except (TypeError, ValueError, OverflowError) as error:
-        lists = "tokens need a row per sequence, with a list: frame.groupby(id).agg(list).reset_index(), or JSON lines"
-        hint = f"`features` names the columns that are numbers, `ignore` those that are none; {lists}"
+        lists = "for tokens, put each sequence into a row, as a list: frame.groupby(id).agg(list).reset_index()"
+        hint = f"name the columns of numbers with `features`, or the other columns with `ignore`; {lists}"
         if isinstance(entry, str) and _DECIMAL_COMMA.fullmatch(entry.strip()):
-            hint = "a decimal comma? pandas.read_csv(path, decimal=',', ...) makes a frame, which data.read takes"
+            hint = "for decimal commas, pass the frame pandas.read_csv(path, decimal=',', ...) to data.read"
         raise InputError(place(row), expected="a number", got=shown(entry), hint=hint) from error
 
 
@@ -237,5 +238,5 @@ def _date(text: str, where: str) -> np.datetime64:
             return date
     except ValueError:
         pass
-    hint = "frame[time] = pandas.to_datetime(frame[time], dayfirst=True), for example, converts other dates"
-    raise InputError(where, expected="a number, or a date as 2026-01-31T12:00", got=shown(text), hint=hint)
+    hint = "convert other dates first, for example: frame[time] = pandas.to_datetime(frame[time], dayfirst=True)"
+    raise InputError(where, expected="a number, or a date such as 2026-01-31T12:00", got=shown(text), hint=hint)

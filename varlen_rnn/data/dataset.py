@@ -68,9 +68,9 @@ class Dataset:
 
     def __init_subclass__(cls) -> None:
         if "__getitem__" in vars(cls):  # as data sets for PyTorch do
-            hint = "data.batches(sequences, labels, batch_size=32) takes lists and arrays, and needs no class"
-            expected = "Dataset(name, sequences, labels, vocabulary, classes)"
-            raise DTypeError("a data set", expected=expected, got="a subclass with items of its own", hint=hint)
+            hint = "without a data set: data.batches(sequences, labels, batch_size=32) takes lists and arrays"
+            expected = "an object Dataset(name, sequences, labels, vocabulary, classes)"
+            raise DTypeError("a data set", expected=expected, got="a subclass that defines __getitem__", hint=hint)
 
     def __post_init__(self) -> None:
         for name in ("sequences", "vocabulary", "classes"):
@@ -88,7 +88,7 @@ class Dataset:
             if not _has_length(sequence):
                 raise DTypeError(f"sequences, entry {number}", expected="an array or a list", got=shown(sequence))
         if self.labels is not None and not (_has_length(self.labels) and len(self.labels) == len(self)):
-            raise ShapeError("labels", expected=f"{len(self)}, one per sequence", got=shown(self.labels))
+            raise ShapeError("labels", expected=f"{len(self)} labels, one per sequence", got=shown(self.labels))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -132,7 +132,7 @@ class Dataset:
             raise InputError("encode", expected="a data set with a vocabulary", got=f"rows of numbers in {self.name}")
         if isinstance(text, str):
             if self.tokens == "list":
-                hint = "the tokens of this data set came as lists"
+                hint = "divide the text into tokens yourself, because this data set was made of lists of tokens"
                 raise DTypeError("encode", expected="a list of tokens", got=shown(text), hint=hint)
             text = split_text(text, self.tokens)
         else:
@@ -225,7 +225,7 @@ class Dataset:
     def _of_groups(self, order: np.ndarray, share: float, groups: ArrayLike) -> np.ndarray:
         """Return a mask of the positions in `order` that go to the test set.
 
-        Whole groups are taken, in the order in which they first occur, until the test set has its share.
+        Groups go to the test set as a whole, in the order in which they first occur, until it has its share.
         """
         try:
             given = np.asarray(groups)

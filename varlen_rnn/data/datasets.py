@@ -158,8 +158,9 @@ def standard_library_functions(packages: Sequence[str] | None = None, limit: int
             texts += functions
             labels += [package] * len(functions)
     if not texts:
-        hint = "this Python may come without sources; documentation_sentences needs none"
-        raise InputError("standard_library_functions", expected=f"*.py in {root}", got="no function", hint=hint)
+        hint = "does this Python come without its sources? documentation_sentences() needs no sources"
+        expected = f"functions in the files {root}/*/*.py"
+        raise InputError("standard_library_functions", expected=expected, got="no function", hint=hint)
     return from_texts(texts, labels, name=f"standard_library_functions (Python {platform.python_version()})")
 
 

@@ -19,7 +19,7 @@ from varlen_rnn.data.large_ids import check_no_large_id
 from varlen_rnn.data.missing import Where, filled, with_labels, without_missing
 from varlen_rnn.data.options import Options
 from varlen_rnn.data.vocabulary import build_vocabulary, check_vocabulary, encode_all, natural_tokens, split_text
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_list, count, shown
 
 _NUMBERS = {int, float, type(None)}
 
@@ -81,7 +81,8 @@ def dataset_of(
     kind = _common_kind(given, where, tokens)
     if kind in ("numbers", "arrays"):
         if vocabulary is not None:
-            raise InputError("vocabulary", expected="none for sequences of numbers", got=f"{len(vocabulary)} tokens")
+            expected = "no vocabulary, because the sequences are numbers"
+            raise InputError("vocabulary", expected=expected, got=f"{len(vocabulary)} tokens")
         sequences, vocabulary, tokens = given, [], "list"
         if not kept or kind == "numbers":
             sequences = (_rows if kind == "numbers" else _rows_of_arrays)(given, where, options.dtype)
@@ -118,7 +119,7 @@ def _common_kind(entries: Sequence[Any], where: Where, tokens: str) -> str:
             expected = f"{common}, as in {where(first)}"
             raise DTypeError(where(number), expected=expected, got=f"{kind}: {shown(entries[number])}")
     if common == "text" and tokens == "list":
-        raise DTypeError(where(first), expected="a list", got="a text")
+        raise DTypeError(where(first), expected="a list of tokens, because of tokens='list'", got="a text")
     return common
 
 
@@ -146,7 +147,7 @@ def _rows(entries: Sequence[Any], where: Where, dtype: str) -> list[np.ndarray]:
         for index, row in enumerate(rows):
             if len(row) != width:
                 expected = f"{width} numbers, as in {where(first or 0)}"
-                raise ShapeError(f"{where(number)}, row {index}", expected=expected, got=len(row))
+                raise ShapeError(f"{where(number)}, row {index}", expected=expected, got=count(len(row), "number"))
             if not set(map(type, row)) <= _NUMBERS:
                 raise DTypeError(f"{where(number)}, row {index}", expected="numbers", got=shown(row))
     return [_floats(rows, width, where(number), dtype) for number, rows in enumerate(found)]
@@ -158,7 +159,7 @@ def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.n
     except OverflowError:
         array = np.full((1, 1), np.inf)
     else:
-        # Floats merge integers from 2**53 on, so a list of them holds hashes rather than measurements.
+        # Float64 cannot tell integers of 2**53 and more apart, so such a list holds hashes, not measurements.
         check_no_large_id(array, itertools.chain.from_iterable(rows), where, bits=53)
     return _as_type(array, where, dtype)
 
@@ -167,7 +168,7 @@ def _rows_of_arrays(entries: Sequence[Any], where: Where, dtype: str) -> list[np
     """Return arrays as int64 ids, or as rows of one width and the type `dtype`, or raise if an array is neither."""
     found: list[np.ndarray] = []
     for number, entry in enumerate(entries):
-        array = np.asarray(entry)  # if it is a list, it is empty
+        array = np.asarray(entry)  # an entry that is a list is empty
         if array.dtype.kind in "uO":
             check_no_large_id(array.astype(np.float64), array.flat, where(number))
         if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
@@ -180,7 +181,8 @@ def _rows_of_arrays(entries: Sequence[Any], where: Where, dtype: str) -> list[np
     width = some[0].shape[1] if some and some[0].ndim == 2 else 1
     for number, array in enumerate(found):
         if len(array) and array.shape[1] != width:
-            raise ShapeError(where(number), expected=f"rows of {width} numbers, as before", got=array.shape[1])
+            got = f"rows of {count(array.shape[1], 'number')}"
+            raise ShapeError(where(number), expected=f"rows of {width} numbers, as in the first sequence", got=got)
     return [_as_type(array.reshape(len(array), width), where(k), dtype) for k, array in enumerate(found)]
 
 

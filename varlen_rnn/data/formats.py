@@ -22,7 +22,7 @@ from varlen_rnn.data.ts import parse_ts
 from varlen_rnn.errors import InputError, shown
 
 _READERS = {"wide": read_wide, "entries": read_entries, "long": read_long}
-_HINT = "`sequence` names the column of texts or lists; `id` (and `time`) read a row per step; `wide` a series per row"
+_HINT = "pass `sequence` for a column of texts or lists, `id` (and `time`) for rows of steps, `wide` for rows of series"
 
 
 class Format(NamedTuple):
@@ -31,7 +31,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
     parse: Callable[[Any, Options], Table]  # takes a path and the options
     forms: Mapping[str, str]  # the name of each form in error messages
-    without: tuple[str, ...] = ("delimiter",)  # options that some form has, but not this format
+    without: tuple[str, ...] = ("delimiter",)  # options that do not apply to this format, whatever its form
 
     def form_of(self, options: Options) -> str:
         """Return the form that the options choose, or the format's only form."""
@@ -53,7 +53,7 @@ class Format(NamedTuple):
         for name in self.unused(form):
             value = getattr(options, name)
             if value is not None and value is not False:
-                raise InputError(f"read, {name}", expected=f"none of {self.forms[form]}", got=shown(value))
+                raise InputError(f"read, {name}", expected=f"no such option for {self.forms[form]}", got=shown(value))
         table = self.parse(source, options)
         table.check_names()
         if form == "entries" and len(self.forms) > 1:
@@ -65,12 +65,14 @@ def _check_entries(table: Table, options: Options) -> None:
     field = table.sequence if options.sequence is None else options.sequence
     if options.sequence is None and field not in table.fields:
         hint = (other_delimiter(table.fields) if table.texts else None) or _HINT
-        raise InputError(table.name, expected="options that define a sequence", got=table.preview(), hint=hint)
+        expected = "options that say where the sequences are"
+        raise InputError(table.name, expected=expected, got=f"the columns {table.preview()}", hint=hint)
     if table.texts and options.tokens is None:
         given = [text for text in table.column(field, "sequence") if text.strip()]  # a blank may be a missing number
         if given and all(map(_looks_like_numbers, given)):
-            hint = "`tokens='list'` reads JSON lists such as [1.5, 2]; 'characters' takes them for texts; " + _HINT
-            raise InputError(f"{table.name}, field {field!r}", expected="texts", got=table.preview(), hint=hint)
+            hint = "for JSON lists such as [1.5, 2], pass `tokens='list'`; for texts, `tokens='characters'`; " + _HINT
+            got = f"numbers; the columns are {table.preview()}"
+            raise InputError(f"{table.name}, field {field!r}", expected="texts", got=got, hint=hint)
 
 
 def _looks_like_numbers(text: str) -> bool:
@@ -85,8 +87,8 @@ def format_of(path: str) -> str:
     """Return the name of the format that has the suffix of `path`, or raise if no format has it."""
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        expected = f"a suffix of {', '.join(sorted(SUFFIXES))}"
-        hint = "gunzip -k unpacks it" if suffix == ".gz" else "`format='csv'` reads any suffix, and so on"
+        expected = f"a suffix among {', '.join(sorted(SUFFIXES))}"
+        hint = "unpack it with gunzip -k" if suffix == ".gz" else "for another suffix, pass the format: `format='csv'`"
         raise InputError(path, expected=expected, got=shown(suffix), hint=hint)
     return SUFFIXES[suffix]
 

@@ -27,7 +27,7 @@ def frame_of(source: Any, name: str = "frame") -> Table | None:
     elif hasattr(source, "column_names") and hasattr(source, "itercolumns"):  # pyarrow
         columns = list(zip(source.column_names, source.itercolumns(), strict=True))
     elif hasattr(source, "__arrow_c_stream__") and not hasattr(source, "dtype") and not hasattr(source, "type"):
-        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # for example a result of DuckDB
+        return frame_of(library("pyarrow", "pyarrow").table(source), name)  # for example, the result of a DuckDB query
     else:
         return None
     table = Table(name, columns, places(name, "row", "column"), noun="column", levels=levels)
@@ -49,11 +49,11 @@ def entries_of(column: Any) -> list[Any]:
 
 
 def _entry(entry: Any) -> Any:
-    """Return one sequence of a column as a text, a list of texts, or an array; return anything else unchanged."""
+    """Return a sequence as a text, a list of texts, or an array; return an entry that is no sequence unchanged."""
     if isinstance(entry, str) or not hasattr(entry, "__len__"):
         return entry
     if isinstance(entry, list) and any(isinstance(token, str) for token in entry):
-        return entry  # an array would pad each text to the longest, and turn NaN into the text "nan"
+        return entry  # no array, because it would pad each text to the longest, and turn NaN into the text "nan"
     try:
         array = np.asarray(entry)
         if array.dtype.kind == "f" and not isinstance(entry, np.ndarray) and (np.abs(array) >= 2.0**63).any():

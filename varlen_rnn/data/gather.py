@@ -26,8 +26,8 @@ class TensorStore:
 
     def __init__(self, tensor: LoDTensor, name: str = "sequences") -> None:
         if tensor.num_levels == 0:
-            raise LoDError(name, expected="at least one level", got=f"a tensor of shape {tensor.shape} without any")
-        self.tensor = LoDTensor(tensor.data, tensor.structure)  # a new object, because the caller may set another LoD
+            raise LoDError(name, expected="a LoDTensor with levels", got=f"one without levels, of shape {tensor.shape}")
+        self.tensor = LoDTensor(tensor.data, tensor.structure)  # a new object, because the caller can set another LoD
         self.lengths = np.diff(tensor.structure.rows_of_level(0))
 
     def gather(self, indices: np.ndarray) -> LoDTensor:
@@ -37,7 +37,7 @@ class TensorStore:
 
 
 class ListStore:
-    """A store of sequences in separate arrays, which may be memory maps.
+    """A store of sequences in separate arrays, which can be memory maps.
 
     All rows must have the same shape and data type.  An array without rows gets the row shape and data type of the
     other arrays.
@@ -52,11 +52,11 @@ class ListStore:
             for number in filled:
                 rows, where = arrays[number], f"{name}, sequence {number}"
                 if rows.shape[1:] != first.shape[1:]:
-                    expected = f"rows of shape {first.shape[1:]}, as before"
-                    raise ShapeError(where, expected=expected, got=f"{rows.shape[1:]}")
+                    expected = f"rows of shape {first.shape[1:]}, as in sequence {filled[0]}"
+                    raise ShapeError(where, expected=expected, got=f"rows of shape {rows.shape[1:]}")
                 if rows.dtype != first.dtype:
-                    expected, hint = f"data type {first.dtype}, as before", "types are never mixed silently"
-                    raise DTypeError(where, expected=expected, got=rows.dtype, hint=hint)
+                    expected, hint = f"data type {first.dtype}, as in sequence {filled[0]}", "convert it with astype"
+                    raise DTypeError(where, expected=expected, got=f"data type {rows.dtype}", hint=hint)
             arrays = [array if len(array) else first[:0] for array in arrays]
         self.arrays = arrays
 
@@ -83,7 +83,7 @@ def store_of(sequences: Iterable[Rows], name: str = "sequences") -> Store:
     if _is_nested(sequences):
         return TensorStore(LoDTensor.from_sequences(list(sequences)), name)
     if isinstance(sequences, (str, bytes, dict)) or not np.iterable(sequences):
-        hint = "of a data set, pass dataset.sequences and dataset.labels" if hasattr(sequences, "sequences") else None
+        hint = "pass dataset.sequences and dataset.labels" if hasattr(sequences, "sequences") else None
         raise DTypeError(
             name, expected="a list of arrays, or a LoDTensor", got=f"type {type(sequences).__name__}", hint=hint
         )
@@ -110,7 +110,7 @@ def _as_rows(item: Rows, where: str) -> np.ndarray:
     try:
         rows = item.data if isinstance(item, LoDTensor) else np.asarray(item)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        hint = "LoDTensor.from_sequences reads sequences of sequences"
+        hint = "for sequences of sequences, pass LoDTensor.from_sequences(sequences)"
         raise ShapeError(where, expected="rows of one shape", got=shown(item), hint=hint) from error
     if rows.ndim == 0:
         raise ShapeError(where, expected="an array of rows", got=shown(item))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.data.missing import EMPTY, Where, is_missing
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, shown
+from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_choice, check_list, count, shown
 
 # The kinds of labels.  A sequence has one class ("classes"), one or more numbers ("numbers"), or any number of classes
 # ("several classes").  Or each of its rows has a class or a number.
@@ -47,7 +47,7 @@ def labels_of(
     """
     kind = check_choice(_kind(values, lengths, where) if kind is None else kind, "label_kind", *KINDS)
     if "numbers" in kind and classes is not None and list(classes):
-        raise InputError("classes", expected="none for labels that are numbers", got=shown(classes))
+        raise InputError("classes", expected="no classes, because the labels are numbers", got=shown(classes))
     if kind == "numbers":
         return _numbers(values, where), []
     if kind == "classes":
@@ -57,7 +57,8 @@ def labels_of(
         if not isinstance(value, (list, tuple)):
             raise DTypeError(where(number), expected="a list of labels", got=shown(value))
         if kind.endswith("of rows") and len(value) != length:
-            raise ShapeError(where(number), expected=f"{length} labels, one per row", got=len(value))
+            expected = f"{count(length, 'label')}, one per row"
+            raise ShapeError(where(number), expected=expected, got=count(len(value), "label"))
     if kind == "numbers of rows":
         return [_float32(value, where(number)) for number, value in enumerate(values)], []
     names, rows = _names(values, where, classes, gaps and kind == "classes of rows")
@@ -96,9 +97,8 @@ def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
         return "numbers" if set(map(type, values)) <= _NUMBERS and float in map(type, values) else "classes"
     if not all(lists):
         number = lists.index(not lists[0])
-        raise DTypeError(
-            where(number), expected="a list, as others" if lists[0] else "no list", got=shown(values[number])
-        )
+        expected = ("a list" if lists[0] else "a single label, no list") + f", as in {where(0)}"
+        raise DTypeError(where(number), expected=expected, got=shown(values[number]))
     inside = {type(label) for value in values for label in value}
     of_numbers = inside <= _NUMBERS and float in inside
     if all(len(value) == length for value, length in zip(values, lengths, strict=True)):
@@ -108,7 +108,8 @@ def _kind(values: Sequence[Any], lengths: Sequence[int], where: Where) -> str:
     if inside <= {str}:
         return "several classes"
     number = next(k for k, value in enumerate(values) if len(value) != lengths[k])
-    raise ShapeError(where(number), expected=f"{lengths[number]} labels, one per row", got=len(values[number]))
+    expected, got = f"{count(lengths[number], 'label')}, one per row", count(len(values[number]), "label")
+    raise ShapeError(where(number), expected=expected, got=got)
 
 
 def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
@@ -118,7 +119,7 @@ def _numbers(values: Sequence[Any], where: Where) -> np.ndarray:
         own = len(value) if isinstance(value, (list, tuple)) else 0
         width = own if width is None else width
         if own != width:
-            expected = f"{width} numbers, as before" if width else "a number, as before"
+            expected = (count(width, "number") if width else "a single number") + f", as in {where(0)}"
             raise ShapeError(where(number), expected=expected, got=shown(value))
     flat = [[value] if not width else value for value in values]
     found = np.array([_float32(row, where(number)) for number, row in enumerate(flat)], np.float32)
@@ -153,8 +154,8 @@ def _names(
             if is_missing(label):
                 if gaps:
                     continue
-                hint = "`missing='drop'` leaves it out"
-                raise InputError(where(number), expected="a label", got="none", hint=hint)
+                hint = "to leave it out, pass `missing='drop'`"
+                raise InputError(where(number), expected="a label", got="no label", hint=hint)
             if kind not in _NAMES:
                 raise DTypeError(where(number), expected="a string or an integer", got=shown(label))
             if kind is int and label.bit_length() > _MOST_BITS:

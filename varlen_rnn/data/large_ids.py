@@ -26,7 +26,7 @@ def check_no_large_id(floats: np.ndarray, entries: Iterable[Any], where: str | W
     found = large_id(floats, entries, bits)
     if found is not None:
         position, entry = found
-        hint = "is it an id or a hash? a text such as '18', in a list of texts, is a token; write a measurement as 1e19"
+        hint = "for ids or hashes, pass lists of texts such as '18', which are tokens; write a measurement as 1e19"
         place = where if isinstance(where, str) else where(position)
         raise InputError(place, expected=f"an integer below 2**{bits}, or a float", got=shown(int(entry)), hint=hint)
 

@@ -25,8 +25,8 @@ def without_gaps(rows: np.ndarray, missing: str, where: Where) -> tuple[np.ndarr
         return rows, everyone
     if missing == "error":
         wrong = int(np.flatnonzero(gaps.any(axis=1))[0])
-        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them, 'keep' leaves that to estimators"
-        raise InputError(where(wrong), expected="numbers", got="one that is missing", hint=hint)
+        hint = "`missing='drop'` leaves such rows out, 'zero' and 'forward' fill them, 'keep' lets estimators fill them"
+        raise InputError(where(wrong), expected="numbers", got="a missing number", hint=hint)
     if missing == "drop":
         kept = np.flatnonzero(~gaps.any(axis=1))
         return rows[kept], kept
@@ -45,11 +45,11 @@ def without_missing(entries: Sequence[Any], missing: str, where: Where) -> list[
     gone = [number for number, entry in enumerate(entries) if entry is None]
     alone = [number for number, entry in enumerate(entries) if isinstance(entry, (int, float, np.number))]
     if gone and alone:
-        hint = "`id` reads a column of numbers as a row per step, `wide` columns as a series per row"
+        hint = "if each row is a step, pass `id`; if each row is a series, pass `wide`"
         raise DTypeError(where(alone[0]), expected="a text or a list", got=shown(entries[alone[0]]), hint=hint)
     if gone and missing == "error":
-        hint = "`missing='drop'` takes it for an empty one"
-        raise InputError(where(gone[0]), expected="a text or a list", got="none", hint=hint)
+        hint = "to read it as an empty sequence, pass `missing='drop'`"
+        raise InputError(where(gone[0]), expected="a text or a list", got="a missing entry", hint=hint)
     of_texts = any(isinstance(entry, str) for entry in entries)
     return [("" if of_texts else []) if entry is None else entry for entry in entries]
 
@@ -81,6 +81,6 @@ def with_labels(labels: Sequence[Any], missing: str, where: Where) -> list[int]:
     there = [number for number, label in enumerate(labels) if not is_missing(label)]
     if len(there) < len(labels) and (missing == "error" or not there):
         wrong = next(number for number, label in enumerate(labels) if is_missing(label))
-        hint = "`missing='drop'` leaves it out" if missing == "error" else None
-        raise InputError(where(wrong), expected="a label", got="none", hint=hint)
+        hint = "to leave it out, pass `missing='drop'`" if missing == "error" else None
+        raise InputError(where(wrong), expected="a label", got="no label", hint=hint)
     return there

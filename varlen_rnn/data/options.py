@@ -1,4 +1,4 @@
-"""`Options`: all options for reading a file, each with its default, its meaning, and how commands take it.
+"""`Options`: all options for reading a file, each with its default, its meaning, and its command-line argument.
 
 `Options(...)` checks options once.  `documented` writes their meanings into docstrings, and `cli/reading.py` into the
 help of commands.

@@ -172,7 +172,8 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
     for batch in check_list(batches, "measure_step_cost, batches", "a list of batches"):
         inputs = batch if isinstance(batch, tuple) else (batch,)
         if not (inputs and isinstance(inputs[0], LoDTensor) and inputs[0].num_levels):
-            raise DTypeError("measure_step_cost, batches", expected="LoDTensors with levels", got=shown(batch))
+            expected = "LoDTensors with levels, or tuples that begin with one"
+            raise DTypeError("measure_step_cost, batches", expected=expected, got=shown(batch))
         lengths = np.diff(inputs[0].structure.rows_of_level(0))
         terms.append([1.0, lengths.sum(), lengths.max(initial=0), len(lengths)])
         step(*inputs)
@@ -181,14 +182,14 @@ def measure_step_cost(step: Callable[..., Any], batches: Iterable[Any], repeats:
             begin = time.perf_counter()
             step(*inputs)
             best = min(best, time.perf_counter() - begin)
-        seconds.append(max(best, 1e-9))  # never 0, because the fit divides by the seconds
+        seconds.append(max(best, 1e-9))  # above 0, because the fit divides by the seconds
     if not terms:
         raise ShapeError("measure_step_cost, batches", expected="at least one batch", got="none")
     return StepCost(*_fit(np.array(terms, np.float64), np.array(seconds)))
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Return a factor of at least 0 for each term (least squares); errors are divided by the seconds."""
+    """Return a factor of at least 0 for each column of `terms`: a least-squares fit of the relative errors."""
     relative = terms / seconds[:, None]
     factors, used = np.zeros(terms.shape[1]), list(range(terms.shape[1]))
     while used:

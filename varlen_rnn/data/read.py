@@ -76,12 +76,12 @@ def read(
     )  # fmt: skip
     if (frame := frame_of(source)) is not None:
         if format is not None:
-            raise InputError("format", expected="None for a frame", got=shown(format))
+            raise InputError("format", expected="None, because the source is a frame", got=shown(format))
         return FRAME.read(frame, options)
     if hasattr(source, "read") and not isinstance(source, (str, pathlib.Path)):
         return _read_stream(source, format, options)
     if hasattr(source, "collect") or hasattr(source, "to_frame"):  # the source is a lazy frame or a column
-        hint = f"`{'source.collect()' if hasattr(source, 'collect') else 'source.to_frame()'}` is a frame"
+        hint = f"pass `{'source.collect()' if hasattr(source, 'collect') else 'source.to_frame()'}`, which is a frame"
         raise DTypeError("source", expected="a path, an open file or a frame", got=type(source).__name__, hint=hint)
     if not isinstance(source, (str, bytes, os.PathLike)):
         raise DTypeError("source", expected="a path, an open file or a frame", got=shown(source))
@@ -96,7 +96,8 @@ def _format(name: str) -> Format:
 def _read_stream(source: Any, format: str | None, options: Options) -> Dataset:
     """Copy an open file to the disk and read the copy, because reading Parquet needs to seek."""
     if format is None:
-        raise InputError("format", expected=f"one of {sorted(FORMATS)} for an open file", got="None")
+        expected = f"one of {sorted(FORMATS)}, because the source is an open file"
+        raise InputError("format", expected=expected, got="None")
     content = getattr(source, "buffer", source).read()
     content = content.encode() if isinstance(content, str) else content
     if not isinstance(content, bytes):

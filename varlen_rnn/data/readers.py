@@ -16,7 +16,7 @@ from varlen_rnn.data.entries import dataset_of, read_entries
 from varlen_rnn.data.missing import Missing
 from varlen_rnn.data.options import Options, documented
 from varlen_rnn.data.text_files import parse_csv, parse_jsonl
-from varlen_rnn.errors import InputError, check_list, check_path
+from varlen_rnn.errors import InputError, check_list, check_path, count
 from varlen_rnn.rows.checks import check_unmasked
 from varlen_rnn.typing import StrPath
 
@@ -73,7 +73,7 @@ def from_texts(
         check_unmasked(labels, "labels")
         values = [value.item() if isinstance(value, np.generic) else value for value in check_list(labels, "labels")]
         if len(values) != len(texts):
-            raise InputError("labels", expected=f"{len(texts)}, one per text", got=len(values))
+            raise InputError("labels", expected=f"{count(len(texts), 'label')}, one per text", got=len(values))
     places = lambda number: f"texts, entry {number}", lambda number: f"labels, entry {number}"
     return dataset_of(name, texts, None if labels is None else values, *places, options)
 

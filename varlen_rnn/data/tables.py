@@ -16,7 +16,7 @@ from varlen_rnn.data.missing import is_missing, with_labels, without_gaps
 from varlen_rnn.data.options import Options
 from varlen_rnn.errors import InputError, check_list, count, listed, shown, warn
 
-_FEW = 10  # if labels differ within at most one of so many ids, they are probably errors
+_FEW = 10  # if labels differ within at most one of this many ids, a warning says that they are probably errors
 
 
 def read_long(table: Table, options: Options) -> Dataset:
@@ -35,7 +35,7 @@ def read_long(table: Table, options: Options) -> Dataset:
         if same.any():
             number, where = int(same.sum()), table.place(int(order[1:][same].min()))
             got = f"{count(number, 'row')} that repeat{'s' * (number == 1)} an id and a time; this is the first"
-            hint = f"frame.drop_duplicates({[id, time]}) of pandas leaves them out"
+            hint = f"to leave repeated rows out, use frame.drop_duplicates({[id, time]}) of pandas"
             warn(where, expected="one row for each id and time", got=got, hint=hint)
     bounds = np.searchsorted(group[order], np.arange(group.max() + 2))
     parts = [order[a:b] for a, b in itertools.pairwise(bounds)]
@@ -66,16 +66,16 @@ def _rows(table: Table, options: Options, *others: str | None) -> tuple[tuple[st
     if options.features is not None:
         names = check_list(options.features, "features", "a list of fields")
     if not names:
-        raise InputError(table.name, expected="fields of numbers", got=f"only {listed(table.fields)}")
+        raise InputError(table.name, expected="fields of numbers", got=f"only the fields {listed(table.fields)}")
     return tuple(names), np.stack([table.numbers(name) for name in names], axis=1)
 
 
 def _groups(table: Table, id: str, ids: Sequence[str]) -> np.ndarray:
-    """Return for each line the number of its id; ids are numbered in the order of the table."""
+    """Return the number of each line's id; ids are numbered in the order in which the table has them."""
     numbers: dict[str, int] = {}
     for line, text in enumerate(ids):
         if not text.strip():
-            raise InputError(table.place(line, id), expected="an id", got="none")
+            raise InputError(table.place(line, id), expected="an id", got="no id")
     return np.fromiter((numbers.setdefault(text, len(numbers)) for text in ids), np.int64, len(ids))
 
 
@@ -117,11 +117,11 @@ def _labelled(
         first, *others = (line for line in parts[differ.index(True)] if not gone[line])
         wrong = next(line for line in others if values[line] != values[first])
         expected = f"{shown(values[first])}, as in the first row of its id"
-        hint = "`label_kind='classes of rows'`, or 'numbers of rows', takes labels that differ"
+        hint = "for a label per row, pass `label_kind='classes of rows'` or 'numbers of rows'"
         raise InputError(f"{table.place(wrong)}, label", expected=expected, got=shown(values[wrong]), hint=hint)
     if of_rows and kind is None and sum(differ) * _FEW <= len(differ):
         expected = "the same label in all rows of an id, or labels that differ within many ids"
-        hint = "`label_kind='classes of rows'` or 'numbers of rows' if this is meant; otherwise correct these rows"
+        hint = "correct these rows, or pass `label_kind='classes of rows'` or 'numbers of rows' if the labels are right"
         warn(f"{table.name}, `label` {options.label!r}", expected=expected, got=differences(ids, differ), hint=hint)
     there = [number for number, labels in enumerate(own) if labels]  # sequences without any label are left out
     if not there:

@@ -14,7 +14,7 @@ from typing import Any
 
 from varlen_rnn.data.columns import Table, lacking, other_delimiter, places
 from varlen_rnn.data.options import Options
-from varlen_rnn.errors import DTypeError, InputError, check_path, shown
+from varlen_rnn.errors import DTypeError, InputError, check_path, count, shown
 from varlen_rnn.typing import StrPath
 
 
@@ -31,7 +31,7 @@ def parse_csv(path: str, options: Options) -> Table:
     try:
         reader = read()
     except (TypeError, ValueError) as error:
-        raise DTypeError("delimiter", expected="a character", got=shown(delimiter)) from error
+        raise DTypeError("delimiter", expected="a text of one character", got=shown(delimiter)) from error
     try:
         fields, lines = next(reader, []), list(reader)
         numbers = list(range(2, len(lines) + 2))
@@ -44,8 +44,8 @@ def parse_csv(path: str, options: Options) -> Table:
                 lines.append(line if whole else _completed(line, fields, f"{path}, line {reader.line_num}", options))
                 numbers.append(reader.line_num)
     except csv.Error as error:
-        hint = "csv.field_size_limit raises the limit" if "limit" in str(error) else None
-        raise InputError(f"{path}, line {reader.line_num}", expected="CSV", got=error, hint=hint) from error
+        hint = "csv.field_size_limit(size) raises the limit" if "limit" in str(error) else None
+        raise InputError(f"{path}, line {reader.line_num}", expected="valid CSV", got=error, hint=hint) from error
     # `zip(*lines)` would take longer, because it makes an iterator for each line.
     columns = [(field, [line[position] for line in lines]) for position, field in enumerate(fields)]
     return Table(path, columns, places(path, "line", "field", numbers), head=f"{path}, line 1", texts=True)
@@ -54,9 +54,9 @@ def parse_csv(path: str, options: Options) -> Table:
 def _completed(line: list[str], fields: list[str], where: str, options: Options) -> list[str]:
     """Return a line with blanks for its missing fields; raise if it has too many fields, or lacks one that is read."""
     if len(line) > len(fields) or options.form != "entries":
-        hint = other_delimiter(fields) or "a text with the delimiter in it needs quotes"
-        expected = f"{len(fields)} field{'s' * (len(fields) > 1)}"
-        raise InputError(where, expected=expected, got=len(line), hint=hint)
+        hint = other_delimiter(fields) or "put a text that contains the delimiter into quotes"
+        expected, got = count(len(fields), "field"), count(len(line), "field")
+        raise InputError(where, expected=expected, got=got, hint=hint)
     for option, field in (
         ("sequence", "text" if options.sequence is None else options.sequence),
         ("label", options.label),
@@ -104,16 +104,16 @@ def file_text(path: StrPath) -> str:
     """Return the text of a UTF-8 file, or raise an error that names the first line that is not UTF-8."""
     raw = pathlib.Path(check_path(path, "path")).read_bytes()
     if raw.startswith(b"\x1f\x8b"):
-        raise InputError(path, expected="UTF-8", got="a file of gzip", hint="gunzip -k unpacks it")
+        raise InputError(path, expected="text in UTF-8", got="a gzip file", hint="unpack it with gunzip -k")
     if (encoding := _wide_encoding(raw)) is not None:
-        hint = f"iconv -f {encoding} -t utf-8 converts it, or 'Save as' with UTF-8"
-        raise InputError(f"{path}, line 1", expected="UTF-8", got=encoding.upper(), hint=hint)
+        hint = f"convert it with iconv -f {encoding} -t utf-8, or save it as UTF-8"
+        raise InputError(f"{path}, line 1", expected="text in UTF-8", got=encoding.upper(), hint=hint)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        got, hint = f"byte 0x{raw[error.start]:02x}", "iconv -f latin1 -t utf-8 converts a file, if it is in Latin-1"
-        raise InputError(f"{path}, line {line}", expected="UTF-8", got=got, hint=hint) from error
+        got, hint = f"the byte 0x{raw[error.start]:02x}", "if it is Latin-1, convert it with iconv -f latin1 -t utf-8"
+        raise InputError(f"{path}, line {line}", expected="text in UTF-8", got=got, hint=hint) from error
 
 
 def _wide_encoding(raw: bytes) -> str | None:

@@ -30,14 +30,14 @@ def parse_ts(path: str, options: Options) -> Table:
     lines = [line.strip() for line in file_text(path).splitlines()]
     start = next((index for index, line in enumerate(lines) if line.lower() == "@data"), None)
     if start is None:
-        hint = "a .ts file describes its series first"
-        raise InputError(path, expected="a line '@data'", got="none", hint=hint)
+        hint = "in a .ts file, this line separates the description from the series"
+        raise InputError(path, expected="a line '@data'", got="no such line", hint=hint)
     field = next((field for key, field in _LABELS.items() for line in lines[:start] if _is_true(line, key)), None)
     if options.label not in (None, field):
-        hint = f"`label={field!r}`" if field else "the file has no labels"
+        hint = f"pass `label={field!r}`" if field else "the file has no labels"
         raise InputError(f"{path}, `label`", expected=repr(field), got=shown(options.label), hint=hint)
     if any(_is_true(line, "timestamps") for line in lines[:start]):
-        hint = "a table with a row per step, and `id` and `time`, has times"
+        hint = "for times, use a table with a row per step, and pass `id` and `time`"
         raise InputError(path, expected="series without time stamps", got="@timeStamps true", hint=hint)
     series, labels, numbers = [], [], []
     for number, line in enumerate(lines[start + 1 :], start + 2):
@@ -60,9 +60,10 @@ def _series(line: str, field: str | None, where: str) -> tuple[list[Any], Any]:
     label: Any = channels.pop().strip() if field else None
     columns = [_numbers(channel, where) for channel in channels]
     if not columns:
-        raise InputError(where, expected=f"numbers, and the {field}", got=shown(line))
+        raise InputError(where, expected=f"numbers, a colon, and the {field}", got=shown(line))
     if len(set(map(len, columns))) > 1:
-        raise ShapeError(where, expected="channels of equal lengths", got=shown(list(map(len, columns))))
+        got = f"channels of the lengths {shown(list(map(len, columns)))}"
+        raise ShapeError(where, expected="channels of equal lengths", got=got)
     if field == "target":
         found = _numbers(label, f"{where}, target")
         if len(found) > 1:

@@ -56,11 +56,12 @@ def check_vocabulary(vocabulary: Iterable[str]) -> list[str]:
         if not isinstance(token, str):
             raise DTypeError(f"vocabulary, entry {number}", expected="a string", got=type(token).__name__)
     if not vocabulary or vocabulary[0] != UNKNOWN:
-        got = shown(vocabulary[0]) if vocabulary else "nothing"
-        raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint="id 0 means unknown tokens")
+        got = shown(vocabulary[0]) if vocabulary else "an empty vocabulary"
+        hint = "id 0 is the id of unknown tokens"
+        raise InputError("vocabulary, entry 0", expected=repr(UNKNOWN), got=got, hint=hint)
     twice = [token for token, count in collections.Counter(vocabulary).items() if count > 1]
     if twice:
-        raise InputError("vocabulary", expected="every token once", got=f"{twice[0]!r} again")
+        raise InputError("vocabulary", expected="different tokens", got=f"{twice[0]!r} more than once")
     return vocabulary
 
 

@@ -49,7 +49,7 @@ def accuracy_counts(
 
 
 def _are_among_largest(scores, classes, k):
-    """Return for each row whether its class is among the `k` best: of equal scores the first wins, NaN is the best."""
+    """Return whether the class of each row is among the `k` best; of equal scores the first is better, NaN is best."""
     if k == 1:
         return equal(argmax_over(scores, 1), beside(classes, scores))
     if on_device(scores):
@@ -67,7 +67,7 @@ def _infer_accuracy(predictions, targets, sample_weight, top_k, ignore_index, pe
     check_classes("accuracy_counts", predictions, targets)
     most = 1 if len(predictions.shape) == 1 else predictions.shape[1]
     if top_k < 1 or top_k > most != -1:
-        raise ShapeError("accuracy_counts, top_k", expected=f"1 to {most}, as many as are predicted", got=top_k)
+        raise ShapeError("accuracy_counts, top_k", expected=f"1 to {most}, the number of classes", got=top_k)
     check_weight("accuracy_counts", sample_weight, predictions.shape[0], per_sequence)
     return TensorSpec((2,), FLOAT64)
 
@@ -114,7 +114,7 @@ class Accuracy(Share, TargetMetric):
         ignored = check_ignored("Accuracy", ignore_index)
         top_k = check_int(top_k, "Accuracy, top_k", 1)
         if top_k >= 2**63:
-            raise ShapeError("Accuracy, top_k", expected="as many as there are classes, at most", got=shown(top_k))
+            raise ShapeError("Accuracy, top_k", expected="at most the number of classes", got=shown(top_k))
         super().__init__(top_k=top_k, ignore_index=ignored, per_sequence=per == "sequence")
 
 

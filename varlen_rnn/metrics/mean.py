@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError, shown
 from varlen_rnn.metrics.metric import Share
 from varlen_rnn.tape.variable import required
 from varlen_rnn.typing import Rows
@@ -39,10 +39,11 @@ class Mean(Share):
         numbers = _numbers(values, "Mean, values")
         weights = np.ones_like(numbers) if sample_weight is None else _numbers(sample_weight, "Mean, sample_weight")
         if weights.shape != numbers.shape:
-            expected = f"shape {numbers.shape}, as values"
+            expected = f"shape {numbers.shape}, the shape of `values`"
             raise ShapeError("Mean, sample_weight", expected=expected, got=f"shape {weights.shape}")
         if not ((weights >= 0) & (weights < np.inf)).all():
-            raise OutOfRangeError("Mean, sample_weight", expected="finite and at least 0", got=weights.min())
+            expected = "finite numbers of at least 0"
+            raise OutOfRangeError("Mean, sample_weight", expected=expected, got=shown(sample_weight))
         self.update_counts(np.array([(numbers * weights).sum(), weights.sum()]))
 
 
@@ -52,5 +53,5 @@ def _numbers(values: Rows, what: str) -> np.ndarray:
     if found.dtype.kind not in "fiub":
         raise DTypeError(what, expected="numbers", got=found.dtype)
     if found.ndim > 1:
-        raise ShapeError(what, expected="a number, or one for each row", got=f"shape {found.shape}")
+        raise ShapeError(what, expected="a number, or an array of one axis", got=f"shape {found.shape}")
     return found.astype(np.float64)

@@ -50,7 +50,7 @@ class Metric:
             If the other metric has another kind or other options.
         """
         if type(other) is not type(self) or other._options != self._options:
-            expected = f"another {type(self).__name__} that counts by the same options"
+            expected = f"another {type(self).__name__} with the same options"
             raise DTypeError("metric, merge", expected=expected, got=shown(other))
         self.update_counts(other._counts)
 
@@ -98,7 +98,8 @@ class Metric:
         """
         arrays = state_arrays(state, "metric, state")
         if set(arrays) != {"counts"}:
-            raise CheckpointError("metric, state", expected="'counts'", got=shown(sorted(arrays)))
+            got = f"the names {shown(sorted(arrays))}"
+            raise CheckpointError("metric, state", expected="only the name 'counts'", got=got)
         try:
             self._counts = self._checked(arrays["counts"])
         except (ShapeError, DTypeError) as error:
@@ -121,13 +122,13 @@ class Metric:
         except Exception as error:  # NumPy may raise any error for objects
             raise DTypeError("metric, counts", expected="an array", got=shown(counts)) from error
         if found.dtype != np.float64:
-            raise DTypeError("metric, counts", expected="float64, as `counts` returns", got=found.dtype)
+            raise DTypeError("metric, counts", expected="an array of float64", got=f"an array of {found.dtype}")
         if not sizes_fit(found.shape, shape := self._shape()):
             raise ShapeError("metric, counts", expected=f"shape {shape}", got=f"shape {found.shape}", hint=self._hint)
         return found.copy()
 
     def _shape(self) -> tuple[int, ...]:
-        return tuple(size or -1 for size in self._nothing().shape)  # -1 is any size, as of `AUC`'s scores
+        return tuple(size or -1 for size in self._nothing().shape)  # -1 means any size; `AUC` keeps all scores
 
 
 class TargetMetric(Metric):
@@ -173,5 +174,5 @@ def check_ignored(name: str, ignore_index: int | None) -> int | None:
     """Return the option `ignore_index`; raise unless it is None or an integer that int64 holds."""
     index = None if ignore_index is None else check_int(ignore_index, f"{name}, ignore_index")
     if index is not None and not -(2**63) <= index < 2**63:
-        raise ShapeError(f"{name}, ignore_index", expected="one that int64 holds", got=shown(index))
+        raise ShapeError(f"{name}, ignore_index", expected="an integer that fits int64", got=shown(index))
     return index

@@ -120,7 +120,7 @@ class MeanSquaredError(MeanAbsoluteError):
 
 @operator(cost=per_input_element)
 def variance_counts(predictions, targets, sample_weight=None):
-    """Return per column the total weight, the targets' mean, and weighted sums of squared deviations and errors."""
+    """Return four rows: each column's weight, mean of targets, and weighted sums of squared deviations and errors."""
     weights = weights_of("variance_counts", predictions, targets, sample_weight)
     x, y = (v.data if v.data.ndim == 2 else v.data[:, None] for v in (predictions, targets))
     if on_device(x):
@@ -147,7 +147,8 @@ def _variance_on_device(x, y, weights):
 def _infer_variance(predictions, targets, sample_weight):
     check_numbers("variance_counts", predictions, targets)
     if len(predictions.shape) > 2:
-        raise ShapeError("variance_counts, predictions", expected="rank 1 or 2", got=f"shape {predictions.shape}")
+        got = f"shape {predictions.shape}"
+        raise ShapeError("variance_counts, predictions", expected="an array of one or two axes", got=got)
     check_weight("variance_counts", sample_weight, predictions.shape[0])
     return TensorSpec((4, predictions.shape[1] if len(predictions.shape) == 2 else 1), FLOAT64)
 
@@ -180,7 +181,7 @@ class R2(TargetMetric):
     """
 
     op = "variance_counts"
-    _hint = "num_outputs is how many columns targets have"
+    _hint = "num_outputs must be the number of columns of the targets"
 
     def __init__(self, num_outputs: int = 1) -> None:
         self._num_outputs = check_int(num_outputs, "R2, num_outputs", 1)

@@ -14,24 +14,24 @@ FLOAT64 = np.dtype(np.float64)
 
 
 def weights_of(op, x, target, weight, counted=True, per_sequence=False):
-    """Return each row's weight, float64: its own, or an equal share of its sequence's weight; 0 if not counted."""
+    """Return the weight of each row, float64: as given, or a share of its sequence's weight; 0 if it does not count."""
     lod = shared_lod(op, x, target, names=("predictions", "targets"))
     given = None if weight is None else to_host(weight.data).astype(FLOAT64)
     if given is not None and (wrong := np.flatnonzero(~((given >= 0) & (given < np.inf)))).size:
         what = f"{op}, sample_weight, entry {wrong[0]}"
-        raise OutOfRangeError(what, expected="finite and at least 0", got=given[wrong[0]])
+        raise OutOfRangeError(what, expected="a finite number of at least 0", got=given[wrong[0]])
     if not per_sequence:
         found = np.ones(len(x.data)) if given is None else given
     else:
         if not lod.num_levels:
-            hint = "give the rows their lengths with create_lod_tensor"
-            raise LoDError(f"{op}, per='sequence'", expected="rows with a LoD", got="none", hint=hint)
+            hint = "create_lod_tensor(rows, [lengths]) has a LoD"
+            raise LoDError(f"{op}, per='sequence'", expected="rows with a LoD", got="rows without a LoD", hint=hint)
         offsets, before = levels_of(lod)[-1], np.concatenate([[0], np.cumsum(np.broadcast_to(counted, len(x.data)))])
         sizes = before[offsets[1:]] - before[offsets[:-1]]
         given = np.ones(len(sizes)) if given is None else given
         if len(given) != len(sizes):
-            expected = f"{len(sizes)}, one for each sequence"
-            raise ShapeError(f"{op}, sample_weight", expected=expected, got=len(given))
+            expected = f"{len(sizes)} weights, one for each sequence"
+            raise ShapeError(f"{op}, sample_weight", expected=expected, got=f"{len(given)} weights")
         found = np.repeat(given / np.maximum(sizes, 1), np.diff(offsets))
     return np.where(counted, found, 0.0)
 
@@ -49,7 +49,8 @@ def check_weight(op, weight, num_rows, per_sequence=False):
         if weight.dtype.kind not in "fiub":
             raise DTypeError(f"{op}, sample_weight", expected="numbers", got=weight.dtype)
         shape = (-1,) if per_sequence else (num_rows,)
-        check_shape(op, "sample_weight", weight, shape, "one for each row, or for each sequence if per='sequence'")
+        hint = "one weight for each row, or for each sequence if per='sequence'"
+        check_shape(op, "sample_weight", weight, shape, hint)
 
 
 def check_classes(op, predictions, labels):
@@ -59,7 +60,7 @@ def check_classes(op, predictions, labels):
         check_rank(op, "predictions", predictions, 1, "scores of classes are floats, one column for each class")
     else:
         check_float(op, predictions=predictions)
-        hint = "of one score for each row, (scores > 0).astype(int) are classes"
+        hint = "if each row has one score, pass classes: (scores > 0).astype(int)"
         check_rank(op, "predictions", predictions, 2, hint)
         if predictions.shape[1] == 0:
             raise ShapeError(f"{op}, predictions", expected="at least one class", got=f"shape {predictions.shape}")
@@ -74,7 +75,7 @@ def check_numbers(op, predictions, targets):
         if spec.dtype.kind not in "fiu":
             raise DTypeError(f"{op}, {name}", expected="numbers", got=spec.dtype)
         if not spec.shape:
-            raise ShapeError(f"{op}, {name}", expected="rows", got="one number")
+            raise ShapeError(f"{op}, {name}", expected="an array of rows", got="a single number")
     check_shape(op, "targets", targets, predictions.shape)
 
 

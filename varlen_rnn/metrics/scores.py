@@ -33,7 +33,7 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
         weights, scores, labels = that_weigh(weights, predictions.data, labels)
         has_nan = np.isnan(scores).any()
     if has_nan:
-        raise OutOfRangeError("score_counts, predictions", expected="numbers that can be ordered", got="NaN")
+        raise OutOfRangeError("score_counts, predictions", expected="numbers without NaN", got="NaN")
     if on_device(scores):
         columns = astype(scores, FLOAT64), beside(labels.astype(FLOAT64), scores), beside(weights, scores)
         return joined([column.reshape((1, len(labels))) for column in columns], 0)
@@ -43,7 +43,7 @@ def score_counts(predictions, targets, sample_weight=None, *, ignore_index: int 
 @score_counts.infer
 def _infer_scores(predictions, targets, sample_weight, ignore_index):
     check_float("score_counts", predictions=predictions)
-    hint = "one score for each row; of two classes, scores[:, 1] - scores[:, 0]"
+    hint = "one score for each row; for two columns, pass scores[:, 1] - scores[:, 0]"
     check_rank("score_counts", "predictions", predictions, 1, hint)
     check_integer("score_counts", targets=targets)
     check_shape("score_counts", "targets", targets, predictions.shape, "one label, 0 or 1, for each row")

@@ -9,8 +9,8 @@ import numpy as np
 from varlen_rnn.data.columns import Table, holds_numbers, values_of
 from varlen_rnn.errors import listed, shown, warn
 
-MEASUREMENTS = "integers are ids of tokens: x.astype(float) if they are measurements"
-LARGE_IDS = "[list(map(str, x)) for x in X] has hashes and large ids as tokens, whose vocabulary is learned"
+MEASUREMENTS = "integers are read as ids of tokens; for measurements, pass x.astype(float)"
+LARGE_IDS = "for hashes and other large ids, pass them as texts: [list(map(str, x)) for x in X]"
 _MANY = 100  # more distinct ids than this may be measurements
 
 
@@ -23,13 +23,13 @@ def warn_of_ids(sequences: list[np.ndarray], to_numbers: bool) -> None:
     flat = np.concatenate(sequences)
     distinct = len(np.unique(flat))
     if to_numbers or (distinct > _MANY and 2 * distinct > len(flat)):
-        got = f"integers, {distinct} different ones, which are read as ids of tokens"
-        hint = "x.astype(float) if they are measurements"
+        got = f"{distinct} different integers, which are read as ids of tokens"
+        hint = "for measurements, pass x.astype(float)"
         warn("fit, X", expected="floating-point numbers for measurements", got=got, hint=hint)
 
 
 def about_columns(frame: Table) -> tuple[str, str]:
-    """Return two texts for an error: which columns of a frame are not numbers, and how to make X of the frame."""
+    """Return two texts for an error: which columns of a frame are not numbers, and code that turns the frame into X."""
     others = [field for field in frame.fields if not holds_numbers(frame.foreign(field))]
     firsts = {field: next((x for x in values_of(frame.foreign(field)) if x is not None), None) for field in others}
     texts = [field for field, first in firsts.items() if isinstance(first, str)]
@@ -40,12 +40,13 @@ def about_columns(frame: Table) -> tuple[str, str]:
     )
     if len(lists) > 1:
         hint = f"[numpy.column_stack(lists) for lists in zip({', '.join(f'X[{field!r}]' for field in lists)})]"
-        return got, f"{hint} makes one sequence of them, of {len(lists)} features"
+        return got, f"{hint} joins them to sequences of {len(lists)} features"
     if len(lists) == 1 and texts:
-        return got, f"pandas.get_dummies(X, columns={texts}) makes numbers of texts"
+        return got, f"pandas.get_dummies(X, columns={texts}) turns texts into numbers"
     if len(lists) == 1:
-        return got, f"X.drop(columns={[field for field in others if field not in lists]}), or numbers in place of them"
-    return got, 'X["text"] is a column; varlen_rnn.data.read(X, id=..., time=..., label=...) reads a row per step'
+        rest = [field for field in others if field not in lists]
+        return got, f"leave these columns out with X.drop(columns={rest}), or turn them into numbers"
+    return got, 'pass one column, such as X["text"]; for a row per step, varlen_rnn.data.read(X, id=..., label=...)'
 
 
 def _is_list(value: Any) -> bool:
@@ -53,4 +54,4 @@ def _is_list(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"values as {shown(value)}"
+    return "no values" if value is None else f"values such as {shown(value)}"

@@ -63,13 +63,12 @@ def attributions(
     filling: Filling | None,
     steps: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the attributions of the rows of a batch, and each sequence's score less the score of its baseline.
+    """Return the attributions of the rows of a batch, and each sequence's score minus the score of its baseline.
 
     Attributions are float32, `(rows, features)`, or `(rows,)` for tokens.  The network is the result of `constant`.  A
-    batch has sequences, static features if there are any, and for each sequence the number that `score` takes together
-    with the network's outputs.  If rows are numbers, the baseline has each feature's mean over the training
-    (`filling`), and the attribution of a feature's indicator (1 if missing) is added to the feature's.  The baseline of
-    tokens is an embedding of zeros.
+    batch has sequences, static features if there are any, and an integer per sequence: the output that `score` chooses.
+    If rows are numbers, each feature's mean over the training (`filling`) is its baseline, and the attribution of its
+    indicator (1 where it is missing) is added to its own.  The baseline of tokens is an embedding of zeros.
     """
     x, *static, numbers = batch
     function = lambda rows: score(network.output(network.features(rows, *static)), numbers)

@@ -34,10 +34,10 @@ from varlen_rnn.sklearn.static import Sequences
 
 @contextlib.contextmanager
 def kept_after(estimator: Any, is_fitted: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Give an estimator its attributes back if a fit inside of a `with` block raises.
+    """Restore an estimator's attributes if the fit inside of the `with` block raises.
 
-    So a fit with wrong labels leaves an estimator as it was, and a network that is half trained does not predict.
-    After an interrupt, attributes stay if `is_fitted` says that the estimator predicts already.
+    So a fit with wrong labels changes nothing, and a network that is half trained does not predict.  After an
+    interrupt, attributes are not restored if `is_fitted` says that the estimator can already predict.
     """
     before = dict(vars(estimator))
     try:
@@ -161,13 +161,14 @@ class SequenceEstimator(Options, BaseEstimator):
         return self
 
     def _check_repeats(self, alone: bool) -> None:
-        """Raise if `warm_start` or `checkpoints` does not fit the other options; `alone`: only a network is fitted."""
+        """Raise if `warm_start` or `checkpoints` contradicts other options; if `alone`, only a network is fitted."""
         if alone and self.warm_start and self.checkpoints is not None:
-            hint = "another fit would find the files of the one before"
-            raise InputError("checkpoints", expected="None with warm_start", got=shown(self.checkpoints), hint=hint)
+            hint = "a second fit would find the checkpoints of the first"
+            expected = "None, because of warm_start=True"
+            raise InputError("checkpoints", expected=expected, got=shown(self.checkpoints), hint=hint)
         for name, neutral in () if alone else (("warm_start", False), ("checkpoints", None)):
             if (value := getattr(self, name)) not in (neutral, False):
-                expected, hint = f"{neutral} with model={self._model()!r}", "model='recurrent' takes it"
+                expected, hint = f"{neutral}, because of model={self._model()!r}", "or pass model='recurrent'"
                 raise InputError(name, expected=expected, got=shown(value), hint=hint)
 
     def _seed(self, comm: Communicator | None = None) -> int:
@@ -272,7 +273,7 @@ class SequenceEstimator(Options, BaseEstimator):
         records: list[dict[str, Any]] | None = None,
         shift: np.ndarray | None = None,
     ) -> None:
-        """Predict by the weighted sum of candidates' outputs, and `shift`, from now on."""
+        """From now on, predict by the sum of the candidates' outputs, weighted by `shares`, plus `shift`."""
         self._candidates, self._shares, self._shift = candidates, shares, shift
         self._records = [] if records is None else records
 
@@ -306,7 +307,7 @@ class SequenceEstimator(Options, BaseEstimator):
     def _of_network(self, name: str, otherwise: Any) -> Any:
         if "_candidates" not in vars(self):
             raise AttributeError(
-                f"this {type(self).__name__} is not fitted yet, so that it has no network and candidates"
+                f"this {type(self).__name__} is not fitted yet, so it has no network and no candidates: call fit first"
             )
         return otherwise if self._network is None else getattr(self._network, name)
 
@@ -370,8 +371,8 @@ class SequenceEstimator(Options, BaseEstimator):
             try:
                 json.dumps(params[name])
             except (TypeError, ValueError) as error:
-                hint = f"set_params({name}=...) replaces it"
-                expected = "what JSON can hold"
+                hint = f"call set_params({name}=...) with another value first"
+                expected = "a value that JSON can hold"
                 raise CheckpointError(f"save, {name}", expected=expected, got=shown(value), hint=hint) from error
         fitted = {"history": self.history_, "n_iter": self.n_iter_, "num_outputs": self._labels.num_outputs}
         save(

@@ -28,13 +28,16 @@ _LEAST_GAIN = 0.05  # a network must lower the loss by this share to be worth it
 
 
 class Parts:
-    """The indices of sequences that train, and that choose between the candidates; the first `number` may train."""
+    """The indices of the sequences that train, and of those that choose between candidates.
+
+    Only the first `number` sequences train.  The other sequences, those of an `eval_set`, choose.
+    """
 
     def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:
         self.train = np.arange(number)  # the sequences that the final models are trained on
         self.apart = number < len(labels)  # whether the sequences that choose never train
-        self.folds = folds(labels[:number], rng)  # indices of each fold: one training leaves it out
-        # The only fold if there are many sequences; None if there are few, because then each one is left out in turn.
+        self.folds = folds(labels[:number], rng)  # indices of each fold, which one training leaves out
+        # The only fold if there are many sequences; None if there are few: then each sequence is left out in turn.
         self.left_out = None if number <= MOST_LEFT_OUT else self.folds[0]
         self.held = self.train if self.left_out is None else self.left_out
         if self.apart:
@@ -55,7 +58,7 @@ class Choice:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The weights of outputs by which the best candidate predicts; it has the least loss of those allowed."""
+        """The weights of the outputs (by candidate) whose sum is the best prediction."""
         return self.shares_of[self._best]
 
     @property
@@ -96,7 +99,7 @@ class Choice:
     def among(self, places: np.ndarray) -> Choice:
         """Return the choice between the same candidates, measured on the sequences at `places` only.
 
-        Shares and shifts stay, because all sequences decided them.
+        Shares and shifts stay as all sequences determined them.
         """
         found = Choice(self.targets.take(places), self.verbose)
         for name, outputs in self.outputs.items():
@@ -108,20 +111,20 @@ class Choice:
 
     @property
     def least_held(self) -> int:
-        """The number of sequences left out below which a network is not chosen, unless there are no more sequences."""
+        """The least number of left-out sequences on which a network can be chosen, unless all are used."""
         return _LEAST_HELD if self.targets.levels is None else _LEAST_FOR_QUANTILES
 
     @property
     def enough_held(self) -> int:
-        """The number of sequences left out after which no further fold is trained."""
+        """The number of left-out sequences with which the choice is final, so that no further fold is trained."""
         return max(_ENOUGH_HELD, self.least_held)
 
     def network_is_worth_it(self, comm: Communicator | None) -> bool | None:
         """Return True if a network is clearly better, False if it is not worth its cost, None if more folds are needed.
 
         It is clearly better if its mean loss is lower by more than two standard errors, on at least `least_held`
-        sequences.  It is not worth its cost if this difference, plus one standard error, is below 5 % of the first
-        candidate's loss.  Rank 0 decides.
+        sequences.  It is not worth its cost if the difference of the losses, plus one standard error, is below 5 % of
+        the first candidate's loss.  Rank 0 decides.
         """
         first, *others = (candidate["candidate"] for candidate in self.candidates)
         best = min(others, key=lambda name: self.targets.mean(self.losses[name]))
@@ -197,7 +200,7 @@ def counted(weights: np.ndarray | None, number: int) -> np.ndarray:
 
 
 def folds(labels: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the indices of five folds of sequences, or of one if there are many; classes have equal shares in all."""
+    """Return the indices of five folds of sequences, or of one fold if there are many; all have equal class shares."""
     order = rng.permutation(len(labels))
     if labels.dtype == np.int64:
         order = order[np.argsort(labels[order], kind="stable")]

@@ -55,10 +55,10 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
 
     def _choose(self, data: Samples, comm: Communicator | None) -> None:
         """Fit the candidates that `model` names, and choose between them by the loss on sequences left out."""
-        self._new_network().check_options()  # now, because a network may never be trained
+        self._new_network().check_options()  # wrong options are errors even if no network is trained
         described = Described(self._inputs)
         if self.model not in ("auto", described.name):
-            expected = f"'auto', 'recurrent' or {described.name!r} for X of {self._inputs.kind}"
+            expected = f"'auto', 'recurrent' or {described.name!r}, because X has {self._inputs.kind}"
             raise InputError("model", expected=expected, got=shown(self.model))
         weights = counted(self._labels.weights_of_losses(data.labels, data.weights), len(data))
         data, weights = data.take(np.flatnonzero(weights)), weights[weights != 0]
@@ -81,11 +81,11 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         choice.close()
 
     def _with_network(self, choice: Choice, data: Samples, parts: Parts, comm: Communicator | None) -> Choice:
-        """Return the choice after networks were measured, too, each on sequences that it was not trained on.
+        """Return the choice after also measuring networks, each on sequences that it was not trained on.
 
-        If the sequences that choose never train, one network is trained, and stays.  Otherwise a network per fold is
-        trained on all other sequences, and predicts the sequences of its fold.  Folds are added until the choice is
-        clear.
+        If the sequences that choose never train (`Parts.apart`), one network is trained, and kept.  Otherwise a network
+        per fold is trained on all other sequences, and predicts the sequences of its fold.  Folds are added until the
+        choice is clear.
         """
         begun = time.perf_counter()
         if parts.apart:
@@ -133,7 +133,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         """Return the candidates that predict; raise if y had numbers of rows, so that sequences have no outputs."""
         check_is_fitted(self, "module_")
         if self._labels.by_row:
-            raise InputError(method, expected="an estimator of numbers of sequences", got="numbers of rows")
+            expected, got = "an estimator fitted on one label per sequence", "an estimator fitted on labels of rows"
+            raise InputError(method, expected=expected, got=got)
         return [self._candidates[name] for name in self._shares]
 
     @property
@@ -222,8 +223,8 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
         self._chosen("integrated_gradients")
         steps = check_int(steps, "integrated_gradients, steps", 1)
         if list(self._shares) != ["recurrent"]:
-            expected, got = "an estimator that predicts by a network alone", " and ".join(self._shares)
-            raise InputError("integrated_gradients", expected=expected, got=got, hint="model='recurrent'")
+            expected, got = "an estimator that predicts by a network alone", f"one by {' and '.join(self._shares)}"
+            raise InputError("integrated_gradients", expected=expected, got=got, hint="fit with model='recurrent'")
         sequences, outputs = self._outputs(X, None)
         numbers = self._labels.numbers_of_target(target, outputs)
         factor = np.float32(self._shares["recurrent"])
@@ -262,7 +263,7 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
             network.restore(saved["module"])
         if "described" in saved:
             if self._labels.by_row:
-                raise InputError("load, a ridge", expected="an estimator of sequences", got="numbers of rows")
+                raise InputError("load, a ridge", expected="labels of sequences", got="labels of rows")
             described = Described(self._inputs)
             described.restore(saved["described"], chosen["values"], self._labels.num_outputs)
             candidates[described.name] = described

@@ -2,8 +2,8 @@
 
 Columns are features or steps:
 
-    a list of frames, a data set in long form    features: other orders are put right, other names are an error
-    a wide frame, a data set in wide form        steps: an error if steps of the training come in another order
+    a list of frames, a data set in long form    features: another order is corrected, other names are an error
+    a wide frame, a data set in wide form        steps: another order than in the training is an error
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _order(names: tuple[str, ...], wanted: tuple[str, ...], where: str) -> list[
     """Return the position of each wanted name, or raise unless the names are the same."""
     if sorted(names) != sorted(wanted):
         new, gone = [field for field in names if field not in wanted], [field for field in wanted if field not in names]
-        got = " and ".join([f"{listed(new)} as well"] * bool(new) + [f"no {listed(gone)}"] * bool(gone))
+        got = " and ".join([f"also {listed(new)}"] * bool(new) + [f"no {listed(gone)}"] * bool(gone))
         expected, hint = f"the features of the training, {listed(wanted)}", "feature names should match"
         raise ShapeError(f"{where}, columns", expected=expected, got=got or listed(names), hint=hint)
     return [names.index(field) for field in wanted]

@@ -1,4 +1,4 @@
-"""Features of sequences of numbers for a linear model: random convolutions, for any lengths, and a summary.
+"""Features for a linear model, computed from sequences of numbers of any lengths: random convolutions, and a summary.
 
     columns of the result                     the meaning of a column
     features of values: some 10,000           the share of rows at which a convolution of values exceeds a threshold
@@ -27,7 +27,7 @@ _LONGEST = 2**40  # rows; every dilation must be smaller
 _GOLDEN = (np.sqrt(5) + 1) / 2
 # The most features of values, and the most numbers in the matrix of features of all training sequences.
 _MOST_FEATURES, _MOST_NUMBERS = 9996, 40_000_000
-# Pairs of factors, for the features of differences and for the summary.  Leave-one-out chooses a pair.
+# Pairs of factors: of the features of differences, and of the summary.  Leave-one-out chooses a pair.
 _CHOICES = [(differences, summary) for differences in (0.0, 1.0) for summary in (3.0, 10.0, 30.0)]
 
 

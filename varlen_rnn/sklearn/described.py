@@ -34,9 +34,9 @@ class Described:
     def fit(
         self, sequences: list[np.ndarray], targets: Targets, held: np.ndarray | None, rng: np.random.Generator
     ) -> np.ndarray:
-        """Fit on all sequences; return the outputs that a fit without the sequences `held` has for these sequences.
+        """Fit on all sequences; return the outputs for the sequences `held` by another fit, which leaves them out.
 
-        If `held` is None, return outputs for all sequences, each by a fit without that sequence.
+        If `held` is None, return the outputs for all sequences, each by a fit that leaves out that sequence.
         """
         if held is None:
             self.maker.fit(sequences, rng)
@@ -76,7 +76,7 @@ class Described:
         return found
 
     def _choose(self, sequences: list[np.ndarray], targets: Targets) -> np.ndarray:
-        """Choose features and penalty by the least loss; return each sequence's outputs by a fit without it."""
+        """Choose features and penalty by the least loss; return each sequence's outputs by a fit that leaves it out."""
         features, static, least = self.maker.transform(sequences), static_of(sequences), np.inf
         outputs = np.zeros(0)
         for choice, chosen in self.maker.choices(features):
@@ -106,7 +106,7 @@ class Described:
         return _beside(self.maker.transform(sequences), static_of(sequences))
 
     def _factors(self, choice: Any, static: np.ndarray | None) -> Any:
-        """Return the factor of each feature of a choice, the largest for static features; None without scaling."""
+        """Return the factor of each feature of a choice (the largest for static features); None if none is scaled."""
         factors = self.maker.factors(choice)
         return factors if factors is None or static is None else np.append(factors, [factors.max()] * static.shape[1])
 
@@ -134,6 +134,6 @@ def _beside(features: Any, static: np.ndarray | None) -> Any:
     """Return features with static features as further columns; the result is sparse if `features` is."""
     if static is None:
         return features
-    if sparse.issparse(features):  # these are not scaled, so clip static ones: no sequence is far from others
+    if sparse.issparse(features):  # clip static features, because a sparse ridge does not scale and clip
         return sparse.csr_array(sparse.hstack([features, sparse.csr_array(np.clip(static, -5, 5))]))
     return np.concatenate([features, static], axis=1)

@@ -2,7 +2,7 @@
 
 steps of a series              0 1 2 3 4 5 6 7 8 9
 held out                                       8 9       one end: row 7 forecasts them
-rows to learn from             1 2 3 4 5                 row 5 forecasts 6 and 7; none of them forecasts a held-out step
+rows to learn from             1 2 3 4 5                 row 5 forecasts 6 and 7; no such row forecasts a held-out step
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Ends:
     """Which rows of series are held out, and which are left to learn from."""
 
     lengths: np.ndarray  # the number of values of each series
-    first: np.ndarray  # how many values of each series are before the first that is held out
-    held: np.ndarray  # rows whose forecasts are compared with the held-out values that follow
-    before: np.ndarray  # rows whose `horizon` next values are not held out
-    complete: np.ndarray  # rows that `horizon` values follow
+    first: np.ndarray  # the number of values of each series before its first held-out value
+    held: np.ndarray  # indices of the rows whose forecasts are compared with held-out values
+    before: np.ndarray  # indices of the rows whose next `horizon` values are not held out
+    complete: np.ndarray  # indices of the rows after which the series has at least `horizon` values
 
     @classmethod
     def of(cls, lengths: np.ndarray, horizon: int) -> Ends:
-        """Return the ends of series of these lengths; none are held out if too few rows would be left."""
+        """Return the ends of series of these lengths; nothing is held out if too few rows would be left to learn."""
         begin = np.cumsum([0, *lengths[:-1]])
         room = np.minimum(lengths - horizon - _LEAST + 1, np.maximum(1, lengths // 4))  # the most ends of a series
         number = np.clip(math.ceil(_ENDS / max(1, (room > 0).sum())), 0, np.maximum(room, 0))
@@ -88,7 +88,8 @@ class Choice:
     def closed(self, default: str) -> tuple[list[str], np.ndarray, list[dict[str, Any]]]:
         """Return the names of the best candidates (two if their mean is best), their shift, and all records.
 
-        Without held-out ends, `default` is best; its shift is for normal changes whose variance grows with the steps.
+        Without held-out ends, `default` is the best.  Its shift then assumes normal changes whose variance grows in
+        proportion to the steps ahead.
         """
         if not self.candidates:
             spread = _NORMAL * np.sqrt(np.arange(1, self.rows.form.horizon + 1))
@@ -106,9 +107,9 @@ class Choice:
 def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.ndarray:
     """Return the numbers whose addition calibrates forecast quantiles, `(horizon, quantiles)`; 0 for the median.
 
-    Errors are taken to grow as a power of the steps ahead.  Divided by this power, the errors of all steps together
-    give the quantiles.  Errors after one end depend on each other, so as many errors count as independent as there are
-    ends.  `found` has the shape `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
+    Errors are assumed to grow as a power of the steps ahead.  The quantiles are those of all errors, each divided by
+    this power.  Errors after one end depend on each other, so the number of independent errors is the number of ends.
+    `found` has the shape `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
     """
     middle = levels.index(0.5)
     median = found[:, :, middle] if found.shape[2] > 1 else found[:, :, 0]

@@ -165,7 +165,7 @@ class SequenceClassifier(_Classifying, ChoosingEstimator):
         if y is None and isinstance(X, Dataset) and X.label_kind == "classes of rows":
             differ = [len(set(np.ravel(labels).tolist())) > 1 for labels in X.labels or ()]
             got = differences(X.ids or list(map(str, range(len(X)))), differ) if any(differ) else "classes of rows"
-            hint = "label_kind='classes' of data.read names rows that differ; SequenceTagger learns classes of rows"
+            hint = "for a class per row, use SequenceTagger; data.read(label_kind='classes') names rows that differ"
             raise InputError("X, labels of the data set", expected="a class per sequence", got=got, hint=hint)
         return super()._given_labels(X, y)
 
@@ -247,7 +247,8 @@ class SequenceRegressor(RegressorMixin, ChoosingEstimator):
     def _learned_labels(self, y: Any, lengths: np.ndarray, classes: Any) -> Labels:
         found = Numbers.learned(y, lengths, self.loss, self.quantiles)
         if found.by_row and self.model not in ("auto", "recurrent"):
-            raise InputError("model", expected="'auto' or 'recurrent' for numbers of rows", got=shown(self.model))
+            expected = "'auto' or 'recurrent', because y has numbers of rows"
+            raise InputError("model", expected=expected, got=shown(self.model))
         return found
 
     def _restored_labels(self, state: dict[str, Any], num_outputs: int) -> Labels:
@@ -345,7 +346,7 @@ class SequenceTagger(_Classifying):
         pairs = list(zip(as_sequences(X)[1], as_lists(y), strict=False))
         fits = lambda text, labels, cut: hasattr(labels, "__len__") and len(labels) == len(split_text(text, cut))
         count = lambda cut: sum(fits(text, labels, cut) for text, labels in pairs)
-        # Count, because a few sequences may have the wrong number of labels; a later error names them.
+        # Majority vote: a few sequences can have the wrong number of labels, which a later error reports.
         return "characters" if count("characters") >= max(1, count("words")) else "words"
 
     def _learned_labels(self, y: Any, lengths: np.ndarray, classes: Any) -> Labels:

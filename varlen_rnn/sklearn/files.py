@@ -34,7 +34,8 @@ def load(path: StrPath) -> Any:
     saved = checkpoint.load(path)
     kind = _KINDS.get(str(saved.get("estimator")))
     if kind is None:
-        raise CheckpointError(f"{path}", expected="a file of an estimator's save", got=f"the groups {sorted(saved)}")
+        expected = "a file that estimator.save(path) wrote"
+        raise CheckpointError(f"{path}", expected=expected, got=f"a file of the groups {sorted(saved)}")
     try:
         params = {name: _param(value) for name, value in saved["params"].items()}
         estimator = kind(**params)

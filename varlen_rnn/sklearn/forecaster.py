@@ -1,7 +1,7 @@
-"""`SequenceForecaster`: quantiles of the next values of series of unequal length, by one model of all series.
+"""`SequenceForecaster`: one model forecasts quantiles of the next values of many series of unequal length.
 
-All candidates are fitted without the ends of the series, which choose between them and calibrate quantiles.  Then the
-chosen candidates are fitted again, on all values.
+All candidates are fitted without the ends of the series.  These ends choose between candidates and calibrate quantiles.
+Then the chosen candidates are fitted again, on all values.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class SequenceForecaster(BaseEstimator):
         return self
 
     def _learn(self, series: list[np.ndarray], known: list[np.ndarray] | None) -> KeyboardInterrupt | None:
-        """Check the parameters, and fit; return the interrupt that ended a network if other candidates were fitted."""
+        """Check the parameters, and fit; return an interrupt (Ctrl-C) that only stopped the network, otherwise None."""
         _check_steps(self.horizon, "horizon")
         check_choice(self.model, "model", "auto", "ridge", "recurrent")
         self._levels = with_median(check_quantiles(self.quantiles))
@@ -188,13 +188,14 @@ class SequenceForecaster(BaseEstimator):
         default = ("ridge" if self.model == "auto" else self.model) if len(ends.complete) else "naive"
         self._chosen, self._shift, self.candidates_ = choice.closed(default)
         if not len(ends.held):
-            expected = f"series long enough to hold out ends of {count(self.horizon, 'value')}"
-            got = f"at most {count(int(ends.lengths.max()), 'value')}: the forecaster is {default!r}, unmeasured"
-            warn("fit, X", expected=expected, got=got, hint="a smaller `horizon`, or longer series")
+            expected = f"series long enough to hold out {count(self.horizon, 'value')} at the end"
+            got = f"series of at most {count(int(ends.lengths.max()), 'value')}"
+            hint = f"the model is {default!r} without a comparison; pass a smaller `horizon`, or longer series"
+            warn("fit, X", expected=expected, got=got, hint=hint)
         self._fit_chosen(rows, ends, penalty)
 
     def _fit_chosen(self, rows: Rows, ends: Ends, penalty: float) -> None:
-        """Fit the chosen candidates on all values; a network gets the features as the ridge scales them."""
+        """Fit the chosen candidates on all values; a network gets the features scaled by the ridge."""
         self._form = rows.form
         self._network: Any = None
         if not len(ends.complete):
@@ -304,16 +305,17 @@ class SequenceForecaster(BaseEstimator):
     def _covariates(
         self, known: list[np.ndarray] | None, series: list[np.ndarray], ahead: int
     ) -> list[np.ndarray] | None:
-        """Return each series' standardised known columns, for its last values and `ahead` further steps, or raise."""
+        """Return each series' standardised covariates, for its kept values and `ahead` further steps, or raise."""
         if (known is None) != (self._columns is None):
-            expected = "none, as in the training" if self._columns is None else "the columns of the training"
+            expected = "None, as in the training" if self._columns is None else "the columns of the training"
             raise InputError("future_covariates", expected=expected, got=shown(known))
         if known is None or self._columns is None:
             return None
         kept, (mean, scale) = [], np.array(self._columns)
         for number, (rows, x) in enumerate(zip(known, series, strict=True)):
             if rows.shape[1] != len(mean) or len(rows) < len(x) + ahead:
-                expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step" + " and step ahead" * bool(ahead)
+                ahead_too = " and per forecast step" * bool(ahead)
+                expected = f"shape ({len(x) + ahead}, {len(mean)}), a row per step{ahead_too}"
                 raise ShapeError(f"future_covariates, series {number}", expected=expected, got=f"shape {rows.shape}")
             rows = rows[max(0, len(x) - self._keep) : len(x) + ahead]
             kept.append((rows - mean) / scale)
@@ -346,12 +348,12 @@ class SequenceForecaster(BaseEstimator):
         chosen = [number for number, x in enumerate(series) if len(x) > horizon]
         if len(chosen) < len(series):
             short = next(number for number, x in enumerate(series) if len(x) <= horizon)
-            where, got = f"X, series {short}", len(series[short])
-            expected = f"more values than the horizon of {horizon}"
+            where, got = f"X, series {short}", count(len(series[short]), "value")
+            expected = f"more than {count(horizon, 'value')}, the horizon"
             if not chosen:
                 raise ShapeError(where, expected=expected, got=got)
-            left_out = f"{len(series) - len(chosen)} of {len(series)} series are too short, and left out"
-            warn(where, expected=expected, got=f"{got}; {left_out}")
+            left_out = f"{len(series) - len(chosen)} of {len(series)} series are left out, because they are too short"
+            warn(where, expected=expected, got=got, hint=left_out)
         series = [series[number] for number in chosen]
         known = None if known is None else [known[number] for number in chosen]
         before, after = [x[:-horizon] for x in series], np.stack([x[-horizon:] for x in series])
@@ -384,17 +386,17 @@ class SequenceForecaster(BaseEstimator):
         return -self.evaluate(X, future_covariates)["forecaster"]["MASE"]
 
     def _units(self, series: list[np.ndarray]) -> np.ndarray:
-        """Return for each series the mean absolute difference of values one season apart; warn if it is 0.
+        """Return each series' mean absolute difference of values one season apart; warn if a difference is 0.
 
-        The difference also counts as 0 if it is no more than the rounding of the numbers.
+        A difference counts as 0 if it is not larger than the rounding error of the numbers.
         """
         apart = [self.season_length_ if len(x) > self.season_length_ else 1 for x in series]
         units = [np.abs(x[k:] - x[:-k]).mean() if len(x) > 1 else 0.0 for x, k in zip(series, apart, strict=True)]
         units = [0.0 if unit <= _ROUNDING * np.abs(x).max() else unit for unit, x in zip(units, series, strict=True)]
         if (gone := units.count(0.0)) > 0:
-            expected = "series whose values, or seasons, differ before the horizon"
-            got = f"values alike; {gone} of {len(series)} series are left out of MASE"
-            warn(f"X, series {units.index(0.0)}", expected=expected, got=got)
+            expected = "values, or seasons, that differ before the last `horizon` values"
+            hint = f"MASE leaves {gone} of {len(series)} series out, because it divides by their differences"
+            warn(f"X, series {units.index(0.0)}", expected=expected, got="values that are all alike", hint=hint)
         return np.array(units)
 
     # Files.
@@ -428,7 +430,7 @@ class SequenceForecaster(BaseEstimator):
                 raise InputError(f"form, {name}", expected=wanted, got=found)
         self._levels, self._keep = check_quantiles(fitted["_levels"]), check_int(fitted["_keep"], "_keep", 1)
         if self._levels != with_median(check_quantiles(self.quantiles)):
-            raise InputError("_levels", expected="the quantiles and 0.5", got=shown(self._levels))
+            raise InputError("_levels", expected="the parameter quantiles, and 0.5", got=shown(self._levels))
         orders = fitted["_orders"]
         self._orders, columns = (Columns.restored(orders[0]), Columns.restored(orders[1])), fitted["_columns"]
         if columns is not None:

@@ -30,7 +30,7 @@ def is_absent(label: Any) -> bool:
 
 
 def check_one_kind(labels: Iterable[Any]) -> None:
-    """Raise unless all labels but missing ones are texts, bytes, numbers or flags; NumPy would mix 1 and "1"."""
+    """Raise if labels are of several kinds, such as texts and numbers, because NumPy would turn 1 into "1"."""
     firsts: dict[int, Any] = {}  # the first label of each kind
     for label in labels:
         for number, kind in enumerate(_KINDS):
@@ -39,7 +39,7 @@ def check_one_kind(labels: Iterable[Any]) -> None:
                 break
     if len(firsts) > 1:
         first, second, *_ = firsts.values()
-        got, hint = f"{shown(first)} and {shown(second)}", "list(map(str, y)) makes texts of all"
+        got, hint = f"{shown(first)} and {shown(second)}", "list(map(str, y)) turns all labels into texts"
         raise DTypeError("y", expected="labels of one kind, texts or numbers", got=got, hint=hint)
 
 
@@ -62,7 +62,7 @@ def _exact(found: np.ndarray, labels: Iterable[Any]) -> np.ndarray:
     if found.dtype.kind != "f" or not labels or not all(isinstance(label, Integral) for label in labels):
         return found
     if min(labels) < 0:
-        hint = "write floats if they are measurements; list(map(str, y)) makes texts of classes"
+        hint = "pass floats for measurements, or texts for classes: list(map(str, y))"
         got = f"{int(min(labels))} together with integers of 2**63 or more"
         raise DTypeError("y", expected="integers that fit one data type, int64 or uint64", got=got, hint=hint)
     return np.array(labels, np.uint64).reshape(found.shape)
@@ -80,7 +80,7 @@ def with_none(labels: np.ndarray) -> np.ndarray:
 
 
 def of_one_kind(labels: np.ndarray) -> np.ndarray:
-    """Return an array of objects (as pandas has) as numbers or flags if all are such, otherwise unchanged."""
+    """Return an array of Python objects as numbers or flags if all objects are such, otherwise unchanged."""
     if labels.dtype.kind != "O":
         return labels
     of_flags = {isinstance(label, (bool, np.bool_)) for label in labels.ravel()}

@@ -38,9 +38,10 @@ from varlen_rnn.sklearn.static import Sequences, Static, divided, static_like
 from varlen_rnn.tape.variable import Variable
 
 _IDS = "ids from 0 and below 2**31"
-_ONE = "[X] if X is one sequence"
-_GONE = 'dropna() leaves missing entries of a column out, fillna("") makes them empty texts'
-_HINT = f"{_ONE}; a list of arrays, texts or lists of tokens; a column or a frame; a LoDTensor; a 2-D or 3-D array"
+_ONE = "if X is one sequence, pass [X]"
+_GONE = 'dropna() leaves missing entries of a column out, fillna("") turns them into empty texts'
+_FORMS = "pass a list of arrays, texts or lists of tokens, a column, a frame, a LoDTensor, or a 2-D or 3-D array"
+_HINT = f"{_ONE}; otherwise {_FORMS}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Inputs:
             return self._encoded_again(X)
         kind, sequences = as_sequences(X)
         if kind != self.kind and any(map(len, sequences)):
-            hint = "fit(data) of a Dataset takes its vocabulary along" if self.kind == "ids" else None
+            hint = "call fit with a Dataset, so that its vocabulary is kept" if self.kind == "ids" else None
             hint = _ONE if (kind, self.kind) == ("texts", "tokens") else hint
             hint = MEASUREMENTS if {kind, self.kind} == {"ids", "numbers"} else hint
             raise DTypeError("X", expected=f"{self.kind}, as in the training", got=kind, hint=hint)
@@ -191,13 +192,13 @@ def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
     X = X.sequences if isinstance(X, Dataset) else _opened(divided(X)[0])
     if isinstance(X, LoDTensor):
         if X.num_levels > 1:
-            raise LoDError("X", expected="sequences of one level", got=f"a LoDTensor of {X.num_levels}")
+            raise LoDError("X", expected="a LoDTensor with one level", got=f"one with {X.num_levels} levels")
         _check_on_host(X, "X")
         X = X.to_sequences() if X.num_levels else X.data
     if isinstance(X, np.ndarray) and X.dtype.kind != "O" and X.ndim > 1:
         rows = X[:, :, None] if X.ndim == 2 else X
         if X.shape[1] == 0:
-            expected = "sequences of at least one step, for an array has no others"
+            expected = "an array of sequences of at least one step"
             got = f"0 feature(s) (shape={X.shape}) while a minimum of 1 is required."
             raise ShapeError("X", expected=expected, got=got)
         if X.ndim > 3 or X.dtype.kind not in "fiub":
@@ -208,7 +209,7 @@ def as_sequences(X: Any, dtype: Any = np.float32) -> tuple[str, list[Any]]:
         return "numbers", [_rows(sequence, dtype, f"X, sequence {number}") for number, sequence in enumerate(unpadded)]
     _check_on_host(X, "X")
     if not isinstance(X, Sequence) and not hasattr(X, "__len__"):
-        hint = "X.collect() is a frame" if hasattr(X, "collect") else _HINT
+        hint = "pass X.collect(), which is a frame" if hasattr(X, "collect") else _HINT
         raise DTypeError("X", expected="many sequences", got=shown(X), hint=hint)
     if getattr(X, "ndim", 1) == 0:
         raise ShapeError("X", expected="many sequences", got=shown(X), hint=_HINT)
@@ -245,7 +246,8 @@ def _of_frame(frame: Table) -> Any:
         return np.stack([frame.numbers(field) for field in frame.fields], axis=1)
     if len(columns) > 1:
         got, hint = about_columns(frame)
-        raise DTypeError("X", expected="one column of sequences, or columns of numbers", got=got, hint=hint)
+        expected = "a frame with one column of sequences, or only columns of numbers"
+        raise DTypeError("X", expected=expected, got=got, hint=hint)
     return _opened(columns[0])
 
 
@@ -255,7 +257,7 @@ def _of_list(entries: list[Any], dtype: Any) -> tuple[str, list[Any]]:
     if entries and isinstance(entries[0], str):
         number, entry = next((k, entry) for k, entry in enumerate(entries) if not isinstance(entry, str))
         hint = _GONE if entry is None else None
-        raise DTypeError(f"X, sequence {number}", expected="a text, as before", got=shown(entry), hint=hint)
+        raise DTypeError(f"X, sequence {number}", expected="a text, as in sequence 0", got=shown(entry), hint=hint)
     kinds: dict[str, int] = {}  # the index of the first sequence of each kind
     found = []
     for number, entry in enumerate(entries):
@@ -264,8 +266,8 @@ def _of_list(entries: list[Any], dtype: Any) -> tuple[str, list[Any]]:
         if len(sequence):
             kinds.setdefault(kind, number)
     if len(kinds) > 1:
-        (first, _), (second, number), *_ = kinds.items()
-        raise DTypeError(f"X, sequence {number}", expected=f"{first}, as before", got=second)
+        (first, before), (second, number), *_ = kinds.items()
+        raise DTypeError(f"X, sequence {number}", expected=f"{first}, as in sequence {before}", got=second)
     kind = next(iter(kinds), "numbers")
     if kind != "numbers":
         empty: Any = np.zeros(0, np.int64) if kind == "ids" else []
@@ -275,7 +277,7 @@ def _of_list(entries: list[Any], dtype: Any) -> tuple[str, list[Any]]:
     for number, sequence in enumerate(found):
         if len(sequence) and sequence.shape[1] != width:
             expected = f"{width} features, as in sequence {first}"
-            raise ShapeError(f"X, sequence {number}", expected=expected, got=sequence.shape[1])
+            raise ShapeError(f"X, sequence {number}", expected=expected, got=count(sequence.shape[1], "feature"))
     return kind, [s if len(s) else np.zeros((0, width), dtype) for s in found]
 
 
@@ -283,7 +285,7 @@ def _check_on_host(values: Any, where: str) -> None:
     """Raise if values are on a device, because estimators run on the host."""
     found = device_rows(values)
     if found is not None:
-        hint = "x.to('cpu') copies it"
+        hint = "copy it to the host with x.to('cpu')"
         raise PlaceError(where, expected="an array on cpu", got=f"an array on {found.device}", hint=hint)
 
 
@@ -294,8 +296,8 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     if isinstance(entry, (str, bytes, dict)) or not hasattr(entry, "__len__"):
         hint = _GONE if entry is None else None
         if isinstance(entry, (int, float, np.generic)):
-            hint = f"{_ONE}. Reshape your data: X.reshape(-1, 1) are sequences of one step"
-        raise DTypeError(where, expected="a sequence of the kind of the others", got=shown(entry), hint=hint)
+            hint = f"{_ONE}. Reshape your data: X.reshape(-1, 1) has sequences of one step"
+        raise DTypeError(where, expected="a sequence: an array, or a list", got=shown(entry), hint=hint)
     _check_on_host(entry, where)
     try:
         rows = np.asarray(entry)
@@ -304,7 +306,7 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
     if rows.dtype.kind in "UT" and rows.ndim == 1:
         for number, token in enumerate(entry if isinstance(entry, (list, tuple)) else ()):
             if not isinstance(token, str):
-                raise DTypeError(f"{where}, entry {number}", expected="a text, as others", got=shown(token))
+                raise DTypeError(f"{where}, entry {number}", expected="a text, because others are", got=shown(token))
         return "tokens", rows.tolist()
     if rows.ndim == 1 and rows.dtype.kind in "fO" and len(rows) and all(isinstance(each, Integral) for each in entry):
         raise InputError(where, expected=_IDS, got=shown(entry), hint=LARGE_IDS)  # NumPy has no integers that large
@@ -329,9 +331,9 @@ def _of_entry(entry: Any, dtype: Any, where: str) -> tuple[str, Any]:
 
 def _rows(rows: np.ndarray, dtype: Any, where: str) -> np.ndarray:
     if rows.dtype.kind == "u" and rows.max(initial=0) >= 2**63:
-        hint = f"{LARGE_IDS}; x.astype(float) if they are measurements"
-        raise InputError(where, expected="measurements", got=f"hashes, as {rows.max()}", hint=hint)
+        hint = f"{LARGE_IDS}; for measurements, pass x.astype(float)"
+        raise InputError(where, expected="measurements", got=f"a large integer, {rows.max()}", hint=hint)
     if (np.abs(rows) > np.finfo(np.float32).max).any():  # NaNs are missing numbers
-        expected, hint = "finite numbers that fit float32", "NaN is a missing number"
+        expected, hint = "finite numbers that fit float32", "use NaN for a missing number"
         raise InputError(where, expected=expected, got="infinity or a larger number", hint=hint)
     return np.ascontiguousarray(rows, dtype)

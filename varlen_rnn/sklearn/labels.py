@@ -126,12 +126,12 @@ def one_per_sequence(y: Any, number: int) -> np.ndarray:
     except DTypeError:
         raise
     except ValueError as error:
-        hint = "SequenceTagger takes labels of steps; several classes are columns of 0 and 1 (MultiLabelBinarizer)"
+        hint = "for labels of steps, use SequenceTagger; for several classes, columns of 0 and 1 (MultiLabelBinarizer)"
         raise ShapeError("y", expected="entries of one shape", got=shown(y), hint=hint) from error
     if labels.ndim == 0 or len(labels) != number:
         expected, hint = f"{number} entries, one per sequence", None
         if labels.ndim and len(labels) < number:
-            hint = "if a frame has a row per step, fit(varlen_rnn.data.read(frame, id=..., time=..., label=...))"
+            hint = "for a row per step, call fit(varlen_rnn.data.read(frame, id=..., time=..., label=...))"
         raise ShapeError("y", expected=expected, got=f"shape {labels.shape}", hint=hint)
     absent = [is_absent(label) for label in labels.ravel()] if labels.dtype.kind in "fOmM" else []
     if any(absent):
@@ -192,7 +192,7 @@ def have_labels(labels: np.ndarray) -> np.ndarray:
 def are_of_rows(y: Any, lengths: np.ndarray) -> bool:
     """Return whether `y` has labels of rows: lists as long as the sequences, or lists of different lengths.
 
-    An array of two axes has none, because its columns are targets of sequences.
+    The result is False for an array of two axes, because its columns are targets of sequences.
     """
     if y is None or (isinstance(y, np.ndarray) and y.dtype.kind != "O" and y.ndim != 3):
         return False

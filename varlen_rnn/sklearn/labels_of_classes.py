@@ -25,7 +25,7 @@ _MOST_CALIBRATING = 20_000  # steps of held-back sequences, which are enough to 
 
 
 class Classes(Labels):
-    """A class per sequence, or several."""
+    """Labels that are one class per sequence, or several."""
 
     def __init__(self, classes: np.ndarray, several: bool = False) -> None:
         self.classes, self.several = classes, several
@@ -34,15 +34,16 @@ class Classes(Labels):
 
     @classmethod
     def learned(cls, y: Any, number: int, classes: Any, class_weight: Any) -> Classes:
-        """Return the Classes of `y`; `classes` are all classes that can occur; None means those in `y`."""
+        """Return the Classes of `y`; `classes` has all classes that can occur, or is None for the classes in `y`."""
         labels = classes_of_each(y, number)
         if labels.ndim == 1:
             _check_classes(labels)
             if classes is not None and not len(as_array(classes)):
-                raise InputError("classes", expected="at least one class", got="none")
+                raise InputError("classes", expected="at least one class", got="an empty list")
             return cls(_classes_among(labels if classes is None else classes))
         if class_weight is not None:
-            raise InputError("class_weight", expected="None where a sequence has several classes", got=shown(y))
+            expected = "None, because a sequence can have several classes"
+            raise InputError("class_weight", expected=expected, got=shown(class_weight))
         return cls(np.arange(labels.shape[1]) if classes is None else np.asarray(classes), several=True)
 
     @classmethod
@@ -50,7 +51,7 @@ class Classes(Labels):
         """Return the Classes that `state` describes, or raise unless there is one class per output."""
         classes = np.array(state["classes"]["values"], np.dtype(state["classes"]["kind"]))
         if classes.shape != (num_outputs,) or classes.dtype.kind not in "biufUO":
-            raise ShapeError("labels, classes", expected=f"a list of {num_outputs}", got=shown(classes))
+            raise ShapeError("labels, classes", expected=f"a list of {num_outputs} classes", got=shown(classes))
         if len(set(classes.tolist())) != num_outputs or (classes.dtype.kind == "f" and not np.isfinite(classes).all()):
             raise InputError("labels, classes", expected="different classes", got=shown(classes))
         return cls(classes, check_flag(state.get("several", False), "labels, several"))
@@ -68,7 +69,8 @@ class Classes(Labels):
         try:
             numbers = np.searchsorted(self.classes, labels)
         except TypeError as error:
-            raise DTypeError("y", expected=f"labels as {shown(self.classes[0])}", got=shown(labels)) from error
+            expected = f"labels of the type of {shown(self.classes[0])}, as in the first fit"
+            raise DTypeError("y", expected=expected, got=shown(labels)) from error
         numbers = np.minimum(numbers, len(self.classes) - 1)
         wrong = np.flatnonzero(self.classes[numbers] != labels)
         if len(wrong):
@@ -127,20 +129,23 @@ class Classes(Labels):
 
 
 class Tags(Classes):
-    """A class per step, or None; with `has_field`, a conditional random field scores the classes of all steps."""
+    """Labels that are a class per step, or None for a step without a class.
+
+    With `has_field`, a conditional random field scores the classes of all steps of a sequence together.
+    """
 
     by_row = True
 
     @classmethod
     def tagged(cls, y: Any, lengths: np.ndarray, classes: Any, has_field: bool) -> Tags:
-        """Return the Tags of `y`; `classes` are all classes that can occur; None means those in `y`."""
+        """Return the Tags of `y`; `classes` has all classes that can occur, or is None for the classes in `y`."""
         labels = np.concatenate(one_per_step(y, lengths))
         known = of_one_kind(labels[have_labels(labels)])
         if len(known):
             _check_classes(known)
         found = cls(_classes_among(known if classes is None else classes))
         if not found.num_outputs:
-            raise InputError("y", expected="labels of some steps", got="none")
+            raise InputError("y", expected="a label for at least one step", got="no labels")
         found.has_field = has_field
         return found
 
@@ -150,7 +155,8 @@ class Tags(Classes):
         for number, labels in enumerate(one_per_step(y, lengths)):
             there = have_labels(labels)
             if self.has_field and not there.all():
-                expected, hint = "a label for each step with crf=True", "crf=False ignores steps without a label"
+                expected = "a label for each step, because of crf=True"
+                hint = "crf=False ignores steps without a label"
                 raise InputError(f"y, sequence {number}", expected=expected, got="None", hint=hint)
             numbers = np.full(len(labels), IGNORED, np.int64)
             if there.any():
@@ -161,8 +167,8 @@ class Tags(Classes):
     def weigh(self, labels: Any, class_weight: Any) -> None:
         """Learn the weight of each class, float32."""
         if class_weight is not None and self.has_field:
-            hint = "a field scores the labels of all steps of a sequence together"
-            raise InputError("class_weight", expected="None with crf=True", got=shown(class_weight), hint=hint)
+            expected = "None, because of crf=True, which scores all steps of a sequence together"
+            raise InputError("class_weight", expected=expected, got=shown(class_weight))
         known = np.concatenate(labels)
         super().weigh(known[known != IGNORED], class_weight)
 
@@ -182,7 +188,7 @@ class Tags(Classes):
         return by_class if by_row is None else by_class * by_row
 
     def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
-        """Return each step's cross entropy; with a conditional random field, each sequence's loss over its steps."""
+        """Return the cross entropy of each step; with a conditional random field, a sequence's loss over its steps."""
         if not self.has_field:
             return super().losses(outputs, np.concatenate(labels), field)
         steps = np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
@@ -226,7 +232,7 @@ def _check_classes(labels: np.ndarray) -> None:
     """Raise if labels cannot be classes, because they have several kinds or are continuous numbers."""
     _check_held(labels)
     if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
-        expected, hint = "classes", "SequenceRegressor takes numbers, of sequences or of their steps"
+        expected, hint = "classes", "for numbers, of sequences or of their steps, use SequenceRegressor"
         raise InputError("y", expected=expected, got="Unknown label type: continuous numbers", hint=hint)
     try:
         check_classification_targets(labels)
@@ -238,8 +244,8 @@ def _check_held(labels: np.ndarray) -> None:
     """Raise unless a file can hold labels: JSON has neither dates nor bytes."""
     for label in () if labels.dtype.kind in "biufU" else labels:
         if labels.dtype.kind in "mM" or not isinstance(plain(label), (str, int, float)):
-            got, hint = f"{shown(label)}, a {type(label).__name__}", "list(map(str, y)) makes texts of all"
-            raise DTypeError("y", expected="texts or numbers as classes", got=got, hint=hint)
+            got, hint = f"{shown(label)}, a {type(label).__name__}", "list(map(str, y)) turns all labels into texts"
+            raise DTypeError("y", expected="classes that are texts or numbers", got=got, hint=hint)
 
 
 def _classes_among(labels: Any) -> np.ndarray:
@@ -258,7 +264,8 @@ def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -
     if isinstance(class_weight, dict):
         unknown = [name for name in class_weight if name not in classes]
         if unknown:
-            raise InputError("class_weight", expected=f"classes of {shown(classes)}", got=shown(unknown[0]))
+            expected = f"keys that are classes, {shown(classes)}"
+            raise InputError("class_weight", expected=expected, got=f"the key {shown(unknown[0])}")
         at_least = "finite and at least 0", lambda weight: 0 <= weight < math.inf
         found = [check_number(class_weight.get(plain(name), 1.0), "class_weight", *at_least) for name in classes]
         return np.array(found, np.float32)

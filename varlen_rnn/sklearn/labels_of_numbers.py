@@ -14,6 +14,7 @@ from varlen_rnn.errors import (
     check_choice,
     check_flag,
     check_int,
+    count,
     shown,
 )
 from varlen_rnn.nn import functional
@@ -46,20 +47,20 @@ class Numbers(Labels):
         levels |= {"squared_error": [], "absolute_error": [0.5]}  # scikit-learn's names
         chosen = levels[check_choice(loss, "loss", *levels)]
         if loss != "quantile" and tuple(quantiles) != QUANTILES:
-            expected = f"{QUANTILES}, the default, with loss={loss!r}"
-            raise InputError("quantiles", expected=expected, got=shown(quantiles), hint="loss='quantile'")
+            expected = f"the default {QUANTILES}, because of loss={loss!r}"
+            raise InputError("quantiles", expected=expected, got=shown(quantiles), hint="or pass loss='quantile'")
         by_row = are_of_rows(y, lengths)
         width = _width_of(y) if by_row else None
         targets = np.concatenate(_of_rows(y, lengths, width)) if by_row else _of_sequences(y, len(lengths))
         if np.isnan(targets).all(axis=0).any():
-            raise InputError("y", expected="numbers of some rows", got="none")
+            raise InputError("y", expected="a number for at least one row", got="no numbers")
         columns = (
             [targets[~np.isnan(targets[:, k]), k : k + 1] for k in range(targets.shape[1])] if by_row else [targets]
         )
         mean = np.concatenate([column.mean(axis=0) for column in columns])
         scale = np.concatenate([column.std(axis=0) for column in columns])
         if not np.isfinite(scale).all():
-            raise InputError("y", expected="numbers whose variance float64 holds", got=shown(y))
+            raise InputError("y", expected="numbers whose variance fits float64", got=shown(y))
         scale[scale == 0] = 1.0
         return cls(mean, scale, chosen, is_flat=width is None if by_row else np.asarray(y).ndim == 1, by_row=by_row)
 
@@ -68,10 +69,11 @@ class Numbers(Labels):
         """Return the Numbers that `state` describes, or raise unless they fit the number of outputs."""
         levels = check_quantiles(state["levels"]) if state["levels"] else []
         if levels and 0.5 not in levels:
-            raise InputError("labels, levels", expected="0.5 among them", got=shown(levels))
+            raise InputError("labels, levels", expected="levels that include 0.5", got=shown(levels))
         targets = num_outputs // max(1, len(levels))
         if targets * max(1, len(levels)) != num_outputs:
-            raise InputError("labels, levels", expected=f"a divisor of {num_outputs}", got=len(levels))
+            expected = f"a number of levels that divides {num_outputs}, the number of outputs"
+            raise InputError("labels, levels", expected=expected, got=len(levels))
         mean = np.array(numbers_of(state["mean"], "labels, mean", targets))
         scale = np.array(scales_of(state["scale"], "labels, scale", targets))
         is_flat = check_flag(state["flat"], "labels, flat")
@@ -96,7 +98,8 @@ class Numbers(Labels):
             raise ShapeError("y", expected="numbers of sequences, as in the first fit", got="numbers of rows")
         targets = _of_sequences(y, len(lengths))
         if targets.shape[1] != len(self.mean):
-            raise ShapeError("y", expected=f"{len(self.mean)} targets, as in the first fit", got=targets.shape[1])
+            expected = f"{count(len(self.mean), 'target')}, as in the first fit"
+            raise ShapeError("y", expected=expected, got=count(targets.shape[1], "target"))
         return ((targets - self.mean) / self.scale).astype(np.float32)
 
     def weights_of_losses(self, labels: Any, weights: np.ndarray | None) -> np.ndarray | None:
@@ -153,7 +156,7 @@ class Numbers(Labels):
         return targets.errors(np.zeros_like(targets.values))
 
     def numbers_of_target(self, target: Any, outputs: np.ndarray) -> np.ndarray:
-        """Return for each sequence the index of the output that predicts the target, or the target's median."""
+        """Return the index of the output that predicts a target (its median with quantiles), once per sequence."""
         number = 0 if target is None else check_int(target, "integrated_gradients, target", 0)
         if number >= len(self.mean):
             expected = f"less than {len(self.mean)}, the number of targets"
@@ -218,7 +221,7 @@ def _of_rows(y: Any, lengths: np.ndarray, width: int | None) -> list[np.ndarray]
         except (ValueError, TypeError) as error:
             raise DTypeError(f"y, sequence {number}", expected="numbers", got=shown(numbers)) from error
         if np.isinf(targets).any():
-            expected = "finite numbers, or None for a row without one"
+            expected = "finite numbers, or None for a row without a number"
             raise InputError(f"y, sequence {number}", expected=expected, got="infinity")
         found.append(targets.reshape(len(targets), -1) if len(targets) else np.zeros((0, width or 1)))
     return found

@@ -1,4 +1,4 @@
-"""Turn series into rows: a row has all that is known at its step, divided by its own scale.  A ridge learns from rows.
+"""Turn series into rows, which a ridge learns from.  A row has what is known at its step, divided by its own scale.
 
     step                     0    1    2    3    4
     value                    5    7    6    8    9
@@ -37,9 +37,8 @@ class Form:
     lags: int  # the number of values before the last that are features
     logarithm: bool  # whether series of positive numbers become logarithms
     seasonal: bool  # whether changes count from the value one season before; otherwise from the last value
-    typical: tuple[
-        float, float
-    ]  # mean absolute differences of logarithms, and of values over their mean absolute value
+    # The mean absolute difference of logarithms, and that of values divided by their mean absolute value.
+    typical: tuple[float, float]
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Form:
@@ -59,10 +58,11 @@ class Rows:
 
     covariates: (steps + horizon, columns) of each series; in the training they may end with the series
     features: (rows, features)
-    last, base, seasonal: (rows,), (rows, horizon), (rows, horizon), values or logarithms: at the row's step; those from
-        which changes count; and those one season before each step to forecast
-    scale, unit: (rows,), the scale of changes; and the scale of values, for errors
-    logarithm: (rows,) bool
+    last: (rows,), the value, or its logarithm, at the row's step
+    base: (rows, horizon), the values or logarithms from which changes count
+    seasonal: (rows, horizon), the values or logarithms one season before each step to forecast
+    scale, unit: (rows,), the scale of changes; and the scale of values, by which errors are divided
+    logarithm: (rows,) bool, whether the row has logarithms
     future: (rows, horizon), the values that follow; NaN after the end of the series
     """
 
@@ -120,7 +120,7 @@ def _rows_of(form: Form, x: np.ndarray, covariates: np.ndarray | None) -> tuple[
 
 
 def _mean_difference(z: np.ndarray, typical: np.ndarray) -> np.ndarray:
-    """Return the mean absolute difference of neighbours up to each step, averaged with `_OWN` typical ones."""
+    """Return the mean of the absolute differences of neighbours up to each step and of `_OWN` typical differences."""
     total = np.cumsum(np.abs(np.diff(z, prepend=z[:1])))
     found = (total + _OWN * typical) / (np.arange(len(z)) + _OWN)
     return np.where(found > np.finfo(np.float64).tiny, found, 1.0)
@@ -134,11 +134,11 @@ def typical_differences(series: list[np.ndarray]) -> tuple[float, float]:
 
 
 def season_of(series: list[np.ndarray]) -> int:
-    """Return the length of a season in steps, 1 if there is none: the lag at which differences of series are alike.
+    """Return the length of a season in steps, or 1 if there is none: the lag at which differences are alike.
 
     The autocorrelation of differences (of logarithms of positive series) is averaged over the series of at least three
-    seasons.  The season is the first peak with at least 0.9 of the highest peak's value.  A peak exceeds 0, and the
-    value at some shorter lag, by 0.15 plus two standard deviations of the autocorrelation of series without a season.
+    seasons.  The season is the first peak with at least 0.9 of the highest peak's value.  A peak must exceed 0, and the
+    value at some shorter lag, by a margin: 0.15 plus two standard deviations of the noise of series without a season.
     """
     longest = max(map(len, series)) // 3
     total, count, steps = np.zeros(longest + 1), np.zeros(longest + 1), 0
@@ -171,7 +171,7 @@ class Ridge:
     bound: np.ndarray  # (horizon,), the largest changes of the training: outputs are clipped to -bound and bound
 
     def fit(self, features: np.ndarray, changes: np.ndarray, penalties: np.ndarray = PENALTIES) -> list[tuple]:
-        """Learn mean, scale and bound; return a pair of weight and bias for each penalty (per row)."""
+        """Learn mean, scale and bound; return a pair (weight, bias) for each penalty, which counts once per row."""
         self.mean, deviation = features.mean(axis=0), features.std(axis=0)
         self.scale = np.where(deviation <= 1e-9 * np.maximum(np.abs(self.mean), 1.0), np.inf, deviation)
         farthest = _FARTHEST * np.sqrt((changes**2).mean(axis=0))

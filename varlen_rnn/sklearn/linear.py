@@ -41,9 +41,8 @@ _FLOOR = 4.0  # divided by the number of classes, this is `Linear.floor`; chosen
 class Targets:
     """What a model shall predict, and how its outputs are scored."""
 
-    values: (
-        np.ndarray
-    )  # (sequences, outputs), float64: 1 for a class of a sequence and -1 for others, or standard numbers
+    # (sequences, outputs), float64: 1 for a class of the sequence and -1 for other classes; or standardised numbers.
+    values: np.ndarray
     kind: str  # "classes", "several classes" or "numbers"
     weights: np.ndarray  # (sequences,), float64
     levels: np.ndarray | None = None  # (outputs,), float64: the quantile of each output, if quantiles are predicted
@@ -53,7 +52,7 @@ class Targets:
         return Targets(self.values[indices], self.kind, self.weights[indices], self.levels)
 
     def shift(self, outputs: np.ndarray) -> np.ndarray | None:
-        """Return numbers that, added to outputs of sequences left out, calibrate quantiles; None without quantiles."""
+        """Return numbers to add to the outputs of left-out sequences to calibrate quantiles; None without quantiles."""
         return None if self.levels is None else quantiles_of(self.values - outputs, self.levels, self.weights)
 
     def calibrated(self, outputs: np.ndarray) -> tuple[float, float]:
@@ -71,8 +70,8 @@ class Targets:
     def losses(self, outputs: np.ndarray) -> np.ndarray:
         """Return the cross entropy of each sequence; for numbers the squared error, or calibrated quantiles' loss.
 
-        One of n + 2 sequences counts as wrong (the rule of succession), because otherwise no factor is best if all n
-        are right.
+        Classes count as wrong with the probability 1 / (n + 2) (the rule of succession), because otherwise the best
+        factor would be infinite if all n sequences are right.
         """
         if self.levels is not None:
             return pinball(outputs + self.shift(outputs), self.values, self.levels).mean(axis=1)
@@ -118,13 +117,11 @@ class Linear:
         self.mean = self.scale = self.bound = np.zeros(0, np.float32)  # (features,), or empty if features are sparse
         # 0 unless each sequence has one class: then outputs are logarithms of (share plus this floor).
         self.floor = np.zeros(1, np.float32)
-        self.weight, self.bias = (
-            np.zeros((0, 0), np.float32),
-            np.zeros(0, np.float32),
-        )  # weight: (features, outputs); bias: (outputs,)
+        self.weight = np.zeros((0, 0), np.float32)  # (features, outputs)
+        self.bias = np.zeros(0, np.float32)  # (outputs,)
 
     def fit_left_out(self, features: Any, factors: np.ndarray | None, targets: Targets) -> tuple[float, np.ndarray]:
-        """Fit on all sequences with the best penalty; return its loss, and all outputs by fits without the sequence."""
+        """Fit with the best penalty; return its loss, and each sequence's outputs by a fit that leaves it out."""
         scaled = self._learn_scale(features, factors)
         if targets.kind == "classes":
             self.floor = np.array([_FLOOR / targets.values.shape[1]], np.float32)
@@ -132,7 +129,7 @@ class Linear:
             found = _Decomposed(scaled, targets)
             outputs = {penalty: self._of_shares(found.outputs(penalty)) for penalty in found.penalties}
             losses = {penalty: targets.calibrated(own)[0] for penalty, own in outputs.items()}
-            self.penalty = min(losses, key=losses.__getitem__)  # of equal losses, the first: the largest penalty
+            self.penalty = min(losses, key=losses.__getitem__)  # if losses are equal, the largest penalty
             weight, bias = found.solution(self.penalty)
         self.weight, self.bias = np.asarray(weight, np.float32), np.asarray(bias, np.float32)
         return losses[self.penalty], outputs[self.penalty]
@@ -194,9 +191,8 @@ class Linear:
 class _Decomposed:
     """The eigenvalues of sequences' inner products, from which solutions for all penalties follow.
 
-    Features and targets are centred and multiplied by the square root of the sequences' weights.  The roots themselves
-    are an eigenvector of their inner products, with the eigenvalue 0.  This eigenvector belongs to the intercept, so it
-    is left out.
+    Features and targets are centred and multiplied by the square roots of the sequences' weights.  The vector of these
+    roots is an eigenvector with the eigenvalue 0.  It belongs to the intercept, so it is left out.
     """
 
     def __init__(self, features: Any, targets: Targets) -> None:

@@ -51,7 +51,7 @@ class Network(nn.Module):
     inputs: static features are joined to each row before the recurrent layer, and to the results of pooling
     pool: the kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence; if empty, the outputs are
         computed for each row instead
-    stride: so many neighbouring rows become one row, their mean, before all layers
+    stride: the number of neighbouring rows that one row, their mean, replaces before all layers
     stretches: whether standardised rows are stretched and scaled at random in training (`stretched`)
 
     Source: Karim, Majumdar, Darabi and Chen (2018), "LSTM fully convolutional networks for time series classification",

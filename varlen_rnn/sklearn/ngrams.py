@@ -94,7 +94,7 @@ class TextFeatures:
         return sparse.csr_array(sparse.hstack([constant, *parts]))
 
     def state(self) -> tuple[dict[str, np.ndarray], Any]:
-        """Return arrays of weights by kind, and for JSON the n-grams of each kind, in the order of features."""
+        """Return the weights of the n-grams by kind, and the n-grams by kind, in the order of features, for JSON."""
         arrays = {name: np.asarray(vectorizer.idf_) for name, vectorizer in self.vectorizers.items()}
         return arrays, {
             name: vectorizer.get_feature_names_out().tolist() for name, vectorizer in self.vectorizers.items()

@@ -22,7 +22,7 @@ def check_quantiles(quantiles: Any) -> list[float]:
     between = "between 0 and 1", lambda level: 0 < level < 1
     levels = [check_number(level, "quantiles", *between) for level in check_list(quantiles, "quantiles")]
     if not levels or any(low >= high for low, high in itertools.pairwise(levels)):
-        raise InputError("quantiles", expected="numbers that rise, as (0.1, 0.5, 0.9)", got=shown(quantiles))
+        raise InputError("quantiles", expected="rising numbers, such as (0.1, 0.5, 0.9)", got=shown(quantiles))
     return levels
 
 
@@ -35,13 +35,13 @@ def places_of(quantiles: Any, levels: list[float]) -> list[int]:
     """Return the index of each quantile in `levels`, the levels of a fit, or raise if a quantile is not in it."""
     wanted = check_quantiles(quantiles)
     if not set(wanted) <= set(levels):
-        expected = f"some of {listed(levels)}, as in the fit" if levels else "a fit with quantiles"
-        raise InputError("quantiles", expected=expected, got=shown(quantiles), hint="fit again")
+        expected = f"only the fitted quantiles {listed(levels)}" if levels else "an estimator fitted with quantiles"
+        raise InputError("quantiles", expected=expected, got=shown(quantiles), hint="call fit again")
     return [levels.index(level) for level in wanted]
 
 
 def pinball(outputs: np.ndarray, values: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the loss of each output; their mean is least if each output is the quantile of its level.
+    """Return the pinball loss of each output; its mean is least if each output is the quantile of its level.
     The arrays broadcast to one shape.
     """
     difference = values - outputs
@@ -54,8 +54,8 @@ def quantiles_of(
     """Return a quantile of each column k of `values`: a new number lies below it with the probability `levels[k]`.
 
     The k-th smallest of n numbers has the level k / (n + 1) (Weibull, 1939).  Levels beyond the first or the last
-    number get that number.  If only `independent` of the numbers are independent (an end of a series has several
-    errors), levels are as far from 0.5 as in a sample of that size.
+    number get that number.  If the numbers count as only `independent` ones (an end of a series has several errors),
+    levels are as far from 0.5 as in a sample of that size.
     """
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
     values, weights = values[weights > 0], weights[weights > 0]

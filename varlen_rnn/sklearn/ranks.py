@@ -1,7 +1,7 @@
 """Share data between the ranks (processes) of a fit: a result that rank 0 computed, and sums over all ranks.
 
-Every rank calls `fit` with the same data.  All train the network (`training.Trainer`).  Rank 0 alone computes all else
-that depends on numbers of the data, such as a ridge, and sends it to the other ranks, so that all have the same bits.
+Every rank calls `fit` with the same data.  All ranks train the network (`training.Trainer`).  Rank 0 alone computes the
+other candidates, such as a ridge, and sends them to the other ranks, so that all ranks have the same bits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def from_first(comm: Communicator | None, make: Callable[[], State]) -> State:
     if error is not None:
         raise error
     if "error" in head:
-        raise InputError("fit on several ranks", expected="a fit of rank 0", got=head["error"])
+        raise InputError("fit on several ranks", expected="no error on rank 0", got=head["error"])
     found = {}
     for name, dtype, shape in head["arrays"]:
         array = np.ascontiguousarray(arrays[name]) if comm.rank == 0 else np.empty(shape, dtype)

@@ -48,7 +48,7 @@ class Recurrent:
         self._optimizer: AdamW | None = None  # kept between calls of `fit_epoch`
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the options out of copies: callbacks may not be picklable, and each fit sets its own options."""
+        """Leave the options out of copies, because callbacks can be unpicklable, and each fit sets its own options."""
         return vars(self) | {"options": None}
 
     def begin(self, sequences: list[np.ndarray]) -> None:
@@ -145,8 +145,8 @@ class Recurrent:
         share = check_number(self.options.validation_fraction, "validation_fraction", *between)
         held = max(1, round(count * share))
         if held >= count:
-            expected = "sequences to train on beside those that early stopping holds back"
-            raise ShapeError("X", expected=expected, got=f"{count} in all")
+            expected = f"more than {held} sequences, because early stopping holds {held} back"
+            raise ShapeError("X", expected=expected, got=f"{count} sequences")
         if getattr(labels, "dtype", None) == np.int64:  # stratify: each class gets the same share of both sets
             order = order[np.argsort(labels[order], kind="stable")]
             chosen = order[np.linspace(0, count - 1, held).round().astype(int)]
@@ -285,10 +285,11 @@ class Recurrent:
         for name, size in sizes.items():
             check_int(size, name, 1)
         if self.stride > 1 and self.labels.by_row:
-            raise ShapeError("stride", expected="1 for outputs of rows", got=self.stride)
+            raise ShapeError("stride", expected="1, because rows have outputs", got=self.stride)
         finite_of(arrays, "output.weight", (self.labels.num_outputs, None))
         if self.inputs.kind != "numbers":
             finite_of(arrays, "embedding.weight", (self.inputs.size, given.embedding_size))
         if given.num_layers > len(arrays) or not any(given.hidden_size in array.shape for array in arrays.values()):
-            expected, got = "layers and units as the arrays have", f"{given.num_layers} of {given.hidden_size}"
+            expected = "the numbers of layers and units of the saved arrays"
+            got = f"{given.num_layers} layers of {given.hidden_size} units"
             raise ShapeError("num_layers, hidden_size", expected=expected, got=got)

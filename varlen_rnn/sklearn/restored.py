@@ -21,7 +21,7 @@ def array_of(
     if not isinstance(array, np.ndarray):
         raise InputError(name, expected="an array", got=shown(array))
     if array.dtype != dtype:
-        raise DTypeError(name, expected=np.dtype(dtype), got=array.dtype)
+        raise DTypeError(name, expected=f"an array of {np.dtype(dtype)}", got=f"an array of {array.dtype}")
     if len(array.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
         raise ShapeError(name, expected=f"shape {shape}", got=f"shape {array.shape}")
     return check_that(array, ~np.isnan(array), name, "numbers")
@@ -34,7 +34,7 @@ def finite_of(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int | No
 
 
 def check_that(array: np.ndarray, holds: np.ndarray | bool, name: str, expected: str) -> np.ndarray:
-    """Return an array, or raise unless all of `holds` is true."""
+    """Return `array`, or raise an error with `expected` unless all entries of `holds` are true."""
     if not np.all(holds):
         raise InputError(name, expected=expected, got=shown(array))
     return array
@@ -56,7 +56,8 @@ def scales_of(value: Any, name: str, size: int | None = None) -> list[float]:
 def wholes_of(value: Any, name: str, end: int) -> list[int]:
     """Return a list of different integers from 0 and below `end`, or raise."""
     found = [check_int(each, name, 0) for each in check_list(value, name)]
-    check_that(np.array(found), len(set(found)) == len(found) and max(found, default=-1) < end, name, f"below {end}")
+    holds = len(set(found)) == len(found) and max(found, default=-1) < end
+    check_that(np.array(found), holds, name, f"different integers below {end}")
     return found
 
 
@@ -70,5 +71,5 @@ def texts_of(value: Any, name: str, size: int | None = None) -> list[str]:
 
 def _of_size(found: list[Any], name: str, size: int | None) -> list[Any]:
     if size is not None and len(found) != size:
-        raise ShapeError(name, expected=f"{size} entries", got=len(found))
+        raise ShapeError(name, expected=f"{size} entries", got=f"{len(found)} entries")
     return found

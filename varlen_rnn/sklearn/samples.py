@@ -34,7 +34,7 @@ class Samples:
         return Samples(take(self.sequences, indices), labels_at(self.labels, indices), weights, held)
 
     def holding(self, others: Sequences, labels: Any) -> Samples:
-        """Return these samples and, behind them, other sequences that are not trained on and have the weight 1."""
+        """Return these samples followed by `others`, which have the weight 1 and are not trained on."""
         every = self.labels + labels if isinstance(labels, list) else np.concatenate([self.labels, labels])
         weights = self.weights
         weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))

@@ -21,9 +21,9 @@ from varlen_rnn.sklearn.static import divided
 def series_of(
     X: Any, known: Any, orders: tuple[Columns | None, Columns | None]
 ) -> tuple[list[np.ndarray], list[np.ndarray] | None, tuple[Columns | None, Columns | None]]:
-    """Return series, columns known ahead from the same steps on (or None), and the Columns (names) of both.
+    """Return three values: the series, their known columns (or None), and the names of both as Columns.
 
-    `known` are the `future_covariates` of a forecaster; `orders` are the Columns of X and of `known` in the training.
+    `known` are the `future_covariates` of a forecaster.  `orders` are the Columns of X and of `known` in the training.
     """
     rows, of_series = _as_rows(X, "X", orders[0])
     if not rows:
@@ -31,15 +31,15 @@ def series_of(
     found, gone = [], []
     for number, own in enumerate(rows):
         if own.shape[1] != 1:
-            hint = "future_covariates of fit, in Python only, takes further columns"
+            hint = "pass further columns as future_covariates to fit (in Python only)"
             raise ShapeError(f"X, series {number}", expected="a number per step", got=f"shape {own.shape}", hint=hint)
         there = ~np.isnan(own[:, 0])
         gone.append(int(np.argmax(there)) if there.any() else len(there))
         values = own[gone[-1] :, 0]
         if not len(values):
-            raise ShapeError(f"X, series {number}", expected="at least one value", got="none")
+            raise ShapeError(f"X, series {number}", expected="at least one value", got="no values")
         if np.isnan(values).any():
-            hint = "frame.interpolate() of pandas fills gaps between values; NaNs before the first value are left out"
+            hint = "fill gaps between values, for example with frame.interpolate() of pandas"
             raise InputError(f"X, series {number}", expected="finite numbers", got="NaN", hint=hint)
         found.append(values)
     order = of_series if of_series is not None and of_series.of_steps else orders[0]
@@ -47,10 +47,11 @@ def series_of(
         return found, None, (order, orders[1])
     columns, of_columns = _as_rows(known, "future_covariates", orders[1])
     if len(columns) != len(found):
-        raise ShapeError("future_covariates", expected=f"{len(found)} entries, one per series", got=len(columns))
+        expected, got = f"one array for each of {len(found)} series", f"{len(columns)} arrays"
+        raise ShapeError("future_covariates", expected=expected, got=got)
     for number, own in enumerate(columns):
         if np.isnan(own).any():
-            hint = "frame.ffill() or frame.fillna(0) of pandas fills them"
+            hint = "fill them, for example with frame.ffill() or frame.fillna(0) of pandas"
             raise InputError(f"future_covariates, series {number}", expected="finite numbers", got="NaN", hint=hint)
     return found, [own[before:] for own, before in zip(columns, gone, strict=True)], (order, of_columns)
 
@@ -58,8 +59,8 @@ def series_of(
 def scale_of_columns(known: list[np.ndarray]) -> list[list[float]]:
     """Return mean and deviation of each column of the training."""
     if len({rows.shape[1] for rows in known}) != 1:
-        got = f"widths {sorted({rows.shape[1] for rows in known})}"
-        raise ShapeError("future_covariates", expected="columns of each series", got=got)
+        got = f"{sorted({rows.shape[1] for rows in known})} columns"
+        raise ShapeError("future_covariates", expected="the same number of columns for each series", got=got)
     rows = np.concatenate(known)
     deviation = rows.std(axis=0)
     return [rows.mean(axis=0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist()]

@@ -14,7 +14,8 @@ _RUNS = (re.compile("[A-Z]+"), "X"), (re.compile("[a-z]+"), "x"), (re.compile("[
 def forms(token: str) -> tuple[str, str, str]:
     """Return three forms of a token: itself, the beginning of its shape with its last two letters, and its short shape.
 
-    In a shape, X is a run of capitals, x a run of small letters, and 0 a run of digits.
+    In a shape, X is a run of capitals, x a run of small letters, and 0 a run of digits.  The beginning is two
+    characters, and a short shape is the beginning and the last character.
 
     Examples
     --------
@@ -50,7 +51,7 @@ def vocabulary_of_forms(
 
 
 def spelled(sequences: Iterable[Iterable[str]], vocabulary: Iterable[str]) -> list[list[str]]:
-    """Return sequences with each token replaced by its first form in the vocabulary, or by its shape if it has none."""
+    """Return sequences with each token replaced by its first form in the vocabulary, or else by its third form."""
     known = set(vocabulary)
     found: dict[str, str] = {}
 

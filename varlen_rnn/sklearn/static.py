@@ -89,10 +89,10 @@ class Static:
 
 
 def divided(X: Any) -> tuple[Any, tuple[str, ...], np.ndarray | None]:
-    """Return the sequences of X, the names of its static features, and their table, or None if there are none.
+    """Return the sequences of X, the names of its static features, and their table, or None if it has no such features.
 
-    A frame with one column of lists or arrays and other columns of numbers has static features.  A column of texts has
-    none, because it may hold the ids of a frame with a row per step.
+    A frame with one column of lists or arrays and other columns of numbers has static features.  A frame with a column
+    of texts has none, because these can be the ids of a frame with a row per step.
     """
     if (frame := frame_of(X, "X")) is None:
         return X, (), None
@@ -118,7 +118,8 @@ def static_like(static: Static | None, names: tuple[str, ...], table: np.ndarray
     wanted = () if static is None else static.names
     if set(names) != set(wanted):
         expected = f"the columns {listed(wanted)} beside the sequences" if wanted else "sequences alone"
-        raise ShapeError("X", expected=f"{expected}, as in the training", got=listed(names) if names else "none")
+        got = f"the columns {listed(names)}" if names else "sequences alone"
+        raise ShapeError("X", expected=f"{expected}, as in the training", got=got)
     if static is None or table is None:
         return None
     return static.standardized(table[:, [names.index(name) for name in wanted]])

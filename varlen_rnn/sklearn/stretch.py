@@ -37,7 +37,7 @@ def stretched(x: LoDTensor, generator: np.random.Generator) -> LoDTensor:
 
 
 def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
-    """Return the mean of each `stride` neighbouring rows; all parts of a sequence have about that many or fewer."""
+    """Return the means of parts of each sequence: neighbouring rows, about equally many, and at most `stride`."""
     x = x if isinstance(x, Variable) else Variable(x)
     whole = x.value.structure
     offsets = whole.levels[0]
@@ -51,7 +51,7 @@ def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
 
 
 def _normal(positions: np.ndarray | None, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Return normal numbers, shape `(2, number)`; sequences at the same place of a batch get the same on all ranks."""
+    """Return normal numbers, shape `(2, number)`; those of a sequence depend only on its place in the whole batch."""
     if positions is None:
         return generator.standard_normal((2, number))
     drawn = np.random.default_rng(generator.integers(2**63))  # so that `generator` draws equally often on all ranks

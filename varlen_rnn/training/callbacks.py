@@ -142,10 +142,11 @@ class Schedule(Callback):
         per = ("step" if monitor is None else "epoch") if per is None else check_choice(per, "per", "step", "epoch")
         self.per, self.monitor = per, monitor
         if isinstance(scheduler, ReduceLROnPlateau) and monitor is None:
-            raise InputError("Schedule, monitor", expected="the name of a number of the history", got="None")
+            expected = "the name of a number of the history, for ReduceLROnPlateau"
+            raise InputError("Schedule, monitor", expected=expected, got="None")
         if monitor is not None and per == "step":
-            expected = "per='epoch' with a monitor, for the history has a record per epoch"
-            raise InputError("Schedule", expected=expected, got="per='step'")
+            expected = "'epoch' with a monitor, because the history has a record per epoch"
+            raise InputError("Schedule, per", expected=expected, got="'step'")
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Take a step of the schedule."""
@@ -228,7 +229,7 @@ class Checkpoints(Callback):
             self._save(trainer)
 
     def on_step_end(self, trainer: Trainer) -> None:
-        """Save after each `every` steps; after an epoch's last step, `on_epoch_end` saves, with the epoch's record."""
+        """Save after every `every` steps; after an epoch's last step, `on_epoch_end` saves, with the epoch's record."""
         due = self.every is not None and trainer.step % self.every == 0
         if due and trainer.step % trainer.steps_per_epoch:
             self._save(trainer)
@@ -375,7 +376,7 @@ def monitored(trainer: Trainer, name: str) -> float:
     """Return a number of the last record, or raise an error that lists the existing names."""
     record = trainer.history[-1]
     if name not in record:
-        hint = "validate returns what is monitored"
+        hint = "only 'loss' and the numbers that `validate` returns can be monitored"
         raise ShapeError("monitor", expected=f"one of {sorted(record)}", got=shown(name), hint=hint)
     return record[name]
 

@@ -78,5 +78,5 @@ def together(comm: Communicator, write: Callable[[], object], path: Path) -> Non
     if error is not None:
         raise error
     if failures[0]:
-        got = "an error on another rank, which says more"
-        raise CheckpointError(f"{path}", expected="a file that ranks can write", got=got)
+        got = "an error on another rank, which prints it"
+        raise CheckpointError(f"{path}", expected="a file that all ranks can write", got=got)

@@ -70,8 +70,8 @@ class JoinedLoss:
 class Counting:
     """Finds the counts by which losses were divided, in one process.
 
-    It warns once if sums are divided by whole numbers that differ between batches, because such numbers count something
-    that it does not know, such as the entries of a NumPy mask.
+    It warns once if sums are divided by whole numbers that differ between batches, because it cannot know what such
+    numbers count, for example the entries of a NumPy mask.
     """
 
     def __init__(self) -> None:
@@ -98,6 +98,7 @@ class Counting:
         if len(numbers) == len(self._numbers) and numbers != self._numbers:
             self._has_warned = True
             expected = "a sum divided by a number of rows, elements or sequences, or by the sum of a Variable"
-            got = f"{self._numbers[0]:g}, then {numbers[0]:g}, so that batches are added up"
-            warn("Trainer, loss", expected=expected, got=got, hint="mean(), sample_weight=, or a mask in vr.Variable")
+            got = f"a sum divided by {self._numbers[0]:g}, then by {numbers[0]:g}"
+            hint = "the losses of batches are now added; use mean(), sample_weight=, or a mask in vr.Variable"
+            warn("Trainer, loss", expected=expected, got=got, hint=hint)
         self._numbers = numbers

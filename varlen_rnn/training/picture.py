@@ -22,7 +22,7 @@ def figure_for(path: str, name: str) -> Any:
     figure = Figure(figsize=(7, 4), layout="constrained")
     suffix, known = PurePath(path).suffix, [f".{name}" for name in sorted(figure.canvas.get_supported_filetypes())]
     if suffix and suffix.lower() not in known:
-        raise InputError(name, expected=f"a suffix of {', '.join(known)}", got=shown(suffix))
+        raise InputError(name, expected=f"a suffix among {', '.join(known)}", got=shown(suffix))
     return figure
 
 
@@ -49,7 +49,7 @@ def plot_history(history: Sequence[Mapping[str, float]], path: StrPath, title: s
     if not isinstance(title, str) or not title.isprintable():
         raise DTypeError("plot_history, title", expected="a text of one line", got=shown(title))
     if not history:
-        raise ShapeError("plot_history, history", expected="at least one epoch", got="none")
+        raise ShapeError("plot_history, history", expected="at least one epoch", got="no epoch")
     figure = figure_for(path, "plot_history, path")
     left = figure.add_subplot()
     left.set(xlabel="steps", ylabel="loss", title=title)

@@ -57,7 +57,7 @@ class _Made:
         self._function, self._epoch = function, epoch
         self._batches = check_list(function(epoch), f"batches of epoch {epoch}", "a list of batches")
         if not self._batches:
-            raise ShapeError(f"Trainer, batches of epoch {epoch}", expected="at least one batch", got="none")
+            raise ShapeError(f"Trainer, batches of epoch {epoch}", expected="at least one batch", got="no batch")
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -200,14 +200,15 @@ class Trainer:
     ) -> None:
         for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
             if not isinstance(value, kind):
-                raise DTypeError(f"Trainer, {name}", expected=f"one of {kind.__name__}", got=shown(value))
+                raise DTypeError(f"Trainer, {name}", expected=f"an instance of {kind.__name__}", got=shown(value))
         if callable(batches):
             batches = _Made(batches, 0)
         if not all(hasattr(batches, name) for name in ("__len__", "__getitem__", "at_epoch")):
-            hint = "data.batches makes them"
-            raise DTypeError("Trainer, batches", expected="the batches of epochs", got=shown(batches), hint=hint)
+            hint = "data.batches(...) returns such an object"
+            expected = "an object with len, batches by number and at_epoch, or a function"
+            raise DTypeError("Trainer, batches", expected=expected, got=shown(batches), hint=hint)
         if not len(batches):
-            raise ShapeError("Trainer, batches", expected="at least one batch", got="none")
+            raise ShapeError("Trainer, batches", expected="at least one batch", got="no batch")
         if clip_norm is not None:
             clip_norm = check_number(clip_norm, "clip_norm", "at least 0", lambda number: number >= 0)
         self.model, self.optimizer, self.batches = model, optimizer, batches
@@ -217,7 +218,7 @@ class Trainer:
         self.callbacks = check_list(callbacks, "callbacks", "a list of Callbacks")
         for number, callback in enumerate(self.callbacks):
             if not isinstance(callback, Callback):
-                hint = "training.Schedule(schedule) is one" if isinstance(callback, LRScheduler) else None
+                hint = "pass training.Schedule(schedule)" if isinstance(callback, LRScheduler) else None
                 raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback), hint=hint)
         self.identity = identity
         self.replica = self._replica(comm, reproducible)
@@ -225,7 +226,7 @@ class Trainer:
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
         self.stop = self.done = False
-        self.last_step = 0  # the step at which the current `fit` ends, unless it is stopped before
+        self.last_step = 0  # the step after which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
         self._joined, self._counting = JoinedLoss(), Counting()  # `_joined` is the loss of this epoch's batches so far
         self._untold: list[Callback] = []  # callbacks that do not know the last record yet
@@ -234,11 +235,11 @@ class Trainer:
     def _replica(self, comm: Communicator | None, reproducible: int | None) -> Replica | None:
         if comm is None:
             if reproducible is not None:
-                hint = "comm=distributed.connect()"
-                raise InputError("Trainer, reproducible", expected="a communicator, too", got="none", hint=hint)
+                hint = "pass comm=distributed.connect()"
+                raise InputError("Trainer, reproducible", expected="also `comm`", got="no communicator", hint=hint)
             return None
         if not all(hasattr(self.batches, name) for name in ("part", "lengths")):
-            expected, hint = "batches that can be divided", "data.batches makes them"
+            expected, hint = "batches that ranks can divide", "data.batches(...) returns such batches"
             raise DTypeError("Trainer, batches", expected=expected, got=shown(self.batches), hint=hint)
         return replicate(self.model, self.optimizer, comm, reproducible)
 
@@ -324,7 +325,7 @@ class Trainer:
         """Return the numbers of the batches that a step of an epoch takes, given its position in the epoch.
 
         With `max_tokens` in random order, the number of batches differs from epoch to epoch.  The number of steps does
-        not, because schedules count steps.  So the batches are spread over the steps, and a step may have no batch.
+        not differ, because schedules count steps.  So batches are spread over the steps, and some steps have no batch.
         """
         if math.ceil(count / self.accumulate) == self.steps_per_epoch:
             return range(position * self.accumulate, min((position + 1) * self.accumulate, count))
@@ -383,13 +384,13 @@ class Trainer:
 
     def _check_finite(self, loss: Variable) -> None:
         if not math.isfinite(loss.item()):
-            hint = "a lower learning rate, clip_norm, or features of unit variance"
+            hint = "try a lower learning rate, clip_norm, or features of unit variance"
             raise OutOfRangeError(f"loss, step {self.step}", expected="a finite number", got=loss.item(), hint=hint)
 
     def _clip(self, most: float) -> None:
         norm = clip_grad_norm_(self._parameters, most)
         if not math.isfinite(norm):
-            hint = "such as that of sqrt at 0"
+            hint = "some gradients are infinite or NaN, such as the gradient of sqrt at 0"
             raise OutOfRangeError(f"gradients, step {self.step}", expected="a finite norm", got=norm, hint=hint)
 
     def _end_epoch(self) -> None:
@@ -447,9 +448,9 @@ class Trainer:
             trainer has no `comm`.
         """
         if self.replica is None and any(parameter.shard is not None for parameter in self.optimizer.parameters):
-            hint = "Trainer(comm=...)"
-            got = "a table that ranks divide among them"
-            raise InputError("Trainer.save", expected="parameters that every rank has", got=got, hint=hint)
+            hint = "pass the communicator: Trainer(comm=...)"
+            got = "a table whose rows the ranks divide"
+            raise InputError("Trainer.save", expected="parameters that this rank has as a whole", got=got, hint=hint)
         arrays: dict[str, np.ndarray] = {}
         of_callbacks = []
         for number, callback in enumerate(self.callbacks):
@@ -465,14 +466,15 @@ class Trainer:
         own = {"model": self.model.state_dict(copy=False), "optimizer": self.optimizer.state_dict(copy=False)}
         own |= {"training": training, "callback_arrays": arrays}
         if taken := sorted(own.keys() & groups.keys()):
-            raise InputError("Trainer.save", expected="groups of other names than its own", got=taken)
+            expected = f"groups with names other than {sorted(own)}"
+            raise InputError("Trainer.save", expected=expected, got=taken)
         if self.replica is None:
             save(path, **groups, **own)
         else:
             self._save_on_ranks(self.replica.comm, Path(check_path(path, "path")), own, groups)
 
     def _save_on_ranks(self, comm: Communicator, path: Path, own: dict[str, Any], groups: dict[str, Any]) -> None:
-        """Write this rank's rows of divided tables; then, on rank 0, write the main file, by which they are valid."""
+        """Write this rank's rows of divided tables; after all ranks did, write the main file on rank 0."""
         parts: dict[str, dict[str, np.ndarray]] = {}
         for kind in ("model", "optimizer"):
             parts[kind] = {name: own[kind].pop(name) for name in list(own[kind]) if is_shard(name)}
@@ -501,18 +503,19 @@ class Trainer:
         saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
         training, arrays = saved.get("training"), saved.get("callback_arrays")
         if not isinstance(arrays, dict) or not (isinstance(training, dict) and training.keys() >= _KEYS):
-            raise CheckpointError(f"{path}", expected="a file of Trainer.save", got=f"the groups {sorted(saved)}")
+            expected = "a file that Trainer.save wrote"
+            raise CheckpointError(f"{path}", expected=expected, got=f"a file of the groups {sorted(saved)}")
         size = training.get("parts", 0)  # how many ranks saved rows of divided tables in files
         for rank in range(size):
             rows = load(part_path(Path(path), training["step"], rank, size), mmap=True)
             saved["model"] |= rows["model"]
             saved["optimizer"] |= rows["optimizer"]
         if training["identity"] != self.identity:
-            expected, hint = f"the training {self.identity!r}", "another has its own folder"
+            expected, hint = f"the training {self.identity!r}", "give each training a folder of its own"
             raise CheckpointError(f"{path}", expected=expected, got=repr(training["identity"]), hint=hint)
         if training["steps_per_epoch"] != self.steps_per_epoch:
-            expected, got = f"{self.steps_per_epoch} steps per epoch", training["steps_per_epoch"]
-            hint = "the checkpoint was saved with other data or another batch size"
+            expected, got = f"{self.steps_per_epoch} steps per epoch", f"{training['steps_per_epoch']} steps"
+            hint = "was the checkpoint saved with other data or another batch size?"
             raise CheckpointError(f"{path}", expected=expected, got=got, hint=hint)
         kinds = [type(callback).__name__ for callback in self.callbacks]
         if (got := [entry["kind"] for entry in training["callbacks"]]) != kinds:
