@@ -238,13 +238,16 @@ def test_ctrl_c_ends_between_two_steps_and_the_same_command_goes_on(tmp_path, ca
             "cell: expected one of",
         ),
         (["train", "one.csv", "--label", "y", "--out", "m"], "--label: expected at least two classes, got ['u']"),
-        (["train", "texts.csv", "--label", "kind", "--out", "texts.csv"], "--out: expected a file that the command does not read"),
+        (
+            ["train", "texts.csv", "--label", "kind", "--out", "texts.csv"],
+            "--out: expected a file that the command",
+        ),
         (
             ["train", "texts.csv", "--label", "kind", "--out", "no/m"],
             "--out: expected a file in a folder that exists",
         ),
         (["train", "-", "--label", "kind", "--out", "m"], "standard input: expected an option such as --format"),
-        (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected a file that the command does not read"),
+        (["predict", "texts.csv", "series.csv", "--out", "series.csv"], "--out: expected a file that the command"),
         (
             ["train", "texts.csv", "--sequence", "name", "--label", "kind", "--seed", "4294967296", "--out", "m"],
             "train, --seed: expected 0 to 4294967295, got 4294967296",

@@ -171,7 +171,7 @@ def test_what_cannot_go_there():
             to(vr.LoDTensor(np.zeros(3)))
         with pytest.raises(DTypeError, match="a LoDTensor or a Variable, got ndarray"):
             to(np.zeros(3))
-        with pytest.raises(ShapeError, match="at least 1 number per row"):
+        with pytest.raises(ShapeError, match="at least one number per row"):
             to(vr.create_lod_tensor(np.zeros((3, 0)), [[3]]))
 
 
@@ -296,5 +296,5 @@ def test_without_the_libraries(monkeypatch):
     for name, call in (("pyarrow", vr.from_arrow), ("pyarrow", vr.to_arrow), ("awkward", vr.from_awkward)):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.raises(vr.ProgramError, match=f"{name}: expected a package that is installed.*pip install"):
+            with pytest.raises(vr.ProgramError, match=f"{name}: expected an installed package.*pip install"):
                 call(vr.create_lod_tensor(np.zeros(2), [[2]]))

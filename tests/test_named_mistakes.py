@@ -182,7 +182,7 @@ def test_a_label_that_differs_within_few_ids_is_named():
 
 
 def test_a_forecaster_says_that_series_are_too_short():
-    message = r"fit, X: expected series long enough .* 9 values at the end, got series of at most 8 values .the model is"
+    message = r"fit, X: expected series long enough .* 9 values at the end, got series of at most 8 values .the model"
     with pytest.warns(UserWarning, match=message):
         model = SequenceForecaster(9, **FIRST).fit([np.arange(8.0), np.arange(5.0)])
     assert model.candidates_[0]["candidate"] == "naive"

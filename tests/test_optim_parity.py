@@ -176,13 +176,13 @@ def test_param_groups_are_dicts():
         first["momentum"] = 0.5
     with pytest.raises(vr.InputError, match="add_param_group"):
         first["params"] = []
-    with pytest.raises(vr.DTypeError, match="options that stay"):
+    with pytest.raises(vr.DTypeError, match="options that are only set"):
         del first["lr"]
-    with pytest.raises(vr.ShapeError, match="each Parameter once"):
+    with pytest.raises(vr.ShapeError, match="different Parameters, got a Parameter twice"):
         optimizer.add_param_group({"params": [p[0]]})
     with pytest.raises(vr.InputError, match=r"parameters, group 2, parameters: expected options among .*, got 'rate'"):
         optimizer.add_param_group({"params": [vr.nn.Parameter([1.0])], "rate": 1})
-    with pytest.raises(vr.DTypeError, match="dicts with 'params'"):
+    with pytest.raises(vr.DTypeError, match="dicts with the key 'params'"):
         vr.optim.SGD([{"params": [p[0]]}, p[1]], lr=0.1)
     assert len(optimizer.param_groups) == 2
     assert len(optimizer.parameters) == 2
@@ -306,11 +306,11 @@ def test_wrong_schedules_are_named():
         S.OneCycleLR(ours, 0.1, epochs=3)
     with pytest.raises(vr.ShapeError, match="max_lr: expected 2 rates, one per group, got 3"):
         S.OneCycleLR(ours, [0.1] * 3, total_steps=3)
-    with pytest.raises(vr.ShapeError, match="lr_lambda: expected 2 functions, one per group, got 1"):
+    with pytest.raises(vr.ShapeError, match="lr_lambda: expected 2 functions, one per group, got 1 function"):
         S.LambdaLR(ours, [lambda t: 1.0])
     with pytest.raises(vr.DTypeError, match="schedulers, entry 1: expected a schedule of the same optimizer"):
         S.SequentialLR(ours, [S.LinearLR(ours), S.LinearLR(other)], [3])
-    with pytest.raises(vr.ShapeError, match="milestones: expected 0 rising steps, one less than the schedules"):
+    with pytest.raises(vr.ShapeError, match="milestones: expected 0 rising steps, one fewer than the schedules"):
         S.SequentialLR(ours, [S.LinearLR(ours)], [3])
     schedule = S.OneCycleLR(ours, 0.1, total_steps=3)
     for _ in range(3):

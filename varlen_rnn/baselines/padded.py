@@ -80,7 +80,7 @@ class Padded(Module):
 
 
 def _last_state(y: Variable, initial: Variable | None, direction: Rectangle) -> Variable:
-    """Return each sequence's last output, or initial state if it is empty, shape (1, sequences, hidden)."""
+    """Return each sequence's last output, or its initial state if it is empty, shape (1, sequences, hidden)."""
     h = apply("take_rows", y, direction.last)
     if initial is not None:
         h = h + initial.reshape(h.shape) * direction.is_empty

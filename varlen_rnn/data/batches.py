@@ -132,7 +132,7 @@ class Batches(Generic[Batch]):
         return made
 
     def lengths(self, batch: int) -> np.ndarray:
-        """Return the lengths of all sequences of a batch, of all its parts, in the order of the batch, int64.
+        """Return the lengths of the sequences of a whole batch, not only of this part, in the batch's order, int64.
 
         Examples
         --------

@@ -47,7 +47,7 @@ def from_arrow(column: Any) -> LoDTensor:
         first, end = levels.add(offsets)
         array = values.slice(first, end - first)
     if not levels.offsets:
-        hint = "a column of lists is one of sequences"
+        hint = "each sequence must be a list in the column"
         raise LoDError("from_arrow, column", expected="lists of numbers", got=str(array.type), hint=hint)
     return levels.over(_numbers(pa, array))
 
@@ -72,8 +72,9 @@ def _one_array(pa: Any, column: Any) -> Any:
 
 def _only_column(table: Any) -> Any:
     if table.num_columns != 1:
-        hint = "take the column of the sequences"
-        raise ShapeError("from_arrow, column", expected="one column", got=table.column_names, hint=hint)
+        hint = "pass only the column of the sequences"
+        got = f"the columns {table.column_names}"
+        raise ShapeError("from_arrow, column", expected="a table of one column", got=got, hint=hint)
     return table.column(0)
 
 
@@ -105,7 +106,7 @@ def _numbers(pa: Any, array: Any) -> np.ndarray:
     if isinstance(array.type, pa.FixedShapeTensorType):
         _refuse_nulls(array, "row")
         if array.type.permutation not in (None, list(range(len(array.type.shape)))):
-            raise ShapeError("from_arrow, column", expected="tensors in the order of their axes", got=str(array.type))
+            raise ShapeError("from_arrow, column", expected="tensors without a permutation", got=str(array.type))
         shape += array.type.shape
         array = array.storage
         array = array.values.slice(array.offset * array.type.list_size, len(array) * array.type.list_size)
@@ -119,7 +120,7 @@ def _numbers(pa: Any, array: Any) -> np.ndarray:
         _refuse_nulls(array, "row")
         return array.to_numpy(zero_copy_only=False).reshape(shape)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        hint = "varlen_rnn.data.from_texts makes ids of lists of texts" if "string" in str(kind) else "cast it"
+        hint = "varlen_rnn.data.from_texts converts texts to ids" if "string" in str(kind) else "cast it to numbers"
         raise DTypeError("from_arrow, column", expected="lists of numbers", got=f"lists of {kind}", hint=hint)
     _refuse_nulls(array, "number")
     return array.to_numpy().reshape(shape)
@@ -128,7 +129,7 @@ def _numbers(pa: Any, array: Any) -> np.ndarray:
 def _refuse_nulls(array: Any, what: str) -> None:
     if array.null_count:
         place = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        hint = "fill_null or drop_null of the column says what is meant"
+        hint = "call fill_null or drop_null of the column first"
         raise LoDError(f"from_arrow, {what} {place}", expected="a value", got="null", hint=hint)
 
 

@@ -49,7 +49,7 @@ def from_awkward(array: Any) -> LoDTensor:
         shape.append(layout.size)
         layout = _without_options(layout.content[: shape[0] * int(np.prod(shape[1:]))], level)
     if not layout.is_numpy:
-        hint = "to_regular makes rows of lists of one size"
+        hint = "to_regular turns lists of one size into rows"
         raise DTypeError("from_awkward, array", expected="lists of numbers", got=str(array.type), hint=hint)
     return levels.over(np.asarray(layout.data).reshape(*shape, *layout.data.shape[1:]))
 
@@ -69,7 +69,7 @@ def _list_of(ak: Any, layout: Any, level: int) -> tuple[np.ndarray, Any] | None:
 
 
 def _without_options(layout: Any, level: int) -> Any:
-    """Return a layout without an option type around it; raise an error that names the first missing entry if any is."""
+    """Return a layout without an option type around it; if an entry is missing, raise an error with its position."""
     if not layout.is_option:
         return layout
     gone = np.flatnonzero(np.asarray(layout.mask_as_bool(valid_when=False)))

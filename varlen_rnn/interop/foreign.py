@@ -18,7 +18,7 @@ def library(name: str, package: str | None = None) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         hint = f"pip install {package or name}"
-        raise ProgramError(name, expected="a package that is installed", got="none", hint=hint) from error
+        raise ProgramError(name, expected="an installed package", got="no such package", hint=hint) from error
 
 
 def tensor_of(value: Any, what: str) -> LoDTensor:
@@ -27,9 +27,9 @@ def tensor_of(value: Any, what: str) -> LoDTensor:
     if not isinstance(tensor, LoDTensor):
         raise DTypeError(what, expected="a LoDTensor or a Variable", got=type(value).__name__)
     if not tensor.num_levels:
-        raise LoDError(what, expected="at least one level", got="a tensor without LoD")
+        raise LoDError(what, expected="a LoDTensor with levels", got="a LoDTensor without levels")
     if 0 in tensor.shape[1:]:
-        raise ShapeError(what, expected="at least 1 number per row", got=f"shape {tensor.shape}")
+        raise ShapeError(what, expected="at least one number per row", got=f"shape {tensor.shape}")
     return tensor
 
 

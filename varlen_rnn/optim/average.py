@@ -68,7 +68,7 @@ class AveragedModel:
         buffers = {name for name, _ in self.model.named_buffers()}
         for name, variable in self._kept():
             average, array = self._average_of(name, variable), variable.value.data
-            if name in buffers or array.dtype not in FLOATS:  # not averaged: batch moments (averages already), float16
+            if name in buffers or array.dtype not in FLOATS:  # copy float16, and batch moments, which are averages
                 copy_into(average, array)
             else:
                 with no_grad(), recording(None):
@@ -98,7 +98,9 @@ class AveragedModel:
         """Continue from the result of `state_dict`; an error changes nothing."""
         arrays, own = state_arrays(state, "AveragedModel"), self.state_dict()
         for name in own.keys() | arrays.keys():
-            expected, got = (f"{d[name].shape} {d[name].dtype}" if name in d else "none" for d in (own, arrays))
+            expected, got = (
+                f"shape {d[name].shape} of {d[name].dtype}" if name in d else "no such array" for d in (own, arrays)
+            )
             if expected != got:
                 raise CheckpointError(f"AveragedModel, {name!r}", expected=expected, got=got)
         self.n_averaged = int(arrays.pop("n_averaged"))

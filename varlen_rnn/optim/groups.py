@@ -83,14 +83,15 @@ class ParamGroup(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if not isinstance(name, str) or name not in self._options:
-            hint = "add_param_group adds parameters" if isinstance(name, str) and name == "params" else None
-            raise InputError("param_groups", expected=f"one of {list(self._options)}", got=shown(name), hint=hint)
+            hint = "add parameters with add_param_group" if isinstance(name, str) and name == "params" else None
+            expected = f"an option, one of {list(self._options)}"
+            raise InputError("param_groups", expected=expected, got=shown(name), hint=hint)
         self._options |= checked_options({name: value})
         if name == "lr":
             self.rate.value.data[...] = self._options[name]
 
     def __delitem__(self, name: str) -> None:
-        raise DTypeError("param_groups", expected="options that stay", got=f"del of {shown(name)}")
+        raise DTypeError("param_groups", expected="options that are only set", got=f"del group[{shown(name)}]")
 
     def __iter__(self) -> Iterator[str]:
         return iter(["params", *self._options])

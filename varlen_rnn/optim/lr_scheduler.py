@@ -24,6 +24,7 @@ from varlen_rnn.errors import (
     check_int,
     check_list,
     check_number,
+    count,
     shown,
 )
 from varlen_rnn.optim.groups import check_positive
@@ -65,7 +66,7 @@ class LRScheduler:
 
     def __init__(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
+            raise DTypeError("optimizer", expected="an optimizer of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
         self.base_lrs = []
         for group in optimizer.param_groups:  # not set again, because an earlier schedule may have changed the rate
@@ -109,12 +110,14 @@ class LRScheduler:
         """
         expected = self.state_dict()
         if not isinstance(state, Mapping) or state.keys() != expected.keys():
-            raise CheckpointError("state of a schedule", expected=sorted(expected), got=shown(state))
+            what = f"a dict with the keys {sorted(expected)}"
+            raise CheckpointError("state of a schedule", expected=what, got=shown(state))
         for name, value in state.items():
             numbers, own = (v if isinstance(v, list) else [v] for v in (value, expected[name]))
             if len(numbers) != len(own) or not all(isinstance(n, _KINDS.get(name, int)) for n in numbers):
                 what = f"state of a schedule, {name!r}"
-                raise CheckpointError(what, expected=f"as {expected[name]}", got=shown(value))
+                expected_value = f"a value of the kind of {expected[name]}"
+                raise CheckpointError(what, expected=expected_value, got=shown(value))
         vars(self).update({name: list(value) if isinstance(value, list) else value for name, value in state.items()})
 
 
@@ -139,7 +142,8 @@ class LambdaLR(LRScheduler):
         number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
         functions = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * number
         if len(functions) != number:
-            raise ShapeError("lr_lambda", expected=f"{number} functions, one per group", got=len(functions))
+            expected = f"{count(number, 'function')}, one per group"
+            raise ShapeError("lr_lambda", expected=expected, got=count(len(functions), "function"))
         self._factors = [check_callable(function, "lr_lambda") for function in functions]
         super().__init__(optimizer)
 
@@ -288,14 +292,15 @@ class OneCycleLR(LRScheduler):
         number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
         rates = max_lr if isinstance(max_lr, (list, tuple)) else [max_lr] * number
         if len(rates) != number:
-            raise ShapeError("max_lr", expected=f"{number} rates, one per group", got=len(rates))
+            expected = f"{count(number, 'rate')}, one per group"
+            raise ShapeError("max_lr", expected=expected, got=count(len(rates), "rate"))
         self._highest = [check_positive("max_lr", rate) for rate in rates]
         super().__init__(optimizer)
 
     def rates(self, step: int) -> list[float]:
         """Return the rate of each group at a step."""
         if step > self.total_steps:
-            expected = f"at most {self.total_steps}, the steps of the cycle"
+            expected = f"at most {self.total_steps}, the number of steps of the cycle"
             raise OutOfRangeError("OneCycleLR, step", expected=expected, got=step)
         top, last = self.pct_start * self.total_steps - 1, self.total_steps - 1
         rising = step <= top
@@ -332,7 +337,7 @@ class SequentialLR(LRScheduler):
         self._milestones = [check_int(step, "milestones", 1) for step in check_list(milestones, "milestones")]
         rising = all(a < b for a, b in zip(self._milestones, self._milestones[1:], strict=False))
         if len(self._schedulers) != len(self._milestones) + 1 or not rising:
-            expected = f"{len(self._schedulers) - 1} rising steps, one less than the schedules"
+            expected = f"{count(len(self._schedulers) - 1, 'rising step')}, one fewer than the schedules"
             raise ShapeError("milestones", expected=expected, got=shown(milestones))
         super().__init__(optimizer)
 
@@ -385,7 +390,7 @@ class ReduceLROnPlateau:
         eps: float = 1e-8,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
-            raise DTypeError("optimizer", expected="one of varlen_rnn.optim", got=shown(optimizer))
+            raise DTypeError("optimizer", expected="an optimizer of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
         self.mode = check_choice(mode, "mode", "min", "max")
         self.factor = check_number(factor, "factor", "at least 0 and less than 1", lambda number: 0 <= number < 1)
@@ -397,7 +402,7 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: float) -> None:
-        """Compare a number with the best one, and lower the rate if it is time."""
+        """Compare a number with the best so far; lower the rate after more than `patience` steps without progress."""
         value = check_number(metrics, "metrics", "any", lambda number: True)
         self.last_epoch += 1
         if self._is_better(value):

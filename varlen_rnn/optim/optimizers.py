@@ -34,7 +34,7 @@ from varlen_rnn.tape.values import zeros_like
 from varlen_rnn.tape.variable import Variable
 
 _STATES = slice(3, None)  # an update's inputs after the parameter, the gradient and the learning rate are states
-_FASTER = "leave it out: there is one implementation"
+_FASTER = "leave it out: there is only one implementation"
 _of_pytorch = hinting(params="its name is parameters", foreach=_FASTER, fused=_FASTER)
 
 
@@ -67,7 +67,7 @@ class Optimizer:
         for group in groups:
             self.add_param_group(group)
         if not self.parameters:
-            raise ShapeError("parameters", expected="at least one Parameter", got="none")
+            raise ShapeError("parameters", expected="at least one Parameter", got="an empty list")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add parameters, with options of their own.
@@ -79,7 +79,7 @@ class Optimizer:
         """
         where = f"parameters, group {len(self.param_groups)}, " if self.param_groups else ""
         if not isinstance(group, Mapping) or "params" not in group:
-            raise DTypeError(f"{where}parameters", expected="dicts with 'params'", got=shown(group))
+            raise DTypeError(f"{where}parameters", expected="dicts with the key 'params'", got=shown(group))
         own = {name: value for name, value in group.items() if name != "params"}
         unknown = [name for name in own if name not in self.defaults]
         if unknown:
@@ -92,8 +92,8 @@ class Optimizer:
             _check_parameter(parameter, f"parameters, entry {number}")
         together = [*self.parameters, *params]
         if len(set(together)) < len(together):
-            hint = "it would be updated twice per step"
-            raise ShapeError("parameters", expected="each Parameter once", got="one that is listed twice", hint=hint)
+            hint = "a step would update it twice"
+            raise ShapeError("parameters", expected="different Parameters", got="a Parameter twice", hint=hint)
         self.param_groups.append(ParamGroup(params, options))
         self.parameters = together
         self._states += [None] * len(params)
@@ -262,11 +262,12 @@ class Optimizer:
             key, shard = f"{number}.{name}", None if name == "step" else parameter.shard
             parts = find_rows(rest, key, shard, state, "state ")
             if parts is None:
-                raise CheckpointError(f"state {key!r}", expected=f"{state.shape} {state.dtype}", got=None)
+                expected = f"an array of shape {state.shape} and type {state.dtype}"
+                raise CheckpointError(f"state {key!r}", expected=expected, got="no such array, or only some rows")
             for rows, array in parts:
                 overwrite(state.value.data, rows if array.ndim else ..., array)
             if name == "step" and not 0 <= state.item() < np.iinfo(np.int64).max:
-                expected = "at least 0, and less than 2**63 - 1"
+                expected = "a number of steps from 0 to 2**63 - 2"
                 raise CheckpointError(f"state {key!r}", expected=expected, got=state.item())
             for other in names_of(rest, key):
                 del rest[other]
@@ -530,8 +531,8 @@ def _check_parameter(parameter: object, where: str) -> None:
         raise DTypeError(where, expected="a Parameter", got=type(parameter).__name__)
     flags = parameter.value.data.flags
     if parameter.requires_grad and not (flags.c_contiguous and flags.writeable):
-        expected, hint = "an array that can be updated in place", "nn.Parameter makes a copy that can"
-        raise ShapeError(where, expected=expected, got="one that is read-only, or not C-contiguous", hint=hint)
+        expected, hint = "an array that can be updated in place", "nn.Parameter(array) copies it to such an array"
+        raise ShapeError(where, expected=expected, got="a read-only array, or one that is not C-contiguous", hint=hint)
 
 
 def _follow(parameter: Variable, names: tuple[str, ...], states: list[Variable]) -> None:
@@ -544,8 +545,9 @@ def _follow(parameter: Variable, names: tuple[str, ...], states: list[Variable])
 def _rate_of(rest: dict[str, np.ndarray], name: str) -> float:
     """Remove a learning rate from a state and return it; raise if it is missing or invalid."""
     if name not in rest or rest[name].shape != () or rest[name].dtype.kind != "f":
-        raise CheckpointError("optimizer state", expected=f"{name!r}, a number", got=sorted(rest)[:8])
+        got = f"the names {sorted(rest)[:8]}"
+        raise CheckpointError("optimizer state", expected=f"a floating-point number {name!r}", got=got)
     rate = float(rest.pop(name))
     if not 0 <= rate < np.inf:
-        raise CheckpointError(f"optimizer state, {name!r}", expected="finite and at least 0", got=rate)
+        raise CheckpointError(f"optimizer state, {name!r}", expected="a finite number of at least 0", got=rate)
     return rate

@@ -28,9 +28,9 @@ _LEAST_GAIN = 0.05  # a network must lower the loss by this share to be worth it
 
 
 class Parts:
-    """The indices of the sequences that train, and of those that choose between candidates.
+    """The indices of sequences that train, and of sequences that choose between candidates.
 
-    Only the first `number` sequences train.  The other sequences, those of an `eval_set`, choose.
+    Only the first `number` sequences train.  The other sequences come from an `eval_set`, and choose.
     """
 
     def __init__(self, labels: np.ndarray, rng: np.random.Generator, number: int) -> None:

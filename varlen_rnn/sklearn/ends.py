@@ -107,8 +107,8 @@ class Choice:
 def _shift(found: np.ndarray, wanted: np.ndarray, levels: list[float]) -> np.ndarray:
     """Return the numbers whose addition calibrates forecast quantiles, `(horizon, quantiles)`; 0 for the median.
 
-    Errors are assumed to grow as a power of the steps ahead.  The quantiles are those of all errors, each divided by
-    this power.  Errors after one end depend on each other, so the number of independent errors is the number of ends.
+    Errors are assumed to grow as a power of the steps ahead.  All errors, each divided by this power, give the
+    quantiles.  Errors after one end depend on each other, so the number of independent errors is the number of ends.
     `found` has the shape `(ends, horizon, quantiles or 1)`, and `wanted` the shape `(ends, horizon)`.
     """
     middle = levels.index(0.5)

@@ -1,4 +1,4 @@
-"""Turn series into rows, which a ridge learns from.  A row has what is known at its step, divided by its own scale.
+"""Turn series into rows, from which a ridge learns.  A row has all that is known at its step, over its own scale.
 
     step                     0    1    2    3    4
     value                    5    7    6    8    9
@@ -37,7 +37,7 @@ class Form:
     lags: int  # the number of values before the last that are features
     logarithm: bool  # whether series of positive numbers become logarithms
     seasonal: bool  # whether changes count from the value one season before; otherwise from the last value
-    # The mean absolute difference of logarithms, and that of values divided by their mean absolute value.
+    # The mean absolute differences of logarithms, and of values divided by their mean absolute value.
     typical: tuple[float, float]
 
     @classmethod

@@ -51,7 +51,7 @@ def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
 
 
 def _normal(positions: np.ndarray | None, number: int, generator: np.random.Generator) -> np.ndarray:
-    """Return normal numbers, shape `(2, number)`; those of a sequence depend only on its place in the whole batch."""
+    """Return normal numbers, shape `(2, number)`; a sequence's numbers depend only on its place in the whole batch."""
     if positions is None:
         return generator.standard_normal((2, number))
     drawn = np.random.default_rng(generator.integers(2**63))  # so that `generator` draws equally often on all ranks

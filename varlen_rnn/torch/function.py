@@ -122,10 +122,10 @@ class _Place:
 def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
-    """Set parameters to the first of `tensors`, then call a function; return its results as tensors."""
+    """Set each parameter to the tensor at its position in `tensors`; call a function; return its results as tensors."""
     if is_transformed():
-        hint = "torch.autograd.grad works; torch.func, vmap and derivatives forward do not"
-        raise ProgramError("function", expected="tensors of numbers", got="transformed ones", hint=hint)
+        hint = "torch.autograd.grad works; torch.func, vmap and forward-mode derivatives do not"
+        raise ProgramError("function", expected="plain tensors", got="tensors inside a transform", hint=hint)
     tensors, places = list(tensors), []
 
     def place_of(tensor: Tensor) -> _Place:
@@ -138,7 +138,7 @@ def _run(
 
     given = _mapped((arguments, named), Tensor, place_of)
     seed = int(torch.randint(2**62, ()))  # so that a second run of the forward pass draws the same dropout
-    structure: list[Any] = []  # the results' structure, because a torch Function returns only tensors
+    structure: list[Any] = []  # how results are nested, because a torch Function returns only a tuple of tensors
 
     def forward(tensors: Sequence[Tensor], needs: Sequence[bool]) -> tuple[list[Variable], list[Variable]]:
         _set(parameters, tensors, needs)
@@ -164,7 +164,7 @@ def _run(
     else:
         with no_grad():
             needs = [v.requires_grad for v in parameters] + [False] * (len(tensors) - len(parameters))
-            outputs = forward(tensors, needs)[1]  # does not change `requires_grad`, which other threads may read
+            outputs = forward(tensors, needs)[1]  # keeps `requires_grad`, because other threads can read it meanwhile
         results = _results(outputs, tensors)
     return _mapped(structure[0], _Place, lambda place: jagged(results[place.number], place.offsets))
 
@@ -197,7 +197,7 @@ class _Call(torch.autograd.Function):
             for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
-            _set(leaves, tensors, needs)  # another call may have set other values meanwhile
+            _set(leaves, tensors, needs)  # again, because another call can have set other values meanwhile
             for leaf in leaves:
                 leaf.grad = None
             propagate(outputs, arrived)
@@ -214,13 +214,15 @@ def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return an array that shares the memory of a CPU tensor, or raise if there is none."""
+    """Return an array that shares the memory of a CPU tensor; raise for other devices, or types that NumPy lacks."""
     if tensor.device.type != "cpu":
-        raise DTypeError("tensor", expected="one of the CPU", got=f"one of {tensor.device}", hint="tensor.cpu()")
+        got = f"a tensor on {tensor.device}"
+        raise DTypeError("tensor", expected="a tensor on the CPU", got=got, hint="call tensor.cpu()")
     try:
         return tensor.detach().contiguous().numpy()
     except TypeError as error:
-        raise DTypeError("tensor", expected="a data type of NumPy", got=tensor.dtype, hint="tensor.float()") from error
+        hint = "call tensor.float()"
+        raise DTypeError("tensor", expected="a data type of NumPy", got=tensor.dtype, hint=hint) from error
 
 
 def _tensor(gradient: Any) -> Tensor | None:
@@ -247,8 +249,9 @@ def _offsets(lod: LoD, places: Sequence[_Place]) -> Tensor | None:
     if not lod.num_levels:
         return None
     if lod.num_levels > 1:
-        hint = "with_lod gives a result its last level alone"
-        raise DTypeError("function, result", expected="at most one level", got=lod.num_levels, hint=hint)
+        hint = "keep only the last level, with with_lod"
+        got = f"a result with {lod.num_levels} levels"
+        raise DTypeError("function, result", expected="a result with at most one level", got=got, hint=hint)
     same = next((place.offsets for place in places if place.lod is lod), None)
     return torch.from_numpy(lod.levels[0].copy()) if same is None else same
 
@@ -258,7 +261,7 @@ def _mapped(structure: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     if isinstance(structure, kind):
         return change(structure)
     if isinstance(structure, PackedSequence):
-        hint = "torch.nested.nested_tensor(sequences, layout=torch.jagged)"
+        hint = "pass torch.nested.nested_tensor(sequences, layout=torch.jagged)"
         raise DTypeError("function", expected="a jagged nested tensor", got="a PackedSequence", hint=hint)
     if isinstance(structure, dict):
         return {name: _mapped(value, kind, change) for name, value in structure.items()}

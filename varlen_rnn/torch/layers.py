@@ -85,7 +85,7 @@ class _Unpadded(_Base):
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
 
     def _operands_of_step(self, input: Any, hx: Any) -> tuple[Any, ...] | None:
-        """Return the operands if the call is a single step of one layer, otherwise None; other tests take longer."""
+        """Return the operands if the call is one step of one layer, otherwise None; general checks would be slower."""
         if type(input) is not Tensor or input.is_nested or self.num_layers > 1 or self.bidirectional or self.proj_size:
             return None
         shape, weight, states = input.shape, self._flat_weights[0], hx if type(hx) is tuple else (hx,)
@@ -126,8 +126,9 @@ class _Unpadded(_Base):
         return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(self), (proxy,), given)
 
     def __prepare_scriptable__(self) -> None:
-        hint = "torch.jit.script(varlen_rnn.torch.restore(model)), or torch.jit.trace"
-        raise ProgramError("torch.jit.script", expected="layers of torch", got=f"our {type(self).__name__}", hint=hint)
+        hint = "call torch.jit.script(varlen_rnn.torch.restore(model)), or use torch.jit.trace"
+        got = f"a varlen_rnn.torch.{type(self).__name__}"
+        raise ProgramError("torch.jit.script", expected="layers of torch", got=got, hint=hint)
 
     def _of_enough_bits(self, value: Any) -> Any:
         """Convert a tensor that autocast made bfloat16 or float16 to the data type of the parameters."""
@@ -140,19 +141,19 @@ class _Unpadded(_Base):
 
     def _refuse_gpu(self, rows: Tensor) -> None:
         if rows.is_cuda or self._flat_weights[0].is_cuda:
-            hint = "model.cpu(); or varlen_rnn.torch.restore(model), for torch's own layers run there"
-            raise DTypeError(
-                self._name("input"), expected="tensors and parameters of the CPU", got="some of a GPU", hint=hint
-            )
+            hint = "call model.cpu(); or varlen_rnn.torch.restore(model), because torch's own layers run on a GPU"
+            expected, got = "tensors and parameters on the CPU", "a tensor or parameter on a GPU"
+            raise DTypeError(self._name("input"), expected=expected, got=got, hint=hint)
 
     def _check_kinds(self, rows: Tensor) -> None:
         for name, tensor in (("input", rows), ("parameters", self._flat_weights[0])):
             if tensor.dtype not in _FLOATS or tensor.device.type != "cpu":
-                expected, got = "float32 or float64 of the CPU", f"{tensor.dtype} of {tensor.device.type!r}"
+                expected, got = "float32 or float64 on the CPU", f"{tensor.dtype} on {tensor.device.type!r}"
                 raise DTypeError(self._name(name), expected=expected, got=got)
         if is_transformed():
-            hint = "transforms of torch.func, and derivatives forward, run torch's own layers: give a padded batch"
-            raise ProgramError(self._name("input"), expected="a tensor of numbers", got="a transformed one", hint=hint)
+            hint = "inside torch.func and forward-mode derivatives, pass a padded batch without lengths"
+            got = "a tensor inside a transform"
+            raise ProgramError(self._name("input"), expected="a plain tensor", got=got, hint=hint)
 
     def _runs(self, rows: Tensor) -> bool:
         """Return whether the kernels can run on these rows and weights: float32 or float64 values in CPU memory."""
@@ -163,11 +164,11 @@ class _Unpadded(_Base):
 
     def _batch(self, input: Any, lengths: Any, offsets: Any) -> Batch:
         if lengths is not None and offsets is not None:
-            raise ShapeError(self._name("lengths"), expected="None beside offsets", got="both")
+            raise ShapeError(self._name("lengths, offsets"), expected="at most one of them", got="both")
         if isinstance(input, PackedSequence) or input.is_nested:
             if lengths is not None or offsets is not None:
-                hint = f"a {type(input).__name__} has its own"
-                raise ShapeError(self._name("lengths, offsets"), expected="None", got="numbers", hint=hint)
+                expected = f"None, because a {type(input).__name__} has lengths of its own"
+                raise ShapeError(self._name("lengths, offsets"), expected=expected, got="numbers")
             return of_packed(input) if isinstance(input, PackedSequence) else of_jagged(input)
         if offsets is not None:
             return of_rows(input, offsets)
@@ -194,8 +195,8 @@ class _Unpadded(_Base):
         for (state_name, _), state in zip(form.states, states, strict=False):  # no states are given if they are zeros
             if not isinstance(state, Tensor) or state.device != weight.device:
                 device = weight.device.type
-                got = f"one of {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
-                raise ShapeError(self._name(state_name), expected=f"a Tensor of {device!r}", got=got)
+                got = f"a Tensor on {state.device.type!r}" if isinstance(state, Tensor) else type(state).__name__
+                raise ShapeError(self._name(state_name), expected=f"a Tensor on {device!r}", got=got)
         form.check_states(name, given, axes)
 
     @property

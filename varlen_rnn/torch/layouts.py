@@ -42,7 +42,7 @@ def of_rows(rows: Tensor, offsets: Any) -> Batch:
     """Return a Batch of rows; sequence i has the rows `offsets[i]` to `offsets[i + 1]`."""
     lod = LoD([_numbers(offsets, "offsets")])
     if rows.dim() != 2 or len(rows) != lod.num_rows:
-        expected = f"({lod.num_rows}, features), as the offsets say"
+        expected = f"shape ({lod.num_rows}, features), because the last offset is {lod.num_rows}"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(rows.shape)}")
     return Batch(rows, lod)
 
@@ -62,14 +62,16 @@ def of_jagged(nested: Tensor) -> Batch:
 def parts_of_jagged(nested: Any) -> tuple[Tensor, LoD, Tensor]:
     """Return the rows of a jagged nested tensor, their LoD, and its offsets tensor."""
     if nested.layout != torch.jagged:
-        hint = "torch.nested.nested_tensor(..., layout=torch.jagged)"
-        raise ShapeError("nested tensor", expected="layout torch.jagged", got=nested.layout, hint=hint)
+        hint = "pass torch.nested.nested_tensor(..., layout=torch.jagged)"
+        got = f"the layout {nested.layout}"
+        raise ShapeError("nested tensor", expected="the layout torch.jagged", got=got, hint=hint)
     if nested.dim() < 2 or getattr(nested, "_ragged_idx", 1) != 1:
-        raise ShapeError("nested tensor", expected="(sequences, rows, ...)", got=f"shape {tuple(nested.shape)}")
+        got = f"shape {tuple(nested.shape)}"
+        raise ShapeError("nested tensor", expected="shape (sequences, rows, ...), ragged in rows", got=got)
     whole = nested if nested.lengths() is None else nested.contiguous()
     rows, lod = whole.values(), LoD([whole.offsets().numpy()])
     if lod.num_rows != len(rows):
-        expected, got = f"{lod.num_rows} rows, as its offsets say", f"{len(rows)} in values()"
+        expected, got = f"{lod.num_rows} rows, its last offset", f"{len(rows)} rows in values()"
         raise ShapeError("nested tensor", expected=expected, got=got)
     return rows, lod, whole.offsets()
 
@@ -83,7 +85,7 @@ def of_packed(packed: PackedSequence) -> Batch:
     """Return a Batch of a PackedSequence, the longest sequence first; rows are copied, and results are copied back."""
     sizes = packed.batch_sizes.numpy()
     if not sizes.size or sizes[-1] < 0 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
-        expected = f"numbers that never rise, of {len(packed.data)} rows in all"
+        expected = f"numbers that never rise and add up to {len(packed.data)}, the number of rows"
         raise ShapeError("PackedSequence, batch_sizes", expected=expected, got=shown(sizes.tolist()))
     sequences = np.arange(sizes[0])
     lengths = np.searchsorted(-sizes, -sequences)  # sequence k has a row at each step with more than k sequences
@@ -102,12 +104,12 @@ def of_packed(packed: PackedSequence) -> Batch:
 def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
     """Return a Batch of a padded batch's rows outside of the padding; rows are copied, and results are copied back."""
     if padded.dim() != 3:
-        expected = "a padded batch of rank 3, for there are lengths"
+        expected = "a padded batch of three axes, because lengths are given"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(padded.shape)}")
     num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
     given = _numbers(lengths, "lengths")
     if given.shape != (num_sequences,) or not ((given >= 0) & (given <= steps)).all():
-        expected = f"{num_sequences} numbers from 0 to {steps}, as input has sequences and steps"
+        expected = f"{num_sequences} numbers (one per sequence of the input) from 0 to {steps}, its steps"
         raise ShapeError("lengths", expected=expected, got=shown(given.tolist()))
     sequence, step = np.nonzero(np.arange(steps) < given[:, None])
     places = sequence * steps + step if batch_first else step * num_sequences + sequence

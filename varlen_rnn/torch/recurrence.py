@@ -47,7 +47,7 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
 
 
 class _Recurrence(torch.autograd.Function):
-    """The torch Function of a layer; its backward pass overwrites the saved values; a second pass recomputes them."""
+    """The torch Function of a layer.  Its backward pass overwrites saved values, so a second pass recomputes them."""
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
@@ -105,8 +105,8 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> None:
-        hint = "torch's own layers have one: varlen_rnn.torch.restore(model)"
-        raise ProgramError("gradient of a gradient", expected="a first one", got="a second one", hint=hint)
+        hint = "torch's own layers have second derivatives: call varlen_rnn.torch.restore(model)"
+        raise ProgramError("gradient", expected="a first derivative", got="a second derivative", hint=hint)
 
 
 def _array(tensor: Tensor | None) -> Any:

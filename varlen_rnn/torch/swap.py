@@ -14,7 +14,7 @@ from varlen_rnn.torch.layers import GRU, LSTM, RNN
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
-# Methods that torch's `forward` calls.  Ours does not call all of them, so a subclass that defines one is not replaced.
+# Methods that torch's `forward` calls, but ours does not always.  A subclass that overrides one is not replaced.
 _INHERITED = (
     "forward", "check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size",
     "get_expected_cell_size", "permute_hidden",

@@ -70,8 +70,8 @@ class JoinedLoss:
 class Counting:
     """Finds the counts by which losses were divided, in one process.
 
-    It warns once if sums are divided by whole numbers that differ between batches, because it cannot know what such
-    numbers count, for example the entries of a NumPy mask.
+    It warns once if sums are divided by whole numbers that differ between batches, because it cannot find the origin of
+    such numbers, for example the entries of a NumPy mask.
     """
 
     def __init__(self) -> None:
