@@ -172,7 +172,7 @@ def test_param_groups_are_dicts():
     assert "weight_decay=0.0" in repr(first)
     with pytest.raises(vr.ShapeError, match="weight_decay: expected finite and at least 0"):
         first["weight_decay"] = -1
-    with pytest.raises(vr.InputError, match=r"param_groups: expected one of .*, got 'momentum'"):
+    with pytest.raises(vr.InputError, match=r"param_groups: expected an option, one of .*, got 'momentum'"):
         first["momentum"] = 0.5
     with pytest.raises(vr.InputError, match="add_param_group"):
         first["params"] = []
@@ -298,13 +298,13 @@ def test_a_plateau_is_pytorchs(options):
 def test_wrong_schedules_are_named():
     _, ours, _, _ = two_groups()
     _, other, _, _ = two_groups()
-    with pytest.raises(vr.DTypeError, match="optimizer: expected one of varlen_rnn"):
+    with pytest.raises(vr.DTypeError, match="optimizer: expected an optimizer of varlen_rnn"):
         S.StepLR(None, 3)
     with pytest.raises(vr.ShapeError, match="step_size: expected at least 1"):
         S.StepLR(ours, 0)
     with pytest.raises(vr.InputError, match="expected total_steps, or epochs and steps_per_epoch"):
         S.OneCycleLR(ours, 0.1, epochs=3)
-    with pytest.raises(vr.ShapeError, match="max_lr: expected 2 rates, one per group, got 3"):
+    with pytest.raises(vr.ShapeError, match="max_lr: expected 2 rates, one per group, got 3 rates"):
         S.OneCycleLR(ours, [0.1] * 3, total_steps=3)
     with pytest.raises(vr.ShapeError, match="lr_lambda: expected 2 functions, one per group, got 1 function"):
         S.LambdaLR(ours, [lambda t: 1.0])

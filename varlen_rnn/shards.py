@@ -84,5 +84,5 @@ def _common(rank: int, size: int, number: int, count: int) -> tuple[slice, slice
 
 def _check_like(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, what: str) -> None:
     if array.shape != shape or array.dtype != dtype:
-        got = f"the shape {array.shape} of {array.dtype}"
-        raise CheckpointError(what, expected=f"the shape {shape} of {dtype}", got=got)
+        got = f"an array of shape {array.shape} and type {array.dtype}"
+        raise CheckpointError(what, expected=f"an array of shape {shape} and type {dtype}", got=got)

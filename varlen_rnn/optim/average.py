@@ -99,7 +99,7 @@ class AveragedModel:
         arrays, own = state_arrays(state, "AveragedModel"), self.state_dict()
         for name in own.keys() | arrays.keys():
             expected, got = (
-                f"shape {d[name].shape} of {d[name].dtype}" if name in d else "no such array" for d in (own, arrays)
+                f"shape {d[name].shape}, type {d[name].dtype}" if name in d else "no such array" for d in (own, arrays)
             )
             if expected != got:
                 raise CheckpointError(f"AveragedModel, {name!r}", expected=expected, got=got)
