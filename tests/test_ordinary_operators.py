@@ -354,8 +354,8 @@ def test_nan_compares_as_in_numpy_and_nothing_is_remembered(name):
 
 
 @pytest.mark.parametrize(("x", "y", "message"), [
-    (np.ones(2), np.ones(2, np.float32), "less, y: expected float64, as x, got float32"),
-    (np.ones(2), np.arange(2), "less, y: expected float64, as x, got int64"),
+    (np.ones(2), np.ones(2, np.float32), "less, y: expected float64, as x has, got float32"),
+    (np.ones(2), np.arange(2), "less, y: expected float64, as x has, got int64"),
     (np.arange(2), 0.5, "number: expected an integer, because the other operand is int64, got 0.5"),
     (np.arange(2), 2**70, "number: expected a number that int64 can hold"),
     (np.arange(2, dtype=np.uint8), -1, "number: expected a number that uint8 can hold, got -1"),
@@ -383,7 +383,7 @@ def test_bools():
 
 def test_a_mask_beside_numbers_is_told_of_where():
     x = vr.Variable(rows(3))
-    with pytest.raises(vr.DTypeError, match=r"mul, y: expected float64, as x, got bool \(functional.where"):
+    with pytest.raises(vr.DTypeError, match=r"mul, y: expected float64, as x has, got bool \(functional.where"):
         x * (x > 0)
 
 

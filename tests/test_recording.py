@@ -123,7 +123,7 @@ def test_constants():
     [
         (lambda x: x @ np.ones((4, 2), np.float32), r"matmul, x: expected 4 features.*x is 'x', weight is 'constant'"),
         (lambda x: x + rows("y", 5), r"add: expected shapes that broadcast, got .*; x is 'x', y is 'y'"),
-        (lambda x: x + rows("y", 3, dtype="float64"), "add, y: expected float32, as x, got float64.*y is 'y'"),
+        (lambda x: x + rows("y", 3, dtype="float64"), "add, y: expected float32, as x has, got float64.*y is 'y'"),
         (lambda x: x.sum(axis=2), r"reduce, axis: .* x is 'x'"),
         (lambda x: vr.nn.LSTM(4, 5)(x), r"LSTM, x: expected \(rows, 4\) float32, got \(-1, 3\) .*variable 'x'"),
         (lambda x: vr.sequence_pool(rows("y", level=0), "sum"), "sequence_pool, x: expected at least one level"),

@@ -449,6 +449,6 @@ def test_every_way_to_run_a_layer_refuses_rows_in_the_same_words(name, shape, dt
         rf"{name}: expected \((rows|batch), (3|features)\).* float32, got {re.escape(str(shape))} {np.dtype(dtype)}"
     )
     if name == "recurrent, x" and dtype == np.float64:  # an operator takes both, but no weights of the other
-        message = "recurrent, weight_ih: expected float64, as x, got float32"
+        message = "recurrent, weight_ih: expected float64, as x has, got float32"
     with pytest.raises(error, match=message):
         CHECKED[name](vr.create_lod_tensor(np.zeros(shape, dtype), [[2]]))

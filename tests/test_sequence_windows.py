@@ -232,7 +232,7 @@ CONV_ERRORS = {
     "padding": ((X, W, None, np.zeros((1, 3))), {}, r"padding: expected shape \(2, 3\)"),
     "filter_size": ((X, W), {"filter_size": 0}, "filter_size: expected at least 1, got 0"),
     "far": ((X, W), {"padding_start": 2**62}, "padding_start: expected -2147483648 to"),
-    "types": ((X, W.astype(np.float32)), {}, "weight: expected float64, as x, got float32"),
+    "types": ((X, W.astype(np.float32)), {}, "weight: expected float64, as x has, got float32"),
     "nothing": ((X, W[:, :0]), {}, "weight: expected"),
 }
 

@@ -83,7 +83,7 @@ def operands_of(equation):
 def _written(name, names, trace, given, result, probe):
     """Return a function that computes node `result` of a trace: for a kernel, or for host arrays if `probe` is None.
 
-    `probe` is the operand whose type constants are converted to.
+    Constants are converted to the type of the operand named `probe`.
     """
     lines, texts = write(trace, given, [result], probe)
     modules = (arithmetic,) if probe is None else (activations, functions)

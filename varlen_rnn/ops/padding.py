@@ -92,7 +92,7 @@ class Rectangle(NamedTuple):
     """The outputs of the operator `rectangle`.
 
     pad: the row for each place of the padded batch, or -1 for padding
-    unpad: the place in the padded batch of each row
+    unpad: for each row, its place in the padded batch
     last: the place of the last step of each sequence, or -1 if the sequence is empty
     is_empty: (sequences, 1), 1 for each sequence that is empty, otherwise 0
     """

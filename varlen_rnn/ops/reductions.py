@@ -48,7 +48,7 @@ reduce_mean.op.divisor = lambda x, axis, keepdims, of_nothing=None: x.data.size
 
 
 def _reshaped(reduce, x, axis, keepdims):
-    """Return `reduce(array, axis)`; if `keepdims`, each axis that is reduced keeps the size 1."""
+    """Return `reduce(array, axis)`; if `keepdims`, each reduced axis stays, with size 1."""
     return reduce(x.data, axis if axis is None else axis % x.data.ndim).reshape(_shape_after(x, axis, keepdims))
 
 

@@ -65,7 +65,7 @@ def _merged(gradient):
 def declare(name):
     """Declare and return the operator of an update; its constants are the update's constants and `weight_decay`.
 
-    The weight decay times the parameter is added to the gradient, unless the update itself has this constant.
+    `weight_decay` times the parameter is added to the gradient, unless the update itself has a constant `weight_decay`.
     """
     update = updates.UPDATES[name]
 

@@ -57,7 +57,7 @@ class Application:
             yield from ((count, choice) for choice in choices)
 
     def _choices(self, fits):
-        """Return choices of row axes, one per operand: 0 if it has a LoD, otherwise an axis that fits, or None."""
+        """Return choices of an axis per operand: 0 if the operand has a LoD, otherwise an axis that fits, or None."""
         axes = [
             [None] if value is None else [0] if value.num_levels
             else [None, *(axis for axis, size in enumerate(value.shape) if fits(axis, size))]

@@ -126,7 +126,7 @@ class Block:
 
 
 class _Described:
-    """The descriptions of a program's blocks, each made on demand: making all for each block takes quadratic time."""
+    """The descriptions of a program's blocks, made when needed: to make all of them per block takes quadratic time."""
 
     def __init__(self, recorder):
         self._blocks, self._persistables, self._made = recorder.blocks, recorder.persistables, {}
@@ -222,7 +222,7 @@ class Recorder:
 
     def admit_all(self, op, inputs):
         """Return the program's stand-ins for an operator's inputs; None stays None."""
-        # It does the work of `admit`, but calls no function for known Variables.
+        # This does the same as `admit` for each input, but sooner: it calls no function for known Variables.
         known, admitted = self._stand_ins if self.current.parent is None else {}, []
         for given in inputs:
             if given is None:

@@ -38,7 +38,7 @@ def _refuse_mixed(op, name, desc, dtype, first):
     hint = "convert one of them: x.astype(dtype); the library never mixes data types silently"
     if desc.kind is LOD_TENSOR and desc.dtype.kind == "b":
         hint = "functional.where(mask, x, 0.0) chooses by a mask"
-    raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first}", got=_kind(desc), hint=hint)
+    raise DTypeError(f"{op}, {name}", expected=f"{dtype}, as {first} has", got=_kind(desc), hint=hint)
 
 
 def check_integer(op, **descs):

@@ -1,4 +1,4 @@
-"""Hooks of a Variable: functions that a pass calls with its gradient, and whether it keeps the gradient."""
+"""Hooks of a Variable: functions that a backward pass calls with its gradient; and whether it keeps its gradient."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def moved_value(value, place):
 
 
 def zeros_like(value):
-    """Return zeros in new memory for a gradient, as users get it: of SelectedRows no row; None stays None."""
+    """Return a gradient of zeros in new memory, as users get it: SelectedRows without rows; None stays None."""
     if value is None:
         return None
     if isinstance(value, SelectedRows):
@@ -48,7 +48,7 @@ def is_remembered(memory):
 
 
 def own(value, owned):
-    """Return a value that its holder may change in place: a copy if `owned`, by identity, has its memory.
+    """Return a value that the caller may change in place: a copy if `owned`, {id: array}, already has its memory.
 
     For example, both gradients of `x + y` are one array.
     """

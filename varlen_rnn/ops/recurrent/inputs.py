@@ -281,7 +281,7 @@ def _check_weight(x, name, weight, shape):
 
 
 def operands_of(cell, layer, plan):
-    """Return the rows, the Directions and the initial states for the engine; no states (None) if none is given.
+    """Return the rows, the Directions and the initial states for the engine; the states are None if none is given.
 
     Zeros replace a missing bias, and a missing state if another state is given.
     """

@@ -233,7 +233,7 @@ def _selected(x, heights, widths, topks, channel_num):
     numbers = as_operand(x.data).reshape(-1)
     found = empty((int(limits[-1]),), numbers, np.dtype(np.int64))
     largest(numbers, np.append(0, np.cumsum(columns)), limits, found)
-    # Number the matrix rows: all channels of earlier sequences come first, and earlier channels of the same sequence.
+    # The number of a matrix row: how many rows come before it, in earlier sequences and in earlier channels of its own.
     before = np.repeat((channel_num - 1) * (np.cumsum(heights) - heights), heights)
     first = (np.arange(heights.sum()) + before)[:, None]
     matrix_rows = first + np.arange(channel_num) * np.repeat(heights, heights)[:, None]
