@@ -634,7 +634,7 @@ def test_the_gradient_of_a_row_taken_often_does_not_drift():
 def test_an_index_that_names_no_row(index, error, message):
     with pytest.raises(error, match=message):
         vr.Variable(rows(3))[vr.Variable(np.array(index))]
-    with pytest.raises(vr.ShapeError, match="gather, x: expected rows, got a single number"):
+    with pytest.raises(vr.ShapeError, match="gather, x: expected rows, so at least one axis, got a single number"):
         vr.Variable(1.0)[vr.Variable(0)]
 
 

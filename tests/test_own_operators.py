@@ -426,7 +426,7 @@ DECLARATIONS = {
     ),
     "a gradient of another": (
         "@vr.operator\ndef f(x): return x\n@f.backward('y')\ndef g(x, d_out): return x",
-        r"gradient of 'f': expected inputs, \['x'\], got 'y'",
+        r"gradient of 'f': expected one of the inputs \['x'\], got 'y'",
     ),
     "a gradient that takes another": (
         "@vr.operator\ndef f(x): return x\n@f.backward('x')\ndef g(x, d_y): return x",

@@ -36,7 +36,7 @@ def _places(x, index):
 def _infer_gather(x, index):
     check_tensor("gather", "x", x)
     if not x.shape:
-        raise ShapeError("gather, x", expected="rows", got="a single number")
+        raise ShapeError("gather, x", expected="rows, so at least one axis", got="a single number")
     check_tensor("gather", "index", index)
     if index.dtype.kind == "b":
         hint = "x[np.asarray(mask)] takes rows outside of programs; where(mask, x, 0.0) keeps all rows"

@@ -117,7 +117,7 @@ def _infer_row_sum(a):
 
 def _check_has_rows(op, name, desc):
     if not desc.shape:
-        raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
+        raise ShapeError(f"{op}, {name}", expected="rows, so at least one axis", got="a single number")
 
 
 # If the right matrix has at most `_SMALL` elements and `_SHORT` rows, a plain loop is as fast and exact as the tile.

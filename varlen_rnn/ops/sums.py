@@ -41,7 +41,7 @@ def _sum(*x):
 def _infer(*descs):
     for number, desc in enumerate(descs):
         if desc.kind not in (LOD_TENSOR, SELECTED_ROWS):
-            raise DTypeError(f"sum, x[{number}]", expected="rows", got=desc.kind.name)
+            raise DTypeError(f"sum, x[{number}]", expected="rows or SelectedRows", got=desc.kind.name)
         if desc.dtype != descs[0].dtype:
             raise DTypeError(f"sum, x[{number}]", expected=f"{descs[0].dtype}, as x[0] has", got=desc.dtype)
         check_shape("sum", f"x[{number}]", desc, descs[0].shape)

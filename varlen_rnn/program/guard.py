@@ -100,7 +100,7 @@ def feed_data(
     except TypeError as error:
         raise DTypeError("feed_data, dtype", expected="a data type", got=shown(dtype)) from error
     if requires_grad and known.kind != "f":
-        raise DTypeError("feed_data, requires_grad", expected="float32 or float64", got=known)
+        raise DTypeError("feed_data, requires_grad", expected="float32 or float64, to have a gradient", got=known)
     spec = TensorSpec(sizes, known, lod_level)
     to_var("feed_data", spec)  # this raises if a description cannot hold the data type
     return Variable(into.feed(name, spec), requires_grad=requires_grad)

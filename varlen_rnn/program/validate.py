@@ -72,7 +72,7 @@ def _check_block(nested, blocks, around, checked):
         bound.update(dict.fromkeys(op.output_names()))
     for name in bound.maps[0]:
         if name not in specs:
-            raise ProgramError(f"variable {name!r}", expected="a description", got="none")
+            raise ProgramError(f"variable {name!r}", expected="a description in its block", got="none")
     for var in block.vars:
         if var.name not in bound:
             raise ProgramError(f"variable {var.name!r}", expected="an operator that computes it", got="none")

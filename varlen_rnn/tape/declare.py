@@ -203,7 +203,7 @@ def operator(
         if options[what] is not None:
             check_callable(options[what], f"operator, {what}")
     if not isinstance(inference, Mapping):
-        raise DTypeError("operator, inference", expected="a mapping", got=shown(inference))
+        raise DTypeError("operator, inference", expected="a mapping of constants to values", got=shown(inference))
     if not isinstance(onnx, str | None):
         raise DTypeError("operator, onnx", expected="the name of an ONNX node, or None", got=shown(onnx))
 

@@ -83,7 +83,7 @@ def position_of_input(op, name):
     """Return the position of the input with a name, or raise if there is no such input, or it can be missing."""
     names = _names(op.inputs)
     if name not in names:
-        raise ProgramError(f"gradient of {op.type!r}", expected=f"inputs, {names}", got=repr(name))
+        raise ProgramError(f"gradient of {op.type!r}", expected=f"one of the inputs {names}", got=repr(name))
     position = names.index(name)
     if op.inputs[position].endswith("?"):
         hint = f"declare the gradient with @{op.type}.grad instead of @{op.type}.backward"

@@ -35,11 +35,11 @@ def _check(op, name, x, mask, level):
     check_moved(op, name, x)
     check_tensor(op, "mask", mask)
     if not x.shape:
-        raise ShapeError(f"{op}, {name}", expected="rows", got="a single number")
+        raise ShapeError(f"{op}, {name}", expected="rows, so at least one axis", got="a single number")
     if mask.dtype != np.bool_:
-        raise DTypeError(f"{op}, mask", expected="bool", got=mask.dtype, hint="`mask != 0` has bools")
+        raise DTypeError(f"{op}, mask", expected="bool", got=mask.dtype, hint="compare, as in mask != 0")
     if not mask.shape or mask.shape[1:] not in ((), (1,)):
-        raise ShapeError(f"{op}, mask", expected="one bool per sequence", got=f"shape {mask.shape}")
+        raise ShapeError(f"{op}, mask", expected="one bool per sequence, (n,) or (n, 1)", got=f"shape {mask.shape}")
     levels = max(1, x.lod_level)
     if not -levels <= level < levels:
         raise OutOfRangeError(f"{op}, level", expected=f"{-levels} <= level < {levels}, a level of {name}", got=level)

@@ -92,7 +92,7 @@ def _check(name, emission, transition):
 def _check_label(name, label):
     check_integer(name, label=label)
     if len(label.shape) != 1 and label.shape[1:] != (1,):
-        raise ShapeError(f"{name}, label", expected="one tag per row", got=f"shape {label.shape}")
+        raise ShapeError(f"{name}, label", expected="one tag per row, (rows,) or (rows, 1)", got=f"shape {label.shape}")
 
 
 @linear_chain_crf.infer

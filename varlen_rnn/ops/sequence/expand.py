@@ -111,7 +111,7 @@ def _infer(x, y, ref_level):
     check_tensor("sequence_expand", "y", y)
     check_lod_level("sequence_expand", "y", y)
     if not x.shape:
-        raise ShapeError("sequence_expand, x", expected="rows", got="a single number")
+        raise ShapeError("sequence_expand, x", expected="rows, so at least one axis", got="a single number")
     if not -y.lod_level <= ref_level < y.lod_level:
         expected = f"{-y.lod_level} <= ref_level < {y.lod_level}, a level of y"
         raise OutOfRangeError("sequence_expand, ref_level", expected=expected, got=ref_level)

@@ -293,7 +293,7 @@ def _infer_topk(x, row, col, topks, channel_num):
         check_tensor(name, place, spec)
         check_lod_level(name, place, spec)
     if x.shape[1:] not in ((), (1,)):
-        raise ShapeError(f"{name}, x", expected="one number per row", got=f"shape {x.shape}")
+        raise ShapeError(f"{name}, x", expected="one number per row, (rows,) or (rows, 1)", got=f"shape {x.shape}")
     if not topks or not all(1 <= k <= _LARGEST_K for k in topks):
         raise OutOfRangeError(f"{name}, topks", expected=f"numbers from 1 to {_LARGEST_K}", got=topks)
     if not 1 <= channel_num * len(topks) <= _MOST_COLUMNS:

@@ -99,7 +99,7 @@ def _ranks(x, plan):
 def _infer_reorder(x, rank_table):
     check_moved("reorder_by_rank", "x", x)
     if not x.shape:
-        raise ShapeError("reorder_by_rank, x", expected="rows", got="a single number")
+        raise ShapeError("reorder_by_rank, x", expected="rows, so at least one axis", got="a single number")
     check_kind("reorder_by_rank", "rank_table", rank_table, LOD_RANK_TABLE)
     return x
 
