@@ -241,7 +241,7 @@ def test_an_operator_of_a_user_that_mixes_rows_is_refused(data, rows, monkeypatc
         x = vr.feed_data("x", [-1, 3], "float64", lod_level=1 if data is sequences_of else 0)
         model = vr.nn.Linear(3, 2, dtype=np.float64)
         vr.optim.SGD(model.parameters(), 0.1).minimize((op(model(x)) ** 2).mean())
-    with pytest.raises(vr.ProgramError, match="got 'centred' of rows"):
+    with pytest.raises(vr.ProgramError, match="got 'centred', which mixes rows"):
         ReplicatedProgram(program)
 
 
@@ -263,7 +263,7 @@ def test_rows_that_are_split_are_refused_and_columns_are_not(data):
         first, second = vr.nn.functional.split(y, [1, y.shape[axis] - 1], axis)
         return (first * first).mean() + second.exp().mean()
 
-    assert "got 'split' of rows" in compared(lambda own, rank: loss_of(own, rank, 0), [W])
+    assert "got 'split', which needs the rows of all ranks" in compared(lambda own, rank: loss_of(own, rank, 0), [W])
     assert compared(lambda own, rank: loss_of(own, rank, 1), [W]) == "equal"
 
 

@@ -104,7 +104,7 @@ def _mixing(records: Sequence[Record], kinds: dict[int, list[Kind]]) -> str:
         if any(kind.kind == MIXED for kind in kinds[record.number]):
             if record.op.rows is None and not record.op.forward.__module__.startswith("varlen_rnn."):
                 return f"{record.op.type!r}, an operator without rows='each', 'sequence' or 'sum'"
-            return f"{record.op.type!r}, which combines rows of different ranks"
+            return f"{record.op.type!r}, which needs the rows of all ranks"
     return f"{records[-1].op.type!r}, which is no sum or mean over rows"
 
 
