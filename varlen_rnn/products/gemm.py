@@ -236,11 +236,11 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     if on_device(a):
         _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate)
         return
-    bias = np.zeros(columns, a.dtype) if bias is None else np.ascontiguousarray(bias)
+    bias = zeros(columns, a) if bias is None else contiguous(bias)
     width = panel_width(weight.dtype)
     panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
-    counters, piece = np.zeros(3 * COUNTER, np.int64), size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
+    counters, piece = zeros(3 * COUNTER, a, np.int64), size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
     parts = _parts_of_piece(a, panels, columns // width, piece, num_shards)
     it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, parts)
     for_each_shard(product_cpu, tuple(code_of(a.dtype)), counters, it, num_shards=num_shards)

@@ -418,7 +418,7 @@ def row_products(a, one, two, num_columns=0):
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest = 0 if num_columns else min((f.first for f in windows), default=0)
     highest = max([num_columns, *(f.end for f in windows)])
-    sums, width = np.zeros(a.shape[1], a.dtype), panel_width(a.dtype)
+    sums, width = zeros(a.shape[1], a), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
     copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
@@ -430,7 +430,7 @@ def row_products(a, one, two, num_columns=0):
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
         sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`
     narrow = [c[0, f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
-    return [*map(np.ascontiguousarray, narrow), sums]
+    return [*map(contiguous, narrow), sums]
 
 
 def memory_of(num_rows, lowest, highest, padded, like, num_shards):
@@ -446,8 +446,8 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # `span` is an upper bound
     size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
     counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)
-    totals = np.zeros((1 + num_shards, max(columns, _SLAB * num_tiles * span)))
-    integers = np.zeros((1 + num_shards, max(counters, offsets)), np.int64)
+    totals = zeros((1 + num_shards, max(columns, _SLAB * num_tiles * span)), like, np.float64)
+    integers = zeros((1 + num_shards, max(counters, offsets)), like, np.int64)
     return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
 
 

@@ -8,7 +8,7 @@ the first counter, until none is left.  Row `shard` of `numbers` and of `offsets
 import numpy as np
 
 from varlen_rnn.products.sync import COUNTER
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import empty, zeros
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
@@ -42,6 +42,6 @@ def run_tasks(kernel, code, tasks, scratch, work, like, it):
     """
     if len(tasks):
         shards = count_shards(work, len(tasks))
-        numbers, offsets = empty((shards, scratch[0]), like), np.empty((shards, scratch[1]), np.int64)
-        counters = np.zeros(COUNTER, np.int64)
+        numbers, offsets = empty((shards, scratch[0]), like), empty((shards, scratch[1]), like, np.int64)
+        counters = zeros(COUNTER, like, np.int64)
         for_each_shard(kernel, code, counters, tasks, numbers, offsets, it, num_shards=shards)

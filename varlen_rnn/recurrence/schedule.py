@@ -22,7 +22,7 @@ from varlen_rnn.recurrence.sharing import END, FIRST, LEFT, PACKED, PACKING
 from varlen_rnn.rows.plan import ranks_of
 from varlen_rnn.runtime import threads
 from varlen_rnn.runtime.cache import PROCESSOR
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import empty, zeros
 
 ENDLESS = 2**62
 _TURN_ROWS = 48  # the fewest rows that a thread runs of a group before another thread can take the group
@@ -88,7 +88,7 @@ def run(loop, plan, reverse, products, like, *arguments, panels=None):
         rows, offsets = loop.memory_of(-(-unit_blocks // parts), longest)
         first = loop.panel_rows if panels is None else 0
         numbers = empty((first + plan.num_sequences * loop.carry_rows + num_shards * rows, loop.width), like)
-        integers = np.zeros((num_groups + PACKING) * COUNTER + num_shards * (offsets + COUNTER), np.int64)
+        integers = zeros((num_groups + PACKING) * COUNTER + num_shards * (offsets + COUNTER), like, np.int64)
         _write_groups(integers, batch, bounds)
         if panels is None:
             panels, numbers = numbers[:first], numbers[first:]

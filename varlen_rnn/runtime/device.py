@@ -10,6 +10,7 @@ from varlen_rnn.runtime.cuda import is_device_array
 from varlen_rnn.runtime.device_array import DeviceArray, size_of
 from varlen_rnn.runtime.parameters import Parameters
 from varlen_rnn.runtime.place import HOST
+from varlen_rnn.runtime.placeholder import Placeholder, has_placeholder
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes of an array from which on `empty` reuses freed memory
@@ -103,7 +104,8 @@ def as_operand(array):
     """Return the array, copied unless it is C-contiguous and writeable: Numba compiles kernels again for any other."""
     if array.flags.carray:
         return array
-    return np.array(array, order="C") if isinstance(array, np.ndarray) else array.copy()
+    is_plain = isinstance(array, np.ndarray) and type(array) is not Placeholder
+    return np.array(array, order="C") if is_plain else array.copy()
 
 
 def empty(shape, like, dtype=None):
@@ -112,9 +114,11 @@ def empty(shape, like, dtype=None):
     `shape` is a tuple.  On the host, a large array reuses freed memory, and begins at a cache line, so that rows of 16
     float32, or a multiple of 16, never share a cache line.
     """
-    dtype = like.dtype if dtype is None else dtype
+    dtype = like.dtype if dtype is None else np.dtype(dtype)
+    if type(like) is Placeholder:
+        return like.dry_run.empty(shape, dtype)
     if not isinstance(like, np.ndarray):
-        return _new(shape, np.dtype(dtype))
+        return _new(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     return np.empty(shape, dtype) if size < _LARGE else memory.array(shape, dtype, size)
 
@@ -122,6 +126,8 @@ def empty(shape, like, dtype=None):
 def zeros(shape, like, dtype=None):
     """Return zeros of `shape` at the place of `like`, of its data type unless `dtype` is given."""
     dtype = like.dtype if dtype is None else dtype
+    if type(like) is Placeholder:
+        return like.dry_run.zeros(shape, dtype)
     if isinstance(like, np.ndarray):
         return np.zeros(shape, dtype)
     array = _new(shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype))
@@ -185,13 +191,15 @@ def contiguous(array):
     """Return an array unchanged if it is C-contiguous, otherwise a C-contiguous copy."""
     if array.flags.c_contiguous:
         return array
-    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array.copy()
+    is_plain = isinstance(array, np.ndarray) and type(array) is not Placeholder
+    return np.ascontiguousarray(array) if is_plain else array.copy()
 
 
 def joined(parts, axis=0):
     """Concatenate `parts`, arrays at the same place, along an existing axis; return the new array."""
-    if isinstance(parts[0], np.ndarray):
+    if isinstance(parts[0], np.ndarray) and not _are_placeholders(parts):
         return np.concatenate(parts, axis=axis)
+    axis %= parts[0].ndim
     shape, before, end = list(parts[0].shape), (slice(None),) * axis, 0
     shape[axis] = sum(part.shape[axis] for part in parts)
     out = empty(tuple(shape), parts[0])
@@ -203,10 +211,15 @@ def joined(parts, axis=0):
 
 def stacked(parts, axis=0):
     """Stack `parts`, arrays of the same shape at the same place, along a new axis; return the new array."""
-    if isinstance(parts[0], np.ndarray):
+    if isinstance(parts[0], np.ndarray) and not _are_placeholders(parts):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis
     return joined([part[(*before, None)] for part in parts], axis)
+
+
+def _are_placeholders(parts):
+    """Return whether arrays are placeholders of one data type; for others, NumPy chooses the type of the result."""
+    return has_placeholder(tuple(parts)) and len({part.dtype for part in parts}) == 1
 
 
 def unstacked(array):

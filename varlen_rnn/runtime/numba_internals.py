@@ -17,6 +17,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.runtime import rtsys
 
+from varlen_rnn.runtime.placeholder import follow, has_placeholder
+
 Cache = caching._Cache  # the base class of a cache for one function
 
 
@@ -25,7 +27,27 @@ def use_cache(kernel, cache_for):
     if isinstance(kernel, CPUDispatcher):  # a plain function, as with NUMBA_DISABLE_JIT=1, needs no cache
         kernel._cache = cache_for(kernel)
         kernel.compile = kernel._cache.compile_alone(kernel.compile)
+        _let_follow(kernel)
     return kernel
+
+
+def _let_follow(kernel):
+    """Let `follow` take the calls of a compiled function that have a `Placeholder` array among their arguments.
+
+    Numba asks for the type of an argument that its C code does not know, and compiles for arguments that it has not
+    met.  Both questions come only then, so that calls with ordinary arrays take no longer.
+    """
+    typeof, compile_for = kernel.typeof_pyval, kernel._compile_for_args
+
+    def typeof_pyval(value):
+        return types.pyobject if has_placeholder(value) else typeof(value)
+
+    def compile_for_args(*arguments, **named):
+        if not has_placeholder(arguments):
+            return compile_for(*arguments, **named)
+        return lambda *arguments: follow(kernel, arguments)
+
+    kernel.typeof_pyval, kernel._compile_for_args = typeof_pyval, compile_for_args
 
 
 def can_be_saved(compiled):
@@ -122,6 +144,68 @@ def write_call(context, builder, address, kinds, values):
         address, llvmlite.ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
     )
     context.call_conv.call_function(builder, function, types.none, kinds, values)
+
+
+def code_for(kernel, arguments):
+    """Return the address of a kernel's code for these arguments, the types of the arguments, and whether it returns
+    nothing; the code is compiled if necessary.
+    """
+    kinds = tuple([kernel.typeof_pyval(argument) for argument in arguments])
+    if kinds not in kernel.overloads:
+        kernel.compile(kinds)
+    return address_of_code(kernel, kinds), kinds, kernel.overloads[kinds].fndesc.restype == types.none
+
+
+# The types of words, and the letters that name the types: an address, integers, a flag, floats.
+_LETTERS = {
+    "p": types.voidptr, "q": types.int64, "i": types.int32, "h": types.int16, "c": types.int8, "b": types.boolean,
+    "d": types.float64, "f": types.float32,
+}  # fmt: skip
+_INTEGERS = {64: "q", 32: "i", 16: "h", 8: "c"}
+
+
+def letters_of(kind):
+    """Return a letter of `_LETTERS` for each word of an argument of Numba's type `kind`, or None for other types."""
+    if isinstance(kind, types.BaseTuple):
+        parts = [letters_of(item) for item in kind]
+        return None if None in parts else "".join(parts)
+    if isinstance(kind, types.Array):  # two addresses, its size, the size of an element, its address, shape, strides
+        return "ppqqp" + "q" * (2 * kind.ndim)
+    if isinstance(kind, types.Boolean):
+        return "b"
+    if isinstance(kind, types.Integer):
+        return _INTEGERS[kind.bitwidth]
+    return {types.float64: "d", types.float32: "f"}.get(kind)
+
+
+def write_call_of_words(context, builder, words, letters):
+    """Emit LLVM code that calls the compiled function whose address is word 0, with the words that follow.
+
+    Return the number 1 if the function raised, otherwise 0.
+    """
+    word, kinds = llvmlite.ir.IntType(64), [_LETTERS[letter] for letter in letters]
+    found = [builder.load(builder.gep(words, [word(number)])) for number in range(len(letters) + 1)]
+    values = [_value_of_word(context, builder, *item) for item in zip(kinds, found[1:], strict=True)]
+    kind = llvmlite.ir.PointerType(context.call_conv.get_function_type(types.none, kinds))
+    status, _ = context.call_conv.call_function(builder, builder.inttoptr(found[0], kind), types.none, kinds, values)
+    return builder.zext(status.is_error, word)
+
+
+def _value_of_word(context, builder, kind, word):
+    if kind == types.voidptr:
+        return builder.inttoptr(word, context.get_value_type(kind))
+    if kind == types.boolean:
+        return builder.icmp_signed("!=", word, word.type(0))
+    bits = llvmlite.ir.IntType(kind.bitwidth)
+    word = word if kind.bitwidth == 64 else builder.trunc(word, bits)
+    return builder.bitcast(word, context.get_value_type(kind)) if isinstance(kind, types.Float) else word
+
+
+def write_call_for_number(context, builder, address, kind, value):
+    """Emit LLVM code that calls the compiled function at `address` with a value; return the int64 that it returns."""
+    function = llvmlite.ir.PointerType(context.call_conv.get_function_type(types.int64, [kind]))
+    at = builder.inttoptr(address, function)
+    return context.call_conv.call_function(builder, at, types.int64, [kind], [value])[1]
 
 
 def is_inlined(function):

@@ -31,8 +31,8 @@ def _bits_of(number: Any) -> int:
     return int.from_bytes(number.tobytes().ljust(_BYTES, b"\0"), "little", signed=True)
 
 
-_BITS: dict[type, Any] = {bool: int, int: int, float: lambda number: _bits_of(np.float64(number))}
-_BITS |= {np.dtype(letter).type: _bits_of for letter in "?bhilqBHILQefd"}
+BITS: dict[type, Any] = {bool: int, int: int, float: lambda number: _bits_of(np.float64(number))}
+BITS |= {np.dtype(letter).type: _bits_of for letter in "?bhilqBHILQefd"}
 
 
 def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]]:
@@ -46,8 +46,8 @@ def of_array(form: np.ndarray, address: int) -> tuple[ArrayKind, tuple[int, ...]
 def _add(argument: Any, numbers: list[int]) -> Any:
     """Append the numbers of an argument to `numbers`; return the argument's kind."""
     kind = type(argument)
-    if kind in _BITS:
-        numbers.append(_BITS[kind](argument))
+    if kind in BITS:
+        numbers.append(BITS[kind](argument))
         return kind
     if kind is tuple:
         return tuple([_add(item, numbers) for item in argument])

@@ -25,7 +25,8 @@ from varlen_rnn.runtime.numba_internals import target
 # `cli/workload.py` is in the list because it decides which kernels an installation has.
 SOURCES = (
     *("attention", "cells", "kernels", "products", "recurrence"),
-    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "cli/workload.py"),
+    *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "runtime/records.py"),
+    "cli/workload.py",
 )
 
 # Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is in the list because

@@ -1,0 +1,201 @@
+"""Dry runs: run the library's code on placeholders, note the kernels that it calls, and make records of the notes.
+
+For example, a dry run of `y = empty((3,), x); scale_cpu(x, 2.0, y)` has one slot, the memory of `y`, and one call.  Its
+records run `scale_cpu` as often as you like, in any memory of 64 bytes, on the numbers that `x` then has.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.runtime import parameters, records
+from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.numba_internals import code_for, letters_of
+from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
+
+
+class Call(NamedTuple):
+    """A call of a kernel that a DryRun noted.
+
+    name: the kernel's name
+    letters: the types of its words
+    words: the words; the address of a Placeholder is the address of its form
+    slots: the Slot of each address of a Placeholder, by the position of the address among the words
+    """
+
+    name: str
+    letters: str
+    words: list[int]
+    slots: dict[int, Slot]
+
+
+class DryRun:
+    """What a dry run notes: pieces of memory, and calls of kernels.
+
+    Attributes
+    ----------
+    slots : list of Slot
+    calls : list of Call
+    kept : list
+        Ordinary arrays whose addresses are among the words.
+
+    Examples
+    --------
+    >>> dry_run = DryRun()
+    >>> x = dry_run.around(np.ones(3))
+    >>> y = x.copy()
+    >>> [call.name for call in dry_run.calls], y.shape
+    (['copy'], (3,))
+    """
+
+    def __init__(self):
+        self.slots, self.calls, self.kept = [], [], []
+
+    def around(self, array):
+        """Return a Placeholder whose memory is an array that exists already, such as a parameter."""
+        return self._new(array, True)
+
+    def empty(self, shape, dtype):
+        """Return a Placeholder in new memory."""
+        return self._new(np.empty(shape, dtype), False)
+
+    def zeros(self, shape, dtype):
+        """Return a Placeholder in new memory, which a run sets to zero at this point."""
+        made = self.empty(shape, dtype)
+        if made.size:
+            self.call(records.clear, (made.reshape(-1).view(np.uint8),))
+        return made
+
+    def fill(self, out, bits):
+        """Note that the elements of `out`, unsigned integers along four axes, become a number with these bits."""
+        self.call(records.fill, (bits, out))
+
+    def copy(self, x, out):
+        """Note a copy of `x` to `out`; both have four axes."""
+        self.call(records.copy, (x, out))
+
+    def expect(self, found, number):
+        """Note that a run stops unless the first number of an array is `number`."""
+        self.call(records.expect, (number, found))
+
+    def _new(self, form, is_outside):
+        slot = Slot(form, is_outside)
+        self.slots.append(slot)
+        return Placeholder(self, slot, form[...], Placeholder(self, slot, form, None))
+
+    def call(self, kernel, arguments):
+        """Note the call of a kernel.
+
+        Raise Unbound if it returns a number, because Python would read it, or if it could write to an ordinary array,
+        because a run would not make that array anew.
+        """
+        name, found = kernel.py_func.__name__, []
+        words: list[int] = []
+        slots: dict[int, Slot] = {}
+        for argument in arguments:
+            found.append(self._form(name, argument, words, slots))
+        address, kinds, is_void = code_for(kernel, found)
+        letters = [letters_of(kind) for kind in kinds]
+        if None in letters or len("".join(letters)) != len(words):
+            raise Unbound(f"kernel {name} takes arguments of other types than numbers and arrays")
+        if not is_void:
+            raise Unbound(f"Python reads the number that kernel {name} returns")
+        self.calls.append(Call(name, "".join(letters), [address, *words], slots))
+
+    def _form(self, name, argument, words, slots):
+        """Return an argument with forms in place of Placeholder arrays; append its words to `words`."""
+        if isinstance(argument, tuple):
+            return tuple([self._form(name, item, words, slots) for item in argument])
+        if type(argument) is Placeholder:
+            form, slots[len(words) + 5] = argument.form, argument.slot
+        elif isinstance(argument, np.ndarray):
+            form = argument
+            self.kept.append(form)
+            if form.size and _can_change(form):
+                raise Unbound(f"kernel {name} gets an array that NumPy made")
+        elif type(argument) in parameters.BITS:
+            words.append(parameters.BITS[type(argument)](argument))
+            return argument
+        else:
+            raise Unbound(f"kernel {name} gets {type(argument).__name__}")
+        words += parameters.of_array(form, form.__array_interface__["data"][0])[1]
+        return form
+
+
+class Records:
+    """The records of a DryRun, whose memory is one array of bytes, `size` long, that `place` names.
+
+    Attributes
+    ----------
+    size : int
+        Bytes that a run needs.
+    names : list of str
+        The name of each record's kernel.
+    """
+
+    def __init__(self, dry_run):
+        self._offsets, self.size = _offsets(dry_run.slots)
+        self._kept, self._begin = dry_run.kept, 0
+        self.names = [call.name for call in dry_run.calls]
+        words: list[int] = []
+        starts, places = [], []
+        for call in dry_run.calls:
+            starts.append(len(words))
+            for position, slot in call.slots.items():
+                if not slot.is_outside:
+                    places.append(len(words) + position)
+                    call.words[position] += self._offsets[slot] - _address(slot.form)
+                else:
+                    self._kept.append(slot.form)
+            words += call.words
+        self._words, self._places = np.array(words, np.int64), np.array(places, np.int64)
+        self._trampolines = np.array([records.trampoline(call.letters) for call in dry_run.calls], np.int64)
+        self._at = _address(self._words) + 8 * np.array(starts, np.int64)
+
+    def place(self, memory):
+        """From now on, run in `memory`, an array of at least `size` bytes that begins at a cache line."""
+        begin = _address(memory)
+        self._words[self._places] += begin - self._begin
+        self._begin = begin
+
+    def view(self, memory, placeholder):
+        """Return the array that a Placeholder of the dry run stands for, given the memory of the runs."""
+        if placeholder.slot.is_outside:
+            return placeholder.form
+        begin = self._offsets[placeholder.slot] + _address(placeholder.form) - _address(placeholder.slot.form)
+        form = placeholder.form
+        return np.ndarray(form.shape, form.dtype, memory, begin, form.strides)
+
+    def run(self):
+        """Run all records; return the number of the first whose kernel raised, or -1."""
+        return records.run_records(self._trampolines, self._at)
+
+
+def room(size):
+    """Return memory of `size` bytes that begins at a cache line."""
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    begin = -_address(memory) % CACHE_LINE
+    return memory[begin : begin + size]
+
+
+def _can_change(array):
+    """Return whether somebody can write to the memory of an array."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return not (array is None or type(array) is bytes)
+
+
+def _offsets(slots):
+    """Return where each slot begins, and how many bytes all take."""
+    offsets, end = {}, 0
+    for slot in slots:
+        if not slot.is_outside:
+            offsets[slot] = end
+            end += -(-slot.form.nbytes // CACHE_LINE) * CACHE_LINE
+    return offsets, end
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]

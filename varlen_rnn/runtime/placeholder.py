@@ -1,0 +1,209 @@
+"""Arrays without numbers, with which the library's code makes a dry run: kernels do not run, but are noted.
+
+Take `y = empty((3,), x); scale_cpu(x, 2.0, y)`.  If `x` is an array, the kernel runs.  If `x` is a `Placeholder`, so is
+`y`, and the `DryRun` of both notes a call of `scale_cpu` with their addresses and shapes.  Nobody can read a number of
+a `Placeholder`: each attempt of Python or NumPy raises `Unbound`, which names the attempt.  So the notes of a dry run
+depend on shapes alone, and hold for other numbers in arrays of the same shapes.  A dry run writes no memory.
+"""
+
+import numpy as np
+
+_COPIED = frozenset([("float64", "float32")])  # conversions that the kernel for copies makes as NumPy does
+_AXES = 4  # axes of the arrays that the kernels for copies and numbers take
+
+
+class Unbound(Exception):
+    """Raised by a dry run that meets work which no record can do, such as reading a number of an array."""
+
+
+class Slot:
+    """A piece of memory of a dry run.
+
+    Attributes
+    ----------
+    form : array
+        Its first form.  If `is_outside`, this is an array that exists already, such as a parameter; otherwise only its
+        address and its size count, as addresses of views are relative to it.
+    is_outside : bool
+    """
+
+    __slots__ = ("form", "is_outside")
+
+    def __init__(self, form, is_outside):
+        self.form, self.is_outside = form, is_outside
+
+
+def has_placeholder(value):
+    """Return whether a value is a Placeholder, or a tuple that has one at any depth."""
+    return type(value) is Placeholder or (isinstance(value, tuple) and any(map(has_placeholder, value)))
+
+
+def follow(kernel, arguments):
+    """Note the call of a kernel in the DryRun of its arguments."""
+    _dry_run_of(arguments).call(kernel, arguments)
+
+
+def first_of(found, expected):
+    """Return the first number of an array that a check wrote.
+
+    A run that follows a dry run stops at this point, unless the number is the expected one, which is returned.
+    """
+    if type(found) is not Placeholder:
+        return int(found[0])
+    found.dry_run.expect(found, expected)
+    return expected
+
+
+def _dry_run_of(arguments):
+    for argument in arguments:
+        if type(argument) is Placeholder:
+            return argument.dry_run
+        if isinstance(argument, tuple) and has_placeholder(argument):
+            return _dry_run_of(argument)
+    raise AssertionError("no argument is a placeholder")
+
+
+def _refused(name):
+    def refuse(self, *arguments, **named):
+        raise Unbound(f"NumPy or Python computes between kernels: {name}")
+
+    return refuse
+
+
+class Placeholder:
+    """An array without numbers; it has the class of NumPy's arrays for `isinstance`, a shape, and views.
+
+    Attributes
+    ----------
+    form : array
+        An array of the same data type, shape, strides and flags.  Its numbers mean nothing.
+    dry_run : DryRun of `runtime.dry_run`
+    slot : Slot
+    base : Placeholder or None
+        The Placeholder that owns the memory, as `base` of NumPy's arrays.
+    """
+
+    __slots__ = ("__weakref__", "base", "dry_run", "form", "slot")
+
+    def __init__(self, dry_run, slot, form, base):
+        self.dry_run, self.slot, self.form, self.base = dry_run, slot, form, base
+
+    # Code that asks `isinstance(x, np.ndarray)` takes the way of arrays on the host.  NumPy's own C code asks the type
+    # itself, so that it cannot read the numbers.
+    __class__ = property(lambda self: np.ndarray)
+    shape = property(lambda self: self.form.shape)
+    strides = property(lambda self: self.form.strides)
+    dtype = property(lambda self: self.form.dtype)
+    ndim = property(lambda self: self.form.ndim)
+    size = property(lambda self: self.form.size)
+    nbytes = property(lambda self: self.form.nbytes)
+    itemsize = property(lambda self: self.form.itemsize)
+    flags = property(lambda self: self.form.flags)
+    T = property(lambda self: self._view(self.form.T))
+
+    def _view(self, form):
+        """Return a view; raise if NumPy had to copy."""
+        found, own = _bounds(form), _bounds(self.slot.form)
+        if form.size and not own[0] <= found[0] <= found[1] <= own[1]:
+            raise Unbound("NumPy copies an array to reshape it")
+        return Placeholder(self.dry_run, self.slot, form, self if self.base is None else self.base)
+
+    def __len__(self):
+        return len(self.form)
+
+    def __iter__(self):
+        return (self[number] for number in range(len(self.form)))
+
+    def __getitem__(self, key):
+        return self._view(self.form[_checked(key)])
+
+    def __setitem__(self, key, value):
+        target = self[key]
+        if isinstance(value, (bool, int, float, np.bool_, np.number)):
+            one = np.empty(1, self.dtype)
+            one[0] = value
+            bits = int.from_bytes(one.tobytes(), "little")
+            self.dry_run.fill(_wide(target, target.form), bits - (bits >> 63 << 64))
+        else:
+            target.assign(value)
+
+    def assign(self, source):
+        """Copy a Placeholder, which broadcasts, into this one."""
+        if type(source) is not Placeholder or not self.flags.writeable:
+            raise Unbound(f"NumPy assigns {type(source).__name__} to an array")
+        kinds = str(source.dtype), str(self.dtype)
+        if kinds[0] != kinds[1] and kinds not in _COPIED:
+            raise Unbound(f"NumPy converts {kinds[0]} to {kinds[1]}")
+        if self.size:
+            forms = np.broadcast_to(source.form, self.shape), self.form
+            bits = kinds[0] == kinds[1]
+            self.dry_run.copy(_wide(source, forms[0], bits), _wide(self, forms[1], bits))
+
+    def copy(self, order="C"):
+        """Return a C-contiguous copy."""
+        made = self.dry_run.empty(self.shape, self.dtype)
+        made.assign(self)
+        return made
+
+    def reshape(self, *shape, order="C"):
+        """Return a view of another shape."""
+        return self._view(self.form.reshape(*shape, order=order))
+
+    def transpose(self, *axes):
+        """Return a view with axes in another order."""
+        return self._view(self.form.transpose(*axes))
+
+    def view(self, *kind):
+        """Return a view, of another data type if one is given."""
+        return self._view(self.form.view(*kind))
+
+    def ravel(self):
+        """Return a flat view."""
+        return self._view(self.form.reshape(-1))
+
+    def __array_ufunc__(self, ufunc, method, *operands, **named):
+        raise Unbound(f"NumPy or Python computes between kernels: {ufunc.__name__}")
+
+    def __array_function__(self, function, kinds, arguments, named):
+        raise Unbound(f"NumPy or Python computes between kernels: {function.__name__}")
+
+    def __getattr__(self, name):  # all other methods and attributes of arrays
+        raise Unbound(f"NumPy or Python computes between kernels: {name}")
+
+    def __repr__(self):
+        return f"Placeholder({self.dtype} {list(self.shape)})"
+
+
+def _refuse_operators():
+    names = "array bool int float complex index hash contains matmul rmatmul imatmul divmod rdivmod invert neg pos abs"
+    names += " eq ne lt le gt ge delitem buffer round"
+    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split():
+        names += f" {name} r{name} i{name}"
+    for name in names.split():
+        setattr(Placeholder, f"__{name}__", _refused(name))
+    for name in ("__array_interface__", "__array_struct__", "__dlpack__", "__cuda_array_interface__"):
+        setattr(Placeholder, name, property(_refused("the address of an array")))
+
+
+_refuse_operators()
+
+
+def _bounds(form):
+    return np.lib.array_utils.byte_bounds(form)
+
+
+def _checked(key):
+    """Return an index of NumPy that makes a view, also of a single number; raise for indices that make a copy."""
+    parts = key if isinstance(key, tuple) else (key,)
+    for part in parts:
+        if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or part is True:
+            raise Unbound("NumPy takes elements at computed places")
+    return parts if any(part is Ellipsis for part in parts) else (*parts, ...)
+
+
+def _wide(array, form, bits=True):
+    """Return an array with as many axes as the kernels for copies take, as unsigned integers of its size if `bits`."""
+    if form.ndim > _AXES or form.dtype.kind == "c":
+        raise Unbound("NumPy assigns complex numbers, or along many axes")
+    form = form[(None,) * (_AXES - form.ndim)]
+    return Placeholder(array.dry_run, array.slot, form.view(f"u{form.itemsize}") if bits else form, array)
