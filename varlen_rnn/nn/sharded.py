@@ -80,7 +80,7 @@ class Shard:
         """Return the flattened ids, and their rows from all ranks; each distinct id is sent once."""
         refused = None
         try:
-            flat = indices("embedding, ids", ids, self.height, "id", ", the rows of the table")
+            flat = indices("embedding, ids", ids, self.height, "id", ", the table's number of rows")
         except OutOfRangeError as error:  # the other ranks wait: they get a sign, so that they raise, too
             flat, refused = np.empty(0, np.int64), error
         distinct, inverse = np.unique(flat, return_inverse=True)

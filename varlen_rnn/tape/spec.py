@@ -113,7 +113,7 @@ class Symbol:
         hint = "functional.where(condition, x, y) chooses by values, while_loop repeats, functional has tanh, exp ..."
         got = "a variable of a step or a loop, whose code runs only once, to describe all of its runs"
         if self.block.parent is None:
-            got, hint = "a variable of a program", f"Executor().run returns its value; in the program, {hint}"
+            got, hint = "a variable of a program", f"Executor().run fetches its value; in the program, {hint}"
         raise ProgramError(f"variable {self.name!r}", expected="a value", got=got, hint=hint)
 
     structure = levels = data
