@@ -295,7 +295,7 @@ def test_all_ranks_raise_where_one_has_a_wrong_id():
         return message
 
     messages = run_ranks(3, run)
-    assert "embedding, ids, entry 1: expected 0 <= id < 6, the rows of the table, got 6" in messages[1]
+    assert "embedding, ids, entry 1: expected 0 <= id < 6, the table's number of rows, got 6" in messages[1]
     for rank in (0, 2):
         assert "got other ids on the ranks [1]" in messages[rank]
 
