@@ -96,7 +96,7 @@ def test_rows_that_depend_on_each_other(name):
     operator, loss_of = MIXED[name]
 
     def run(comm):
-        with pytest.raises(vr.ProgramError, match=f"depends on rows by sums and means .*, got '{operator}'"):
+        with pytest.raises(vr.ProgramError, match=f"depends on rows only by sums and means .*, got '{operator}'"):
             gradients(loss_of, comm, (0, 3, 6))
 
     run_ranks(2, run)
