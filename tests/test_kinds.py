@@ -113,7 +113,7 @@ def test_rows_that_depend_on_each_other(name):
 )
 def test_constants_that_differ(loss_of):
     def run(comm):
-        with pytest.raises(vr.ProgramError, match="expected the same constants beside sums, means and parameters"):
+        with pytest.raises(vr.ProgramError, match="expected the same constants in the loss"):
             gradients(loss_of, comm, (0, 4, 6))
 
     run_ranks(2, run)
