@@ -19,6 +19,7 @@ from varlen_rnn.kernels import (
     losses,
     moves,
     norms,
+    pairwise,
     philox,
     pool,
     prefixes,
@@ -32,8 +33,8 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    convolutions, crf, ctc, edit_distance, largest, losses, moves, norms, philox, pool, prefixes, rows, segment,
-    softmax, updates, windows,
+    convolutions, crf, ctc, edit_distance, largest, losses, moves, norms, pairwise, philox, pool, prefixes,
+    rows, segment, softmax, updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -75,6 +76,13 @@ WRONG = {
     "largest_cpu": (ONES, indices(0, 3), indices(0, 1), indices(0)),
     "layer_norm_cpu": (X, ONES[:1], ONES, 0.1, OUT),
     "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
+    "log_softmax_cpu": (X, ONES[None, :1], X),
+    "pairwise_sum": (ONES, 0, FAR),
+    "highest_of": (ONES, 0, FAR),
+    "mean_of_neighbours": (ONES, FAR, 1, np.zeros(1)),
+    "cross_entropy_grad_cpu": (X, indices(0, 1, FAR), np.ones(3), X.copy()),
+    "sum_by_class_cpu": (np.ones(3), indices(0, 1, FAR), np.zeros(2), np.zeros(2)),
+    "check_indices": (indices(0), 1, False, 0, False, indices(0, 0), indices(0)),
     "negative_log_likelihood_cpu": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
     "repeat_sequences_cpu": (X, indices(0, FAR), indices(1), OUT),

@@ -25,6 +25,7 @@ LLVM_ALLOWED = {
     "environment.py",
     "level.py",
     "numba_internals.py",
+    "pairwise.py",
     "activations.py",
     "vectors.py",
     "tile.py",

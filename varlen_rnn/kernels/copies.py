@@ -1,14 +1,16 @@
 """Copies of arrays in another data type, shape or order: by NumPy on the host, by kernels on a CUDA device."""
 
 import itertools
+import math
 
 import numpy as np
 
+from varlen_rnn.kernels.arithmetic import multiply
 from varlen_rnn.kernels.elementwise import elementwise, launch_on
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, launch, on_device
-from varlen_rnn.runtime.jit import cuda_kernel
+from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _AXES = 3  # the number of axes of the arrays that `assign_cuda` takes
 
@@ -93,6 +95,51 @@ def spread(x, shape):
         return np.array(np.broadcast_to(x, shape), order="C")
     out = empty(tuple(shape), x)
     launch_on(copied.twin(), [x], [], out)
+    return out
+
+
+@cpu_kernel
+def spread_cpu(x, divisor, out):
+    """`out[b, k, a] = x[b, a] / divisor`, by a multiplication with the quotient 1 / divisor, rounded once."""
+    factor = out.dtype.type(1 / divisor)
+    for b in range(out.shape[0]):
+        if out.shape[2] == 1:
+            number = x[b, 0] * factor
+            for k in range(out.shape[1]):
+                out[b, k, 0] = number
+        else:
+            for k in range(out.shape[1]):
+                for a in range(out.shape[2]):
+                    out[b, k, a] = x[b, a] * factor
+
+
+def spread_over(x, shape, axis, divisor):
+    """Repeat the elements of `x` along an axis, and divide them: the gradient of a sum or a mean over the axis.
+
+    Parameters
+    ----------
+    x : array of floats, without the axis, or with size 1 there
+    shape : tuple of int
+    axis : int or None
+        `0 <= axis < len(shape)`; None if `x` is a single number, which is repeated everywhere.
+    divisor : int
+        For example the size of the axis, for the gradient of a mean, or 1.  Elements are multiplied by its inverse.
+
+    Examples
+    --------
+    >>> spread_over(np.array([2.0, 4.0]), (2, 2), 1, 2)
+    array([[1., 1.],
+           [2., 2.]])
+    """
+    before = 1 if axis is None else math.prod(shape[:axis])
+    count = math.prod(shape) if axis is None else shape[axis]
+    after = 1 if axis is None else math.prod(shape[axis + 1 :])
+    divisor, x, out = max(1, divisor), as_operand(x), empty(shape, x)
+    if on_device(x):
+        x = x if divisor == 1 else multiply(x, x.dtype.type(1 / divisor))
+        launch_on(copied.twin(), [x.reshape((before, 1, after))], [], out.reshape((before, count, after)))
+    else:
+        spread_cpu(x.reshape(before, after), divisor, out.reshape(before, count, after))
     return out
 
 

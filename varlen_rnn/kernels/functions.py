@@ -29,6 +29,13 @@ _T0, _T1, _T2 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2), np.
 _T3, _T4 = np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
 _TINY = np.float32(1e-7)
 
+_LOG2_E_64, _ROUND_64 = 1.4426950408889634, 6755399441055744.0  # adding 1.5 * 2**52 rounds to an integer
+_ROUND_BITS, _BIAS_64 = np.int64(np.float64(_ROUND_64).view(np.int64)), np.int64(1023)
+_LN2_HIGH_64, _LN2_LOW_64 = 6.93147180369123816490e-1, 1.90821492927058770002e-10
+_LOWEST_64, _HIGHEST_64 = -746.0, 710.0  # e**x is 0 below the first, infinite above the second
+_R2, _R3, _R4, _R5, _R6, _R7 = (1 / math.factorial(k) for k in range(2, 8))  # of the Taylor series of e**r
+_R8, _R9, _R10, _R11, _R12, _R13 = (1 / math.factorial(k) for k in range(8, 14))
+
 
 @body
 def _power_of_two(exponent):
@@ -62,6 +69,29 @@ def exp_float32(x):
     r, lost, m, n = _split(x)
     e = _ONE + r
     return (e + (_curve(r) + ((r - (e - _ONE)) + lost))) * _power_of_two(m) * _power_of_two(n)
+
+
+@body
+def exp_float64(x):
+    """Return e**x, within 0.75 units in the last place; NaN stays NaN, an overflow is infinite.
+
+    It is a polynomial because the loops over it then vectorise, unlike loops that call the C library.
+    """
+    x = _HIGHEST_64 if x > _HIGHEST_64 else x
+    x = _LOWEST_64 if x < _LOWEST_64 else x
+    rounded = np.float64(x * _LOG2_E_64 + _ROUND_64)
+    number = rounded - _ROUND_64
+    high = x - number * _LN2_HIGH_64
+    r = high - number * _LN2_LOW_64
+    lost = (high - r) - number * _LN2_LOW_64
+    tail = _R8 + r * (_R9 + r * (_R10 + r * (_R11 + r * (_R12 + r * _R13))))
+    curve = (r * r) * (_R2 + r * (_R3 + r * (_R4 + r * (_R5 + r * (_R6 + r * (_R7 + r * tail))))))
+    e = 1.0 + r
+    power = np.int64(rounded.view(np.int64) - _ROUND_BITS)
+    half = np.int64(power >> np.int64(1))
+    first = np.int64((half + _BIAS_64) << np.int64(52)).view(np.float64)
+    second = np.int64((power - half + _BIAS_64) << np.int64(52)).view(np.float64)
+    return (e + (curve + ((r - (e - 1.0)) + lost))) * first * second
 
 
 @body
@@ -119,7 +149,7 @@ def _by_type(float32, otherwise):
     return declare
 
 
-@_by_type(exp_float32, activations.exp)
+@_by_type(exp_float32, exp_float64)
 def exp(x):
     """Return e**x."""
 

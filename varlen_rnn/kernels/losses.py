@@ -5,12 +5,14 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.activations import exp
+from varlen_rnn.kernels.functions import exp
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import zeros
+from varlen_rnn.runtime.device import empty, zeros
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
+
+_FLOAT64 = np.dtype(np.float64)
 
 
 @cpu_kernel
@@ -47,18 +49,24 @@ def negative_log_likelihood(log_probabilities, classes, out):
     """
 
 
-def _cross_entropy_grad_by_numpy(log_probabilities, classes, d_loss, out):
-    np.exp(log_probabilities, out=out)
-    ignored = classes < 0
-    if ignored.any():
-        classes, d_loss = np.where(ignored, 0, classes), np.where(ignored, out.dtype.type(0), d_loss)
-    out[np.arange(len(out)), classes] -= 1
-    out *= d_loss[:, None]
+@cpu_kernel
+def cross_entropy_grad_cpu(log_probabilities, classes, d_loss, out):
+    """`out[r] = (exp(log_probabilities[r]) - the one-hot class) * d_loss[r]`, 0 where the class is -1."""
+    one, zero = out.dtype.type(1), out.dtype.type(0)
+    given, elements = log_probabilities.reshape(out.size), out.reshape(out.size)
+    for i in range(out.size):  # one flat loop, which vectorises even if there are few columns
+        elements[i] = exp(given[i])
+    for r in range(out.shape[0]):
+        if classes[r] >= 0:
+            out[r, classes[r]] -= one
+        d = d_loss[r] if classes[r] >= 0 else zero
+        for j in range(out.shape[1]):
+            out[r, j] *= d
 
 
 @cuda_kernel
 def cross_entropy_grad_cuda(log_probabilities, classes, d_loss, out):
-    """Twin of `_cross_entropy_grad_by_numpy`."""
+    """Twin of `cross_entropy_grad_cpu`."""
     i = cuda.grid(1)
     if i < out.size:
         r, j = i // out.shape[1], i % out.shape[1]
@@ -67,7 +75,7 @@ def cross_entropy_grad_cuda(log_probabilities, classes, d_loss, out):
         out[r, j] = d * (d_loss[r] if classes[r] >= 0 else zero)
 
 
-@twins(_cross_entropy_grad_by_numpy, cross_entropy_grad_cuda)
+@twins(cross_entropy_grad_cpu, cross_entropy_grad_cuda)
 def cross_entropy_grad(log_probabilities, classes, d_loss, out):
     """Compute `(softmax - one-hot class) * d_loss` for each row; 0 where the class is -1.
 
@@ -86,9 +94,20 @@ def cross_entropy_grad(log_probabilities, classes, d_loss, out):
     """
 
 
-def _sum_by_class_by_numpy(values, classes, out):
-    counted = values if (classes >= 0).all() else np.where(classes < 0, 0, values)
-    out[...] = np.bincount(np.maximum(classes, 0), counted, len(out))
+@cpu_kernel
+def sum_by_class_cpu(values, classes, totals, out):
+    """`out[c]` = the sum of the values of class c, which is added in float64 in `totals`, and then rounded."""
+    for c in range(out.shape[0]):
+        totals[c] = 0
+    for r in range(classes.shape[0]):
+        if classes[r] >= 0:
+            totals[classes[r]] += values[r]
+    for c in range(out.shape[0]):
+        out[c] = totals[c]
+
+
+def _sum_by_class_on_host(values, classes, out):
+    sum_by_class_cpu(values, classes, empty(out.shape, out, _FLOAT64), out)
 
 
 def _sum_by_class_on_device(values, classes, out):
@@ -99,7 +118,7 @@ def _sum_by_class_on_device(values, classes, out):
     out.copy_to_device(sums.reshape((len(out) + 1,))[: len(out)])
 
 
-@twins(_sum_by_class_by_numpy, _sum_by_class_on_device, size=None)
+@twins(_sum_by_class_on_host, _sum_by_class_on_device, size=None)
 def sum_by_class(values, classes, out):
     """Compute the sum of the values of each class; rows whose class is -1 are ignored.
 

@@ -13,6 +13,7 @@ from varlen_rnn.kernels import windows
 from varlen_rnn.kernels.arithmetic import divide, equal, share_of_equal
 from varlen_rnn.kernels.copies import astype
 from varlen_rnn.kernels.elementwise import unravel
+from varlen_rnn.kernels.pairwise import mean_of_neighbours
 from varlen_rnn.kernels.pool import exceeds, sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.kernels.twins import launch_beside
@@ -85,15 +86,19 @@ def _without(shape, axis):
 
 
 @cpu_kernel
-def _sum_neighbours(x, count, out):
+def mean_rows_cpu(x, count, divisor, out):
+    """`out[i]` = the sum of `count` rows of `x`, from row `i * count` on, divided by the integer `divisor`."""
+    number = out.dtype.type(divisor)
     for i in range(out.shape[0]):
         sum_sequence(x, i * count, (i + 1) * count, out, i)
+        for j in range(out.shape[1] if divisor != 1 else 0):
+            out[i, j] /= number
 
 
 def sum_over(x, axis):
     """Return the sum of an array over an axis, which is removed, or over all elements.
 
-    On the host, NumPy computes sums of all elements, of integers, and over the last axis, pairwise.  Other sums are
+    On the host, sums of all elements and over the last axis are pairwise, in the order of NumPy.  Other sums are
     computed as in `kernels.sums`.  They do not depend on the layout of the array in memory.
 
     Parameters
@@ -107,14 +112,40 @@ def sum_over(x, axis):
     >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
     array([6., 9.])
     """
-    if on_device(x):
-        return _sum_on_device(cut(x, axis)).reshape(_without(x.shape, axis))
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)
-    shape = x.shape
-    if axis is None or x.dtype.kind == "i" or (after := math.prod(shape[axis + 1 :])) == 1:
-        return np.asarray(np.add.reduce(x, axis))
-    before, count, out = math.prod(shape[:axis]), shape[axis], np.empty(shape[:axis] + shape[axis + 1 :], x.dtype)
-    _sum_neighbours(as_operand(x).reshape(before * count, after), count, out.reshape(before, after))
+    return _mean_on_host(x, axis, 1) if type(x) is np.ndarray else _sum_on_device_over(x, axis)
+
+
+def mean_over(x, axis):
+    """Return the mean over an axis, which is removed, or of all elements, of an array of floats; NaN without elements.
+
+    Examples
+    --------
+    >>> mean_over(np.arange(6.0).reshape(3, 2), 0)
+    array([2., 3.])
+    """
+    count = x.size if axis is None else x.shape[axis]
+    if type(x) is np.ndarray:
+        return _mean_on_host(x, axis, count)
+    return divide(_sum_on_device_over(x, axis), x.dtype.type(count))
+
+
+def _sum_on_device_over(x, axis):
+    return _sum_on_device(cut(x, axis)).reshape(_without(x.shape, axis))
+
+
+def _mean_on_host(x, axis, divisor):
+    """Return the sum of an array over an axis, or over all elements, divided by an integer; 1 for integers."""
+    shape = _without(x.shape, axis)
+    if x.dtype.kind == "i":
+        return np.asarray(np.add.reduce(np.ascontiguousarray(x), axis))
+    flat, out = as_operand(x).reshape(-1), empty(shape, x)
+    after = 1 if axis is None else math.prod(shape[axis:])
+    count = x.size if axis is None else x.shape[axis]
+    if after == 1:
+        mean_of_neighbours(flat, count, divisor, out.reshape(-1))
+    else:
+        before = math.prod(shape[:axis])
+        mean_rows_cpu(flat.reshape(before * count, after), count, divisor, out.reshape(before, after))
     return out
 
 

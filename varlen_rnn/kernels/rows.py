@@ -38,6 +38,42 @@ def first_outside(ids, height):
 
 
 @cpu_kernel
+def check_indices(ids, height, from_end, ignored, ignores, out, found):
+    """Compute the positions of rows that integers on the host mean, and find the first that means none.
+
+    Parameters
+    ----------
+    ids : (n,) int64, C-contiguous
+    height : int
+        The number of rows, `0 <= position < height`.
+    from_end : bool
+        Whether negative integers count from the end.
+    ignored, ignores : int, bool
+        The integer whose position is -1, if `ignores` is true.
+    out : (n,) int64; written
+    found : (1,) int64; written
+        The place of the first integer that is neither a position nor ignored; -1 if there is none.
+
+    Examples
+    --------
+    >>> out, found = np.empty(3, np.int64), np.empty(1, np.int64)
+    >>> check_indices(np.array([1, -1, 2]), 2, True, 0, False, out, found); out, found
+    (array([1, 1, 2]), array([2]))
+    """
+    outside, shift = False, height if from_end else 0
+    for k in range(out.shape[0]):  # without an early exit, the loop vectorises
+        place = ids[k] + (shift if ids[k] < 0 else 0)
+        skips = ignores & (ids[k] == ignored)
+        outside |= ((place < 0) | (place >= height)) & (not skips)
+        out[k] = -1 if skips else place
+    found[0] = -1
+    if outside:
+        for k in range(out.shape[0] - 1, -1, -1):
+            if (out[k] < 0 or out[k] >= height) and not (ignores and ids[k] == ignored):
+                found[0] = k
+
+
+@cpu_kernel
 def gather_rows_cpu(table, ids, out):
     """`out[k] = table[ids[k]]`, 0 where the id is -1."""
     for k in range(out.shape[0]):

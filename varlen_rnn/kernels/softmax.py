@@ -7,14 +7,18 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
+from varlen_rnn.kernels import functions
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.elementwise import elementwise
+from varlen_rnn.kernels.pairwise import highest_of, pairwise_sum
 from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, launch_beside, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, on_device
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
+
+_AT_A_TIME = 2048  # elements whose exponentials the logarithm of the softmax computes in one loop; L1 holds them
 
 
 @cpu_inlined
@@ -147,10 +151,25 @@ def softmax_grad(y, d_y, offsets, d_x):
     """
 
 
-def _shifted_log_softmax(x, highest):
-    shifted = x - highest
-    shifted -= np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
-    return shifted
+@cpu_kernel
+def log_softmax_cpu(x, powers, out):
+    """`out = x - log of the sum of exp(x)`, row by row; as many rows at a time as `powers`, which is memory, has."""
+    number, width, most = out.dtype.type, out.shape[1], powers.shape[0]
+    given, elements, exponentials = x.reshape(x.size), out.reshape(out.size), powers.reshape(powers.size)
+    for start in range(0, out.shape[0], most):
+        end = min(start + most, out.shape[0])
+        for row in range(start, end):
+            highest = highest_of(given, row * width, width)
+            highest = highest if abs(highest) < number(np.inf) else number(0)  # also if it is NaN
+            for j in range(width):
+                out[row, j] = x[row, j] - highest
+        shifted = elements[start * width : end * width]  # one flat loop, which vectorises even if there are few columns
+        for k in range(shifted.shape[0]):
+            exponentials[k] = functions.exp(shifted[k])
+        for row in range(start, end):
+            total = number(log(number(0) + pairwise_sum(exponentials, (row - start) * width, width)))
+            for j in range(width):
+                out[row, j] -= total
 
 
 @cuda_kernel
@@ -167,7 +186,7 @@ def log_softmax_cuda(x, out):
         for start in range(0, width, BLOCK):
             part = number(0)
             for j in range(start, end_of_block(start, width)):
-                part += exp(x[row, j] - highest)
+                part += functions.exp(x[row, j] - highest)
             total, lost = add_block(total, lost, part)
         total = log(settled(total, lost))
         for j in range(width):
@@ -175,25 +194,23 @@ def log_softmax_cuda(x, out):
 
 
 def log_softmax(x):
-    """Return the logarithm of the softmax over the last axis of an array; on the host, the same bits as SciPy's.
+    """Return the logarithm of the softmax over the last axis of an array.
+
+    On the host, a row is summed in the order of NumPy.
 
     Examples
     --------
     >>> log_softmax(np.zeros((1, 2))).round(4)
     array([[-0.6931, -0.6931]])
     """
+    width = x.shape[-1]
+    flat = as_operand(x).reshape((x.size // width, width))
+    out = empty(flat.shape, flat)
     if on_device(x):
-        flat = as_operand(x).reshape((x.size // x.shape[-1], x.shape[-1]))
-        out = empty(flat.shape, flat)
         launch_beside(log_softmax_cuda, len(flat), flat, out)
-        return out.reshape(x.shape)
-    x = x if x.flags.c_contiguous else np.ascontiguousarray(x)  # NumPy sums other memory orders differently
-    highest = np.maximum.reduce(x, -1, keepdims=True)
-    finite = np.isfinite(highest)
-    if np.count_nonzero(finite) == finite.size:
-        return _shifted_log_softmax(x, highest)
-    with np.errstate(divide="ignore"):  # the sum is 0 if a row is all -inf
-        return _shifted_log_softmax(x, np.where(finite, highest, 0))
+    else:
+        log_softmax_cpu(flat, empty((max(1, _AT_A_TIME // width), width), flat), out)
+    return out.reshape(x.shape)
 
 
 @elementwise(lambda y, d_y, total: d_y - np.exp(y) * total)

@@ -5,32 +5,38 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.rows import first_outside, gather_rows
+from varlen_rnn.kernels.rows import check_indices, gather_rows
 from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
 from varlen_rnn.tape.checks import FLOATS
 
 _INT64 = np.dtype(np.int64)
+_MOST = 2**63
 
 
-def indices(what, tensor, height, noun, of="", from_end=False):
+def indices(what, tensor, height, noun, of="", from_end=False, ignored=None):
     """Return integers as a flat int64 array; raise unless each is the position of one of `height` rows.
 
-    If `from_end`, negative integers count from the end.  The array is new, except for int64 on a device: then it can be
-    the device array's read-only copy on the host, whose bytes are hashed only once (`device.beside`).
+    If `from_end`, negative integers count from the end.  An integer that is `ignored` becomes -1.  The array is new,
+    except for int64 on a device: then it can be the device array's read-only copy on the host, whose bytes are hashed
+    only once (`device.beside`).
     """
     numbers = host_numbers(tensor.data)
-    flat = numbers.astype(_INT64)
-    flat = flat if flat.ndim == 1 else flat.reshape(-1)
-    # Only signed integers count from the end: an unsigned integer beyond int64 becomes negative, which is an error.
-    if from_end and tensor.dtype.kind == "i":
-        flat[flat < 0] += height
-    entry = first_outside(flat, height)
+    flat = numbers if numbers.dtype == _INT64 and numbers.flags.carray else numbers.astype(_INT64)
+    # An unsigned number of 2**63 or more becomes negative, which is an error: it neither counts from the end nor equals
+    # a negative number.
+    is_signed, ignores = tensor.dtype.kind == "i", ignored is not None and -_MOST <= ignored < _MOST
+    ignores = ignores and (is_signed or ignored >= 0)
+    positions, found = empty((flat.size,), flat), empty((1,), flat)
+    check_indices(
+        flat.reshape(-1), height, from_end and is_signed, ignored if ignores else 0, ignores, positions, found
+    )
+    entry = int(found[0])
     if entry >= 0:
         got, lowest = int(numbers.flat[entry]), -height if from_end else 0
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)
-    is_kept = on_device(tensor.data) and not from_end and numbers.dtype == _INT64
-    return numbers.reshape(-1) if is_kept else flat
+    is_kept = on_device(tensor.data) and not from_end and ignored is None and numbers.dtype == _INT64
+    return numbers.reshape(-1) if is_kept else positions
 
 
 def rows_at(table, flat):

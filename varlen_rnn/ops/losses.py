@@ -16,7 +16,7 @@ from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.runtime.device import as_operand, empty, host_numbers
+from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
@@ -37,13 +37,7 @@ def cross_entropy(logits, labels, ignore_index: int | None = None):
 
 def _classes(labels, ignore_index, num_classes):
     """Return the class of each row, -1 where the label is ignored; raise if any other label is not a class."""
-    numbers = host_numbers(labels.data)
-    if ignore_index is None or not (ignored := numbers == ignore_index).any():
-        return indices("cross_entropy, labels", labels, num_classes, "class")
-    kept = labels.like(np.where(ignored, labels.dtype.type(0), numbers))
-    classes = indices("cross_entropy, labels", kept, num_classes, "class")
-    classes[ignored.reshape(-1)] = -1
-    return classes
+    return indices("cross_entropy, labels", labels, num_classes, "class", ignored=ignore_index)
 
 
 @cross_entropy.infer

@@ -6,10 +6,18 @@ The LoD is kept unless the axis is the axis of rows.
 import numpy as np
 
 from varlen_rnn.errors import LoDError, ShapeError
-from varlen_rnn.kernels.arithmetic import divide, maximum, multiply
-from varlen_rnn.kernels.copies import full, spread
+from varlen_rnn.kernels.arithmetic import divide, maximum
+from varlen_rnn.kernels.copies import full, spread_over
 from varlen_rnn.kernels.largest import put_along, top
-from varlen_rnn.kernels.reductions import argmax_over, max_over, min_over, running_sums, share_among_equal, sum_over
+from varlen_rnn.kernels.reductions import (
+    argmax_over,
+    max_over,
+    mean_over,
+    min_over,
+    running_sums,
+    share_among_equal,
+    sum_over,
+)
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
@@ -35,7 +43,7 @@ def reduce_mean(x, axis: int | None, keepdims: bool, of_nothing: float | None = 
     """Return the mean of all elements, or over an axis; if there are none, return `of_nothing`, by default NaN."""
     count = x.data.size if axis is None else x.data.shape[axis]
     if count or of_nothing is None:
-        data = divide(_reshaped(sum_over, x, axis, keepdims), x.dtype.type(count))
+        data = _reshaped(mean_over, x, axis, keepdims)
     else:
         data = full(_shape_after(x, axis, keepdims), of_nothing, x.data)
     return LoDTensor.wrap(data, _lod_after(x, axis))
@@ -174,9 +182,8 @@ def _rows_of_grad(specs, axes, axis, keepdims, scale):
 @operator(cost=nothing, rows=_rows_of_grad)
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
     """Return the gradient of a sum or mean: `d_y` for every element, divided by the number of elements if `scale`."""
-    data = d_y.data if axis is None else d_y.data.reshape(_shape_after(x, axis, keepdims=True))
-    factor = x.dtype.type(1 / max(1, x.data.size if axis is None else x.data.shape[axis])) if scale else None
-    return x.like(spread(data if factor is None else multiply(data, factor), x.shape))
+    count = x.data.size if axis is None else x.data.shape[axis]
+    return x.like(spread_over(d_y.data, x.shape, axis if axis is None else axis % x.data.ndim, count if scale else 1))
 
 
 @reduce_grad.infer
