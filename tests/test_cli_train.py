@@ -546,7 +546,7 @@ def test_without_a_terminal_a_training_says_how_far_it_is(tmp_path, capsys):
     command = ["train", str(texts_file(tmp_path)), "--sequence", "name", "--label", "kind", "--max-epochs", "2"]
     command += ["--model", "recurrent"]
     assert main([*command, "--out", str(tmp_path / "m")]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()  # a slow machine writes earlier lines, too
     assert re.fullmatch(r"step (\d+)/\1, loss .*; epoch 2: loss .*, test_loss 0\.\d+", line)
     assert main([*command, "--out", str(tmp_path / "m"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""

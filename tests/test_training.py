@@ -655,7 +655,9 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
     assert [line.split(",")[0] for line in lines] == [
         *(f"step {k}/2" for k in (1, 2)),
         *(f"step {k}/8" for k in range(3, 9)),
+        "step 8/8",  # with the record of the last epoch
     ]
+    assert "epoch 2" in lines[-1]
     monkeypatch.setattr(sys, "stderr", None)  # as of pythonw
     make(callbacks=[Progress()]).fit(epochs=1)
 

@@ -297,8 +297,9 @@ class _Lines:
     """Writes lines to standard error in place of a tqdm bar, with its methods; at most one line in `_SECONDS`."""
 
     def __init__(self, total: int, initial: int) -> None:
-        self._total, self._step, self._told = total, initial, initial
-        self._numbers, self._record, self._due = "", "", time.monotonic() + _SECONDS
+        self._total, self._step, self._due = total, initial, time.monotonic() + _SECONDS
+        self._numbers, self._record = "", ""
+        self._told = initial, ""  # the step and the record of the last line
 
     def set_postfix_str(self, text: str, refresh: bool) -> None:
         self._numbers = text
@@ -312,11 +313,11 @@ class _Lines:
             self._tell()
 
     def close(self) -> None:
-        if self._step > self._told:
+        if self._told != (self._step, self._record):
             self._tell()
 
     def _tell(self) -> None:
-        self._told, self._due = self._step, time.monotonic() + _SECONDS
+        self._told, self._due = (self._step, self._record), time.monotonic() + _SECONDS
         if sys.stderr is not None:
             print(f"step {self._step}/{self._total}, {self._numbers}{self._record}", file=sys.stderr, flush=True)
 
