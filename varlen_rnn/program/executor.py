@@ -17,7 +17,7 @@ from varlen_rnn.runtime import device_array
 from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.places import place_of_value
-from varlen_rnn.tape.spec import VALUES, TensorSpec, Value, describe, sizes_fit
+from varlen_rnn.tape.spec import VALUES, Symbol, TensorSpec, Value, describe, sizes_fit
 from varlen_rnn.tape.values import memory_of, own, plain
 from varlen_rnn.tape.variable import Variable
 
@@ -73,24 +73,19 @@ class Executor:
         """
         if not isinstance(program, Program):
             raise DTypeError("run, program", expected="a Program", got=type(program).__name__)
-        desc = program.desc
-        names = None if fetch_list is None else tuple(names_of(desc, fetch_list, recorder=program.recorder))
-        ready = program.prepared.get(names)
-        if ready is None or ready.desc is not desc:  # the first run, or more operators were recorded meanwhile
-            if len(program.prepared) >= _MOST_PREPARED:
-                program.prepared.clear()
-            program.prepared[names] = ready = _prepare(program, desc, names)
+        ready = _ready(program, fetch_list)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
         if device_array.in_use:
             _check_places(program, fed)
-        given = program.persistables | fed
+        given = {name: variable.value for name, variable in ready.variables.items()} | fed
         try:
             held, place = ready.instructions.run(given), ready.instructions.place
         finally:  # even after an error, because some updates may have run
-            for name in ready.updated:
-                was_updated(program.variables[name])
+            was_updated(*ready.updated)
         if ready.updated:
             next_step()
+        if not ready.fetches:
+            return []
         # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
         owned = {id(array): array for array in map(memory_of, given.values())}
         return [plain(own(held[place[name]], owned)) for name in ready.fetches]
@@ -103,7 +98,38 @@ class Ready(NamedTuple):
     instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
-    updated: frozenset[str]  # the persistables that a run updates
+    variables: dict[str, Variable]  # the Variables of the persistables
+    updated: list[Variable]  # those that a run updates
+
+
+def _ready(program: Program, fetch_list: Iterable[Variable | str] | None) -> Ready:
+    """Return the prepared instructions for a list of fetches; raise unless the program has them."""
+    desc, names = program.desc, None
+    if fetch_list is not None:
+        known = _names_if_known(fetch_list, program.recorder)
+        if known is not None and (ready := program.prepared.get(known)) is not None and ready.desc is desc:
+            return ready
+        names = tuple(names_of(desc, fetch_list, recorder=program.recorder))
+    ready = program.prepared.get(names)
+    if ready is None or ready.desc is not desc:  # the first run, or more operators were recorded meanwhile
+        if len(program.prepared) >= _MOST_PREPARED:
+            program.prepared.clear()
+        program.prepared[names] = ready = _prepare(program, desc, names)
+    return ready
+
+
+def _names_if_known(fetch_list: Iterable[Variable | str], recorder: Any) -> tuple[str, ...] | None:
+    """Return the names of fetches that are names or Variables of the recorder; None if others are among them."""
+    names = []
+    for variable in fetch_list if type(fetch_list) in (list, tuple) else [None]:
+        value = getattr(variable, "value", None)
+        if type(value) is Symbol and value.block.recorder is recorder:
+            names.append(value.name)
+        elif type(variable) is str:
+            names.append(variable)
+        else:
+            return None
+    return tuple(names)
 
 
 def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None) -> Ready:
@@ -112,8 +138,9 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
     feeds = {name: declared[name] for name in program.feed_names}
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
-    updated = frozenset(name for op in updates for name in op.output_names())
-    return Ready(desc, instructions, feeds, fetches, updated)
+    updated = dict.fromkeys(name for op in updates for name in op.output_names())
+    variables = dict(program.variables)
+    return Ready(desc, instructions, feeds, fetches, variables, [variables[name] for name in updated])
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode
+from varlen_rnn.program.checked import Trace
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.run import run
+
+_MOST_CHECKED = 8  # ways through `infer` that a block remembers
 
 
 class Instruction(NamedTuple):
@@ -30,6 +33,7 @@ class Instructions:
     """
 
     def __init__(self, desc, block, kept, given):
+        """`given` maps the names of the arguments to their specs."""
         ops = [op for op in block.ops if op.type not in EDGES]
         names = dict.fromkeys(n for op in ops for n in (*op.input_names(), *op.output_names()) if n)
         names |= dict.fromkeys([*kept, *given])
@@ -39,6 +43,8 @@ class Instructions:
         last = {name: number for number, op in enumerate(ops) for name in (*op.input_names(), *op.output_names())}
         not_ours = {*kept, *given, *_shared(ops)}
         nested = nested_blocks(desc)
+        self._declared = {self.place[name]: spec for name, spec in given.items()}
+        self._checked = []  # a Checked for each way through `infer` that runs took
         self.all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
     def _instruction(self, nested, number, op, last, not_ours, kept):
@@ -59,7 +65,19 @@ class Instructions:
         held = [None] * self.size
         for name, value in values.items():
             held[self.place[name]] = value
-        for op, attrs, inputs, outputs, overwritten, done in self.all:
+        for checked in self._checked:
+            if (begun := checked.begin(held)) is not None:
+                self._run_on(held, checked.run(held, *begun))
+                return held
+        if len(self._checked) < _MOST_CHECKED:
+            self._trace(held)
+        else:
+            self._run_on(held, 0)
+        return held
+
+    def _run_on(self, held, first):
+        """Run the operators from number `first` on, each with all checks."""
+        for op, attrs, inputs, outputs, overwritten, done in self.all[first:]:
             given = [held[place] for place in inputs]
             for position in overwritten:
                 given[position] = given[position].copy()
@@ -67,7 +85,13 @@ class Instructions:
                 held[place] = result
             for place in done:
                 held[place] = None
-        return held
+
+    def _trace(self, held):
+        """Run the operators with all checks, and keep the findings for later runs."""
+        trace = Trace(held, self._declared)
+        for instruction in self.all:
+            trace.run(instruction, held)
+        self._checked = [trace.end(), *self._checked]  # at once, because other threads may run the block
 
 
 def _shared(ops):
@@ -145,5 +169,5 @@ class Nested:
         """The block's operators, prepared to run."""
         if self._instructions is None:
             names = [var.name for var in self.block.vars]
-            self._instructions = Instructions(self.desc, self.block, kept=names, given=list(self.specs))
+            self._instructions = Instructions(self.desc, self.block, kept=names, given=dict(self.specs))
         return self._instructions

@@ -86,16 +86,21 @@ class _Outputs(list):
         return iter(self[:])
 
 
-def was_updated(variable):
-    """Note that a variable's memory was updated, also for its views; records that used the old value then raise."""
+def was_updated(*variables):
+    """Note that memory of variables was updated, also for their views; records that used old values then raise."""
     global _last_update
-    memory = memory_of(variable.value)
+    memories = [memory_of(variable.value) for variable in variables]
     with _swapping:
-        variable.updated_at = _last_update = next(_numbers)
-        if memory is not None:
-            key = id(memory)
-            owner = _updates[key][0] if key in _updates else weakref.ref(memory, lambda _: _updates.pop(key, None))
-            _updates[key] = owner, _last_update
+        number = _last_update = next(_numbers)
+        for variable, memory in zip(variables, memories, strict=True):
+            variable.updated_at = number
+            if memory is not None:
+                owner, _ = _updates.get(id(memory)) or (weakref.ref(memory, _forget(id(memory))), None)
+                _updates[id(memory)] = owner, number
+
+
+def _forget(key):
+    return lambda _: _updates.pop(key, None)
 
 
 def _updated_at(variable):

@@ -56,16 +56,57 @@ def _run(op, values, attrs):
         given = op.forward(*values, **attrs)
         if type(given) is LoDTensor:  # the usual result, checked first
             return [given]
-        if type(given) is not tuple or type(promised) is not tuple or len(given) != len(promised):
-            given, promised = _aligned(op, given, promised)
-        if _FINISHED.issuperset(map(type, given)):
-            return list(given)
-        return [
-            value if type(value) in _FINISHED else _tensor(op, value, spec, values, known)
-            for value, spec in zip(given, promised, strict=True)
-        ]
+        promised = (promised,) if type(promised) is TensorSpec else promised
+        return _finished(op, given, promised, values, known=known)
     except Exception as error:
         raise_from(op, values, error)
+
+
+def like_of(spec, known):
+    """Return the position of the input with which a result shares its LoD, or None if it is the LoD of all inputs.
+
+    spec: the spec of the result, as `infer` returned it
+    known: the specs of the inputs, None if one is missing; `infer` returns the spec object of an input to name its LoD
+    """
+    return next((position for position, other in enumerate(known) if other is spec), None)
+
+
+def run_checked(op, values, attrs, specs, likes):
+    """Return an operator's outputs as `run` does, for inputs that need no checks.
+
+    specs: a list of the specs that `infer` returns for the inputs
+    likes: for each of them, the result of `like_of`
+    """
+    if not device_array.in_use:
+        return _run_checked(op, values, attrs, specs, likes)
+    check_places(op, values)
+    return checked_results(op, values, _run_checked(op, values, attrs, specs, likes))
+
+
+def _run_checked(op, values, attrs, specs, likes):
+    try:
+        if op.shortcut is not None and (outputs := op.shortcut(values, **attrs)) is not None:
+            return outputs
+        if op.in_place:
+            check_in_place(op, values)
+        given = op.forward(*values, **attrs)
+        return [given] if type(given) is LoDTensor else _finished(op, given, specs, values, likes=likes)
+    except Exception as error:
+        raise_from(op, values, error)
+
+
+def _finished(op, given, specs, values, known=None, likes=None):
+    """Return an operator's results as a list of values; `likes` follows from the specs `known` of the inputs."""
+    if type(given) is not tuple or len(given) != len(specs):
+        given, specs = _aligned(op, given, specs)
+    if _FINISHED.issuperset(map(type, given)):
+        return list(given)
+    if likes is None:
+        likes = [like_of(spec, known) if spec.lod_level else None for spec in specs]
+    return [
+        value if type(value) in _FINISHED else _tensor(op, value, spec, values, like)
+        for value, spec, like in zip(given, specs, likes, strict=True)
+    ]
 
 
 def raise_from(op, values, error):
@@ -80,15 +121,17 @@ def raise_from(op, values, error):
 def _aligned(op, given, promised):
     """Return an operator's results and the specs that `infer` promised as two sequences; raise if lengths differ."""
     given = given if isinstance(given, (tuple, list)) else (given,)
-    promised = (promised,) if type(promised) is TensorSpec else promised
     if len(given) != len(promised):
         expected = f"{count(len(promised), 'output')}, as infer says"
         raise ProgramError(f"operator {op.type!r}", expected=expected, got=f"{len(given)} from its function")
     return given, promised
 
 
-def _tensor(op, value, spec, values, known):
-    """Return the array of a result as a LoDTensor, after checking it against the spec that `infer` promised."""
+def _tensor(op, value, spec, values, like):
+    """Return the array of a result as a LoDTensor, after checking it against the spec that `infer` promised.
+
+    The result shares the LoD of the input at the position `like`; if it is None, the LoD that all inputs share.
+    """
     try:
         array = value if type(value) is np.ndarray or type(value) is DeviceArray else as_rows(value)
     except InputError as error:
@@ -101,8 +144,7 @@ def _tensor(op, value, spec, values, known):
     array = array if array.flags.writeable else array.copy()  # arrays that NumPy broadcast are read-only
     if not levels:
         return LoDTensor.wrap(array, _entries(values, array.shape))
-    own = [value.structure for value, other in zip(values, known, strict=True) if other is spec]
-    lod = own[0] if own else _shared(op, values, levels)
+    lod = _shared(op, values, levels) if like is None else values[like].structure
     if len(array) != lod.num_rows:
         shapes = ", ".join(str(value.shape) for value in values if isinstance(value, LoDTensor))
         got = f"{len(array)} rows; the inputs have shapes {shapes}"

@@ -34,11 +34,11 @@ def memory_of(value):
     """Return the owner of a value's memory, an array or a Memory; None if the memory cannot be changed."""
     if not isinstance(value, (LoDTensor, SelectedRows)):
         return None
-    array: Any = value.value if isinstance(value, SelectedRows) else value.data
-    if on_device(array):
+    array: Any = value.data if isinstance(value, LoDTensor) else value.value
+    if type(array) is not np.ndarray and on_device(array):
         return array.memory
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+    while isinstance(base := array.base, np.ndarray):
+        array = base
     return array
 
 
