@@ -37,7 +37,7 @@ NAMED = {
 
 
 def check_activation(spec: Any, what: str) -> Spec:
-    """Return the spec of an activation in its shortest form: a name, or a tuple of a name and its parameters."""
+    """Return the spec of an activation as a name or a tuple of a name and its parameters, or raise if it is wrong."""
     given = (spec,) if isinstance(spec, str) else spec
     expected = f"one of {', '.join(NAMED)}, or a tuple of a name and its parameters"
     if not isinstance(given, (tuple, list)) or not given or not isinstance(given[0], str) or given[0] not in NAMED:

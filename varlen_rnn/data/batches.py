@@ -87,7 +87,7 @@ class Batches(Generic[Batch]):
         return self._of_epoch[0]
 
     def at_epoch(self, epoch: int) -> Batches[Batch]:
-        """Return the batches of another epoch, before any pass; without `shuffle` and `weights`, all epochs are equal.
+        """Return new batches at the beginning of another epoch; without `shuffle` and `weights`, all epochs are equal.
 
         Examples
         --------

@@ -61,7 +61,7 @@ class Table:
         return len(next(iter(self._columns.values()), ()))
 
     def foreign(self, field: str, option: str = "field") -> Any:
-        """Return a column as the object of its library (pandas, ...), or raise an error that names the option."""
+        """Return a column as the object of its library, such as pandas; errors name `option`, which asked for it."""
         if not isinstance(field, str) or field not in self._columns:
             raise lacking(self.head or self.name, field, option, self.fields, self.noun, self.levels)
         if self.fields.count(field) > 1:

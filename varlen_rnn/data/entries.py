@@ -159,7 +159,7 @@ def _floats(rows: list[list[float]], width: int, where: str, dtype: str) -> np.n
     except OverflowError:
         array = np.full((1, 1), np.inf)
     else:
-        # Float64 cannot tell integers of 2**53 and more apart, so such a list holds hashes, not measurements.
+        # A list with integers of 2**53 and more is refused as hashes: float64 cannot tell them apart.
         check_no_large_id(array, itertools.chain.from_iterable(rows), where, bits=53)
     return _as_type(array, where, dtype)
 

@@ -3,8 +3,8 @@
 Row 0 of a transition matrix has the score of beginning with each tag, row 1 the score of ending with it, and row 2 + i
 the score of each tag after tag i.  The forward variable of a row and a tag is log(sum of e**score) over all labellings
 of the rows up to this row that end with the tag.  The backward variable is the same over all labellings of the rows
-after it.  Both are relative to a number of their row, so neither they nor their rounding errors grow with the length of
-a sequence.
+after it.  From both, the kernels subtract a number that all tags of a row share, so neither they nor their rounding
+errors grow with the length of a sequence.
 
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 

@@ -95,7 +95,7 @@ def layer_norm(x, weight, bias, epsilon, out):
 
 @cpu_kernel
 def layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x):
-    """`d_x = factor (g - mean of g - y * mean of g y)`, with g = weight d_y and y the normalised values."""
+    """`d_x = (g - mean of g - y * mean of g y) / deviation`, with g = weight d_y and y the normalised values."""
     lanes, y = np.empty(_LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
     for row in range(d_x.shape[0]):
         inverse, g = _normalise(x[row], epsilon, lanes, y), d_x[row]

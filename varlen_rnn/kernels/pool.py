@@ -322,7 +322,7 @@ def clear_cuda(out):
 
 @cuda_kernel
 def pick_rows_grad_cuda(d_out, index, d_x):
-    """Twin of `pick_rows_grad_cpu` after `clear_cuda`; one thread per column, so that sums keep their order."""
+    """Twin of `pick_rows_grad_cpu` for a `d_x` that `clear_cuda` set to 0; one thread per column sums in order."""
     j = cuda.grid(1)
     if j < d_x.shape[1]:
         for i in range(d_out.shape[0]):

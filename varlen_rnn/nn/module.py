@@ -499,7 +499,7 @@ class Module:
 
         Notes
         -----
-        `state` can have a whole table, or the shards of any number of ranks: `weight[1::4]` has every fourth row.
+        A table is one array, `weight`, or the shards of any number of ranks: `weight[1::4]` has the rows 1, 5, 9, ...
         """
         pairs, keys = matched(self, state, strict)
         for variable, parts in pairs:

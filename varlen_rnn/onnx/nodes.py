@@ -250,7 +250,7 @@ def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
         for size, axis in zip(first, x.axes, strict=False)
     ]
     if x.axes[2:] != tuple(range(len(own))) or kept != [True, True]:
-        raise Unread(f"to ({text}), which changes the first axes, {' x '.join(map(str, x.axes[:2]))}")
+        raise Unread(f"to ({text}), which does not keep the first axes, {' x '.join(map(str, x.axes[:2]))}")
     if None in behind and -1 not in shape:
         behind[behind.index(None)] = -1
     copied = [] if keeps_zero else own

@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
 
 
 def variable_of(x: Any) -> Any:
-    """Return the Variable of rows, and any other value itself."""
+    """Return the Variable that holds the rows if a value is `Rows`, and any other value unchanged."""
     return x.variable if isinstance(x, Rows) else x
 
 

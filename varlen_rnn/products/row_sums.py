@@ -104,7 +104,7 @@ class _Columns(NamedTuple):
     at: Any  # the address of `a`
     stride: int  # elements from row to row
     num_rows: int
-    tiles: Any  # the copy: the `TILE_ROWS` columns that a tile reads are neighbours in it
+    tiles: Any  # a copy of `a` in which the `TILE_ROWS` columns that one tile reads lie side by side
     size: int  # elements of the copy for the columns of each tile
     sums: Any  # sums of columns in float64, block after block
     span: int  # elements of `sums` for each tile
@@ -392,7 +392,7 @@ def row_product_kernel():
             cuda.syncthreads()
             if row < rows_inside and column < columns_inside:
                 multiply_stage(left, right, row, column, stage, x, y, part)
-            if (start + DEPTH) % BLOCK == 0 or start + DEPTH >= end:  # a block is three stages
+            if (start + DEPTH) % BLOCK == 0 or start + DEPTH >= end:  # the end of a block of BLOCK rows, or of all rows
                 for i in range(num_rows):
                     for j in range(num_columns):
                         total[i, j], lost[i, j] = add_block(total[i, j], lost[i, j], part[i, j])

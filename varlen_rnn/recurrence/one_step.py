@@ -21,7 +21,7 @@ from varlen_rnn.rows.plan import SortedSeqs, ranks_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.threads import SMALL_WORK
 
-MOST_SEQUENCES = ROW_BLOCK  # the rows of so many sequences are a single piece of a product's work
+MOST_SEQUENCES = ROW_BLOCK  # up to this number, no product divides the rows of a step among threads
 # The most numbers of a layer's weights.  Larger weights would hold much memory, and their step is so much work that two
 # threads could share it.
 _MOST_WEIGHTS = SMALL_WORK // MOST_SEQUENCES

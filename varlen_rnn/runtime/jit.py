@@ -78,7 +78,7 @@ _KEPT = []  # kernels whose addresses were returned; a kernel that is deleted fr
 
 
 def caller(arguments_for):
-    """Return `call(address, arguments)` for compiled code, which calls the function at `address` with a tuple's items.
+    """Return `call(address, arguments)`, for use in compiled code: it calls a function with the items of a tuple.
 
     `arguments_for(scalar)` returns the types of the function's arguments if its numbers have the type `scalar`.
     `call.address_of(function, dtype)` compiles a function for numbers of a data type and returns its address.

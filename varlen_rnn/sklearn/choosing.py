@@ -83,9 +83,9 @@ class ChoosingEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Seque
     def _with_network(self, choice: Choice, data: Samples, parts: Parts, comm: Communicator | None) -> Choice:
         """Return the choice after also measuring networks, each on sequences that it was not trained on.
 
-        If the sequences that choose never train (`Parts.apart`), one network is trained, and kept.  Otherwise a network
-        per fold is trained on all other sequences, and predicts the sequences of its fold.  Folds are added until the
-        choice is clear.
+        If the sequences that compare candidates never train (`Parts.apart`), one network is trained, and kept.
+        Otherwise, for each fold, a network is trained on all other sequences, and predicts the sequences of the fold.
+        Folds are added until the choice is clear.
         """
         begun = time.perf_counter()
         if parts.apart:

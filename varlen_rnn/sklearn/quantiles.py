@@ -27,7 +27,7 @@ def check_quantiles(quantiles: Any) -> list[float]:
 
 
 def with_median(quantiles: list[float]) -> list[float]:
-    """Return the quantiles in rising order, with 0.5 added: the median is the prediction of a single number."""
+    """Return the quantiles in rising order, with the quantile 0.5 among them: `predict` returns the median."""
     return sorted({*quantiles, 0.5})
 
 

@@ -110,7 +110,7 @@ def _levels_below(num_levels, level):
     return num_levels - 1 - level % num_levels if num_levels else 0  # without levels, the operator raises the error
 
 
-class _Known(threading.local):  # each thread has its own, because only the thread that traced a step can use its block
+class _Known(threading.local):  # one cache for each thread: only the thread that traced a step can use the traced block
     def __init__(self):
         self.steps = {}
 

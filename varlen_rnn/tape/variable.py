@@ -36,10 +36,10 @@ _new = object.__new__  # looked up once, because every operator makes Variables
 
 
 class _Ufuncs:
-    """The descriptor `__array_ufunc__`: the class returns a function, which NumPy calls; a Variable returns None.
+    """The descriptor `__array_ufunc__`: read from the class, as NumPy does, it is a function.
 
-    Masked arrays read the attribute of the Variable.  Because it is None, `array * variable` calls the Variable's own
-    method, which keeps the gradient.
+    Read from a Variable, as masked arrays do, it is None.  Then `array * variable` calls the Variable's own method,
+    which keeps the gradient.
     """
 
     def __get__(self, variable: Variable | None, owner: type) -> Callable[..., Variable] | None:

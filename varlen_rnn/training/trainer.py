@@ -229,7 +229,7 @@ class Trainer:
         self.last_step = 0  # the step after which the current `fit` ends, unless it is stopped before
         self._parameters: list[Variable] = []
         self._joined, self._counting = JoinedLoss(), Counting()  # `_joined` is the loss of this epoch's batches so far
-        self._untold: list[Callback] = []  # callbacks that do not know the last record yet
+        self._untold: list[Callback] = []  # callbacks that the last record was not passed to yet
         self._epoch: tuple[int, Any, list[Epochs]] | None = None
 
     def _replica(self, comm: Communicator | None, reproducible: int | None) -> Replica | None:

@@ -356,8 +356,8 @@ class _Derivation:
     def _forward_roots(self, number: int) -> list[int]:
         """Return the nodes that the `step` of a phase computes, in the order of its results.
 
-        The last phase returns the states, the output first.  Any other phase returns the operand of the next product,
-        or zero if no product follows.  The numbers that the phase saves come last.
+        The last phase returns the states, the output first.  Any other phase returns the operand of the next phase's
+        product, or zero if that phase has none.  The numbers that the phase saves come last.
         """
         zero, last = self.zero, number == self.num_phases - 1
         first, end = self._kept_columns(number)

@@ -45,7 +45,7 @@ def _network(trace: Trace, needed: set[int], free: set[int], native: set[int], t
     Each node k of the trace is two vertices, (k, "in") and (k, "out").  Cutting the edge between them means saving k,
     and its capacity is the price of a slot.  Cutting the edge from "forward" to (k, "in") means computing k again, from
     operands that must then be on the gradient's side of the cut, too.  A node that is not `native` is computed in the
-    gradient only, so computing it "again" costs 0.  Saving it costs a little more than other nodes, because inference
+    gradient only, so that edge costs 0.  Saving such a node costs a little more than saving others, because inference
     would compute it in vain.
     """
     room: _Room = {"forward": {}}

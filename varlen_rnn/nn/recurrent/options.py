@@ -1,8 +1,8 @@
 """The options of RNN, GRU and LSTM: their types, and signatures and docstrings that are built from tables of options.
 
 `Recurrent` documents the options of every layer, each family of cells has a table of its own options, and `drawn`
-returns the options for which a layer draws numbers.  Type checkers take the types of options from
-`**options: Unpack[LSTMOptions]` (PEP 692).
+returns the options, such as dropout, for which a layer draws random numbers.  Type checkers take the types of options
+from `**options: Unpack[LSTMOptions]` (PEP 692).
 """
 
 from __future__ import annotations
