@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 import varlen_rnn
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
-NOT_PUBLIC = {"varlen_rnn.attention"}  # an engine's front, as `recurrence`
+NOT_PUBLIC = {"varlen_rnn.attention", "varlen_rnn.linear_attention"}  # fronts of engines, as `recurrence`
 KERNELS = (
     "crf",
     "ctc",

@@ -15,7 +15,7 @@ from tests.test_recipes import HELPERS
 from varlen_rnn.runtime.numba_internals import is_inlined
 
 ROOT = Path(__file__).parent.parent
-PRIVATE = {"attention"}  # an engine
+PRIVATE = {"attention", "linear_attention"}  # engines
 PACKAGES = sorted({path.parent.name for path in ROOT.glob("varlen_rnn/*/__init__.py") if "__all__" in path.read_text()})
 
 

@@ -33,7 +33,7 @@ LLVM_ALLOWED = {
 }
 # The modules of Numba that its documentation names for users; all else stands in one file.
 NUMBA_PUBLIC = {"numba", "numba.types", "numba.extending", "numba.core.cgutils", "numba.core.errors"}
-NUMBA_ALLOWED = {"attention", "cells", "kernels", "products", "recurrence", "runtime"}
+NUMBA_ALLOWED = {"attention", "cells", "kernels", "linear_attention", "products", "recurrence", "runtime"}
 
 
 # The modules whose names users complete; what of theirs is public stands in `__all__`.

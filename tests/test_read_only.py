@@ -15,6 +15,7 @@ from varlen_rnn.tape.operator import find
 
 LENGTHS = [2, 0, 3, 1]
 HIDDEN = 2
+LINEAR = {"delta": True, "normalise": False, "scale": None}
 
 
 def dense(*shape):
@@ -96,6 +97,8 @@ CASES = {
     "sequence_conv_padding_grad": ([rows(2), dense(9, 2), dense(2, 3)], {"filter_size": 3, "padding_start": None}),
     "row_conv": ([X, dense(2, 3)], {}),
     "row_conv_grad": ([X, dense(2, 3), X], {}),
+    "linear_attention": ([rows(1, 3)] * 3 + [rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR | {"keep": True}),
+    "linear_attention_grad": ([rows(1, 3)] * 4 + [dense(3, 1, 3, 3), rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR),
     "sequence_cumsum": ([X], {"reverse": True}),
     "layer_norm": ([X, dense(3), dense(3)], {"eps": 0.1}),
     "layer_norm_grad": ([X, X, dense(3)], {"eps": 0.1}),

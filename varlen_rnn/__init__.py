@@ -16,6 +16,7 @@ from varlen_rnn.errors import (
     ShapeError,
 )
 from varlen_rnn.interop import from_arrow, from_awkward, to_arrow, to_awkward
+from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.ops.sequence.along import sequence_cumsum, sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
@@ -112,6 +113,7 @@ __all__ = [
     "im2sequence",
     "init_memories",
     "inspect_gradients",
+    "linear_attention",
     "linear_chain_crf",
     "load",
     "load_inference_model",

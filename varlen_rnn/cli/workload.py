@@ -9,6 +9,7 @@ from varlen_rnn.baselines import Padded
 from varlen_rnn.kernels.arithmetic import log1p
 from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
+from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
@@ -37,6 +38,7 @@ def works():
     layers = {name: functools.partial(_run_layer, name) for name in _ALL_LAYERS}
     layers |= {
         "attention": _attend,
+        "linear attention": _attend_linearly,
         "convolutions": _convolve_neighbours,
         "many rows": _sum_gradient_of_many_rows,
         "dropout": _drop_and_normalise,
@@ -111,6 +113,11 @@ def _attend(dtype):
     x = _embedded(dtype)
     F.scaled_dot_product_attention(x, x, x).sum().backward()
     nn.LayerNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+
+
+def _attend_linearly(dtype):
+    x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
+    linear_attention(x, x, x, x[:, :, 0])[0].sum().backward()
 
 
 def _convolve_neighbours(dtype):

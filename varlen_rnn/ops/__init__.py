@@ -13,6 +13,7 @@ from varlen_rnn.ops import (
     gather,
     indexing,
     last_axis,
+    linear_attention,
     losses,
     padding,
     products,

@@ -24,7 +24,7 @@ from varlen_rnn.runtime.numba_internals import target
 # The sources on which machine code depends.  A change of other sources, such as a layer, must not cause a compilation.
 # `cli/workload.py` is in the list because it decides which kernels an installation has.
 SOURCES = (
-    *("attention", "cells", "kernels", "products", "recurrence"),
+    *("attention", "cells", "kernels", "linear_attention", "products", "recurrence"),
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "runtime/records.py"),
     "cli/workload.py",
 )

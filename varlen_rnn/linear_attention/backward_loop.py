@@ -1,0 +1,419 @@
+"""The gradient of linear attention on the CPU: a work item is one head of one sequence, whose last chunk comes first.
+
+With the names of `forward_loop`, the state S before a chunk, and the gradient dS of the state after it:
+
+    dY = M^T dO + f (K dS)            dU = b (dY - tril(A)^T dU)        an upper solve, from the last row (delta only)
+    dM = dO Y^T, dA = -dU Y^T         N = scale D dM (lower), P = D dA (strictly lower)
+    dQ = scale e (dO S^T) + N K       dK = -e (dU S^T) + f (Y dS^T) + (P + P^T) K + N^T Q
+    dS <- e_last dS + Q^T (scale e dO) + K^T (-e dU)
+
+where M = scale D (Q K^T) and A = D (K K^T) are the scores.  The gradient of the log decay of row l adds up, without a
+difference of large numbers, all terms that row l decays: entries (i, j) of dM M + dA A with i >= l > j, the reads of
+the state by rows i >= l, the rows j < l in the state after the chunk, and the product e_last <S, dS>.
+"""
+
+from typing import Any, NamedTuple
+
+from varlen_rnn.attention.blocks import in_panels, pack_block
+from varlen_rnn.linear_attention.backward_memory import memory_of, offsets_of
+from varlen_rnn.linear_attention.blocks import (
+    CHUNK,
+    SOLVED,
+    Heads,
+    Sizes,
+    clear,
+    dot,
+    load_state,
+    operands_of,
+    own_state,
+    scale_all,
+    store_state,
+    task_of,
+    times,
+    transpose_scores,
+    transpose_state,
+)
+from varlen_rnn.linear_attention.scores import Scores, Triangle, decay_scores, solve_upper
+from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_steps
+from varlen_rnn.products.sync import arrive
+from varlen_rnn.products.tile import Panels, Rows, Sums
+from varlen_rnn.products.vectors import least, offset, pointer, sum_of, vectorise_widely, width_of
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
+
+
+class Code(NamedTuple):
+    """The addresses of compiled functions that the loop calls."""
+
+    multiply: int
+    pack: int
+    decay_scores: int
+    solve_upper: int
+    differentiate_steps: int
+
+
+class Backward(NamedTuple):
+    """The arrays of a call, as in `Forward`; gradients have a column for each of all heads."""
+
+    q: Any
+    k: Any
+    v: Any
+    decay: Any
+    beta: Any
+    written: Any  # u, with `delta`; otherwise without rows
+    states: Any
+    d_out: Any
+    d_last: Any  # a column for each head of states
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    d_decay: Any
+    d_beta: Any
+    d_first: Any
+    scale: Any
+    tiny: Any
+
+
+class _Part(NamedTuple):
+    """The addresses of a head's operands and gradients in the first row of a chunk."""
+
+    q: Any
+    k: Any
+    beta: Any
+    u: Any  # the corrected values of `forward_loop`, or the values without `delta`
+    u_stride: int
+    d_out: Any
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    d_decay: Any
+    d_beta: Any
+
+
+@cpu_inlined
+def _part_of(it, of, row, head, sizes):
+    """Return the _Part that begins at `row`."""
+    return _Part(
+        offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.beta, row * of.beta_stride),
+        pointer(it.written, row * it.written.shape[1] + head * sizes.depth_v) if sizes.delta
+        else offset(of.v, row * of.v_stride),
+        it.written.shape[1] if sizes.delta else of.v_stride,
+        pointer(it.d_out, row * it.d_out.shape[1] + head * sizes.depth_v),
+        pointer(it.d_q, row * it.d_q.shape[1] + head * sizes.depth),
+        pointer(it.d_k, row * it.d_k.shape[1] + head * sizes.depth),
+        pointer(it.d_v, row * it.d_v.shape[1] + head * sizes.depth_v),
+        pointer(it.d_decay, row * it.d_decay.shape[1] + head * sizes.rates),
+        pointer(it.d_beta, row * it.d_beta.shape[1] + head),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters):
+    """Pack the operands of a chunk; write its scores M, -A and D, and the rows y with their transpose."""
+    width, padded_v, depth = width_of(memory.y), in_panels(memory.y, sizes.depth_v), sizes.depth
+    pack_block(code, part.k, rows, depth, of.k_stride, True, memory.keys, counters)
+    pack_block(code, part.q, rows, depth, of.q_stride, True, memory.queries, counters)
+    pack_block(code, part.k, rows, depth, of.k_stride, False, memory.key_rows, counters)
+    pack_block(code, part.q, rows, depth, of.q_stride, False, memory.query_rows, counters)
+    pack_block(code, part.d_out, rows, sizes.depth_v, it.d_out.shape[1], False, memory.d_out_rows, counters)
+    keys, zeros = Panels(memory.keys, (depth + 1) * width, depth), Sums(memory.zeros, rows_of.none, 0)
+    times(code, rows, rows, Rows(part.q, rows_of.q), keys, zeros, Sums(memory.scores, rows_of.scores, width))
+    if sizes.delta:
+        times(code, rows, rows, Rows(part.k, rows_of.k), keys, zeros, Sums(memory.of_keys, rows_of.scores, width))
+    decay = offset(of.decay, row * of.decay_stride)
+    scores = Scores(
+        memory.scores, memory.of_keys, memory.between, memory.numbers, decay, of.decay_stride, rows, sizes.delta
+    )
+    decay_scores(code.decay_scores, (scores, it.scale, it.tiny))
+    for i in range(rows):
+        to, u, beta = offset(memory.y, i * padded_v), offset(part.u, i * part.u_stride), part.beta[i * of.beta_stride]
+        for x in range(sizes.depth_v):
+            to[x] = beta * u[x]
+    pack_block(code, memory.y, rows, sizes.depth_v, padded_v, True, memory.y_turned, counters)
+
+
+@cpu_inlined
+def _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last):
+    """Write dU in panels to `memory.d_y`, and to the gradient of values; write the gradient of beta so far.
+
+    `last` is the row of D of the last row of the chunk.
+    """
+    width, panels = width_of(memory.y), in_panels(memory.y, sizes.depth_v) // width_of(memory.y)
+    step, zeros = CHUNK * width, Sums(memory.zeros, rows_of.none, 0)
+    state = Panels(memory.d_state, in_panels(memory.y, sizes.depth) * width, sizes.depth)
+    d_y = Sums(memory.d_y, rows_of.panel, step)
+    times(code, rows, sizes.depth_v, Rows(part.k, rows_of.k), state, zeros, d_y)
+    for p in range(panels):
+        for i in range(rows):
+            scale_all(offset(memory.d_y, p * step + i * width), width, last[i])
+    transpose_scores(memory.scores, memory.turned)
+    for begin in range(0, rows, SOLVED):
+        here, count = Sums(offset(memory.d_y, begin * width), rows_of.panel, step), least(SOLVED, rows - begin)
+        weights = Rows(offset(memory.turned, begin * CHUNK + begin), rows_of.scores)
+        d_out = Panels(offset(memory.d_out_rows, begin * width), (rows + 1) * width, rows - begin)
+        times(code, count, sizes.depth_v, weights, d_out, here, here)
+    if sizes.delta:
+        transpose_scores(memory.of_keys, memory.turned)
+    for back in range((rows + SOLVED - 1) // SOLVED):
+        begin = (rows - 1) // SOLVED * SOLVED - back * SOLVED
+        end = least(rows, begin + SOLVED)
+        if sizes.delta and end < rows:
+            here = Sums(offset(memory.d_y, begin * width), rows_of.panel, step)
+            weights = Rows(offset(memory.turned, begin * CHUNK + end), rows_of.scores)
+            behind = Panels(offset(memory.d_y, end * width), step, rows - end)
+            times(code, end - begin, sizes.depth_v, weights, behind, here, here)
+        block = Triangle(
+            offset(memory.turned, begin * CHUNK + begin), offset(memory.d_y, begin * width),
+            offset(memory.d_written, begin * width), offset(part.beta, begin * of.beta_stride), of.beta_stride,
+            panels, step, end - begin, sizes.delta,
+        )  # fmt: skip
+        solve_upper(code.solve_upper, (block, last[0]))
+
+
+@cpu_inlined
+def _write_values(memory, it, sizes, part, rows):
+    """Write dU as the gradient of values, and the gradient of beta so far."""
+    width, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth_v)
+    d_beta = offset(memory.numbers, 4 * CHUNK)
+    for i in range(rows):
+        u, d_v = offset(part.u, i * part.u_stride), offset(part.d_v, i * it.d_v.shape[1])
+        for p in range(padded_v // width):
+            at = p * CHUNK * width + i * width
+            d_u, d_w, products = (
+                offset(memory.d_y, at), offset(memory.d_written, at), offset(memory.spare, p * width)
+            )  # fmt: skip
+            valid = least(width, sizes.depth_v - p * width)
+            for x in range(valid):
+                d_v[p * width + x] = d_u[x]
+                products[x] = d_w[x] * u[p * width + x]
+            for x in range(valid, width):
+                products[x] = 0
+        d_beta[i] = sum_of(memory.spare, padded_v)
+
+
+@cpu_inlined
+def _differentiate_scores(code, memory, rows_of, it, sizes, part, rows):
+    """Write N and P, and the terms of the gradients of decays that belong to pairs of rows of the chunk."""
+    width, zeros = width_of(memory.y), Sums(memory.zeros, rows_of.none, 0)
+    y = Panels(memory.y_turned, (sizes.depth_v + 1) * width, sizes.depth_v)
+    d_out, d_u = Rows(part.d_out, rows_of.values), Rows(part.d_v, rows_of.values)
+    times(code, rows, rows, d_out, y, zeros, Sums(memory.d_scores, rows_of.scores, width))
+    if sizes.delta:
+        times(code, rows, rows, d_u, y, zeros, Sums(memory.d_of_keys, rows_of.scores, width))
+    passing, zero = offset(memory.numbers, CHUNK), it.scale - it.scale
+    clear(passing, CHUNK, it.scale)
+    for back in range(rows):
+        i = rows - 1 - back
+        d_m, m, decays = (
+            offset(memory.d_scores, i * CHUNK), offset(memory.scores, i * CHUNK), offset(memory.between, i * CHUNK)
+        )  # fmt: skip
+        d_a, a = offset(memory.d_of_keys, i * CHUNK), offset(memory.of_keys, i * CHUNK)
+        for j in range(CHUNK):
+            value = passing[j] + d_m[j] * m[j]
+            passing[j] = value if j < i else zero
+            value = d_m[j] * (it.scale * decays[j])
+            d_m[j] = value if j <= i else zero
+        if sizes.delta:
+            for j in range(CHUNK):
+                value = passing[j] + d_a[j] * a[j]
+                passing[j] = value if j < i else zero
+                value = -d_a[j] * decays[j]
+                d_a[j] = value if j < i else zero
+        part.d_decay[i * it.d_decay.shape[1]] = sum_of(passing, CHUNK)
+
+
+@cpu_inlined
+def _read_states(code, memory, rows_of, it, sizes, part, rows, counters):
+    """Write the terms of dQ and dK that belong to reads of the state: scale e (dO S^T) and -e (dU S^T)."""
+    width, padded, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth), in_panels(memory.y, sizes.depth_v)
+    zeros, since = Sums(memory.zeros, rows_of.none, 0), memory.numbers
+    transpose_state(memory.state, sizes, memory.state_turned)
+    state = Panels(memory.state_turned, padded_v * width, sizes.depth_v)
+    for half in range(2 if sizes.delta else 1):
+        for i in range(rows):
+            to = offset(memory.reads, (half * CHUNK + i) * padded_v)
+            given = offset(part.d_v if half else part.d_out, i * it.d_out.shape[1])
+            weight = -since[i] if half else it.scale * since[i]
+            for x in range(sizes.depth_v):
+                to[x] = weight * given[x]
+        of_half = offset(memory.reads, half * CHUNK * padded_v)
+        packed = offset(memory.reads_packed, half * (CHUNK + 1) * padded_v)
+        pack_block(code, of_half, rows, sizes.depth_v, padded_v, False, packed, counters)
+        read = Sums(offset(memory.read, half * CHUNK * padded), rows_of.padded, width)
+        times(code, rows, sizes.depth, Rows(of_half, rows_of.padded_v), state, zeros, read)
+
+
+@cpu_inlined
+def _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows):
+    """Write the gradient of queries, and for each row the dot products of its reads with its query and key."""
+    width, padded, reads = width_of(memory.y), in_panels(memory.y, sizes.depth), offset(memory.numbers, 2 * CHUNK)
+    for i in range(rows):
+        reads[i] = dot(offset(part.q, i * of.q_stride), offset(memory.read, i * padded), sizes.depth, memory.spare)
+        if sizes.delta:
+            k, read = offset(part.k, i * of.k_stride), offset(memory.read, (CHUNK + i) * padded)
+            reads[i] += dot(k, read, sizes.depth, memory.spare)
+    here, keys = Sums(memory.read, rows_of.padded, width), Panels(memory.key_rows, (rows + 1) * width, rows)
+    times(code, rows, sizes.depth, Rows(memory.d_scores, rows_of.scores), keys, here, here)
+    for i in range(rows):
+        d_q, total = offset(part.d_q, i * it.d_q.shape[1]), offset(memory.read, i * padded)
+        for r in range(sizes.depth):
+            d_q[r] = total[r]
+
+
+@cpu_inlined
+def _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last):
+    """Write the gradient of keys, and for each row the dot product of its key with f (Y dS^T)."""
+    width, padded, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth), in_panels(memory.y, sizes.depth_v)
+    leaves, zeros = offset(memory.numbers, 3 * CHUNK), Sums(memory.zeros, rows_of.none, 0)
+    transpose_state(memory.d_state, sizes, memory.d_state_turned)
+    state = Panels(memory.d_state_turned, padded_v * width, sizes.depth_v)
+    here = Sums(memory.d_keys, rows_of.padded, width)
+    times(code, rows, sizes.depth, Rows(memory.y, rows_of.padded_v), state, zeros, here)
+    for i in range(rows):
+        row, k = offset(memory.d_keys, i * padded), offset(part.k, i * of.k_stride)
+        scale_all(row, padded, last[i])
+        leaves[i] = dot(k, row, sizes.depth, memory.spare)
+        if sizes.delta:
+            read = offset(memory.read, (CHUNK + i) * padded)
+            for r in range(padded):
+                row[r] += read[r]
+    if sizes.delta:
+        transpose_scores(memory.d_of_keys, memory.turned)
+        for i in range(rows):
+            pair, turned = offset(memory.d_of_keys, i * CHUNK), offset(memory.turned, i * CHUNK)
+            for j in range(rows):
+                pair[j] += turned[j]
+        keys = Panels(memory.key_rows, (rows + 1) * width, rows)
+        times(code, rows, sizes.depth, Rows(memory.d_of_keys, rows_of.scores), keys, here, here)
+    transpose_scores(memory.d_scores, memory.turned)
+    queries = Panels(memory.query_rows, (rows + 1) * width, rows)
+    times(code, rows, sizes.depth, Rows(memory.turned, rows_of.scores), queries, here, here)
+    for i in range(rows):
+        d_k, total = offset(part.d_k, i * it.d_k.shape[1]), offset(memory.d_keys, i * padded)
+        for r in range(sizes.depth):
+            d_k[r] = total[r]
+
+
+@cpu_inlined
+def _differentiate_decays(memory, it, sizes, part, rows):
+    """Add to the gradients of decays the terms that belong to the state; write the gradients of beta."""
+    width, padded, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth), in_panels(memory.y, sizes.depth_v)
+    reads, leaves = offset(memory.numbers, 2 * CHUNK), offset(memory.numbers, 3 * CHUNK)
+    clear(memory.spare, padded_v, it.scale)
+    for p in range(padded_v // width):
+        products = offset(memory.spare, p * width)
+        for r in range(sizes.depth):
+            at = p * padded * width + r * width
+            row, d_row = offset(memory.state, at), offset(memory.d_state, at)
+            for x in range(width):
+                products[x] += row[x] * d_row[x]
+    total = memory.numbers[rows - 1] * sum_of(memory.spare, padded_v)  # e_last <S, dS>
+    stride = it.d_decay.shape[1]
+    for i in range(rows):
+        part.d_decay[i * stride] += total
+        total += leaves[i]
+        part.d_beta[i * it.d_beta.shape[1]] = memory.numbers[4 * CHUNK + i]
+    total = it.scale - it.scale
+    for back in range(rows):
+        total += reads[rows - 1 - back]
+        part.d_decay[(rows - 1 - back) * stride] += total
+
+
+@cpu_inlined
+def _move_state(code, memory, rows_of, sizes, rows):
+    """Move the gradient of the state before the chunk: dS <- e_last dS + Q^T (scale e dO) + K^T (-e dU)."""
+    width, padded, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth), in_panels(memory.y, sizes.depth_v)
+    scale_all(memory.d_state, padded * padded_v, memory.numbers[rows - 1])
+    state = Sums(memory.d_state, rows_of.panel, padded * width)
+    for half in range(2 if sizes.delta else 1):
+        for first in range(0, rows, width):
+            turned = offset(memory.keys if half else memory.queries, first * (sizes.depth + 1))
+            packed = offset(memory.reads_packed, half * (CHUNK + 1) * padded_v + first * width)
+            reads = Panels(packed, (rows + 1) * width, least(width, rows - first))
+            times(code, sizes.depth, sizes.depth_v, Rows(turned, rows_of.panel), reads, state, state)
+
+
+@cpu_inlined
+def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters):
+    """Run a task by chunks."""
+    size = sizes.depth * sizes.depth_v
+    chunks = (task.end - task.first + CHUNK - 1) // CHUNK
+    for back in range(chunks):
+        chunk = chunks - 1 - back
+        row = task.first + chunk * CHUNK
+        rows, part = least(CHUNK, task.end - row), _part_of(it, of, row, task.head, sizes)
+        last = offset(memory.between, (rows - 1) * CHUNK)
+        load_state(
+            pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state
+        )
+        _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters)
+        _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last)
+        _write_values(memory, it, sizes, part, rows)
+        _differentiate_scores(code, memory, rows_of, it, sizes, part, rows)
+        _read_states(code, memory, rows_of, it, sizes, part, rows, counters)
+        _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows)
+        _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last)
+        _differentiate_decays(memory, it, sizes, part, rows)
+        _move_state(code, memory, rows_of, sizes, rows)
+
+
+@cpu_inlined
+def _differentiate_by_steps(code, memory, it, of, sizes, task):
+    """Run a task step by step; the gradient of its state is the first state in `memory.steps`."""
+    size = sizes.depth * sizes.depth_v
+    state, states = offset(memory.steps, size), offset(memory.steps, 2 * size)
+    scratch = offset(states, size * (CHUNK if sizes.rates > 1 else 1))
+    chunks = (task.end - task.first + CHUNK - 1) // CHUNK
+    for back in range(chunks):
+        chunk = chunks - 1 - back
+        row = task.first + chunk * CHUNK
+        part = _part_of(it, of, row, task.head, sizes)
+        kept = pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size)
+        for j in range(size):
+            state[j] = kept[j]
+        steps = Steps(
+            part.q, part.k, part.u, offset(of.decay, row * of.decay_stride), part.beta, state, scratch, of.q_stride,
+            of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, least(CHUNK, task.end - row), sizes.depth,
+            sizes.depth_v, sizes.rates, sizes.delta,
+        )  # fmt: skip
+        to = Gradients(
+            part.d_out, part.d_q, part.d_k, part.d_v, part.d_decay, part.d_beta, memory.steps, states,
+            it.d_q.shape[1], it.d_v.shape[1], it.d_decay.shape[1], it.d_beta.shape[1],
+        )  # fmt: skip
+        differentiate_steps(code.differentiate_steps, (steps, to, it.scale))
+
+
+@cpu_inlined
+def _run(code, memory, rows_of, it, of, sizes, heads, task, counters):
+    """Run a task: write the gradients of its rows, and of its first state."""
+    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
+    d_last = pointer(it.d_last, task.sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
+    d_first = pointer(it.d_first, task.sequence * it.d_first.shape[1] + task.head * size)
+    d_state = memory.steps
+    for j in range(size):
+        d_state[j] = d_last[j] if own >= 0 else 0
+    if task.end - task.first > 1 and sizes.rates == 1:
+        load_state(d_state, sizes, memory.d_state)
+        _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters)
+        store_state(memory.d_state, sizes, d_first)
+        return
+    _differentiate_by_steps(code, memory, it, of, sizes, task)
+    for j in range(size):
+        d_first[j] = d_state[j]
+
+
+@engine_kernel
+def backward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
+    """Run the tasks that a thread takes."""
+    vectorise_widely()
+    code, it, sizes, heads = Code(*code), Backward(*call[0]), Sizes(*call[1]), Heads(*call[2])
+    counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
+    clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
+    memory = memory_of(own, call[3])
+    while True:
+        number = arrive(counter)
+        if number >= tasks.shape[0]:
+            return
+        task = task_of(tasks, number)
+        of = operands_of(it, sizes, heads, task.head)
+        rows_of = offsets_of(pointer(offsets, shard * offsets.shape[1]), of, it.d_out.shape[1], own, sizes)
+        _run(code, memory, rows_of, it, of, sizes, heads, task, counter)

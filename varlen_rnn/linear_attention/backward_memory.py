@@ -1,0 +1,104 @@
+"""Memory of a thread that computes the gradient of linear attention: operands in panels, scores, and sums."""
+
+import itertools
+from typing import Any, NamedTuple
+
+from varlen_rnn.attention.blocks import in_panels
+from varlen_rnn.linear_attention.blocks import CHUNK
+from varlen_rnn.linear_attention.steps import scratch_of_steps
+from varlen_rnn.products.vectors import offset, width_of
+from varlen_rnn.runtime.jit import cpu_inlined
+
+
+class Memory(NamedTuple):
+    """Memory of one thread.
+
+    Panels are packed rows or columns; rows are `padded` or `padded_v` elements apart, in panels `width`.
+    """
+
+    state: Any
+    d_state: Any
+    state_turned: Any
+    d_state_turned: Any
+    keys: Any  # K^T in panels
+    queries: Any  # Q^T in panels
+    key_rows: Any  # K in panels
+    query_rows: Any  # Q in panels
+    d_out_rows: Any  # dO in panels
+    reads: Any  # scale e dO, then -e dU: two chunks of rows
+    reads_packed: Any  # the same in panels
+    scores: Any  # M
+    of_keys: Any  # -A
+    between: Any  # D
+    d_scores: Any  # dM, then N
+    d_of_keys: Any  # the gradient of -A, then P
+    turned: Any  # a transposed square
+    y: Any  # rows
+    y_turned: Any  # Y^T in panels
+    d_y: Any  # in panels: dY, then dU
+    d_written: Any  # in panels: dU before it is multiplied by beta
+    read: Any  # two chunks of rows: dO S^T and dU S^T with their factors
+    d_keys: Any  # rows of dK
+    numbers: Any  # 5 numbers for each row of the chunk: `since`, `part`, `reads`, `leaves`, `d_beta`
+    zeros: Any
+    spare: Any
+    steps: Any
+
+
+class Offsets(NamedTuple):
+    """Lists of the offsets of rows."""
+
+    q: Any
+    k: Any
+    values: Any  # of arrays with the columns of all heads
+    panel: Any
+    scores: Any
+    padded: Any
+    padded_v: Any
+    none: Any
+
+
+def places_of(depth, depth_v, rates, width):
+    """Return where each field of `Memory` begins, in numbers, and how many numbers a thread needs, as one tuple."""
+    padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
+    state, square, keys, values = padded * padded_v, CHUNK * CHUNK, CHUNK * padded, CHUNK * padded_v
+    states = 2 + (CHUNK if rates > 1 else 1)
+    sizes = (
+        *[state] * 4, CHUNK * (depth + 1), CHUNK * (depth + 1), keys + padded, keys + padded, values + padded_v,
+        2 * values, 2 * (values + padded_v), *[square] * 6, values, CHUNK * (depth_v + 1), values, values, 2 * keys,
+        keys, 5 * CHUNK, width, padded + padded_v, states * depth * depth_v + scratch_of_steps(depth, depth_v),
+    )  # fmt: skip
+    return tuple(itertools.accumulate(sizes, initial=0))
+
+
+def num_offsets(depth, depth_v, width):
+    """Return how many int64 offsets a thread needs."""
+    return 8 * max(CHUNK, -(-max(depth, depth_v) // width) * width)
+
+
+@cpu_inlined
+def memory_of(at, p):
+    """Return the Memory that begins at an address, with fields at `places_of`."""
+    return Memory(
+        offset(at, p[0]), offset(at, p[1]), offset(at, p[2]), offset(at, p[3]), offset(at, p[4]), offset(at, p[5]),
+        offset(at, p[6]), offset(at, p[7]), offset(at, p[8]), offset(at, p[9]), offset(at, p[10]), offset(at, p[11]),
+        offset(at, p[12]), offset(at, p[13]), offset(at, p[14]), offset(at, p[15]), offset(at, p[16]),
+        offset(at, p[17]), offset(at, p[18]), offset(at, p[19]), offset(at, p[20]), offset(at, p[21]),
+        offset(at, p[22]), offset(at, p[23]), offset(at, p[24]), offset(at, p[25]), offset(at, p[26]),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def offsets_of(at, of, stride, like, sizes):
+    """Write the lists of offsets to an address; `stride` is the number of columns of values of all heads."""
+    padded, padded_v = in_panels(like, sizes.depth), in_panels(like, sizes.depth_v)
+    most = padded if padded > padded_v else padded_v
+    count = CHUNK if most < CHUNK else most
+    strides = of.q_stride, of.k_stride, stride, width_of(like), CHUNK, padded, padded_v, 0
+    for number in range(8):
+        for r in range(count):
+            at[number * count + r] = r * strides[number]
+    return Offsets(
+        at, offset(at, count), offset(at, 2 * count), offset(at, 3 * count), offset(at, 4 * count),
+        offset(at, 5 * count), offset(at, 6 * count), offset(at, 7 * count),
+    )  # fmt: skip

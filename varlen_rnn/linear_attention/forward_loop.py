@@ -1,0 +1,291 @@
+"""Linear attention on the CPU: a work item is one head of one sequence, whose chunks of rows follow each other.
+
+In a chunk, with the decays D and e of `scores`, f = D[last row], rates b, and the state S before the chunk:
+
+    u = v - e (K S) - tril(D (K K^T), -1) y        y = b u          without `delta`, u = v
+    o = scale e (Q S) + tril(scale D (Q K^T)) y    S <- e_last S + (f K)^T y
+
+The first line is a triangular system for y.  All products run on the tile, but for the diagonal blocks of triangles.
+"""
+
+from typing import Any, NamedTuple
+
+from varlen_rnn.attention.blocks import in_panels, pack_block
+from varlen_rnn.linear_attention.blocks import (
+    CHUNK,
+    SOLVED,
+    Heads,
+    Sizes,
+    clear,
+    load_state,
+    operands_of,
+    own_state,
+    scale_all,
+    store_state,
+    task_of,
+    times,
+)
+from varlen_rnn.linear_attention.scores import Scores, Triangle, add_lower, decay_scores, solve_lower
+from varlen_rnn.linear_attention.steps import Steps, Written, run_steps, scratch_of_steps
+from varlen_rnn.products.sync import arrive
+from varlen_rnn.products.tile import Panels, Rows, Sums
+from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely, width_of
+from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
+
+
+class Code(NamedTuple):
+    """The addresses of compiled functions that the loop calls."""
+
+    multiply: int
+    pack: int
+    decay_scores: int
+    add_lower: int
+    solve_lower: int
+    run_steps: int
+
+
+class Forward(NamedTuple):
+    """The arrays of a call: operands and outputs (rows, heads * size), and states (number, heads * size of a state)."""
+
+    q: Any
+    k: Any
+    v: Any
+    decay: Any
+    beta: Any
+    first: Any  # the states before the first rows
+    out: Any
+    last: Any
+    written: Any  # u, with `delta` and `keep`; otherwise without rows
+    states: Any  # the state before each chunk, with `keep`; otherwise without rows
+    scale: Any
+    tiny: Any  # decays below count as 0
+
+
+class _Memory(NamedTuple):
+    """Memory of one thread; the fields that end with `_rows` are lists of the offsets of rows."""
+
+    state: Any
+    keys: Any  # K^T, packed
+    of_queries: Any
+    of_keys: Any
+    between: Any
+    read: Any  # rows of values in panels: reads of the state by queries, then outputs
+    y: Any
+    u: Any  # y before it is multiplied by beta; then the rows of y, decayed to the end of the chunk
+    since: Any
+    zeros: Any
+    steps: Any  # a state, and scratch, of a sequence that runs step by step
+    q_rows: Any
+    k_rows: Any
+    panel_rows: Any
+    score_rows: Any
+    no_rows: Any
+
+
+def scratch_of(depth, depth_v, width):
+    """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
+    padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
+    numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + CHUNK + width
+    return numbers + depth * depth_v + scratch_of_steps(depth, depth_v), 5 * max(CHUNK, padded)
+
+
+@cpu_inlined
+def _memory(numbers, offsets, of, sizes):
+    padded, padded_v = in_panels(numbers, sizes.depth), in_panels(numbers, sizes.depth_v)
+    square, values, count = CHUNK * CHUNK, CHUNK * padded_v, CHUNK if padded < CHUNK else padded
+    strides = of.q_stride, of.k_stride, width_of(numbers), CHUNK, 0
+    for number in range(5):
+        for r in range(count):
+            offsets[number * count + r] = r * strides[number]
+    keys = offset(numbers, padded * padded_v)
+    scores = offset(keys, CHUNK * (sizes.depth + 1))
+    read = offset(scores, 3 * square)
+    since = offset(read, 3 * values)
+    return _Memory(
+        numbers, keys, scores, offset(scores, square), offset(scores, 2 * square), read, offset(read, values),
+        offset(read, 2 * values), since, offset(since, CHUNK),
+        offset(since, CHUNK + width_of(numbers)), offsets, offset(offsets, count), offset(offsets, 2 * count),
+        offset(offsets, 3 * count), offset(offsets, 4 * count),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _values_to_panels(memory, v, beta, of, sizes, rows):
+    """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta."""
+    width = width_of(memory.y)
+    for p in range(in_panels(memory.y, sizes.depth_v) // width):
+        valid = least(width, sizes.depth_v - p * width)
+        for i in range(rows):
+            to, value = offset(memory.y, p * CHUNK * width + i * width), offset(v, i * of.v_stride + p * width)
+            weight = memory.since[i] if sizes.delta else beta[i * of.beta_stride]
+            if sizes.delta:
+                for x in range(valid):
+                    to[x] = value[x] - weight * to[x]
+            else:
+                for x in range(valid):
+                    to[x] = weight * value[x]
+
+
+@cpu_inlined
+def _write_rows(panels, rows, sizes, target, stride):
+    """Copy rows of values from panels to an array."""
+    width = width_of(panels)
+    for p in range(in_panels(panels, sizes.depth_v) // width):
+        for i in range(rows):
+            source, to = offset(panels, p * CHUNK * width + i * width), offset(target, i * stride + p * width)
+            for x in range(least(width, sizes.depth_v - p * width)):
+                to[x] = source[x]
+
+
+@cpu_inlined
+def _triangle(memory, weights, target, factors, of, sizes, begin, end):
+    """Return the Triangle of rows `begin` to `end`; its source is y."""
+    width = width_of(memory.y)
+    return Triangle(
+        offset(weights, begin * CHUNK + begin), offset(memory.y, begin * width), offset(target, begin * width),
+        offset(factors, begin * of.beta_stride), of.beta_stride, in_panels(memory.y, sizes.depth_v) // width,
+        CHUNK * width, end - begin, True,
+    )  # fmt: skip
+
+
+@cpu_inlined
+def _add_before(code, memory, weights, target, sizes, begin, end):
+    """Add to rows `begin` to `end` of the target the rows of y before `begin`, times their weights."""
+    width = width_of(memory.y)
+    to = Sums(offset(target, begin * width), memory.panel_rows, CHUNK * width)
+    a, y = Rows(offset(weights, begin * CHUNK), memory.score_rows), Panels(memory.y, CHUNK * width, begin)
+    times(code, end - begin, sizes.depth_v, a, y, to, to)
+
+
+@cpu_inlined
+def _score(code, memory, it, of, sizes, row, rows):
+    """Write the scores and decays of a chunk, and the reads of the state by queries and keys."""
+    width, padded = width_of(memory.y), in_panels(memory.y, sizes.depth)
+    q, k = Rows(offset(of.q, row * of.q_stride), memory.q_rows), Rows(offset(of.k, row * of.k_stride), memory.k_rows)
+    zeros, keys = Sums(memory.zeros, memory.no_rows, 0), Panels(memory.keys, (sizes.depth + 1) * width, sizes.depth)
+    state = Panels(memory.state, padded * width, sizes.depth)
+    times(code, rows, rows, q, keys, zeros, Sums(memory.of_queries, memory.score_rows, width))
+    times(code, rows, sizes.depth_v, q, state, zeros, Sums(memory.read, memory.panel_rows, CHUNK * width))
+    if sizes.delta:
+        times(code, rows, rows, k, keys, zeros, Sums(memory.of_keys, memory.score_rows, width))
+        times(code, rows, sizes.depth_v, k, state, zeros, Sums(memory.y, memory.panel_rows, CHUNK * width))
+    decay = offset(of.decay, row * of.decay_stride)
+    scores = Scores(
+        memory.of_queries, memory.of_keys, memory.between, memory.since, decay, of.decay_stride, rows, sizes.delta
+    )
+    decay_scores(code.decay_scores, (scores, it.scale, it.tiny))
+
+
+@cpu_inlined
+def _write_to_state(code, memory, sizes, rows):
+    """Move the state behind the chunk: S <- e_last S + (f K)^T y."""
+    width, padded = width_of(memory.y), in_panels(memory.y, sizes.depth)
+    panels, f = in_panels(memory.y, sizes.depth_v) // width, offset(memory.between, (rows - 1) * CHUNK)
+    for p in range(panels):
+        for i in range(rows):
+            to, row = offset(memory.u, p * CHUNK * width + i * width), offset(memory.y, p * CHUNK * width + i * width)
+            for x in range(width):
+                to[x] = f[i] * row[x]
+    scale_all(memory.state, panels * padded * width, memory.since[rows - 1])
+    state = Sums(memory.state, memory.panel_rows, padded * width)
+    for first in range(0, rows, width):
+        keys = Rows(offset(memory.keys, first * (sizes.depth + 1)), memory.panel_rows)
+        values = Panels(offset(memory.u, first * width), CHUNK * width, least(width, rows - first))
+        times(code, sizes.depth, sizes.depth_v, keys, values, state, state)
+
+
+@cpu_inlined
+def _run_chunk(code, memory, it, of, sizes, row, rows):
+    """Run the chunk that begins at `row`: write its outputs in panels to `memory.read`, and u to `memory.u`."""
+    width, beta = width_of(memory.y), offset(of.beta, row * of.beta_stride)
+    _score(code, memory, it, of, sizes, row, rows)
+    _values_to_panels(memory, offset(of.v, row * of.v_stride), beta, of, sizes, rows)
+    for begin in range(0, rows if sizes.delta else 0, SOLVED):
+        end = least(rows, begin + SOLVED)
+        if begin:
+            _add_before(code, memory, memory.of_keys, memory.y, sizes, begin, end)
+        block = _triangle(memory, memory.of_keys, memory.u, beta, of, sizes, begin, end)
+        solve_lower(code.solve_lower, (block, it.scale))
+    for p in range(in_panels(memory.y, sizes.depth_v) // width):
+        for i in range(rows):
+            scale_all(offset(memory.read, p * CHUNK * width + i * width), width, it.scale * memory.since[i])
+    for begin in range(0, rows, SOLVED):
+        end = least(rows, begin + SOLVED)
+        if begin:
+            _add_before(code, memory, memory.of_queries, memory.read, sizes, begin, end)
+        block = _triangle(memory, memory.of_queries, memory.read, beta, of, sizes, begin, end)
+        add_lower(code.add_lower, (block, it.scale))
+
+
+@cpu_inlined
+def _run_by_chunks(code, memory, it, of, sizes, task, counters):
+    """Run a task by chunks."""
+    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    for row in range(task.first, task.end, CHUNK):
+        rows, chunk = least(CHUNK, task.end - row), task.chunk + (row - task.first) // CHUNK
+        if sizes.keep:
+            store_state(memory.state, sizes, pointer(it.states, chunk * it.states.shape[1] + task.head * size))
+        k = offset(of.k, row * of.k_stride)
+        pack_block(code, k, rows, sizes.depth, of.k_stride, True, memory.keys, counters)
+        _run_chunk(code, memory, it, of, sizes, row, rows)
+        _write_rows(memory.read, rows, sizes, pointer(it.out, row * it.out.shape[1] + own), it.out.shape[1])
+        if sizes.delta and sizes.keep:
+            written = pointer(it.written, row * it.written.shape[1] + own)
+            _write_rows(memory.u, rows, sizes, written, it.written.shape[1])
+        _write_to_state(code, memory, sizes, rows)
+
+
+@cpu_inlined
+def _run_by_steps(code, memory, it, of, sizes, task, state):
+    """Run a task step by step, in place on its state, which is kept before each chunk."""
+    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    for row in range(task.first, task.end, CHUNK):
+        chunk, keeps_u = task.chunk + (row - task.first) // CHUNK, sizes.delta and sizes.keep
+        kept = pointer(it.states, (chunk * it.states.shape[1] + task.head * size) if sizes.keep else 0)
+        for j in range(size if sizes.keep else 0):
+            kept[j] = state[j]
+        steps = Steps(
+            offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.v, row * of.v_stride),
+            offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state,
+            offset(memory.steps, size),
+            of.q_stride, of.k_stride, of.v_stride, of.decay_stride, of.beta_stride, least(CHUNK, task.end - row),
+            sizes.depth, sizes.depth_v, sizes.rates, sizes.delta,
+        )  # fmt: skip
+        at = row * it.out.shape[1] + own
+        to = Written(pointer(it.out, at), pointer(it.written, at if keeps_u else 0), it.out.shape[1], keeps_u)
+        run_steps(code.run_steps, (steps, to, it.scale))
+
+
+@cpu_inlined
+def _run(code, memory, it, of, sizes, heads, task, counters):
+    """Run a task: write its outputs, its last state, and the operands of the gradient."""
+    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
+    at = task.sequence * it.first.shape[1] + task.head * heads.state // heads.all * size
+    first, last = pointer(it.first, at), pointer(it.last, at)
+    if task.end - task.first > 1 and sizes.rates == 1:
+        load_state(first, sizes, memory.state)
+        _run_by_chunks(code, memory, it, of, sizes, task, counters)
+        if own >= 0:
+            store_state(memory.state, sizes, last)
+        return
+    state = last if own >= 0 else memory.steps
+    for j in range(size):
+        state[j] = first[j]
+    _run_by_steps(code, memory, it, of, sizes, task, state)
+
+
+@engine_kernel
+def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
+    """Run the tasks that a thread takes."""
+    vectorise_widely()
+    code, it, sizes, heads = Code(*code), Forward(*call[0]), Sizes(*call[1]), Heads(*call[2])
+    counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
+    clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
+    while True:
+        number = arrive(counter)
+        if number >= tasks.shape[0]:
+            return
+        task = task_of(tasks, number)
+        of = operands_of(it, sizes, heads, task.head)
+        memory = _memory(own, pointer(offsets, shard * offsets.shape[1]), of, sizes)
+        _run(code, memory, it, of, sizes, heads, task, counter)
