@@ -29,6 +29,7 @@ LLVM_ALLOWED = {
     "activations.py",
     "vectors.py",
     "tile.py",
+    "triangles.py",
     "sync.py",
 }
 # The modules of Numba that its documentation names for users; all else stands in one file.

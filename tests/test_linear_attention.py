@@ -185,6 +185,18 @@ def test_pieces_cut_at_chunks_have_the_bits_of_the_whole(form, dtype):
 
 
 @by_form
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_later_rows_change_no_bit(form, dtype):
+    arrays, constants = drawn([75], form, (1, 2, 2), (6, 40), dtype)
+    whole = vr.linear_attention(**variables(arrays, [75]), **constants)[0]
+    for count in (5, 33, 64, 70):
+        part = {name: x if name == "state" else x[:count] for name, x in arrays.items()}
+        found = vr.linear_attention(**variables(part, [count]), **constants)[0]
+        for mine, right in zip(flat([found]), flat([whole]), strict=True):
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(right)[:count])
+
+
+@by_form
 def test_rows_one_by_one_are_the_whole(form):
     arrays, constants = drawn([CHUNK + 5], form, (1, 2, 2))
     whole = flat(vr.linear_attention(**variables(arrays, [CHUNK + 5]), **constants))

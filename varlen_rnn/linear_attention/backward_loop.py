@@ -33,8 +33,9 @@ from varlen_rnn.linear_attention.blocks import (
     transpose_scores,
     transpose_state,
 )
-from varlen_rnn.linear_attention.scores import Scores, Triangle, decay_scores, solve_upper
+from varlen_rnn.linear_attention.scores import Scores, decay_scores
 from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_steps
+from varlen_rnn.linear_attention.triangles import solve_upper
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
 from varlen_rnn.products.vectors import least, offset, pointer, sum_of, vectorise_widely, width_of
@@ -47,7 +48,6 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     decay_scores: int
-    solve_upper: int
     differentiate_steps: int
 
 
@@ -140,8 +140,7 @@ def _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last):
     width, panels = width_of(memory.y), in_panels(memory.y, sizes.depth_v) // width_of(memory.y)
     step, zeros = CHUNK * width, Sums(memory.zeros, rows_of.none, 0)
     state = Panels(memory.d_state, in_panels(memory.y, sizes.depth) * width, sizes.depth)
-    d_y = Sums(memory.d_y, rows_of.panel, step)
-    times(code, rows, sizes.depth_v, Rows(part.k, rows_of.k), state, zeros, d_y)
+    times(code, rows, sizes.depth_v, Rows(part.k, rows_of.k), state, zeros, Sums(memory.d_y, rows_of.panel, step))
     for p in range(panels):
         for i in range(rows):
             scale_all(offset(memory.d_y, p * step + i * width), width, last[i])
@@ -152,21 +151,39 @@ def _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last):
         d_out = Panels(offset(memory.d_out_rows, begin * width), (rows + 1) * width, rows - begin)
         times(code, count, sizes.depth_v, weights, d_out, here, here)
     if sizes.delta:
-        transpose_scores(memory.of_keys, memory.turned)
-    for back in range((rows + SOLVED - 1) // SOLVED):
-        begin = (rows - 1) // SOLVED * SOLVED - back * SOLVED
+        _solve(code, memory, rows_of, of, sizes, part, rows)
+        return
+    for p in range(panels):
+        for i in range(rows):
+            at, beta = p * step + i * width, part.beta[i * of.beta_stride]
+            d_y, d_w = offset(memory.d_y, at), offset(memory.d_written, at)
+            for x in range(width):
+                d_w[x] = d_y[x]
+                d_y[x] *= beta
+
+
+@cpu_inlined
+def _solve(code, memory, rows_of, of, sizes, part, rows):
+    """Solve dU = b (dY - tril(A)^T dU) from the last row on; rows of the last block behind the chunk count as zeros."""
+    width, panels = width_of(memory.y), in_panels(memory.y, sizes.depth_v) // width_of(memory.y)
+    step, whole, betas = CHUNK * width, (rows + SOLVED - 1) // SOLVED * SOLVED, offset(memory.numbers, CHUNK)
+    transpose_scores(memory.of_keys, memory.turned)
+    for i in range(whole):
+        betas[i] = part.beta[(i if i < rows else 0) * of.beta_stride]
+        clear(offset(memory.turned, i * CHUNK + rows), whole - rows, betas[0])
+    for p in range(panels):
+        clear(offset(memory.d_y, p * step + rows * width), (whole - rows) * width, betas[0])
+    for back in range(whole // SOLVED):
+        begin = whole - SOLVED - back * SOLVED
         end = least(rows, begin + SOLVED)
-        if sizes.delta and end < rows:
+        if end < rows:
             here = Sums(offset(memory.d_y, begin * width), rows_of.panel, step)
             weights = Rows(offset(memory.turned, begin * CHUNK + end), rows_of.scores)
             behind = Panels(offset(memory.d_y, end * width), step, rows - end)
-            times(code, end - begin, sizes.depth_v, weights, behind, here, here)
-        block = Triangle(
-            offset(memory.turned, begin * CHUNK + begin), offset(memory.d_y, begin * width),
-            offset(memory.d_written, begin * width), offset(part.beta, begin * of.beta_stride), of.beta_stride,
-            panels, step, end - begin, sizes.delta,
-        )  # fmt: skip
-        solve_upper(code.solve_upper, (block, last[0]))
+            times(code, SOLVED, sizes.depth_v, weights, behind, here, here)
+        for p in range(panels):
+            at, block = p * step + begin * width, offset(memory.turned, begin * CHUNK + begin)
+            solve_upper(block, offset(memory.d_y, at), offset(memory.d_written, at), offset(betas, begin))
 
 
 @cpu_inlined

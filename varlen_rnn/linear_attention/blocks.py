@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.products.tile import Prefetch, multiply
-from varlen_rnn.products.vectors import lanes_of, least, offset, pointer, sum_of, transpose_block, width_of
+from varlen_rnn.products.vectors import copy_units, lanes_of, least, offset, pointer, sum_of, transpose_block, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
 
 CHUNK = 32  # rows of a chunk: a multiple of a panel's width, and the same on every processor
@@ -144,22 +144,18 @@ def load_state(source, sizes, panels):
     width, step = width_of(panels), in_panels(panels, sizes.depth) * width_of(panels)
     for j in range(step * (in_panels(panels, sizes.depth_v) // width)):
         panels[j] = 0
-    for r in range(sizes.depth):
-        for p in range(in_panels(panels, sizes.depth_v) // width):
-            row, own = offset(panels, p * step + r * width), offset(source, r * sizes.depth_v + p * width)
-            for x in range(least(width, sizes.depth_v - p * width)):
-                row[x] = own[x]
+    for p in range(in_panels(panels, sizes.depth_v) // width):
+        valid = least(width, sizes.depth_v - p * width)
+        copy_units(sizes.depth, offset(source, p * width), sizes.depth_v, offset(panels, p * step), width, valid)
 
 
 @cpu_inlined
 def store_state(panels, sizes, target):
     """Copy a state from panels to an address, as (depth, depth of values)."""
     width, step = width_of(panels), in_panels(panels, sizes.depth) * width_of(panels)
-    for r in range(sizes.depth):
-        for p in range(in_panels(panels, sizes.depth_v) // width):
-            row, own = offset(panels, p * step + r * width), offset(target, r * sizes.depth_v + p * width)
-            for x in range(least(width, sizes.depth_v - p * width)):
-                own[x] = row[x]
+    for p in range(in_panels(panels, sizes.depth_v) // width):
+        valid = least(width, sizes.depth_v - p * width)
+        copy_units(sizes.depth, offset(panels, p * step), width, offset(target, p * width), sizes.depth_v, valid)
 
 
 @cpu_inlined

@@ -25,11 +25,12 @@ from varlen_rnn.linear_attention.blocks import (
     task_of,
     times,
 )
-from varlen_rnn.linear_attention.scores import Scores, Triangle, add_lower, decay_scores, solve_lower
+from varlen_rnn.linear_attention.scores import Scores, decay_scores
 from varlen_rnn.linear_attention.steps import Steps, Written, run_steps, scratch_of_steps
+from varlen_rnn.linear_attention.triangles import add_lower, solve_lower
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
-from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely, width_of
+from varlen_rnn.products.vectors import copy_units, least, offset, pointer, vectorise_widely, width_of
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
@@ -39,8 +40,6 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     decay_scores: int
-    add_lower: int
-    solve_lower: int
     run_steps: int
 
 
@@ -73,6 +72,7 @@ class _Memory(NamedTuple):
     y: Any
     u: Any  # y before it is multiplied by beta; then the rows of y, decayed to the end of the chunk
     since: Any
+    betas: Any
     zeros: Any
     steps: Any  # a state, and scratch, of a sequence that runs step by step
     q_rows: Any
@@ -85,7 +85,7 @@ class _Memory(NamedTuple):
 def scratch_of(depth, depth_v, width):
     """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
-    numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + CHUNK + width
+    numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + 2 * CHUNK + width
     return numbers + depth * depth_v + scratch_of_steps(depth, depth_v), 5 * max(CHUNK, padded)
 
 
@@ -103,26 +103,27 @@ def _memory(numbers, offsets, of, sizes):
     since = offset(read, 3 * values)
     return _Memory(
         numbers, keys, scores, offset(scores, square), offset(scores, 2 * square), read, offset(read, values),
-        offset(read, 2 * values), since, offset(since, CHUNK),
-        offset(since, CHUNK + width_of(numbers)), offsets, offset(offsets, count), offset(offsets, 2 * count),
+        offset(read, 2 * values), since, offset(since, CHUNK), offset(since, 2 * CHUNK),
+        offset(since, 2 * CHUNK + width_of(numbers)), offsets, offset(offsets, count), offset(offsets, 2 * count),
         offset(offsets, 3 * count), offset(offsets, 4 * count),
     )  # fmt: skip
 
 
 @cpu_inlined
-def _values_to_panels(memory, v, beta, of, sizes, rows):
+def _values_to_panels(memory, v, stride, sizes, rows):
     """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta."""
     width = width_of(memory.y)
     for p in range(in_panels(memory.y, sizes.depth_v) // width):
-        valid = least(width, sizes.depth_v - p * width)
+        y, u = offset(memory.y, p * CHUNK * width), offset(memory.u, p * CHUNK * width)
+        copy_units(rows, offset(v, p * width), stride, u, width, least(width, sizes.depth_v - p * width))
         for i in range(rows):
-            to, value = offset(memory.y, p * CHUNK * width + i * width), offset(v, i * of.v_stride + p * width)
-            weight = memory.since[i] if sizes.delta else beta[i * of.beta_stride]
+            to, value, weight = offset(y, i * width), offset(u, i * width), memory.since[i]
             if sizes.delta:
-                for x in range(valid):
+                for x in range(width):
                     to[x] = value[x] - weight * to[x]
             else:
-                for x in range(valid):
+                weight = memory.betas[i]
+                for x in range(width):
                     to[x] = weight * value[x]
 
 
@@ -131,21 +132,8 @@ def _write_rows(panels, rows, sizes, target, stride):
     """Copy rows of values from panels to an array."""
     width = width_of(panels)
     for p in range(in_panels(panels, sizes.depth_v) // width):
-        for i in range(rows):
-            source, to = offset(panels, p * CHUNK * width + i * width), offset(target, i * stride + p * width)
-            for x in range(least(width, sizes.depth_v - p * width)):
-                to[x] = source[x]
-
-
-@cpu_inlined
-def _triangle(memory, weights, target, factors, of, sizes, begin, end):
-    """Return the Triangle of rows `begin` to `end`; its source is y."""
-    width = width_of(memory.y)
-    return Triangle(
-        offset(weights, begin * CHUNK + begin), offset(memory.y, begin * width), offset(target, begin * width),
-        offset(factors, begin * of.beta_stride), of.beta_stride, in_panels(memory.y, sizes.depth_v) // width,
-        CHUNK * width, end - begin, True,
-    )  # fmt: skip
+        source, valid = offset(panels, p * CHUNK * width), least(width, sizes.depth_v - p * width)
+        copy_units(rows, source, width, offset(target, p * width), stride, valid)
 
 
 @cpu_inlined
@@ -198,23 +186,29 @@ def _write_to_state(code, memory, sizes, rows):
 def _run_chunk(code, memory, it, of, sizes, row, rows):
     """Run the chunk that begins at `row`: write its outputs in panels to `memory.read`, and u to `memory.u`."""
     width, beta = width_of(memory.y), offset(of.beta, row * of.beta_stride)
+    panels, step = in_panels(memory.y, sizes.depth_v) // width, CHUNK * width
+    for i in range(rows):
+        memory.betas[i] = beta[i * of.beta_stride]
     _score(code, memory, it, of, sizes, row, rows)
-    _values_to_panels(memory, offset(of.v, row * of.v_stride), beta, of, sizes, rows)
+    _values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
     for begin in range(0, rows if sizes.delta else 0, SOLVED):
         end = least(rows, begin + SOLVED)
         if begin:
             _add_before(code, memory, memory.of_keys, memory.y, sizes, begin, end)
-        block = _triangle(memory, memory.of_keys, memory.u, beta, of, sizes, begin, end)
-        solve_lower(code.solve_lower, (block, it.scale))
-    for p in range(in_panels(memory.y, sizes.depth_v) // width):
+        weights, at = offset(memory.of_keys, begin * CHUNK + begin), begin * width
+        for p in range(panels):
+            y, u = offset(memory.y, p * step + at), offset(memory.u, p * step + at)
+            solve_lower(weights, y, u, offset(memory.betas, begin))
+    for p in range(panels):
         for i in range(rows):
             scale_all(offset(memory.read, p * CHUNK * width + i * width), width, it.scale * memory.since[i])
     for begin in range(0, rows, SOLVED):
         end = least(rows, begin + SOLVED)
         if begin:
             _add_before(code, memory, memory.of_queries, memory.read, sizes, begin, end)
-        block = _triangle(memory, memory.of_queries, memory.read, beta, of, sizes, begin, end)
-        add_lower(code.add_lower, (block, it.scale))
+        weights, at = offset(memory.of_queries, begin * CHUNK + begin), begin * width
+        for p in range(panels):
+            add_lower(weights, offset(memory.y, p * step + at), offset(memory.read, p * step + at), memory.betas)
 
 
 @cpu_inlined

@@ -4,7 +4,7 @@ import numpy as np
 
 from varlen_rnn.linear_attention import backward_loop, backward_memory, forward_loop
 from varlen_rnn.linear_attention.blocks import CHUNK, Sizes
-from varlen_rnn.linear_attention.scores import add_lower, decay_scores, solve_lower, solve_upper
+from varlen_rnn.linear_attention.scores import decay_scores
 from varlen_rnn.linear_attention.steps import differentiate_steps, run_steps
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.tasks import run_tasks, tasks_of
@@ -63,7 +63,7 @@ def forward(q, k, v, decay, beta, first, call):
     written = empty((len(q) if call.delta and call.keep else 0, width), q)
     states = empty((chunks if call.keep else 0, size), q)
     it = q, k, v, decay, beta, first, out, last, written, states, q.dtype.type(call.scale), _tiny(q.dtype)
-    functions = decay_scores, add_lower, solve_lower, run_steps
+    functions = decay_scores, run_steps
     code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
     scratch = forward_loop.scratch_of(sizes.depth, sizes.depth_v, panel_width(q.dtype))
     work = len(q) * heads.all * 4 * sizes.depth * sizes.depth_v
@@ -87,7 +87,7 @@ def backward(q, k, v, decay, beta, written, states, d_out, d_last, call):
     gradients = [empty((len(q), heads.all * size), q) for size in columns]
     gradients.append(empty((len(d_last), heads.all * sizes.depth * sizes.depth_v), q))
     it = q, k, v, decay, beta, written, states, d_out, d_last, *gradients, q.dtype.type(call.scale), _tiny(q.dtype)
-    functions = decay_scores, solve_upper, differentiate_steps
+    functions = decay_scores, differentiate_steps
     code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
     width = panel_width(q.dtype)
     places = backward_memory.places_of(**of, rates=sizes.rates, width=width)
