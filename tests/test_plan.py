@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import varlen_rnn as vr
 from tests.oracles import plan as oracle
+from varlen_rnn.kernels.plans import find_previous_rows, sort_sequences
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=15)
 
@@ -74,3 +75,18 @@ def test_the_designs_example():
     back = vr.concat_outputs(steps, plan)
     assert back.lod() == x.lod()
     assert back.data.tolist() == x.data.tolist()
+
+
+@settings(deadline=None)
+@given(LENGTHS)
+def test_kernels_compute_the_same_plan(lengths):
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
+    plan, (order, starts, seq_lens) = vr.sort_by_seq_len(offsets), np.empty((3, len(lengths)), np.int64)
+    sort_sequences(offsets, order, starts, seq_lens)
+    assert [order.tolist(), starts.tolist(), seq_lens.tolist()] == [
+        plan.sorted_indices.tolist(), plan.starts.tolist(), plan.seq_lens.tolist()
+    ]  # fmt: skip
+    for reverse in (False, True):
+        previous = np.empty(offsets[-1], np.int64)
+        find_previous_rows(offsets, reverse, previous)
+        assert previous.tolist() == plan.previous_rows(reverse).tolist()

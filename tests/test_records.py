@@ -10,7 +10,7 @@ from tests.each import check_each
 from varlen_rnn.kernels.rows import gather_rows_cpu, scatter_add_rows_cpu
 from varlen_rnn.products import gemm
 from varlen_rnn.runtime.device import contiguous, empty, joined, zeros
-from varlen_rnn.runtime.dry_run import DryRun, Records, room
+from varlen_rnn.runtime.dry_run import DryRun, Records, place_of, room
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound, first_of
 
@@ -40,7 +40,7 @@ def ran(dry_run):
     memory = room(records.size)
     memory[:] = 255
     records.place(memory)
-    return lambda placeholder: records.view(memory, placeholder), records.run()
+    return lambda placeholder: place_of(placeholder).view(memory), records.run()
 
 
 def test_a_record_calls_a_kernel_with_its_numbers_arrays_and_tuples():
@@ -75,7 +75,7 @@ def test_zeros_are_zeroed_at_each_run():
     records.place(memory)
     for _ in range(3):
         assert records.run() == -1
-        assert records.view(memory, out).sum(axis=1).tolist() == [0, 6, 0, 0]
+        assert place_of(out).view(memory).sum(axis=1).tolist() == [0, 6, 0, 0]
 
 
 def test_a_kernel_that_raises_stops_the_run():
@@ -89,8 +89,8 @@ def test_a_kernel_that_raises_stops_the_run():
     memory[:] = 0
     records.place(memory)
     assert records.run() == 1
-    assert records.names[1] == "fail_at"
-    assert [records.view(memory, out)[0] for out in outs] == [1, 0, 0]
+    assert records.names[1][0] == "fail_at"
+    assert [place_of(out).view(memory)[0] for out in outs] == [1, 0, 0]
     x[0] = 5
     assert records.run() == -1, "a run after one that stopped is a run like any other"
 
@@ -135,7 +135,7 @@ def test_memory_can_be_placed_again():
         memory = room(records.size)
         records.place(memory)
         assert records.run() == -1
-        assert records.view(memory, found).tolist() == [0, 1, 2]
+        assert place_of(found).view(memory).tolist() == [0, 1, 2]
 
 
 def test_assignments_of_numpy_become_records():
@@ -160,7 +160,8 @@ REFUSED = {
     "item": lambda x: x.item(),
     "list": lambda x: x.tolist(),
     "sum": lambda x: x.sum(),
-    "function": lambda x: np.concatenate([x, x]),
+    "function": lambda x: np.cumsum(x),
+    "arrays of two kinds": lambda x: np.concatenate([x, np.ones(3)]),
     "array": lambda x: np.asarray(x),
     "contiguous": lambda x: np.ascontiguousarray(x),
     "into an array": lambda x: np.empty(3).__setitem__(..., x),
@@ -173,7 +174,6 @@ REFUSED = {
     "in place": lambda x: x.__iadd__(1),
     "address": lambda x: x.__array_interface__,
     "memory": lambda x: x.ctypes,
-    "buffer": lambda x: memoryview(x),
     "sort": lambda x: x.sort(),
     "max": lambda x: max(x),
     "from an array": lambda x: x.__setitem__(..., np.ones(3)),
@@ -192,8 +192,9 @@ REFUSED = {
 def test_a_trace_refuses_what_no_record_can_do():
     def check(name):
         dry_run = DryRun()
-        with pytest.raises((Unbound, TypeError)):
+        with pytest.raises(Unbound):
             REFUSED[name](dry_run.around(np.arange(3.0)))
+        assert dry_run.refusal
 
     check_each(REFUSED, check)
 
@@ -216,7 +217,7 @@ x = dry_run.around(np.arange(3.0)).copy()
 made = records.Records(dry_run)
 memory = records.room(made.size)
 made.place(memory)
-assert made.run() == -1 and made.view(memory, x).tolist() == [0, 1, 2]
+assert made.run() == -1 and records.place_of(x).view(memory).tolist() == [0, 1, 2]
 from varlen_rnn.runtime.jit import _KEPT
 print(sum(sum(kernel.stats.cache_misses.values()) for kernel in _KEPT))
 """

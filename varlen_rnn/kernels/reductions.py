@@ -112,7 +112,7 @@ def sum_over(x, axis):
     >>> sum_over(np.arange(6.0).reshape(3, 2), 0)
     array([6., 9.])
     """
-    return _mean_on_host(x, axis, 1) if type(x) is np.ndarray else _sum_on_device_over(x, axis)
+    return _sum_on_device_over(x, axis) if on_device(x) else _mean_on_host(x, axis, 1)
 
 
 def mean_over(x, axis):
@@ -124,7 +124,7 @@ def mean_over(x, axis):
     array([2., 3.])
     """
     count = x.size if axis is None else x.shape[axis]
-    if type(x) is np.ndarray:
+    if not on_device(x):
         return _mean_on_host(x, axis, count)
     return divide(_sum_on_device_over(x, axis), x.dtype.type(count))
 

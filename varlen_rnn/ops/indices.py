@@ -8,6 +8,7 @@ from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.rows import check_indices, gather_rows
 from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
+from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import FLOATS
 
 _INT64 = np.dtype(np.int64)
@@ -31,7 +32,7 @@ def indices(what, tensor, height, noun, of="", from_end=False, ignored=None):
     check_indices(
         flat.reshape(-1), height, from_end and is_signed, ignored if ignores else 0, ignores, positions, found
     )
-    entry = int(found[0])
+    entry = first_of(found, -1)
     if entry >= 0:
         got, lowest = int(numbers.flat[entry]), -height if from_end else 0
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)

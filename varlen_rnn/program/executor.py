@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, InputError, LoDError, PlaceError, ProgramError, ShapeError, count
+from varlen_rnn.program.binding import Binding
 from varlen_rnn.program.desc import ProgramDesc, of_var
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program, names_of
@@ -79,16 +81,12 @@ class Executor:
             _check_places(program, fed)
         given = {name: variable.value for name, variable in ready.variables.items()} | fed
         try:
-            held, place = ready.instructions.run(given), ready.instructions.place
+            results = ready.binding.run(given, fed, functools.partial(_execute, ready, given))
         finally:  # even after an error, because some updates may have run
             was_updated(*ready.updated)
         if ready.updated:
             next_step()
-        if not ready.fetches:
-            return []
-        # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
-        owned = {id(array): array for array in map(memory_of, given.values())}
-        return [plain(own(held[place[name]], owned)) for name in ready.fetches]
+        return results
 
 
 class Ready(NamedTuple):
@@ -100,6 +98,7 @@ class Ready(NamedTuple):
     fetches: tuple[str, ...]
     variables: dict[str, Variable]  # the Variables of the persistables
     updated: list[Variable]  # those that a run updates
+    binding: Binding
 
 
 def _ready(program: Program, fetch_list: Iterable[Variable | str] | None) -> Ready:
@@ -132,15 +131,25 @@ def _names_if_known(fetch_list: Iterable[Variable | str], recorder: Any) -> tupl
     return tuple(names)
 
 
+def _execute(ready: Ready, given: dict[str, Value]) -> list[np.ndarray | Any]:
+    """Run the operators; return the fetches."""
+    held, place = ready.instructions.run(given), ready.instructions.place
+    if not ready.fetches:
+        return []
+    # A fetch that shares memory with a parameter or another fetch is copied, since either may change later.
+    owned = {id(array): array for array in map(memory_of, given.values())}
+    return [plain(own(held[place[name]], owned)) for name in ready.fetches]
+
+
 def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None) -> Ready:
     fetches = tuple(program.fetch_names) if names is None else names
     declared = {var.name: of_var(var) for var in desc.blocks[0].vars}
     feeds = {name: declared[name] for name in program.feed_names}
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
-    updated = dict.fromkeys(name for op in updates for name in op.output_names())
-    variables = dict(program.variables)
-    return Ready(desc, instructions, feeds, fetches, variables, [variables[name] for name in updated])
+    updated = tuple(dict.fromkeys(name for op in updates for name in op.output_names()))
+    variables, binding = dict(program.variables), Binding(instructions, fetches, updated)
+    return Ready(desc, instructions, feeds, fetches, variables, [variables[name] for name in updated], binding)
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:

@@ -188,6 +188,15 @@ class LoD(Frozen):
         return cls([offsets_of(level, number) for number, level in enumerate(as_levels(lengths))])
 
     @classmethod
+    def without_numbers(cls, levels: Iterable[np.ndarray], num_rows: int) -> LoD:
+        """Return a LoD for a dry run: its levels are placeholders, so that the number of rows must be given."""
+        lod = cls.trusted(())
+        lod._put("_levels", tuple(levels))
+        lod._put("num_levels", len(lod._levels))
+        lod._put("num_rows", num_rows)
+        return lod
+
+    @classmethod
     def trusted(cls, levels: Iterable[np.ndarray], positions: np.ndarray | None = None, axis: int = 0) -> LoD:
         """Return a LoD of levels and positions without checking them; they must be valid, int64 and read-only."""
         lod = cls.__new__(cls)

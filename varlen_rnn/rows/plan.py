@@ -15,8 +15,11 @@ import numpy as np
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, check_flag, check_int
 from varlen_rnn.frozen import Frozen
+from varlen_rnn.kernels.plans import find_previous_rows, sort_sequences
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember, view_of
+from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.typing import Offsets
 
 # A function that returns a plan's own arrays, for kernels; users must never get them.
@@ -113,6 +116,9 @@ class SortedSeqs(Frozen):
 
     def _sort(self, lod: LoD, level: int) -> None:
         offsets = levels_of(lod)[level]
+        if type(offsets) is Placeholder:
+            self._put_placeholders(lod, level % lod.num_levels)
+            return
         lengths = np.diff(offsets)
         order = np.argsort(-lengths, kind="stable")
         self._put("_offsets", offsets)
@@ -121,6 +127,17 @@ class SortedSeqs(Frozen):
         self._put("_seq_lens", read_only(lengths[order]))
         self._put("total_len", int(offsets[-1]))
         self._put("_made", {})  # arrays computed on demand
+
+    def _put_placeholders(self, lod: LoD, level: int) -> None:
+        levels = levels_of(lod)
+        made = [empty((len(levels[level]) - 1,), levels[level]) for _ in range(3)]
+        sort_sequences(levels[level], *made)
+        for name, array in zip(("_sorted_indices", "_starts", "_seq_lens"), made, strict=True):
+            array.flags.writeable = False
+            self._put(name, array)
+        self._put("_offsets", levels[level])
+        self._put("total_len", lod.num_rows if level == lod.num_levels - 1 else len(levels[level + 1]) - 1)
+        self._put("_made", {})
 
     def __reduce__(self) -> tuple[type[SortedSeqs], tuple[np.ndarray]]:
         return SortedSeqs, (self.offsets,)  # unpickling calls the constructor, because unpickled arrays are writeable
@@ -188,6 +205,10 @@ class SortedSeqs(Frozen):
         """
         reverse = check_flag(reverse, "reverse")
         found = self._made.get(("previous_rows", reverse))  # cached, because layers share a plan
+        if found is None and type(self._offsets) is Placeholder:
+            found = self._made["previous_rows", reverse] = empty((self.total_len,), self._offsets)
+            find_previous_rows(self._offsets, reverse, found)
+            found.flags.writeable = False
         if found is None:
             step = 1 if reverse else -1
             rows = np.arange(step, self.total_len + step)

@@ -10,7 +10,7 @@ from varlen_rnn.runtime.cuda import is_device_array
 from varlen_rnn.runtime.device_array import DeviceArray, size_of
 from varlen_rnn.runtime.parameters import Parameters
 from varlen_rnn.runtime.place import HOST
-from varlen_rnn.runtime.placeholder import Placeholder, has_placeholder
+from varlen_rnn.runtime.placeholder import Placeholder
 
 THREADS_PER_BLOCK = 128
 _LARGE = 65_536  # bytes of an array from which on `empty` reuses freed memory
@@ -197,9 +197,8 @@ def contiguous(array):
 
 def joined(parts, axis=0):
     """Concatenate `parts`, arrays at the same place, along an existing axis; return the new array."""
-    if isinstance(parts[0], np.ndarray) and not _are_placeholders(parts):
+    if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts, axis=axis)
-    axis %= parts[0].ndim
     shape, before, end = list(parts[0].shape), (slice(None),) * axis, 0
     shape[axis] = sum(part.shape[axis] for part in parts)
     out = empty(tuple(shape), parts[0])
@@ -211,15 +210,10 @@ def joined(parts, axis=0):
 
 def stacked(parts, axis=0):
     """Stack `parts`, arrays of the same shape at the same place, along a new axis; return the new array."""
-    if isinstance(parts[0], np.ndarray) and not _are_placeholders(parts):
+    if isinstance(parts[0], np.ndarray):
         return np.stack(parts, axis=axis)
     before = (slice(None),) * axis
     return joined([part[(*before, None)] for part in parts], axis)
-
-
-def _are_placeholders(parts):
-    """Return whether arrays are placeholders of one data type; for others, NumPy chooses the type of the result."""
-    return has_placeholder(tuple(parts)) and len({part.dtype for part in parts}) == 1
 
 
 def unstacked(array):

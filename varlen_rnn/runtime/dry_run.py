@@ -38,6 +38,8 @@ class DryRun:
     calls : list of Call
     kept : list
         Ordinary arrays whose addresses are among the words.
+    refusal : str or None
+        Why the notes cannot be run; None if they can.
 
     Examples
     --------
@@ -49,7 +51,12 @@ class DryRun:
     """
 
     def __init__(self):
-        self.slots, self.calls, self.kept = [], [], []
+        self.slots, self.calls, self.kept, self.refusal = [], [], [], None
+
+    def refuse(self, why):
+        """Raise Unbound; from now on the dry run is refused, whatever its code does about the error."""
+        self.refusal = why
+        raise Unbound(why)
 
     def around(self, array):
         """Return a Placeholder whose memory is an array that exists already, such as a parameter."""
@@ -97,9 +104,9 @@ class DryRun:
         address, kinds, is_void = code_for(kernel, found)
         letters = [letters_of(kind) for kind in kinds]
         if None in letters or len("".join(letters)) != len(words):
-            raise Unbound(f"kernel {name} takes arguments of other types than numbers and arrays")
+            self.refuse(f"kernel {name} takes arguments of other types than numbers and arrays")
         if not is_void:
-            raise Unbound(f"Python reads the number that kernel {name} returns")
+            self.refuse(f"Python reads the number that kernel {name} returns")
         self.calls.append(Call(name, "".join(letters), [address, *words], slots))
 
     def _form(self, name, argument, words, slots):
@@ -112,31 +119,51 @@ class DryRun:
             form = argument
             self.kept.append(form)
             if form.size and _can_change(form):
-                raise Unbound(f"kernel {name} gets an array that NumPy made")
+                self.refuse(f"kernel {name} gets an array that NumPy made")
         elif type(argument) in parameters.BITS:
             words.append(parameters.BITS[type(argument)](argument))
             return argument
         else:
-            raise Unbound(f"kernel {name} gets {type(argument).__name__}")
+            self.refuse(f"kernel {name} gets {type(argument).__name__}")
         words += parameters.of_array(form, form.__array_interface__["data"][0])[1]
         return form
 
 
+class Place(NamedTuple):
+    """Where a run has the array that a Placeholder of its dry run stands for.
+
+    array: the array, if it is outside of the memory of the run
+    begin: otherwise, where it begins in that memory, in bytes
+    """
+
+    array: np.ndarray | None
+    begin: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+
+    def view(self, memory):
+        """Return the array, given the memory of the run."""
+        if self.array is not None:
+            return self.array
+        return np.ndarray(self.shape, self.dtype, memory, self.begin, self.strides)
+
+
 class Records:
-    """The records of a DryRun, whose memory is one array of bytes, `size` long, that `place` names.
+    """The records of a DryRun, which run in `size` bytes of memory that `place` names.
 
     Attributes
     ----------
     size : int
         Bytes that a run needs.
-    names : list of str
-        The name of each record's kernel.
+    names : tuple of (str, str)
+        The name of each record's kernel, and the letters of its words.
     """
 
     def __init__(self, dry_run):
-        self._offsets, self.size = _offsets(dry_run.slots)
-        self._kept, self._begin = dry_run.kept, 0
-        self.names = [call.name for call in dry_run.calls]
+        self.size = _put_in_order(dry_run.slots)
+        self._begin, self.names = 0, tuple((call.name, call.letters) for call in dry_run.calls)
+        self._kept = [dry_run.kept, [slot.form for slot in dry_run.slots if slot.is_outside]]
         words: list[int] = []
         starts, places = [], []
         for call in dry_run.calls:
@@ -144,9 +171,7 @@ class Records:
             for position, slot in call.slots.items():
                 if not slot.is_outside:
                     places.append(len(words) + position)
-                    call.words[position] += self._offsets[slot] - _address(slot.form)
-                else:
-                    self._kept.append(slot.form)
+                    call.words[position] += slot.offset - _address(slot.form)
             words += call.words
         self._words, self._places = np.array(words, np.int64), np.array(places, np.int64)
         self._trampolines = np.array([records.trampoline(call.letters) for call in dry_run.calls], np.int64)
@@ -158,17 +183,16 @@ class Records:
         self._words[self._places] += begin - self._begin
         self._begin = begin
 
-    def view(self, memory, placeholder):
-        """Return the array that a Placeholder of the dry run stands for, given the memory of the runs."""
-        if placeholder.slot.is_outside:
-            return placeholder.form
-        begin = self._offsets[placeholder.slot] + _address(placeholder.form) - _address(placeholder.slot.form)
-        form = placeholder.form
-        return np.ndarray(form.shape, form.dtype, memory, begin, form.strides)
-
     def run(self):
-        """Run all records; return the number of the first whose kernel raised, or -1."""
+        """Run all records; return the number of the first whose kernel raised, or -1 if none did."""
         return records.run_records(self._trampolines, self._at)
+
+
+def place_of(placeholder):
+    """Return the Place of a Placeholder, after `Records` were made of its dry run."""
+    form, slot = placeholder.form, placeholder.slot
+    begin = 0 if slot.is_outside else slot.offset + _address(form) - _address(slot.form)
+    return Place(form if slot.is_outside else None, begin, form.shape, form.strides, form.dtype)
 
 
 def room(size):
@@ -187,14 +211,14 @@ def _can_change(array):
     return not (array is None or type(array) is bytes)
 
 
-def _offsets(slots):
-    """Return where each slot begins, and how many bytes all take."""
-    offsets, end = {}, 0
+def _put_in_order(slots):
+    """Set where each slot begins in the memory of a run; return how many bytes all take."""
+    end = 0
     for slot in slots:
         if not slot.is_outside:
-            offsets[slot] = end
+            slot.offset = end
             end += -(-slot.form.nbytes // CACHE_LINE) * CACHE_LINE
-    return offsets, end
+    return end
 
 
 def _address(array):

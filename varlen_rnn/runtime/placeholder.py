@@ -12,8 +12,11 @@ _COPIED = frozenset([("float64", "float32")])  # conversions that the kernel for
 _AXES = 4  # axes of the arrays that the kernels for copies and numbers take
 
 
-class Unbound(Exception):
-    """Raised by a dry run that meets work which no record can do, such as reading a number of an array."""
+class Unbound(BaseException):
+    """Raised by a dry run that meets work which no record can do, such as reading a number of an array.
+
+    It is no `Exception`, so that no code takes another way because of it.
+    """
 
 
 class Slot:
@@ -25,12 +28,14 @@ class Slot:
         Its first form.  If `is_outside`, this is an array that exists already, such as a parameter; otherwise only its
         address and its size count, as addresses of views are relative to it.
     is_outside : bool
+    offset : int
+        Where the memory of the slot begins in the memory of a run, in bytes.
     """
 
-    __slots__ = ("form", "is_outside")
+    __slots__ = ("form", "is_outside", "offset")
 
     def __init__(self, form, is_outside):
-        self.form, self.is_outside = form, is_outside
+        self.form, self.is_outside, self.offset = form, is_outside, 0
 
 
 def has_placeholder(value):
@@ -65,7 +70,7 @@ def _dry_run_of(arguments):
 
 def _refused(name):
     def refuse(self, *arguments, **named):
-        raise Unbound(f"NumPy or Python computes between kernels: {name}")
+        self.dry_run.refuse(f"NumPy or Python computes between kernels: {name}")
 
     return refuse
 
@@ -105,7 +110,7 @@ class Placeholder:
         """Return a view; raise if NumPy had to copy."""
         found, own = _bounds(form), _bounds(self.slot.form)
         if form.size and not own[0] <= found[0] <= found[1] <= own[1]:
-            raise Unbound("NumPy copies an array to reshape it")
+            self.dry_run.refuse("NumPy copies an array to reshape it")
         return Placeholder(self.dry_run, self.slot, form, self if self.base is None else self.base)
 
     def __len__(self):
@@ -115,7 +120,15 @@ class Placeholder:
         return (self[number] for number in range(len(self.form)))
 
     def __getitem__(self, key):
-        return self._view(self.form[_checked(key)])
+        return self._view(self.form[self._checked(key)])
+
+    def _checked(self, key):
+        """Return an index of NumPy that makes a view, also of a single number; raise for one that makes a copy."""
+        parts = key if isinstance(key, tuple) else (key,)
+        for part in parts:
+            if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or part is True:
+                self.dry_run.refuse("NumPy takes elements at computed places")
+        return parts if any(part is Ellipsis for part in parts) else (*parts, ...)
 
     def __setitem__(self, key, value):
         target = self[key]
@@ -130,10 +143,10 @@ class Placeholder:
     def assign(self, source):
         """Copy a Placeholder, which broadcasts, into this one."""
         if type(source) is not Placeholder or not self.flags.writeable:
-            raise Unbound(f"NumPy assigns {type(source).__name__} to an array")
+            self.dry_run.refuse(f"NumPy assigns {type(source).__name__} to an array")
         kinds = str(source.dtype), str(self.dtype)
         if kinds[0] != kinds[1] and kinds not in _COPIED:
-            raise Unbound(f"NumPy converts {kinds[0]} to {kinds[1]}")
+            self.dry_run.refuse(f"NumPy converts {kinds[0]} to {kinds[1]}")
         if self.size:
             forms = np.broadcast_to(source.form, self.shape), self.form
             bits = kinds[0] == kinds[1]
@@ -162,13 +175,37 @@ class Placeholder:
         return self._view(self.form.reshape(-1))
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
-        raise Unbound(f"NumPy or Python computes between kernels: {ufunc.__name__}")
+        self.dry_run.refuse(f"NumPy or Python computes between kernels: {ufunc.__name__}")
 
     def __array_function__(self, function, kinds, arguments, named):
-        raise Unbound(f"NumPy or Python computes between kernels: {function.__name__}")
+        if function is np.concatenate and len(arguments) == 1 and set(named) <= {"axis"}:
+            return self._joined(*arguments, **named)
+        if function is np.stack and len(arguments) == 1 and set(named) <= {"axis"}:
+            parts, axis = arguments[0], named.get("axis", 0)
+            axis %= parts[0].ndim + 1
+            return self._joined([part[(*(slice(None),) * axis, None)] for part in parts], axis)
+        self.dry_run.refuse(f"NumPy or Python computes between kernels: {function.__name__}")
+
+    def _joined(self, parts, axis=0):
+        """Return a new array of `parts` along an axis, as `np.concatenate` does."""
+        if not all(type(part) is Placeholder and part.dtype == self.dtype for part in parts):
+            self.dry_run.refuse("NumPy joins arrays of several kinds")
+        axis, ends = axis % parts[0].ndim, [0]
+        if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
+            self.dry_run.refuse("NumPy joins arrays of several shapes")
+        for part in parts:
+            ends.append(ends[-1] + part.shape[axis])
+        shape = list(parts[0].shape)
+        shape[axis] = ends[-1]
+        out, before = self.dry_run.empty(tuple(shape), self.dtype), (slice(None),) * axis
+        for part, first, end in zip(parts, ends, ends[1:], strict=False):
+            out[(*before, slice(first, end))] = part
+        return out
 
     def __getattr__(self, name):  # all other methods and attributes of arrays
-        raise Unbound(f"NumPy or Python computes between kernels: {name}")
+        if name == "_numba_type_":  # Numba asks for it, and then asks `numba_internals`
+            raise AttributeError(name)
+        self.dry_run.refuse(f"NumPy or Python computes between kernels: {name}")
 
     def __repr__(self):
         return f"Placeholder({self.dtype} {list(self.shape)})"
@@ -192,18 +229,9 @@ def _bounds(form):
     return np.lib.array_utils.byte_bounds(form)
 
 
-def _checked(key):
-    """Return an index of NumPy that makes a view, also of a single number; raise for indices that make a copy."""
-    parts = key if isinstance(key, tuple) else (key,)
-    for part in parts:
-        if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or part is True:
-            raise Unbound("NumPy takes elements at computed places")
-    return parts if any(part is Ellipsis for part in parts) else (*parts, ...)
-
-
 def _wide(array, form, bits=True):
     """Return an array with as many axes as the kernels for copies take, as unsigned integers of its size if `bits`."""
     if form.ndim > _AXES or form.dtype.kind == "c":
-        raise Unbound("NumPy assigns complex numbers, or along many axes")
+        array.dry_run.refuse("NumPy assigns complex numbers, or along many axes")
     form = form[(None,) * (_AXES - form.ndim)]
     return Placeholder(array.dry_run, array.slot, form.view(f"u{form.itemsize}") if bits else form, array)

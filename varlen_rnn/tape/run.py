@@ -7,6 +7,7 @@ from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device_array import DeviceArray
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.checks import shared_lod
 from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import PASSED_ON
@@ -14,6 +15,7 @@ from varlen_rnn.tape.places import check_places, checked_results, without_kernel
 from varlen_rnn.tape.spec import VALUES, TensorSpec, describe, sizes_fit
 
 _FINISHED = frozenset(VALUES)
+_ARRAYS = frozenset([np.ndarray, DeviceArray, Placeholder])
 
 
 def check_given(op, inputs):
@@ -133,7 +135,7 @@ def _tensor(op, value, spec, values, like):
     The result shares the LoD of the input at the position `like`; if it is None, the LoD that all inputs share.
     """
     try:
-        array = value if type(value) is np.ndarray or type(value) is DeviceArray else as_rows(value)
+        array = value if type(value) in _ARRAYS else as_rows(value)
     except InputError as error:
         what, got = f"operator {op.type!r}, result", type(value).__name__
         raise ProgramError(what, expected=f"{spec}, as infer says", got=got) from error

@@ -1,0 +1,258 @@
+"""Bound programs have the bits of eager mode and of the operators, and are bound only where that is certain."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.program import binding
+from varlen_rnn.runtime import dry_run
+
+
+def batch_of(rng, most=6, width=6):
+    lengths = rng.integers(0, 9, rng.integers(0, most)).tolist()
+    return vr.create_lod_tensor(rng.standard_normal((sum(lengths), width)).astype(np.float32), [lengths])
+
+
+class Bound:
+    """A program of `model(x)`, its Executor, and its binding."""
+
+    def __init__(self, model, **options):
+        with vr.program_guard() as self.program:
+            x = vr.feed_data("x", [-1, 6], "float32", **{"lod_level": 1} | options)
+            self.fetch = model(x)
+        self.run_feed({"x": batch_of(np.random.default_rng(0)) if not options else np.ones((2, 6), np.float32)})
+
+    def run_feed(self, feed):
+        return vr.Executor().run(self.program, feed, [self.fetch])[0]
+
+    def __call__(self, x):
+        return self.run_feed({"x": x})
+
+    @property
+    def binding(self):
+        return next(iter(self.program.prepared.values())).binding
+
+
+@pytest.fixture
+def linear():
+    vr.manual_seed(0)
+    return vr.nn.Linear(6, 4)
+
+
+def test_a_bound_program_has_the_bits_of_eager_mode(linear):
+    rng, bound = np.random.default_rng(1), Bound(linear)
+    for _ in range(300):
+        x = batch_of(rng)
+        found, wanted = bound(x), linear(x).value
+        assert found.data.tobytes() == wanted.data.tobytes()
+        assert found.structure is x.structure
+    assert bound.binding.runs > 290
+    assert bound.binding.refusal is None
+
+
+def test_results_belong_to_the_caller(linear):
+    rng, bound = np.random.default_rng(1), Bound(linear)
+    x = batch_of(rng)
+    results = [bound(x).data for _ in range(12)]
+    results[8][...] = 7
+    assert results[7].tobytes() == results[9].tobytes() == bound(x).data.tobytes()
+
+
+def test_parameters_that_are_written_replaced_or_converted_count(linear):
+    rng, bound = np.random.default_rng(1), Bound(linear)
+    x = batch_of(rng)
+
+    def check():
+        for _ in range(6):
+            assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+
+    check()
+    linear.weight.value.data[...] = 0.5
+    check()
+    runs = bound.binding.runs
+    assert runs > 3
+    linear.weight.value = vr.LoDTensor(rng.standard_normal((4, 6)).astype(np.float32))
+    check()
+    linear.weight.value = vr.LoDTensor(np.asfortranarray(rng.standard_normal((4, 6)).astype(np.float32)))
+    check()
+    assert bound.binding.runs > runs + 6
+
+
+def test_feeds_of_any_layout(linear):
+    bound = Bound(linear)
+    wide = np.random.default_rng(1).standard_normal((9, 12)).astype(np.float32)
+    frozen = np.ascontiguousarray(wide[:, :6])
+    frozen.flags.writeable = False
+    for rows in (wide[:, :6], wide[:, ::2], frozen, np.asfortranarray(frozen), wide[::-1, 6:]):
+        x = vr.LoDTensor(rows, [[0, 4, 4, 9]])
+        for _ in range(4):
+            assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+    assert bound.binding.runs > 12
+
+
+def test_levels_and_no_levels(linear):
+    rows = np.random.default_rng(1).standard_normal((9, 6)).astype(np.float32)
+    for level, lods in ((0, [[]]), (2, [[[0, 1, 3], [0, 4, 4, 9]], [[0, 3, 3], [0, 0, 0, 9]], [[0, 2], [0, 4, 9]]])):
+        with vr.program_guard() as program:
+            y = linear(vr.feed_data("x", [-1, 6], "float32", lod_level=level))
+        for _ in range(4):
+            for lod in lods:
+                x = vr.LoDTensor(rows, lod) if lod else rows
+                found = vr.Executor().run(program, {"x": x}, [y])[0]
+                assert np.asarray(found).tobytes() == linear(x).value.data.tobytes()
+                assert level == 0 or found.lod() == x.lod()
+        assert next(iter(program.prepared.values())).binding.runs > 0
+
+
+def test_a_batch_at_other_positions_runs_as_before(linear):
+    bound, rows = Bound(linear), np.ones((9, 6), np.float32)
+    x = vr.LoDTensor(rows, vr.LoDTensor(rows, [[0, 4, 4, 9]]).structure.at([3, 1, 2]))
+    for _ in range(6):
+        assert bound(x).structure.positions.tolist() == [3, 1, 2]
+    assert bound.binding.runs == 0
+    assert bound.binding.refusal
+
+
+def test_work_that_no_record_does_is_refused_by_name():
+    models = {
+        "operator 'maximum': NumPy or Python computes between kernels": lambda x: np.maximum(x, x),
+        "operator 'dropout'": lambda x: vr.nn.functional.dropout(x, 0.5, training=True),
+    }
+    for refusal, model in models.items():
+        bound = Bound(model)
+        for _ in range(6):
+            bound(batch_of(np.random.default_rng(1)))
+        assert bound.binding.runs == 0
+        assert bound.binding.refusal.startswith(refusal)
+
+
+LAYERS = {
+    "LSTM": lambda dtype: vr.nn.LSTM(5, 7, dtype=dtype),
+    "two layers and directions": lambda dtype: vr.nn.LSTM(5, 7, num_layers=2, bidirectional=True, dtype=dtype),
+    "GRU": lambda dtype: vr.nn.GRU(5, 7, dtype=dtype),
+    "RNN": lambda dtype: vr.nn.RNN(5, 7, dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_classifier_has_the_bits_of_eager_mode(name, dtype):
+    vr.manual_seed(0)
+    table, layer = vr.nn.Embedding(20, 5, dtype=dtype), LAYERS[name](dtype)
+    rng = np.random.default_rng(1)
+
+    def model(ids):
+        return vr.sequence_pool(layer(table(ids))[0], "last")
+
+    with vr.program_guard() as program:
+        pooled = model(vr.feed_data("ids", [-1], "int64", lod_level=1))
+    for _ in range(150):
+        lengths = rng.integers(0, 9, rng.integers(0, 6)).tolist()
+        ids = vr.create_lod_tensor(rng.integers(0, 20, sum(lengths)), [lengths])
+        found, wanted = vr.Executor().run(program, {"ids": ids}, [pooled])[0], model(ids).value
+        assert found.tobytes() == wanted.data.tobytes(), lengths
+    bound = next(iter(program.prepared.values())).binding
+    assert bound.runs > 0, bound.refusal
+    wrong = vr.create_lod_tensor(np.array([3, 20, 1]), [[3]])
+    for _ in range(3):
+        with pytest.raises(vr.OutOfRangeError, match="entry 1"):
+            vr.Executor().run(program, {"ids": wrong}, [pooled])
+
+
+def test_dropout_draws_anew_at_each_run():
+    bound, x = Bound(lambda x: vr.nn.functional.dropout(x, 0.5, training=True)), batch_of(np.random.default_rng(1), 9)
+    assert len({bound(x).data.tobytes() for _ in range(9)}) == 9
+
+
+def test_a_difference_raises_and_ends_the_binding(linear, monkeypatch):
+    bound, x = Bound(linear), batch_of(np.random.default_rng(1))
+    right = linear(x).value.data.tobytes()
+    for _ in range(5):
+        bound(x)
+    run = binding.Bound.run
+
+    def wrong(self, fed):
+        stopped = run(self, fed)
+        self._outputs[0][0][...] += 1
+        return stopped
+
+    monkeypatch.setattr(binding.Bound, "run", wrong)
+    bound.binding.runs = 7  # run 8 is compared
+    with pytest.raises(vr.ProgramError, match=r"operator 'matmul': expected equal bits"):
+        bound(x)
+    for _ in range(9):
+        assert bound(x).data.tobytes() == right
+
+
+def test_a_kernel_that_fails_leaves_the_run_to_the_operators(linear, monkeypatch):
+    bound, x = Bound(linear), batch_of(np.random.default_rng(1))
+    monkeypatch.setattr(dry_run.Records, "run", lambda self: 0)
+    for _ in range(9):
+        assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+
+
+def test_a_large_batch_runs_as_before(linear, monkeypatch):
+    monkeypatch.setattr(binding, "_MOST_BYTES", 100)
+    bound, x = Bound(linear), vr.LoDTensor(np.ones((50, 6), np.float32), [[0, 50]])
+    for _ in range(5):
+        assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+    assert "bytes" in bound.binding.refusal
+
+
+def test_few_sizes_are_kept(linear, monkeypatch):
+    monkeypatch.setattr(binding, "_MOST_SIZES", 3)
+    bound, rng = Bound(linear), np.random.default_rng(1)
+    for _ in range(40):
+        x = batch_of(rng)
+        assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+    assert len(bound.binding._sizes) <= 3
+
+
+def test_threads_share_a_program(linear):
+    bound, wrong = Bound(linear), []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(150):
+            x = batch_of(rng)
+            if bound(x).data.tobytes() != linear(x).value.data.tobytes():
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert bound.binding.runs > 0
+
+
+def test_copies_and_forks_begin_anew(linear):
+    bound, x = Bound(linear), batch_of(np.random.default_rng(1))
+    for _ in range(6):
+        bound(x)
+    copy = pickle.loads(pickle.dumps(bound.program))
+    assert copy.prepared == {}
+    if hasattr(os, "fork"):
+        child = os.fork()
+        if child == 0:
+            right = all(bound(x).data.tobytes() == linear(x).value.data.tobytes() for _ in range(6))
+            os._exit(0 if right else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_operators_that_are_added_later_count(linear):
+    with vr.program_guard() as program:
+        y = linear(vr.feed_data("x", [-1, 6], "float32", lod_level=1))
+    x, other = batch_of(np.random.default_rng(1)), vr.nn.Linear(4, 2)
+    for _ in range(6):
+        vr.Executor().run(program, {"x": x}, [y])
+    with vr.program_guard(program):
+        z = other(y)
+    for _ in range(6):
+        found = vr.Executor().run(program, {"x": x}, [y, z])
+        assert found[1].data.tobytes() == other(linear(x)).value.data.tobytes()
