@@ -11,6 +11,7 @@ from numba import njit
 
 from tests.waiting import HANGS
 from varlen_rnn.kernels import (
+    alignment,
     convolutions,
     crf,
     ctc,
@@ -33,7 +34,7 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    convolutions, crf, ctc, edit_distance, largest, losses, moves, norms, pairwise, philox, pool, prefixes,
+    alignment, convolutions, crf, ctc, edit_distance, largest, losses, moves, norms, pairwise, philox, pool, prefixes,
     rows, segment, softmax, updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
@@ -119,6 +120,18 @@ WRONG = {
         indices(0, 35),
         *[ONES[:1]] * 2,
         X[:0],
+    ),
+    "align_texts_cpu": (
+        0,
+        1,
+        X,
+        indices(0, 3),
+        indices(1),
+        0,
+        far((2, 4)),
+        np.zeros(3),
+        np.zeros(9, np.int8),
+        far((2, 1)),
     ),
     "edit_distance_cpu": (0, 1, indices(1, 2), indices(0, FAR), indices(1), indices(0, 1), indices(0, 0), indices(0)),
     "search_prefixes_cpu": (0, 1, X, indices(0, FAR), 0, 1, far((4, 6)), far((1, 4)), np.zeros((1, 5)), indices(0)),

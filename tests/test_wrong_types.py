@@ -323,6 +323,7 @@ CALLS = {
         int,
     ),
     "ctc_greedy_decoder": (vr.ctc_greedy_decoder, rows, lambda: 1),
+    "ctc_forced_align": (vr.ctc_forced_align, rows, lambda: vr.LoDTensor(np.array([1]), [[0, 1, 1, 1]]), lambda: 0),
     "ctc_beam_search_decoder": (vr.ctc_beam_search_decoder, rows, lambda: 2, lambda: 1),
     "edit_distance": (
         vr.edit_distance, lambda: rows().like(np.arange(5)), lambda: rows().like(np.arange(5)), lambda: False,

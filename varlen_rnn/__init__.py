@@ -23,6 +23,7 @@ from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
 from varlen_rnn.ops.sequence.conv import row_conv, sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
 from varlen_rnn.ops.sequence.ctc import ctc_beam_search_decoder, ctc_greedy_decoder
+from varlen_rnn.ops.sequence.ctc_alignment import ctc_forced_align
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.ids import edit_distance, sequence_enumerate, sequence_erase
 from varlen_rnn.ops.sequence.im2sequence import im2sequence
@@ -99,6 +100,7 @@ __all__ = [
     "create_lod_tensor",
     "crf_decoding",
     "ctc_beam_search_decoder",
+    "ctc_forced_align",
     "ctc_greedy_decoder",
     "data",
     "device",

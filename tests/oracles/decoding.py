@@ -36,6 +36,28 @@ def ctc_texts(log_probs, blank):
     return found
 
 
+def aligned(log_probs, text, blank):
+    """Return the first row of each label in the best alignment of a text, and the row after its last; None if none is.
+
+    It tries all paths.  Of equally probable paths, it takes the path whose last row reads as far as possible, then the
+    row before it, and so on; a blank after a label is further than the label.
+    """
+    best = None
+    for path in itertools.product(range(log_probs.shape[1]), repeat=len(log_probs)):
+        begins, ends, far = [], [], []
+        for n, c in enumerate(path):
+            if c != blank and (n == 0 or c != path[n - 1]):
+                begins.append(n)
+                ends.append(n)
+            if c != blank:
+                ends[-1] = n + 1
+            far.append(2 * len(begins) - (c != blank))
+        score = sum(log_probs[n, c] for n, c in enumerate(path))
+        if tuple(path[n] for n in begins) == tuple(text) and score > -np.inf:
+            best = max(best, (score, far[::-1], begins, ends)) if best else (score, far[::-1], begins, ends)
+    return best[2:] if best else None
+
+
 def prefix_beam_search(log_probs, beam_size, blank):
     """Return the texts that a beam keeps, best first, with their probabilities: dictionaries of prefixes."""
     beam = {(): (1.0, 0.0)}  # probabilities of alignments that end with a blank, and with the last label

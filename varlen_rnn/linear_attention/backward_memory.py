@@ -66,7 +66,7 @@ def places_of(depth, depth_v, rates, width):
     sizes = (
         *[state] * 4, CHUNK * (depth + 1), CHUNK * (depth + 1), keys + padded, keys + padded, values + padded_v,
         2 * values, 2 * (values + padded_v), *[square] * 6, values, CHUNK * (depth_v + 1), values, values, 2 * keys,
-        keys, 5 * CHUNK, width, padded + padded_v, states * depth * depth_v + scratch_of_steps(depth, depth_v),
+        keys, 5 * CHUNK, width, padded + padded_v, states * depth * depth_v + scratch_of_steps(depth, depth_v, width),
     )  # fmt: skip
     return tuple(itertools.accumulate(sizes, initial=0))
 

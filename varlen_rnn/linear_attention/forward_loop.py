@@ -86,7 +86,7 @@ def scratch_of(depth, depth_v, width):
     """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + 2 * CHUNK + width
-    return numbers + depth * depth_v + scratch_of_steps(depth, depth_v), 5 * max(CHUNK, padded)
+    return numbers + depth * depth_v + scratch_of_steps(depth, depth_v, width), 5 * max(CHUNK, padded)
 
 
 @cpu_inlined

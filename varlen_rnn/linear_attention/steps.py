@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from numba import types
 
+from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.kernels.activations import exp
-from varlen_rnn.products.vectors import offset, vectorise_widely
+from varlen_rnn.products.vectors import offset, sum_of, vectorise_widely
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
@@ -23,7 +24,7 @@ class Steps(NamedTuple):
     decay: Any
     beta: Any
     state: Any  # the state before the first row
-    memory: Any  # 2 depth + 2 (depth of values) numbers of scratch
+    memory: Any  # scratch of `scratch_of_steps` numbers
     q_stride: int
     k_stride: int
     v_stride: int
@@ -62,9 +63,20 @@ class Gradients(NamedTuple):
     beta_stride: int
 
 
-def scratch_of_steps(depth, depth_v):
+class _Scratch(NamedTuple):
+    """Memory of the gradient of a row: decays, dS^T k, du, and products, which are summed over `count` numbers."""
+
+    decays: Any
+    written: Any
+    d_u: Any
+    first: Any
+    second: Any
+    count: int
+
+
+def scratch_of_steps(depth, depth_v, width):
     """Return how many numbers `Steps.memory` has."""
-    return 2 * depth + 2 * depth_v
+    return depth + 4 * (-(-depth_v // width) * width)
 
 
 def _steps(scalar):
@@ -137,53 +149,71 @@ def _states_again(it, to):
                 row[x] = decay * row[x] + weight * u[x]
 
 
+@cpu_inlined
+def _read_back(it, to, scale, t, own):
+    """Write the gradient of the query of row `t`; add the row's read to dS; write dS^T k to `own.written`."""
+    q, k, u = offset(it.q, t * it.q_stride), offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride)
+    d_o, d_q = offset(to.d_out, t * to.v_stride), offset(to.d_q, t * to.depth_stride)
+    before, beta = offset(to.states, t * it.depth * it.depth_v), it.beta[t * it.beta_stride]
+    for x in range(it.depth_v):
+        own.written[x] = type(scale)(0)
+    for r in range(it.depth):
+        row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
+        decay, weight, factor, of_key = own.decays[r], beta * k[r], scale * q[r], k[r]
+        for x in range(it.depth_v):
+            d = d_o[x]
+            own.first[x] = (decay * row[x] + weight * u[x]) * d
+            total = d_row[x] + factor * d
+            d_row[x] = total
+            own.written[x] += of_key * total
+        d_q[r] = scale * sum_of(own.first, own.count)
+
+
+@cpu_inlined
+def _write_back(it, to, scale, t, own):
+    """Write the gradients of the key and of decays of row `t`; move dS before the row."""
+    k, u, d_k = offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride), offset(to.d_k, t * to.depth_stride)
+    before, d_u, beta = offset(to.states, t * it.depth * it.depth_v), own.d_u, it.beta[t * it.beta_stride]
+    total, d_decay = type(scale)(0), offset(to.d_decay, t * to.decay_stride)
+    for r in range(it.depth):
+        row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
+        decay, erased = own.decays[r], k[r] if it.delta else type(scale)(0)
+        for x in range(it.depth_v):
+            own.first[x] = beta * (d_row[x] * u[x])
+            value = d_row[x] - erased * d_u[x]
+            own.second[x] = value * row[x]
+            d_row[x] = decay * value
+        if it.delta:
+            for x in range(it.depth_v):
+                own.first[x] -= decay * (row[x] * d_u[x])
+        d_k[r] = sum_of(own.first, own.count)
+        of_decay = decay * sum_of(own.second, own.count)
+        total += of_decay
+        if it.rates > 1:
+            d_decay[r] = of_decay
+    if it.rates == 1:
+        d_decay[0] = total
+
+
 @called_by_address(_arguments_of_gradient)
 def differentiate_steps(it, to, scale):
     """Write the gradients of some rows, from the last to the first; `it.state` is used as memory."""
     vectorise_widely()
     kind = type(scale)
     _states_again(it, to)
-    decays, of_key = it.memory, offset(it.memory, it.depth)
-    written, d_u = offset(of_key, it.depth), offset(of_key, it.depth + it.depth_v)
+    count, written = in_panels(it.memory, it.depth_v), offset(it.memory, it.depth)
+    first = offset(written, 2 * it.depth_v)
+    own = _Scratch(it.memory, written, offset(written, it.depth_v), first, offset(first, count), count)
+    for x in range(2 * count):
+        first[x] = kind(0)
     for back in range(it.rows):
         t = it.rows - 1 - back
-        q, k, u = offset(it.q, t * it.q_stride), offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride)
-        d_o, d_q, d_k = (
-            offset(to.d_out, t * to.v_stride), offset(to.d_q, t * to.depth_stride), offset(to.d_k, t * to.depth_stride)
-        )  # fmt: skip
-        beta, before, d_beta = it.beta[t * it.beta_stride], offset(to.states, t * it.depth * it.depth_v), kind(0)
-        _read_decays(it, t, decays)
+        u, beta = offset(it.v, t * it.v_stride), it.beta[t * it.beta_stride]
+        _read_decays(it, t, own.decays)
+        _read_back(it, to, scale, t, own)
         for x in range(it.depth_v):
-            written[x] = kind(0)
-        for r in range(it.depth):  # dq, and dS^T k in `written`
-            row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
-            decay, weight, factor, total = decays[r], beta * k[r], scale * q[r], kind(0)
-            for x in range(it.depth_v):
-                total += (decay * row[x] + weight * u[x]) * d_o[x]
-                d_row[x] += factor * d_o[x]
-                written[x] += k[r] * d_row[x]
-            d_q[r] = scale * total
-        for x in range(it.depth_v):
-            d_beta += written[x] * u[x]
-            d_u[x] = beta * written[x]
-            to.d_v[t * to.v_stride + x] = d_u[x]
-        to.d_beta[t * to.beta_stride] = d_beta
-        for r in range(it.depth):  # dk and the gradient of the decay
-            row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
-            decay, erased = decays[r], k[r] if it.delta else kind(0)
-            of_writing, of_reading, of_decay = kind(0), kind(0), kind(0)
-            for x in range(it.depth_v):
-                of_writing += d_row[x] * u[x]
-                of_reading += row[x] * d_u[x]
-                value = d_row[x] - erased * d_u[x]
-                of_decay += value * row[x]
-                d_row[x] = decay * value
-            d_k[r] = beta * of_writing - (decay * of_reading if it.delta else kind(0))
-            of_key[r] = decay * of_decay
-        d_decay, total = offset(to.d_decay, t * to.decay_stride), kind(0)
-        for r in range(it.depth):
-            total += of_key[r]
-            if it.rates > 1:
-                d_decay[r] = of_key[r]
-        if it.rates == 1:
-            d_decay[0] = total
+            first[x] = own.written[x] * u[x]
+            own.d_u[x] = beta * own.written[x]
+            to.d_v[t * to.v_stride + x] = own.d_u[x]
+        to.d_beta[t * to.beta_stride] = sum_of(first, count)
+        _write_back(it, to, scale, t, own)

@@ -30,6 +30,7 @@ from varlen_rnn.ops.sequence import (
     conv,
     crf,
     ctc,
+    ctc_alignment,
     expand,
     ids,
     im2sequence,

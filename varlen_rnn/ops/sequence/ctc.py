@@ -17,17 +17,22 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
+def labels_of(op, targets, classes, blank):
+    """Return the labels of targets as a flat int64 array; raise unless all are classes, and none is the blank."""
+    labels = host_numbers(targets.data).reshape(-1).astype(np.int64)
+    if labels.size and (labels.min() < 0 or labels.max() >= classes or (labels == blank).any()):
+        expected = f"classes 0 to {classes - 1}, except the blank, {blank}"
+        raise OutOfRangeError(f"{op}, targets", expected=expected, got=f"{labels.min()} to {labels.max()}")
+    return labels
+
+
 def _run(log_probs, targets, blank, scales, d):
     """Check the targets, and return the loss of each sequence; if `d` has rows, write the gradient to it."""
     offsets, ends = levels_of(log_probs.structure)[-1], levels_of(targets.structure)[-1]
     if len(offsets) != len(ends):
         expected = f"{len(offsets) - 1} sequences, as many as log_probs has"
         raise LoDError("ctc_loss, targets", expected=expected, got=len(ends) - 1)
-    labels, classes = host_numbers(targets.data).reshape(-1).astype(np.int64), log_probs.shape[1]
-    if labels.size and (labels.min() < 0 or labels.max() >= classes or (labels == blank).any()):
-        expected = f"classes 0 to {classes - 1}, except the blank, {blank}"
-        raise OutOfRangeError("ctc_loss, targets", expected=expected, got=f"{labels.min()} to {labels.max()}")
-    rows = as_operand(log_probs.data)
+    labels, rows = labels_of("ctc_loss", targets, log_probs.shape[1], blank), as_operand(log_probs.data)
     places, losses = places_of(offsets, ends), empty((len(offsets) - 1,), rows)
     if scales is not None and scales.shape != losses.shape:
         raise ShapeError("ctc_loss_grad, d_out", expected=f"{len(losses)} sequences", got=scales.shape)
@@ -50,17 +55,22 @@ def _labels(targets, like):
     return astype(beside(np.maximum(1, np.diff(levels_of(targets.structure)[-1])), like), like.dtype)
 
 
+def check_targets(op, log_probs, targets, blank):
+    """Raise unless the specs are log probabilities, texts of classes, and a blank that is a class."""
+    check_float(op, log_probs=log_probs)
+    check_integer(op, targets=targets)
+    check_rank(op, "log_probs", log_probs, 2)
+    for name, given in (("log_probs", log_probs), ("targets", targets)):
+        check_lod_level(op, name, given)
+    if len(targets.shape) != 1 and targets.shape[1:] != (1,):
+        raise ShapeError(f"{op}, targets", expected="one class per row", got=f"shape {targets.shape}")
+    if log_probs.shape[1] != -1 and not 0 <= blank < log_probs.shape[1]:
+        raise OutOfRangeError(f"{op}, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
+
+
 @ctc_losses.infer
 def _infer_ctc(log_probs, targets, blank, per_label):
-    check_float("ctc_loss", log_probs=log_probs)
-    check_integer("ctc_loss", targets=targets)
-    check_rank("ctc_loss", "log_probs", log_probs, 2)
-    for name, given in (("log_probs", log_probs), ("targets", targets)):
-        check_lod_level("ctc_loss", name, given)
-    if len(targets.shape) != 1 and targets.shape[1:] != (1,):
-        raise ShapeError("ctc_loss, targets", expected="one class per row", got=f"shape {targets.shape}")
-    if log_probs.shape[1] != -1 and not 0 <= blank < log_probs.shape[1]:
-        raise OutOfRangeError("ctc_loss, blank", expected=f"a class, 0 to {log_probs.shape[1] - 1}", got=blank)
+    check_targets("ctc_loss", log_probs, targets, blank)
     return TensorSpec((-1,), log_probs.dtype)
 
 
