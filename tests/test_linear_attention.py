@@ -293,6 +293,49 @@ def test_without_gradients_nothing_is_kept():
     np.testing.assert_array_equal(np.asarray(state), np.asarray(wanted[1]))
 
 
+RULES = {
+    "linear": {"given": ("state",)},
+    "gated": {"given": ("decay", "state")},
+    "delta": {"given": ("beta", "state"), "delta": True},
+    "gated_delta": {"given": ("decay", "beta", "state"), "delta": True},
+}
+
+
+def onnx_of(rule, given, heads):
+    """Return the outputs and last states of ONNX's operator for one sequence, by onnxruntime."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    if onnx.defs.onnx_opset_version() < 27:
+        pytest.skip("LinearAttention is an operator from opset 27 on")
+    order = "query", "key", "value", "state", "decay", "beta"
+    feeds = {n: given[n] if n == "state" else given[n].reshape(1, len(given[n]), -1) for n in order if n in given}
+    names = [name if name in feeds else "" for name in order]
+    node = onnx.helper.make_node(
+        "LinearAttention", names, ["y", "last"], update_rule=rule, q_num_heads=heads[0], kv_num_heads=heads[1]
+    )
+    value = lambda name, shape: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+    inputs, outputs = [value(name, x.shape) for name, x in feeds.items()], [value(name, None) for name in ("y", "last")]
+    graph = onnx.helper.make_graph([node], "graph", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 27)], ir_version=10)
+    try:
+        session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception as error:  # an older onnxruntime, whose errors have no common class
+        pytest.skip(f"onnxruntime {runtime.__version__}: {error}")
+    return session.run(None, feeds)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("heads", [(2, 2, 2), (4, 2, 2)], ids=str)
+def test_is_the_operator_of_onnx_sequence_by_sequence(rule, heads):
+    lengths = [40, 1, 33]
+    arrays, constants = drawn(lengths, RULES[rule], heads, (16, 8), np.float32)
+    y, last = vr.linear_attention(**variables(arrays, lengths), **constants)
+    for i in range(len(lengths)):
+        given, _, rows = part_of(arrays, lengths, [i])
+        out, state = onnx_of(rule, given, heads)
+        np.testing.assert_allclose(np.asarray(y)[rows], out.reshape(len(rows), heads[0], 8), rtol=1e-4, atol=3e-6)
+        np.testing.assert_allclose(np.asarray(last)[[i]], state, rtol=1e-4, atol=3e-6)
+
+
 X = vr.create_lod_tensor(np.ones((5, 2, 4)), [[2, 3]])
 G = vr.create_lod_tensor(np.ones((5, 2)), [[2, 3]])
 
