@@ -432,6 +432,11 @@ CALLS = {
     "prune": (lambda names: program().prune(names), lambda: ["y"]),
     "Program.split": (lambda at: program().split(at), list),
     "program_guard": (guard, vr.Program),
+    "bound": (vr.bound, lambda: lambda x: x),
+    "bound, argument": (lambda value: vr.bound(lambda x: vr.nn.functional.relu(x))(value), lambda: X),
+    "bound, result": (
+        lambda result: vr.bound(lambda x: vr.Variable(X) if result is None else result)(X), lambda: None,
+    ),
     "save_inference_model": (
         vr.save_inference_model, lambda: tempfile.mkdtemp(), lambda: ["x"], lambda: ["y"], program,
     ),

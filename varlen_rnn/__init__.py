@@ -61,6 +61,7 @@ from varlen_rnn.tape.inspect import GradientReport, inspect_gradients
 from varlen_rnn.tape.modes import grad_enabled, no_grad
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable
+from varlen_rnn.training.bound import bound
 
 __all__ = [
     "BlockDesc",
@@ -93,6 +94,7 @@ __all__ = [
     "baselines",
     "beam_search",
     "beam_search_decode",
+    "bound",
     "cell",
     "cells",
     "check_operator",

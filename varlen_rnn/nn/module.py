@@ -22,7 +22,7 @@ from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import Elsewhere
 from varlen_rnn.tape.gradient import was_updated
-from varlen_rnn.tape.modes import EVALUATING, no_grad, recorder
+from varlen_rnn.tape.modes import EVALUATING, no_grad, recorded, recorder
 from varlen_rnn.tape.values import moved_value, zeros_like
 from varlen_rnn.tape.variable import Variable
 
@@ -371,10 +371,15 @@ class Module:
         set_to_none : bool
             Whether `grad` becomes None, so that an optimizer does not change a parameter that the next loss does not
             reach.  Otherwise gradients become zeros, for which momentum or weight decay still change the parameter.
+            In a program, `grad` becomes None in both cases.
         """
-        set_to_none = check_flag(set_to_none, "zero_grad, set_to_none")
-        for parameter in self.parameters():
-            parameter.grad = None if set_to_none else zeros_like(parameter.grad)
+        set_to_none = check_flag(set_to_none, "zero_grad, set_to_none") or recorder() is not None
+        parameters = self.parameters()
+        if (into := recorder()) is not None:
+            into.clears(parameters)
+        for parameter in parameters:
+            target = recorded(parameter)
+            target.grad = None if set_to_none else zeros_like(target.grad)
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, or evaluation mode if `mode` is False, here and in children; return the module.

@@ -58,7 +58,10 @@ def _keeps_rows_of_reshape(old, new):
 @reshape.infer
 def _infer_reshape(x, shape):
     check_tensor("reshape", "x", x)
-    if any(isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < -1 for size in shape):
+    if any(
+        isinstance(size, bool) or not isinstance(size, (int, np.integer)) or (size != -1 and size < -1)
+        for size in shape
+    ):
         raise ShapeError("reshape", expected="sizes of at least 0, and at most one -1", got=shape)
     if list(shape).count(-1) > 1 and _keeps_rows_of_reshape(x.shape, shape) is False:
         raise ShapeError("reshape", expected="at most one -1", got=shape)

@@ -16,7 +16,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.gradient import was_updated
-from varlen_rnn.tape.modes import no_grad, recording
+from varlen_rnn.tape.modes import no_grad, recorder, recording
 from varlen_rnn.tape.variable import Variable
 
 
@@ -63,6 +63,8 @@ class AveragedModel:
 
     def update(self) -> None:
         """Update the average with the current parameters; call it after each step of the optimizer."""
+        if (into := recorder()) is not None:
+            into.changes("an average updated")
         self.n_averaged += 1
         share = 1 / self.n_averaged if self.decay is None or self.n_averaged == 1 else 1 - self.decay
         buffers = {name for name, _ in self.model.named_buffers()}

@@ -86,6 +86,8 @@ class ParamGroup(MutableMapping[str, Any]):
             hint = "add parameters with add_param_group" if isinstance(name, str) and name == "params" else None
             expected = f"an option, one of {list(self._options)}"
             raise InputError("param_groups", expected=expected, got=shown(name), hint=hint)
+        if (into := recorder()) is not None:
+            into.changes(f"{name} of an optimizer set")
         self._options |= checked_options({name: value})
         if name == "lr":
             self.rate.value.data[...] = self._options[name]

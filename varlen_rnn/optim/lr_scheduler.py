@@ -29,6 +29,7 @@ from varlen_rnn.errors import (
 )
 from varlen_rnn.optim.groups import check_positive
 from varlen_rnn.optim.optimizers import Optimizer
+from varlen_rnn.tape.modes import recorder
 
 __all__ = [
     "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR",
@@ -85,6 +86,8 @@ class LRScheduler:
 
     def step(self) -> None:
         """Set the rates of the next step."""
+        if (into := recorder()) is not None:
+            into.changes("a schedule advanced")
         self.last_epoch += 1
         self._set()
 
@@ -403,6 +406,8 @@ class ReduceLROnPlateau:
 
     def step(self, metrics: float) -> None:
         """Compare a number with the best so far; lower the rate after more than `patience` steps without progress."""
+        if (into := recorder()) is not None:
+            into.changes("a schedule advanced")
         value = check_number(metrics, "metrics", "any", lambda number: True)
         self.last_epoch += 1
         if self._is_better(value):

@@ -143,6 +143,8 @@ class Optimizer:
         InputError
             If a gradient has the wrong kind, shape or data type, or an array cannot be updated in place.
         """
+        if (into := recorder()) is not None:
+            into.meets(self)
         settle(self.parameters)
         all_states, updates, first = list(self._states), [], 0
         for group in self.param_groups:
@@ -180,6 +182,8 @@ class Optimizer:
             becomes None in both cases.
         """
         set_to_none = check_flag(set_to_none, "zero_grad, set_to_none") or recorder() is not None
+        if (into := recorder()) is not None:
+            into.clears(self.parameters)
         for parameter in self.parameters:
             target = recorded(parameter)
             target.grad = None if set_to_none else zeros_like(target.grad)

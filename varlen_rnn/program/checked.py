@@ -224,19 +224,19 @@ class Trace:
     def end(self):
         """Return the Checked of the run."""
         sizes, ready = self._sizes, self._sizes.ready
-        at = {number: ([], [], []) for number in range(BEFORE, len(self._steps))}
+        at: dict = {number: ([], [], []) for number in range(BEFORE, len(self._steps))}
         for slot, function, a, b in sizes.made:
             at[ready[slot]][0].append((slot, function, a, b))
         for (function, a, b), result in sizes.compared.items():
             at[max(ready[a], ready[b])][1].append((function, a, b, result))
-        specs = [None] * len(self._specs)
+        specs: list = [None] * len(self._specs)
         for (slots, *others), number in self._specs.items():
             if all(map(sizes.is_constant, slots)):
                 specs[number] = TensorSpec(tuple(sizes.values[slot] for slot in slots), *others)
             else:
                 at[max(ready[slot] for slot in slots)][2].append((number, slots, *others))
         later = {number: Later(*map(tuple, found)) if any(found) else None for number, found in at.items()}
-        steps = [Step(*step, later[number]) for number, step in enumerate(self._steps)]
+        steps = [Step._make((*step, later[number])) for number, step in enumerate(self._steps)]
         return Checked(self._arguments, later[BEFORE] or Later((), (), ()), steps, sizes.values, specs)
 
 

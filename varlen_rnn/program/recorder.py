@@ -182,6 +182,15 @@ class Recorder:
         """Name a module's parameters in the program as the module names them, once they are used."""
         self._modules[id(module)] = module
 
+    def meets(self, optimizer):
+        """Take note of an optimizer whose step is recorded; a recorder of bound steps overrides this method."""
+
+    def clears(self, parameters):
+        """Take note of parameters whose gradients the recorded code clears; see `meets`."""
+
+    def changes(self, change):
+        """Take note of a change that Python code makes, and a run does not repeat; see `meets`."""
+
     def forget_modules(self):
         """Drop all modules that wait to name parameters, so that the recorder keeps none alive."""
         self._modules.clear()

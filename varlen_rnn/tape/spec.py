@@ -66,6 +66,7 @@ class UnknownSize(int):
         raise ProgramError("a size of a program's variable", expected="a number to compute with", got=got, hint=hint)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __float__ = _refuse
 
 

@@ -1,0 +1,347 @@
+"""`bound`: a training step, or a function for inference, recorded as a program once, and then run as this program.
+
+An example: `step(ids, labels)` computes a loss, its gradients and an update.
+
+    call    structure of the arguments    effect
+    1       int64, 1 level; int64         the step is recorded; it runs eagerly, and the program on copies: equal bits
+    2       int64, 1 level; int64         as call 1, without recording
+    3       int64, 1 level; int64         the program runs
+    4       int64, 1 level; int32         another structure: it is recorded, too
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from varlen_rnn import random
+from varlen_rnn.errors import InputError, ProgramError, check_callable
+from varlen_rnn.program.executor import Executor
+from varlen_rnn.program.guard import feed_data, program_guard
+from varlen_rnn.program.program import Program
+from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.device import on_device
+from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
+from varlen_rnn.tape.variable import Variable, as_variable
+from varlen_rnn.training.recording import StepRecorder
+
+_MOST = 8  # programs of one step
+_EVERY = 1024  # calls after which a program is compared with the step again
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, np.dtype, type)
+
+
+def bound(step: Callable[..., Any]) -> Bound:
+    """Return a function with the results of `step` that does not run its Python code at each call.
+
+    The first call for each structure of arguments (data types, levels, trailing shapes) records `step` as a program,
+    with the caller's parameters and states of optimizers.  Later calls run the program on the same kernels, so they
+    give the same bits.  Calls 1, 2, 4, 8 and so on, and each 1024th call, run `step` itself and compare.
+
+    Parameters
+    ----------
+    step : callable
+        It takes LoDTensors and arrays, in any arguments, also in lists, tuples and dicts; other arguments are constants
+        of the program.  It computes a whole training step, from `optimizer.zero_grad()` to `optimizer.step()`, or only
+        outputs.  It returns a Variable, or a tuple, list or dict of Variables.
+
+    Returns
+    -------
+    Bound
+        It takes the arguments of `step`, and returns its results as Variables without a gradient.  The gradients of
+        parameters are afterwards as `step` leaves them.  `explain()` says how the calls run.
+
+    Raises
+    ------
+    ProgramError
+        By a call, if the step cannot be recorded, for example because Python reads a number of a Variable, advances a
+        schedule or sets an option of an optimizer; or if the program computed other bits than the step.  Such a
+        call has run the step itself, as later calls do.
+
+    Notes
+    -----
+    The step is recorded again if a module changes its mode, a parameter is frozen or replaced, or an option of an
+    optimizer is set.  Learning rates are read at each call.  Python code of the step that changes something else runs
+    only in the calls that are compared.  A number or an array that the step reads from outside, such as a global
+    variable or a closure, is a constant of the program: `bound` cannot see that it changes until a call is compared.
+    Pass such a value as an argument.
+
+    Examples
+    --------
+    >>> vr.manual_seed(0)
+    >>> model = vr.nn.Linear(3, 1)
+    >>> optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
+    >>> @vr.bound
+    ... def step(x, y):
+    ...     optimizer.zero_grad()
+    ...     loss = vr.nn.functional.mse_loss(model(x), y)
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss
+    >>> x, y = np.ones((4, 3), np.float32), np.ones((4, 1), np.float32)
+    >>> losses = [step(x, y).item() for _ in range(5)]
+    >>> losses[4] < losses[0]
+    True
+    >>> print(step.explain())
+    step(float32 [-1, 3], float32 [-1, 1]): a program of 15 operators; 2 of 5 calls ran it alone
+
+    Source: `torch.compile` and `jax.jit` have the same purpose.
+    """
+    return Bound(step)
+
+
+class Bound:
+    """The result of `bound`."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self._step = check_callable(step, "bound, step")
+        self._recorded: dict[Any, list[_Recorded]] = {}  # {structure: the programs, the newest last}
+        functools.update_wrapper(self, step, updated=())
+
+    def __reduce__(self) -> tuple[Callable[..., Bound], tuple[Callable[..., Any]]]:
+        return bound, (self._step,)  # a copy records the step itself, with its own parameters
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Return the results of the step; see `bound`."""
+        if recorder() is not None:
+            return self._step(*args, **named)
+        feeds: list[Any] = []
+        key = _structure((args, named), feeds)
+        found = next((one for one in reversed(self._recorded.get(key, ())) if one.holds()), None)
+        if found is None:
+            programs = [one for group in self._recorded.values() for one in group]
+            if len(programs) >= _MOST:
+                return _detached(self._step(*args, **named))
+            found = _Recorded(self._step, args, named, feeds)
+            self._recorded.setdefault(key, []).append(found)
+        return found.call(self._step, args, named, feeds)
+
+    def explain(self) -> str:
+        """Return a text with a line for each program: its arguments, its operators, and how the calls ran."""
+        name = getattr(self._step, "__name__", "step")
+        programs = [one for group in self._recorded.values() for one in group]
+        lines = [f"{name}({one.arguments}): {one.told()}" for one in programs]
+        if len(programs) >= _MOST:
+            lines.append(f"calls of other structures run {name} itself, because there are {_MOST} programs")
+        return "\n".join(lines) or f"{name}: not called yet"
+
+
+def _structure(value: Any, feeds: list[Any]) -> Any:
+    """Return a key that is equal for values of one structure, and append the arrays among them to `feeds`."""
+    if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
+        value = value.value if isinstance(value, Variable) else value
+        feeds.append(value if isinstance(value, LoDTensor) else LoDTensor(value))
+        tensor = feeds[-1]
+        return "tensor", tensor.dtype, tensor.num_levels, tensor.shape[1:], len(tensor.shape)
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(_structure(item, feeds) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((name, _structure(item, feeds)) for name, item in value.items())
+    if isinstance(value, _CONSTANTS):
+        return type(value), repr(value) if isinstance(value, float) else value  # 0.0 equals -0.0, and NaN not itself
+    return "object", _Same(value)
+
+
+class _Same:
+    """A key that is equal only for the same object, which it keeps alive."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _with(value: Any, variables: Any) -> Any:
+    """Return a copy of arguments in which the next of `variables` replaces each array."""
+    if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
+        if isinstance(value, Variable) and value.requires_grad:
+            hint = "detach() it, or compute it inside the step"
+            raise ProgramError("bound, argument", expected="values without a gradient", got="a Variable", hint=hint)
+        return next(variables)
+    if isinstance(value, (tuple, list)):
+        items = [_with(item, variables) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        return {name: _with(item, variables) for name, item in value.items()}
+    return value
+
+
+def _results(value: Any, found: list[Any]) -> Any:
+    """Append the Variables of a step's results to `found`; return the results with their numbers in `found`."""
+    if isinstance(value, (tuple, list)):
+        return type(value), [_results(item, found) for item in value]
+    if isinstance(value, dict):
+        return dict, {name: _results(item, found) for name, item in value.items()}
+    if value is None:
+        return type(None), None
+    if not isinstance(value, (Variable, LoDTensor, np.ndarray, float)):
+        expected = "a Variable, or a tuple, list or dict of Variables"
+        raise ProgramError("bound, result of the step", expected=expected, got=type(value).__name__)
+    found.append(as_variable(value))
+    return Variable, len(found) - 1
+
+
+def _rebuilt(form: Any, found: list[Variable]) -> Any:
+    kind, content = form
+    if kind is dict:
+        return {name: _rebuilt(item, found) for name, item in content.items()}
+    if kind is Variable:
+        return found[content]
+    if kind is type(None):
+        return None
+    items = [_rebuilt(item, found) for item in content]
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def _detached(result: Any) -> Any:
+    """Return a step's results without their gradients, as a program's are."""
+    found: list[Any] = []
+    form = _results(result, found)
+    return _rebuilt(form, [Variable(one.value) for one in found])
+
+
+class _Recorded:
+    """A program of a step, for one structure of arguments and one state of modules and optimizers."""
+
+    def __init__(self, step: Callable[..., Any], args: Any, named: Any, feeds: list[LoDTensor]) -> None:
+        self._grad, self._evaluates = grad_enabled(), bool(EVALUATING.get())
+        self.program = Program()
+        found: list[Any] = []
+        self._recorder = self.program.recorder = StepRecorder()
+        self.arguments = ", ".join(map(_told, feeds))
+        try:
+            with program_guard(self.program):
+                inputs = [feed_data(f"x{n}", *_declared(feed)) for n, feed in enumerate(feeds)]
+                args, named = _with((args, named), iter(inputs))
+                self._form = _results(step(*args, **named), found)
+                self._fetches = [self._recorder.admit(one).name for one in found]
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            hint = "a bound step is called with variables that have no values; vr.nn.functional has operators for them"
+            got = f"{type(error).__name__}: {error}"[:300]
+            raise ProgramError("bound, step", expected="code that can be recorded", got=got, hint=hint) from error
+        finally:
+            self._recorder.undo_changes()
+        self._recorder.check_changes()
+        self._names = [f"x{number}" for number in range(len(feeds))]
+        leaves = self._recorder.trained()
+        self._with_grad = [(leaf, own.grad.name) for leaf, own in leaves if own.grad is not None]
+        cleared = self._recorder.cleared
+        self._without = [leaf for leaf, own in leaves if own.grad is None and id(leaf) in cleared]
+        self._adds_to = [leaf for leaf, own in leaves if id(leaf) not in self._recorder.cleared_first]
+        self._fetches += [name for _, name in self._with_grad]
+        self._watched = self._recorder.watched()
+        self.calls = self.alone = self.added = 0
+        self.refused: str | None = None  # why all calls run the step itself
+
+    def holds(self) -> bool:
+        """Return whether modules, optimizers and modes are as they were when the step was recorded."""
+        if self._grad != grad_enabled() or self._evaluates != bool(EVALUATING.get()):
+            return False
+        return all(watched.holds() for watched in self._watched)
+
+    def told(self) -> str:
+        """Return a text that says how the calls ran."""
+        count = len(self.program.desc.blocks[0].ops)
+        if self.refused is not None:
+            return f"calls run the step itself, because {self.refused}"
+        added = f"; {self.added} ran the step itself, which adds to gradients" if self.added else ""
+        return f"a program of {count} operators; {self.alone} of {self.calls} calls ran it alone{added}"
+
+    def call(self, step: Callable[..., Any], args: Any, named: Any, feeds: list[LoDTensor]) -> Any:
+        """Return the results of the program, or of the step itself."""
+        self.calls += 1
+        if self.refused is not None:
+            return _detached(step(*args, **named))
+        if any(leaf.grad is not None for leaf in self._adds_to):
+            self.added += 1
+            return _detached(step(*args, **named))
+        feed = dict(zip(self._names, feeds, strict=True))
+        if self.calls & (self.calls - 1) == 0 or self.calls % _EVERY == 0:
+            return self._compared(step, args, named, feed)
+        found = Executor().run(self.program, feed, self._fetches)
+        self.alone += 1
+        self._leave_gradients(found)
+        return self._result(found)
+
+    def _result(self, found: list[Any]) -> Any:
+        return _rebuilt(self._form, [Variable(value) for value in found])
+
+    def _leave_gradients(self, found: list[Any]) -> None:
+        for (leaf, _), value in zip(self._with_grad, found[len(found) - len(self._with_grad) :], strict=True):
+            leaf.grad = value
+        for leaf in self._without:
+            leaf.grad = None
+
+    def _compared(self, step: Callable[..., Any], args: Any, named: Any, feed: dict[str, LoDTensor]) -> Any:
+        """Run the step itself, and the program on copies; raise unless both give the same bits."""
+        variables = self.program.variables
+        copies = {name: Variable(variable.value.copy()) for name, variable in variables.items()}
+        feed = {name: value.copy() for name, value in feed.items()}
+        before = random.get_state()
+        result = step(*args, **named)
+        after = random.get_state()
+        found: list[Any] = []
+        form = _results(result, found)
+        wanted = [one.value for one in found] + [leaf.grad for leaf, _ in self._with_grad]
+        try:
+            run = functools.partial(_run_on, Program(self.program.desc, copies), feed, self._fetches, before)
+            others, drawn = contextvars.copy_context().run(run)
+        except InputError as error:
+            self._refuse("the program", f"an error: {error}")
+        if form != self._form:
+            self._refuse("its result", "results of another form")
+        names = [*(f"result {n}" for n in range(len(found))), *(f"the gradient of {n!r}" for _, n in self._with_grad)]
+        pairs = list(zip(names, wanted, others, strict=True))
+        pairs += [(f"{name!r}", variables[name].value, copies[name].value) for name in copies]
+        for name, one, other in pairs:
+            if _bits(one) != _bits(other):
+                self._refuse(name, "other bits")
+        if any(leaf.grad is not None for leaf in self._without):
+            self._refuse("gradients", "none")
+        if drawn != after:
+            self._refuse("random numbers", "other draws")
+        return _rebuilt(form, [Variable(one.value) for one in found])
+
+    def _refuse(self, name: str, got: str) -> NoReturn:
+        """Let all later calls run the step itself, and raise an error."""
+        hint = "a number or an array from outside of the step may have changed, or Python code chose by one"
+        self.refused = f"{name} of the program differed from the step's in call {self.calls}"
+        raise ProgramError(f"bound, call {self.calls}, {name}", expected="the bits of the step", got=got, hint=hint)
+
+
+def _run_on(program: Program, feed: dict[str, LoDTensor], fetches: list[str], state: str) -> tuple[list[Any], str]:
+    """Run a program with the random numbers of a state; return the values, and the state after the run."""
+    random.set_state(state)
+    found = Executor().run(program, feed, fetches)
+    return found, random.get_state()
+
+
+def _bits(value: Any) -> Any:
+    """Return an object that is equal for values of the same kind, structure and bits."""
+    if value is None:
+        return None
+    if isinstance(value, SelectedRows):
+        return value.height, value.rows.tobytes(), *_bits(value.value)
+    levels = value.lod() if isinstance(value, LoDTensor) else []
+    array = np.asarray(value.data if isinstance(value, LoDTensor) else value)
+    return levels, array.shape, array.dtype, array.tobytes()
+
+
+def _declared(value: LoDTensor) -> tuple[tuple[int, ...], np.dtype, int]:
+    """Return the shape, the data type and the levels of a feed; only the number of rows differs from call to call."""
+    return ((-1, *value.shape[1:]) if value.shape else ()), value.dtype, value.num_levels
+
+
+def _told(value: LoDTensor) -> str:
+    shape, dtype, levels = _declared(value)
+    return f"{dtype} {list(shape)}" + (f", {levels} level{'s' * (levels > 1)}" if levels else "")
