@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from varlen_rnn import random
-from varlen_rnn.errors import InputError, ProgramError, check_callable
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, check_callable
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
@@ -110,7 +110,11 @@ class Bound:
         if recorder() is not None:
             return self._step(*args, **named)
         feeds: list[Any] = []
-        key = _structure((args, named), feeds)
+        try:
+            key = _structure((args, named), feeds)
+        except RecursionError as error:
+            expected, got = "arrays, in lists and dicts that do not contain themselves", "one that does, or a deep one"
+            raise DTypeError("bound, arguments", expected=expected, got=got) from error
         found = next((one for one in reversed(self._recorded.get(key, ())) if one.holds()), None)
         if found is None:
             programs = [one for group in self._recorded.values() for one in group]
