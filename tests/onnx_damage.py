@@ -49,6 +49,10 @@ WHOLE = {
     "Softmax": ([IT], {"axis": -1}),
     "LogSoftmax": ([IT], {"axis": -1}),
     "LayerNormalization": ([IT, VECTOR, VECTOR], {"axis": -1, "epsilon": 1e-5, "stash_type": 1}),
+    "Conv": ([IT, np.eye(SIZE, dtype=np.float32)[..., None], VECTOR], {"group": 1, "pads": [0, 0], "strides": [1]}),
+    "Pad": ([IT, ints(0, 0, 1, 0, 0, 1)], {"mode": "constant"}),
+    "Pow": ([IT, np.float32(2)], {}),
+    "Split": ([IT, ints(3)], {"axis": -1}),
     "Gather": ([IT, ints(1)], {"axis": -1}),
     "Slice": ([IT, ints(0), ints(2), ints(-1), ints(1)], {}),
     "Concat": ([IT, IT], {"axis": -1}),
@@ -120,7 +124,7 @@ def models(kind) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield each damaged model of a kind of node, with words that name the damage."""
     opset = onnx.defs.get_schema(kind, OPSET)
     names = [*opset.attributes, "nobody"]
-    for place in ("x",) if kind in LAYERS else ("y", "h", "x"):
+    for place in ("x",) if kind in LAYERS else ("h",) if kind == "Conv" else ("y", "h", "x"):
         inputs, attributes = whole(kind)
         yield f"{place}, whole", model(kind, place, inputs, attributes)
         for name in names:
@@ -151,6 +155,9 @@ def model(kind, place, inputs, attributes, outputs=("z",)):
     if kind in BOOLS:
         it, arrays["nought"] = "bool", np.float32(0)
         nodes.append(helper.make_node("Greater", [place, "nought"], ["bool"]))
+    if kind == "Conv":  # (sequences, channels, 1)
+        it = "across"
+        nodes.append(helper.make_node("Transpose", [place], ["across"], perm=[1, 2, 0]))
     for number, value in enumerate(inputs):
         if isinstance(value, (np.ndarray, np.generic)):
             names.append(f"input{number}")

@@ -87,8 +87,10 @@ FORMS: dict[str, Form] = {
     "keepdims": _flag,
     "layout": _flag,
     "linear_before_reset": _flag,
+    "pads": _integers,
     "perm": _permutation,
     "shape": sizes,
+    "split": _integers,
     "starts": _integers,
     "steps": _integers,
 }

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from varlen_rnn.onnx.nested import names_from_outside
+
 
 class Unsaid(Exception):
     """Raised for an operator with constants or inputs that ONNX cannot express; the message describes them."""
@@ -95,5 +97,5 @@ def needed(nodes: Any, names: list[str]) -> list[Any]:
     for node in reversed(nodes):
         if wanted.intersection(node.output):
             found.append(node)
-            wanted.update(node.input)
+            wanted.update(node.input, names_from_outside(node))
     return found[::-1]

@@ -12,6 +12,7 @@ from varlen_rnn.onnx.checks import Unread
 from varlen_rnn.onnx.nodes import reads
 from varlen_rnn.onnx.recurrent import ACTIVATIONS, DEFAULTS, LAYERS, ORDERS
 from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Unknown
+from varlen_rnn.ops.sequence.steps import single_rows
 from varlen_rnn.tape.variable import Variable
 
 _OURS = {theirs: (ours, alpha, beta) for ours, (theirs, alpha, beta) in ACTIVATIONS.items()}
@@ -22,6 +23,8 @@ _WAYS = {"forward": ["forward"], "reverse": ["backward"], "bidirectional": ["for
 def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **named: Any) -> list[Any]:
     weights: list[Any] = [named.get(name) for name in "wrbp"]
     axes = (SEQUENCES, STEPS, 0) if layout else (STEPS, SEQUENCES, 0)
+    is_step = isinstance(x, Variable) and x.ndim == 3 and x.shape[1 if layout else 0] == 1
+    x = _as_rows(x, axes)
     if not isinstance(x, Rows) or x.axes != axes or not all(isinstance(value, np.ndarray) for value in weights[:2]):
         raise Unread("whose input is no padded batch of sequences, or whose weights are computed")
     lengths = named["sequence_lens"]
@@ -43,8 +46,24 @@ def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **nam
         ends.append(last if isinstance(last, tuple) else (last,))
     rows = F.concat(outputs, axis=1).reshape(-1, len(outputs), weights[1].shape[2])
     axes = (SEQUENCES, STEPS, 0, 1) if layout else (STEPS, 0, SEQUENCES, 1)
+    y = x._replace(variable=rows, axes=axes)
+    if is_step:  # the only step of each sequence
+        values = ends[0][0] if len(outputs) == 1 else F.concat([of_way[0] for of_way in ends], axis=0)
+        y = values.transpose(0, 1)[:, None] if layout else values[None]
     last = [F.concat(list(of_state), axis=0) for of_state in zip(*ends, strict=True)]
-    return [x._replace(variable=rows, axes=axes), *(state.transpose(0, 1) if layout else state for state in last)]
+    return [y, *(state.transpose(0, 1) if layout else state for state in last)]
+
+
+def _as_rows(x: Any, axes: tuple[Any, ...]) -> Any:
+    """Return rows of sequences for values of one step and for rows without an axis of sequences, otherwise `x`."""
+    place = axes.index(SEQUENCES)
+    if isinstance(x, Variable) and x.ndim == 3 and x.shape[1 - place] == 1 and x.shape[2] != -1:
+        return Rows(single_rows(x.reshape(-1, x.shape[2])), axes, {STEPS: 1, SEQUENCES: x.shape[place]})
+    is_alone = isinstance(x, Rows) and len(x.axes) == 3 and isinstance(x.axes[place], int)
+    if is_alone and x.axes[1 - place] == STEPS and x.variable.shape[1] == 1:
+        declared = {**x.declared, SEQUENCES: 1}
+        return Rows(x.variable.reshape(-1, x.variable.shape[2]), axes, declared)
+    return x
 
 
 def _check_weights(kind: str, direction: str, size: int, hidden: int | None, weights: list[Any]) -> None:

@@ -12,9 +12,9 @@ from varlen_rnn import nn
 from varlen_rnn.nn import functional as F
 from varlen_rnn.onnx.checks import Unread, formed
 from varlen_rnn.onnx.recurrent import LAYERS
-from varlen_rnn.onnx.shapes import computed, shape_of, slices
+from varlen_rnn.onnx.shapes import computed, shape_of, size_of, slices
 from varlen_rnn.onnx.table import NEUTRAL, NODES, axis_of, constant, node_of, operator_of
-from varlen_rnn.onnx.values import Rows, Sizes, Unknown, like, rank_of, variable_of
+from varlen_rnn.onnx.values import SEQUENCES, STEPS, Rows, Sizes, Unknown, like, rank_of, variable_of
 from varlen_rnn.tape.operator import Op
 from varlen_rnn.tape.variable import Variable, apply
 
@@ -43,10 +43,14 @@ def converted(node: Any, inputs: dict[str, Any], attributes: dict[str, Any]) -> 
     named = inputs | {name.lower(): value for name, value in attributes.items()}
     if kind == "Shape":
         return shape_of(*values, **attributes)
+    if kind == "Size":
+        return size_of(*values)
     if kind not in LAYERS and any(isinstance(value, Unknown) for value in values):
         return computed(kind, values, named)
     if read is not None or op is not None:
         named = formed(node, named, rank_of(values[0]))
+    if kind == "Split":
+        named["num_outputs"] = len(node.output)
     is_reshape = kind == "Reshape" and isinstance(values[0], (Rows, Variable))
     if not is_reshape and any(isinstance(value, Sizes) for value in values):
         return computed(kind, values, named)
@@ -109,6 +113,19 @@ def _beside(rows: Rows, value: Any) -> Any:
     return Variable(value)
 
 
+@reads("Cast")
+def _cast(kind: str, x: Any, to: int, saturate: int = 1) -> Any:
+    dtype = constant("to", x, to)
+    return x if variable_of(x).dtype == dtype else like(x, apply("cast", variable_of(x), dtype=dtype))
+
+
+@reads("Pow")
+def _pow(kind: str, x: Any, y: Any) -> Any:
+    if not isinstance(y, np.ndarray) or y.size != 1 or isinstance(x, np.ndarray) or y.ndim > rank_of(x):
+        raise Unread("whose exponent is no single constant")
+    return like(x, variable_of(x) ** float(y.reshape(())))
+
+
 @reads("MatMul")
 def _matmul(kind: str, x: Any, b: Any) -> Any:
     if not isinstance(b, np.ndarray) or b.ndim != 2 or (isinstance(x, Rows) and not _is_last(x, rank_of(x) - 1)):
@@ -168,6 +185,9 @@ def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
 def _slice(kind: str, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     found = variable_of(x)
     for axis, part in slices(starts, ends, axes, steps).items():
+        is_whole = not part.start and part.step == 1 and (part.stop is None or 0 < found.shape[-1] == part.stop)
+        if is_whole and (part.stop is None or axis == rank_of(x) - 1):
+            continue
         place = axis_of(x, axis)
         found = found[(*[slice(None)] * place, part)]
     return like(x, found)
@@ -182,6 +202,20 @@ def _concat(kind: str, x: list[Any], axis: int) -> Any:
     return like(x[0], F.concat([value.variable for value in x], axis=x[0].place(axis)))
 
 
+@reads("Split")
+def _split(kind: str, x: Any, split: Any = None, axis: int = 0, num_outputs: int = 1) -> list[Any]:
+    found, place = variable_of(x), axis_of(x, axis)
+    size = found.shape[place]
+    if split is None:
+        if size == -1:
+            raise Unread("of an axis whose size is known only in a run")
+        most = -(-size // num_outputs)
+        split = [max(0, min(most, size - most * number)) for number in range(num_outputs)]
+    if len(split) != num_outputs or min(split, default=0) < 0 or sum(split) != size:
+        raise Unread(f"of an axis of size {size} into {split}")
+    return [like(x, part) for part in F.split(found, split, axis=place)]
+
+
 @reads("Transpose")
 def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
     if perm is None:
@@ -189,9 +223,12 @@ def _transpose(kind: str, x: Any, perm: Sequence[int] | None = None) -> Any:
     if isinstance(x, Rows):
         axes = tuple(x.axes[place] for place in perm)
         own = [axis for axis in axes if not isinstance(axis, str)]
-        if own != sorted(own):
-            raise Unread("that reorders the axes within a row")
-        return x._replace(axes=axes)
+        moved = _transposed(x.variable, [0, *(axis + 1 for axis in own)])
+        return x._replace(variable=moved, axes=tuple(a if isinstance(a, str) else own.index(a) for a in axes))
+    return _transposed(x, perm)
+
+
+def _transposed(x: Variable, perm: Sequence[int]) -> Variable:
     order, found = list(range(x.ndim)), x
     for place, axis in enumerate(perm):
         other = order.index(axis)
@@ -217,11 +254,22 @@ def _squeeze(kind: str, x: Any, axes: Any) -> Any:
 @reads("Unsqueeze")
 def _unsqueeze(kind: str, x: Any, axes: Any) -> Any:
     if isinstance(x, Rows):
-        raise Unread("of a padded batch")
+        return _unsqueeze_rows(x, axes)
     found = x
     for axis in sorted(axes):
         found = found[(*[slice(None)] * axis, None)]
     return found
+
+
+def _unsqueeze_rows(x: Rows, added: Sequence[int]) -> Rows:
+    old, found, axes, own = iter(x.axes), x.variable, [], 0
+    for place in range(len(x.axes) + len(added)):
+        axis = None if place in added else next(old)
+        if axis is None:
+            found = found[(*[slice(None)] * (own + 1), None)]
+        axes.append(axis if isinstance(axis, str) else own)
+        own += not isinstance(axis, str)
+    return x._replace(variable=found, axes=tuple(axes))
 
 
 @reads("Flatten")
@@ -242,15 +290,18 @@ def _reshape(kind: str, x: Any, shape: Any, allowzero: int = 0) -> Any:
 
 
 def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
-    """Reshape rows of sequences; raise if the first two axes change."""
-    own, first, behind = [int(size) for size in x.variable.shape[1:]], shape[:2], list(shape[2:])
+    """Reshape rows of sequences; raise if the axes of steps and sequences change."""
+    own, count = [int(size) for size in x.variable.shape[1:]], sum(isinstance(axis, str) for axis in x.axes)
+    if list(shape) in ([-1], [STEPS]) and own == [1] and x.declared[SEQUENCES] == 1:
+        return x._replace(variable=x.variable.reshape(-1), axes=(STEPS,))
+    first, behind = shape[:count], list(shape[count:])
     text = ", ".join("?" if size is None else str(size) for size in shape)
     kept = [
         size in (axis, -1) or (size == 0 and not keeps_zero) or (isinstance(axis, str) and size == x.declared[axis])
         for size, axis in zip(first, x.axes, strict=False)
     ]
-    if x.axes[2:] != tuple(range(len(own))) or kept != [True, True]:
-        raise Unread(f"to ({text}), which does not keep the first axes, {' x '.join(map(str, x.axes[:2]))}")
+    if x.axes[count:] != tuple(range(len(own))) or kept != [True] * count:
+        raise Unread(f"to ({text}), which does not keep the first axes, {' x '.join(map(str, x.axes[:count]))}")
     if None in behind and -1 not in shape:
         behind[behind.index(None)] = -1
     copied = [] if keeps_zero else own
@@ -260,7 +311,7 @@ def _reshape_rows(x: Rows, shape: Sequence[Any], keeps_zero: bool) -> Rows:
         sizes[sizes.index(-1)] = wanted // max(1, known)
     if not all(isinstance(size, int) for size in sizes) or math.prod(sizes) != wanted:
         raise Unread(f"to ({text}), but a row has {wanted} numbers")
-    return x._replace(variable=x.variable.reshape(-1, *sizes), axes=(*x.axes[:2], *range(len(sizes))))
+    return x._replace(variable=x.variable.reshape(-1, *sizes), axes=(*x.axes[:count], *range(len(sizes))))
 
 
 def _sizes(given: Sequence[int], shape: Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ computes the new shape from the old one; with `Sizes`, the result is (STEPS, SEQ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _MOST = 64  # the most numbers in a shape, because each node of a damaged model 
 _MOVES = ("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape")  # zeros stay zeros
 _INTEGERS = (6, 7)  # ONNX's numbers of int32 and int64
 ALIKE = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")  # lengths stay as they are
-_OTHERS = ("Concat", "Mul", "Add", "Sub", "Div", "Equal", "Where")
+_OTHERS = ("Concat", "Mul", "Add", "Sub", "Div", "Equal", "Greater", "Less", "Not", "And", "Or", "Where")
 
 
 def shape_of(x: Any, start: int = 0, end: int | None = None) -> Any:
@@ -31,6 +32,15 @@ def shape_of(x: Any, start: int = 0, end: int | None = None) -> Any:
     else:
         found = list(x.numbers.shape if isinstance(x, Sizes) else x.shape)
     return _known(np.array([None if size == -1 else size for size in found], object)[start:end])
+
+
+def size_of(x: Any) -> Any:
+    """Return the result of the node `Size`."""
+    if isinstance(x, Sizes):
+        return np.array(x.numbers.size)
+    if isinstance(x, (Rows, Unknown)) or -1 in x.shape:
+        return Unknown()
+    return np.array(math.prod(x.shape))
 
 
 def _known(numbers: np.ndarray) -> Any:
