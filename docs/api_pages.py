@@ -16,6 +16,7 @@ KERNELS = (
     "ctc",
     "edit_distance",
     "largest",
+    "lattice",
     "losses",
     "moves",
     "norms",
@@ -25,6 +26,7 @@ KERNELS = (
     "rows",
     "segment",
     "softmax",
+    "transducer",
 )
 KERNELS += ("updates", "windows", "convolutions")
 # What public functions take and return, or refer to, beside what stands in an `__all__`.

@@ -177,7 +177,18 @@ def test_no_operator_is_wrong_on_ranks():
     assert never_equal <= NEVER_EQUAL
 
 
-@pytest.mark.parametrize("name", ["ctc_loss", "linear_chain_crf", "sequence_expand", "sequence_expand_as", "gather"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ctc_loss",
+        "transducer_loss",
+        "lattice_rows",
+        "linear_chain_crf",
+        "sequence_expand",
+        "sequence_expand_as",
+        "gather",
+    ],
+)
 def test_ranks_divide_what_joins_or_counts_the_rows_of_one_sequence(name):
     found = {outcome.partition(":")[0] for _, outcome in outcomes(OPERATORS[name])}
     assert "equal" in found

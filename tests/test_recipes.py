@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.oracles import philox
+from tests.oracles import philox, transducer
 from tests.test_checked_kernels import FUNCTIONS
 from tests.test_readme import blocks_of, names_after
 from varlen_rnn.kernels import pool as kernels
@@ -82,6 +82,14 @@ def test_alignments_labellings_and_texts(names):
     assert np.allclose(np.exp(-names["text_costs"]), [0.84, 1, 0.1 * 0.2 * 0.1])
     assert names["texts"].tolist() == [1, 1]
     assert names["distances"].tolist() == [0, 0, 1]
+
+
+@pytest.mark.slow
+def test_the_transducer_loss(names):
+    x, lattices = names["x"], [names["x"][:2, None] + names["x"][:2], names["x"][2:, None] + names["x"][2:3]]
+    wanted = [transducer.by_recursion(scores, labels, 0) for scores, labels in zip(lattices, ([1], []), strict=True)]
+    assert np.allclose(names["lattice_losses"], [loss for loss, _ in wanted])
+    assert np.allclose(names["d_lattice"], np.concatenate([d.reshape(-1, x.shape[1]) for _, d in wanted]))
 
 
 def log_sum_exp(part):

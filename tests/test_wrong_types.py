@@ -276,6 +276,7 @@ CALLS = {
     "sequence_pool": (lambda x: vr.sequence_pool(x, "sum"), rows),
     "linear_chain_crf": (vr.linear_chain_crf, rows, lambda: np.zeros(5, int), lambda: np.zeros((5, 3), "f4")),
     "crf_decoding": (vr.crf_decoding, rows, lambda: np.zeros((5, 3), "f4"), lambda: np.zeros(5, int)),
+    "TransducerLoss": (vr.nn.TransducerLoss, lambda: 0, lambda: "sum"),
     "CTCLoss": (vr.nn.CTCLoss, lambda: 0, lambda: "sum", bool),
     "LinearChainCRF": (vr.nn.LinearChainCRF, lambda: 3, lambda: "f4"),
     "LinearChainCRF, x": (vr.nn.LinearChainCRF(3), rows, lambda: np.zeros(5, int)),

@@ -7,7 +7,7 @@ from varlen_rnn.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU,
 from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from varlen_rnn.nn.crf import LinearChainCRF
-from varlen_rnn.nn.ctc import CTCLoss
+from varlen_rnn.nn.ctc import CTCLoss, TransducerLoss
 from varlen_rnn.nn.layers import BatchNorm1d, Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
 from varlen_rnn.nn.module import Buffer, Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
@@ -24,7 +24,7 @@ __all__ = [
     "DynamicRNN", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF",
     "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterList", "RNNCell",
     "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential", "SiLU", "Sigmoid", "Softmax",
-    "Softplus", "Standardize", "Stateful", "Tanh", "functional", "summary", "weight_norm",
+    "Softplus", "Standardize", "Stateful", "Tanh", "TransducerLoss", "functional", "summary", "weight_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.

@@ -40,4 +40,5 @@ from varlen_rnn.ops.sequence import (
     ranks,
     steps,
     structure,
+    transducer,
 )

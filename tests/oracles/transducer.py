@@ -1,0 +1,66 @@
+"""The transducer loss of one sequence, by enumeration and by a recursion in float64; imports nothing of ours."""
+
+import itertools
+
+import numpy as np
+
+
+def log_softmax(logits):
+    """Return the log-softmax over the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def by_enumeration(logits, labels, blank):
+    """Return minus the log-probability of labels: a sum over every order of T blanks and the labels, blank last."""
+    frames, rows = logits.shape[:2]
+    if frames == 0:
+        return 0.0 if rows == 1 else np.inf
+    log_probs, total = log_softmax(logits), -np.inf
+    for places in itertools.combinations(range(frames - 1 + len(labels)), len(labels)):
+        t, u, score = 0, 0, 0.0
+        for place in range(frames + len(labels)):
+            if place in places:
+                score, u = score + log_probs[t, u, labels[u]], u + 1
+            else:
+                score, t = score + log_probs[t, u, blank], t + 1
+        total = np.logaddexp(total, score)
+    return -total
+
+
+def by_recursion(logits, labels, blank):
+    """Return the loss of logits `(T, U + 1, classes)`, T at least 1, and its gradient."""
+    logits = logits.astype(np.float64)
+    log_probs, (frames, rows, _) = log_softmax(logits), logits.shape
+    stay = log_probs[:, :, blank]
+    move = log_probs[:, np.arange(rows - 1), labels]
+    forward, backward = np.full((frames, rows), -np.inf), np.full((frames + 1, rows + 1), -np.inf)
+    forward[0, 0], backward[frames, rows - 1] = 0.0, 0.0
+    for t, u in itertools.product(range(frames), range(rows)):
+        if t:
+            forward[t, u] = forward[t - 1, u] + stay[t - 1, u]
+        if u:
+            forward[t, u] = np.logaddexp(forward[t, u], forward[t, u - 1] + move[t, u - 1])
+    for t, u in itertools.product(reversed(range(frames)), reversed(range(rows))):
+        backward[t, u] = backward[t + 1, u] + stay[t, u]
+        if u < rows - 1:
+            backward[t, u] = np.logaddexp(backward[t, u], backward[t, u + 1] + move[t, u])
+    total = backward[0, 0]
+    of_stay = np.exp(forward + stay + backward[1:, :-1] - total)
+    of_move = np.exp(forward[:, :-1] + move + backward[:-1, 1:-1] - total)
+    d = np.exp(log_probs) * np.exp(forward + backward[:-1, :-1] - total)[:, :, None]
+    d[:, :, blank] -= of_stay
+    np.subtract.at(d, (slice(None), np.arange(rows - 1), labels), of_move)
+    return -total, d
+
+
+def greedy(joint, frames, blank, most):
+    """Return the labels of the most probable symbol at each step; `joint(t, labels)` returns the scores of classes."""
+    labels = []
+    for t in range(frames):
+        for _ in range(most):
+            best = int(np.argmax(joint(t, labels)))
+            if best == blank:
+                break
+            labels.append(best)
+    return labels
