@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -105,6 +105,21 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         _source.set(before)
+
+
+class _Refusing:
+    """In place of a source in a context that must not draw: each use calls a function, which raises."""
+
+    def __init__(self, refuse: Callable[[], object]) -> None:
+        self._refuse = refuse
+
+    def __getattr__(self, name: str) -> None:
+        self._refuse()
+
+
+def refuse_draws(refuse: Callable[[], object]) -> None:
+    """From now on, call `refuse`, which raises, in place of each draw and each use of the generator in this context."""
+    _source.set(_Refusing(refuse))  # type: ignore[arg-type]
 
 
 def get_state() -> str:

@@ -13,6 +13,15 @@ from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
+_CODES: dict = {}  # {a kernel and the kinds of its arguments: its code}
+_OWNS_DATA = 4  # the only flag of an array on which its type does not depend
+
+
+def _code_for(kernel, arguments):
+    address, kinds, is_void = code_for(kernel, arguments)
+    letters = [letters_of(kind) for kind in kinds]
+    return address, "".join("?" if of_kind is None else of_kind for of_kind in letters), is_void
+
 
 class Call(NamedTuple):
     """A call of a kernel that a DryRun noted.
@@ -96,23 +105,25 @@ class DryRun:
         Raise Unbound if it returns a number, because Python would read it, or if it could write to an ordinary array,
         because a run would not make that array anew.
         """
-        name, found = kernel.py_func.__name__, []
+        name = kernel.py_func.__name__
         words: list[int] = []
         slots: dict[int, Slot] = {}
-        for argument in arguments:
-            found.append(self._form(name, argument, words, slots))
-        address, kinds, is_void = code_for(kernel, found)
-        letters = [letters_of(kind) for kind in kinds]
-        if None in letters or len("".join(letters)) != len(words):
+        kinds: list[object] = [kernel]
+        found = self._form(name, arguments, words, slots, kinds)
+        # Numba takes most of a dry run's time to find the types of arguments.
+        key = tuple(kinds)
+        address, letters, is_void = _CODES.get(key) or _CODES.setdefault(key, _code_for(kernel, found))
+        if len(letters) != len(words):
             self.refuse(f"kernel {name} takes arguments of other types than numbers and arrays")
         if not is_void:
             self.refuse(f"Python reads the number that kernel {name} returns")
-        self.calls.append(Call(name, "".join(letters), [address, *words], slots))
+        self.calls.append(Call(name, letters, [address, *words], slots))
 
-    def _form(self, name, argument, words, slots):
-        """Return an argument with forms in place of Placeholder arrays; append its words to `words`."""
+    def _form(self, name, argument, words, slots, kinds):
+        """Return an argument with forms in place of Placeholder arrays; append its words and its kind."""
         if isinstance(argument, tuple):
-            return tuple([self._form(name, item, words, slots) for item in argument])
+            kinds += [len(argument), tuple]
+            return tuple([self._form(name, item, words, slots, kinds) for item in argument])
         if type(argument) is Placeholder:
             form, slots[len(words) + 5] = argument.form, argument.slot
         elif isinstance(argument, np.ndarray):
@@ -122,9 +133,11 @@ class DryRun:
                 self.refuse(f"kernel {name} gets an array that NumPy made")
         elif type(argument) in parameters.BITS:
             words.append(parameters.BITS[type(argument)](argument))
+            kinds.append(type(argument))
             return argument
         else:
             self.refuse(f"kernel {name} gets {type(argument).__name__}")
+        kinds += [form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA]
         words += parameters.of_array(form, form.__array_interface__["data"][0])[1]
         return form
 

@@ -107,11 +107,14 @@ class Placeholder:
     T = property(lambda self: self._view(self.form.T))
 
     def _view(self, form):
+        return Placeholder(self.dry_run, self.slot, form, self if self.base is None else self.base)
+
+    def _uncopied(self, form):
         """Return a view; raise if NumPy had to copy."""
         found, own = _bounds(form), _bounds(self.slot.form)
         if form.size and not own[0] <= found[0] <= found[1] <= own[1]:
             self.dry_run.refuse("NumPy copies an array to reshape it")
-        return Placeholder(self.dry_run, self.slot, form, self if self.base is None else self.base)
+        return self._view(form)
 
     def __len__(self):
         return len(self.form)
@@ -160,7 +163,7 @@ class Placeholder:
 
     def reshape(self, *shape, order="C"):
         """Return a view of another shape."""
-        return self._view(self.form.reshape(*shape, order=order))
+        return self._uncopied(self.form.reshape(*shape, order=order))
 
     def transpose(self, *axes):
         """Return a view with axes in another order."""
@@ -172,7 +175,7 @@ class Placeholder:
 
     def ravel(self):
         """Return a flat view."""
-        return self._view(self.form.reshape(-1))
+        return self._uncopied(self.form.reshape(-1))
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
         self.dry_run.refuse(f"NumPy or Python computes between kernels: {ufunc.__name__}")
