@@ -86,6 +86,8 @@ WRONG = {
     "cross_entropy_grad_cpu": (X, indices(0, 1, FAR), np.ones(3), X.copy()),
     "sum_by_class_cpu": (np.ones(3), indices(0, 1, FAR), np.zeros(2), np.zeros(2)),
     "check_indices": (indices(0), 1, False, 0, False, indices(0, 0), indices(0)),
+    "numbers_of_adam": (ONES, indices(), 0.9, 0.9, 0.1, True, 0.0, ONES, indices(0)),
+    "shrink_cpu": (indices(0, FAR), 0.5, X.copy()),
     "negative_log_likelihood_cpu": (X, indices(0, 1, FAR), np.zeros(3)),
     "gather_rows_cpu": (X, indices(0, FAR), OUT),
     "repeat_sequences_cpu": (X, indices(0, FAR), indices(1), OUT),

@@ -154,7 +154,7 @@ def test_assignments_of_numpy_become_records():
 
 
 REFUSED = {
-    "add": lambda x: x + 1,
+    "power": lambda x: x**2,
     "add from the right": lambda x: np.ones(3) + x,
     "number": lambda x: float(x[0]),
     "item": lambda x: x.item(),
@@ -169,9 +169,7 @@ REFUSED = {
     "mask": lambda x: x[np.array([True, False, True])],
     "listed": lambda x: x[[0, 1]],
     "truth": lambda x: bool(x),
-    "equal": lambda x: x == 1,
     "in": lambda x: 1.0 in x,
-    "in place": lambda x: x.__iadd__(1),
     "address": lambda x: x.__array_interface__,
     "memory": lambda x: x.ctypes,
     "sort": lambda x: x.sort(),

@@ -9,8 +9,9 @@ from varlen_rnn.kernels.arithmetic import multiply
 from varlen_rnn.kernels.elementwise import elementwise, launch_on
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import as_operand, empty, launch, on_device
+from varlen_rnn.runtime.device import as_operand, contiguous, empty, launch, on_device
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.placeholder import Placeholder
 
 _AXES = 3  # the number of axes of the arrays that `assign_cuda` takes
 
@@ -72,6 +73,10 @@ def fill_cuda(number, out):
 def full(shape, number, like, dtype=None):
     """Return an array whose elements are all `number`, on the device of `like`, by default of its data type, too."""
     dtype = np.dtype(like.dtype if dtype is None else dtype)
+    if type(like) is Placeholder:
+        out = empty(tuple(shape), like, dtype)
+        out[...] = number
+        return out
     if not on_device(like):
         return np.full(shape, number, dtype)
     out = empty(tuple(shape), like, dtype)
@@ -158,7 +163,6 @@ def joined(parts, axis):
 
 def divided(x, sizes, axis):
     """Cut `x` along an axis into pieces of the given sizes; return the pieces as C-contiguous arrays."""
-    contiguous = as_operand if on_device(x) else np.ascontiguousarray
     return [contiguous(x[place]) for place in places_along(sizes, axis % x.ndim)]
 
 
@@ -175,4 +179,4 @@ def exchanged(x, axis0, axis1):
     axes = list(range(x.ndim))
     axes[axis0], axes[axis1] = axes[axis1], axes[axis0]
     # Copy to contiguous memory, because NumPy can sum strided arrays in another order.
-    return as_operand(x.transpose(axes)) if on_device(x) else np.ascontiguousarray(x.transpose(axes))
+    return as_operand(x.transpose(axes)) if on_device(x) else contiguous(x.transpose(axes))

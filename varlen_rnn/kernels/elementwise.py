@@ -19,9 +19,16 @@ from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.placeholder import SAME_BITS, Placeholder
 
 _PLAIN = {np.ndarray, float, int}
 _FLOAT32 = np.dtype(np.float32)
+# The functions of NumPy whose bits are fixed by IEEE 754, or by logic.
+_SAME_BITS = (
+    np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.sqrt, np.less, np.less_equal, np.greater,
+    np.greater_equal, np.equal, np.not_equal, np.logical_and, np.logical_or, np.logical_not, np.where, np.maximum,
+    np.minimum,
+)  # fmt: skip
 _AXES = 3  # the number of axes of a kernel's arrays, because more axes would need more divisions per element
 _KERNEL = '''
 def {name}_cuda({operands}, out):
@@ -35,6 +42,23 @@ _LOOP = """
 def {name}_cpu(x, out):
     for i in range(x.shape[0]):
         out[i] = equation(x[i])
+"""
+_HOST = """
+def {name}_host({operands}, out):
+    for a in range(out.shape[0]):
+        for b in range(out.shape[1]):
+            found = out[a, b]
+            {rows}
+            {numbers}
+            if {all_rows}:
+                for c in range(found.shape[0]):
+                    found[c] = equation({each})
+            elif {first_row}:
+                for c in range(found.shape[0]):
+                    found[c] = equation({each_of_first})
+            else:
+                for c in range(found.shape[0]):
+                    found[c] = equation({each_by_place})
 """
 _ELEMENT = "{x}[along(a, {x}.shape[0]), along(b, {x}.shape[1]), along(c, {x}.shape[2])]"
 
@@ -81,6 +105,9 @@ def elementwise(host, numbers=0, dtype=None, loop=False):
         chosen = _with_loop(host, name, equation) if loop else host
         made = function_of_arrays(name, names, chosen, lambda: equation, numbers, dtype)
         made.__doc__ = equation.__doc__
+        of_numpy = host if host in _SAME_BITS else getattr(host, "__wrapped__", None)  # `quiet` wraps it
+        if of_numpy in _SAME_BITS:
+            SAME_BITS[of_numpy] = functools.partial(_noted, of_numpy, _host_kernel_of(name, equation, names))
         return made
 
     return declare
@@ -102,7 +129,7 @@ def function_of_arrays(name, names, host, equation, numbers=0, dtype=None):
             if isinstance(operand, Symbol):
                 return operand.apply(name, *operands)
         made = host(*operands)
-        return made if type(made) is np.ndarray else np.asarray(made)
+        return made if isinstance(made, np.ndarray) else np.asarray(made)
 
     def on_cuda(like, operands):
         arrays = [array if on_device(array) else beside(np.asarray(array), like) for array in operands[:count]]
@@ -153,11 +180,76 @@ def _with_loop(host, name, equation):
         if x.flags.fnc:
             return call(x.T).T
         flat = x.ravel() if x.flags.writeable else x.flatten()  # a kernel would be compiled again for read-only arrays
-        out = np.empty_like(flat)
+        out = empty(flat.shape, flat)
         loop()(flat, out)
         return out.reshape(x.shape)
 
     return call
+
+
+def _host_kernel_of(name, equation, names):
+    """Return a function that makes the host's kernel of an equation of arrays: broadcasting, along three axes."""
+    first = names[0]
+    parts = {
+        "name": name, "operands": ", ".join(names),
+        "rows": "; ".join(f"{x}_row = {x}[along(a, {x}.shape[0]), along(b, {x}.shape[1])]" for x in names),
+        "numbers": "; ".join(f"{x}_0 = {x}_row[0]" for x in names),
+        "all_rows": " and ".join(f"{x}_row.shape[0] == found.shape[0]" for x in names),
+        "first_row": " and ".join(
+            [f"{first}_row.shape[0] == found.shape[0]", *(f"{x}_row.shape[0] == 1" for x in names[1:])]
+        ),
+        "each": ", ".join(f"{x}_row[c]" for x in names),
+        "each_of_first": ", ".join([f"{first}_row[c]", *(f"{x}_0" for x in names[1:])]),
+        "each_by_place": ", ".join(f"{x}_row[along(c, {x}_row.shape[0])]" for x in names),
+    }  # fmt: skip
+
+    @functools.cache
+    def made():
+        space = {"along": along, "equation": body(equation), "__name__": equation.__module__}
+        exec(compile(_HOST.format(**parts), f"<elementwise {name}>", "exec"), space)
+        return cpu_kernel(space[f"{name}_host"])
+
+    return made
+
+
+def _noted(function, kernel, *operands):
+    """Note the kernel of a function of NumPy in a dry run, and return its result; None if NumPy would convert types."""
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    kinds = {array.dtype for array in arrays if array.dtype.kind != "b"} or {np.dtype(bool)}
+    like, kind = next((array for array in arrays if type(array) is Placeholder), None), next(iter(kinds))
+    of_numbers = [operand for operand in operands if not isinstance(operand, np.ndarray)]
+    if like is None or len(kinds) > 1 or any(np.result_type(kind, number) != kind for number in of_numbers):
+        return None
+    with np.errstate(all="ignore"):
+        dtype = function(*[np.ones(1, x.dtype) if isinstance(x, np.ndarray) else x for x in operands]).dtype
+    if dtype not in (kind, np.bool_):
+        return None
+    out, given = empty(np.broadcast_shapes(*[array.shape for array in arrays]), like, dtype), []
+    for operand in operands:
+        is_constant = not isinstance(operand, np.ndarray) or (type(operand) is np.ndarray and operand.size == 1)
+        given.append(empty(np.shape(operand), like, getattr(operand, "dtype", kind)) if is_constant else operand)
+        if is_constant:
+            given[-1][...] = operand.item() if isinstance(operand, np.ndarray) else operand
+    if out.size:
+        _note(kernel(), given, out)
+    return out
+
+
+def _note(kernel, operands, out):
+    sizes, are_broadcast = merged_axes([operand.shape for operand in operands], out.shape)
+    shapes = [
+        tuple(1 if is_broadcast else size for size, is_broadcast in zip(sizes, of_array, strict=True))
+        for of_array in are_broadcast
+    ]
+    _note_parts(kernel, [as_operand(x).reshape(s) for x, s in zip(operands, shapes, strict=True)], out.reshape(sizes))
+
+
+def _note_parts(kernel, operands, out):
+    if out.ndim > _AXES:
+        for place in range(out.shape[0]):
+            _note_parts(kernel, [x[place if x.shape[0] > 1 else 0] for x in operands], out[place])
+        return
+    kernel(*operands, out)
 
 
 def _kernel_of(name, equation, names, numbers):

@@ -7,7 +7,7 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels import functions
+from varlen_rnn.kernels import arithmetic, functions
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.pairwise import highest_of, pairwise_sum
@@ -213,7 +213,7 @@ def log_softmax(x):
     return out.reshape(x.shape)
 
 
-@elementwise(lambda y, d_y, total: d_y - np.exp(y) * total)
+@elementwise(lambda y, d_y, total: d_y - arithmetic.exp(y) * total)
 def log_softmax_grad(y, d_y, total):
     """Return the gradient of `log_softmax`, from its result and the sums of `d_y` over the last axis."""
-    return d_y - exp(y) * total
+    return d_y - functions.exp(y) * total

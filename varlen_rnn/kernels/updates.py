@@ -16,6 +16,9 @@ import inspect
 import math
 from typing import Any, NamedTuple
 
+from numba import types
+from numba.extending import overload
+
 from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
@@ -40,12 +43,13 @@ class Update(NamedTuple):
 
 UPDATES: dict[str, Update] = {}
 _SHARE = "share_of_"
+_MOST_STEPS = 2**63 - 1
 _LOOPS = '''
 def {name}_cpu(rows, grad, {numbers}, {arrays}):
     """Compute `{arrays} = {step}(...)` at the listed rows."""
     number = param.dtype.type
     {shares}
-    {typed}
+    {values}
     for k in range(grad.shape[0]):
         row = rows[k]
         for j in range(grad.shape[1]):
@@ -62,6 +66,15 @@ def {name}_cuda(rows, grad, {operands}, {arrays}):
             row = rows[k]
             {elements}, = {step}(grad[k, j], {operands}, {elements})
 '''
+
+
+def value_of(number):
+    """Return a number, or the first of an array; compiled code calls it."""
+
+
+@overload(value_of)
+def _value_of(number):
+    return (lambda number: number[0]) if isinstance(number, types.Array) else (lambda number: number)
 
 
 def update(step, rows="all", **constants):
@@ -113,10 +126,11 @@ def _loops(documented, step, numbers, arrays, operands, typed, is_per_column):
         elements=", ".join(f"{name}[row, j]" for name in arrays),
         shares="; ".join(f"{name} = number(1 - {name.removeprefix(_SHARE)})" for name in shares),
         typed="; ".join(f"{name} = number({name})" for name in typed),
+        values="; ".join(f"{name} = number(value_of({name}))" for name in typed),
         thread="column" if is_per_column else "element",
         count="grad.shape[0]" if is_per_column else "1",
     )
-    space = {"cuda": cuda, step.__name__: step, "__name__": documented.__module__}
+    space = {"cuda": cuda, "value_of": value_of, step.__name__: step, "__name__": documented.__module__}
     exec(compile(text, f"<update {documented.__name__}>", "exec"), space)
     return cpu_kernel(space[f"{documented.__name__}_cpu"]), cuda_kernel(space[f"{documented.__name__}_cuda"])
 
@@ -310,8 +324,49 @@ def adadelta(rows, grad, lr, rho, epsilon, square, delta, param):
     """
 
 
-def _shrink_by_numpy(rows, factor, param):
-    param[rows] *= factor
+@cpu_kernel
+def numbers_of_adam(lr, step, beta1, beta2, epsilon, corrected, weight_decay, numbers, found):
+    """Count a step of Adam, and compute its numbers in float64, unless too many steps were counted.
+
+    Parameters
+    ----------
+    lr : (1,) float64
+    step : (1,) int64; changed
+        The number of steps so far, at least 0 and less than 2**63 - 1.
+    beta1, beta2, epsilon : float
+    corrected : bool
+        Whether epsilon is added to the root after its bias correction.
+    weight_decay : float
+    numbers : (3,) float64; written
+        The learning rate of `adam`, its epsilon, and the share of the weights that a decoupled decay takes.
+    found : (1,) int64; written
+        -1, or 0 if `step` is wrong.
+
+    Examples
+    --------
+    >>> step, numbers, found = np.array([0]), np.empty(3), np.empty(1, np.int64)
+    >>> numbers_of_adam(np.array([0.5]), step, 0.5, 0.75, 1.0, True, 0.5, numbers, found); step, numbers, found
+    (array([1]), array([0.5 , 0.5 , 0.25]), array([-1]))
+    """
+    found[0] = -1 if 0 <= step[0] < _MOST_STEPS else 0
+    if found[0] < 0:
+        step[0] += 1
+        t = float(step[0])
+        # The kernel divides by the root of the second moment without its correction, so multiply the rate and `epsilon`
+        # by the correction's root.
+        root = math.sqrt(1 - math.pow(beta2, t))
+        numbers[0] = lr[0] * root / (1 - math.pow(beta1, t))
+        numbers[1] = epsilon * root if corrected else epsilon
+        numbers[2] = lr[0] * weight_decay
+
+
+@cpu_kernel
+def shrink_cpu(rows, factor, param):
+    """`param[rows[k]] *= factor`, a number or an array of one."""
+    factor = param.dtype.type(value_of(factor))
+    for k in range(rows.shape[0]):
+        for j in range(param.shape[1]):
+            param[rows[k], j] *= factor
 
 
 @cuda_kernel
@@ -322,7 +377,7 @@ def shrink_cuda(rows, factor, param):
         param[rows[thread // width], thread % width] *= factor
 
 
-@twins(_shrink_by_numpy, shrink_cuda, lambda rows, factor, param: rows.shape[0] * param.shape[1])
+@twins(shrink_cpu, shrink_cuda, lambda rows, factor, param: rows.shape[0] * param.shape[1])
 def shrink(rows, factor, param):
     """Multiply the listed rows of a parameter by a factor, in place.
 

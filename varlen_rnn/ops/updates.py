@@ -21,14 +21,14 @@ from varlen_rnn.kernels.arithmetic import decayed
 from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import as_operand, on_device
+from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 _ONE_ROW = read_only(np.zeros(1, np.int64))  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
-_MOST_STEPS = 2**63 - 1
 _COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
 _STATES = tuple(f"states[{number}]" for number in range(9))
 
@@ -58,6 +58,16 @@ def _decayed(gradient, rows, parameter, weight_decay):
     return decayed(gradient, parameter, weight_decay)
 
 
+def _in_memory(lr):
+    """Return the learning rate as an array of one float64 on the host."""
+    return as_operand(np.array(lr.data.item()) if on_device(lr.data) else lr.data).reshape(1)
+
+
+def _rate(lr, parameter):
+    """Return the learning rate for a kernel: an array on the host, where kernels read it, a number on a device."""
+    return lr.data.item() if on_device(parameter) else _in_memory(lr)
+
+
 def _merged(gradient):
     return gradient.merge() if isinstance(gradient, SelectedRows) else gradient
 
@@ -77,7 +87,7 @@ def declare(name):
         rows, (value, *views, p) = _operands(gradient, update.rows != "all", *states, parameter)
         constants["weight_decay"] = weight_decay
         numbers = [constants[name] for name in update.constants]
-        update.kernel(rows, _decayed(value, rows, p, decay), lr.data.item(), *numbers, *views, p)
+        update.kernel(rows, _decayed(value, rows, p, decay), _rate(lr, p), *numbers, *views, p)
         return parameter, *states
 
     kinds = {name: type(value) for name, value in update.constants.items()} | {"weight_decay": float}
@@ -132,19 +142,17 @@ def adam(
 ):  # fmt: skip
     """Update by adaptive moments with bias correction; `corrected` adds epsilon to the bias-corrected root."""
     rows, (value, m1, m2, p) = _operands(_merged(gradient), lazy, moment1, moment2, parameter)
-    t, rate = int(step.data) + 1, lr.data.item()
-    if not 0 < t <= _MOST_STEPS:
-        raise OutOfRangeError("adam, step", expected="at least 0, and less than 2**63 - 1", got=t - 1)
-    step.data[...] = t
+    rate, numbers, found = _in_memory(lr), empty((3,), step.data, _NUMBER.dtype), empty((1,), step.data)
+    updates.numbers_of_adam(rate, step.data.reshape(1), beta1, beta2, epsilon, corrected, weight_decay, numbers, found)
+    if first_of(found, -1) >= 0:
+        raise OutOfRangeError("adam, step", expected="at least 0, and less than 2**63 - 1", got=int(step.data))
     if decoupled and weight_decay:
-        updates.shrink(rows, 1 - rate * weight_decay, p)
+        share = 1 - numbers[2:]
+        updates.shrink(rows, share.item() if on_device(p) else share, p)
     else:
         value = _decayed(value, rows, p, weight_decay)
-    # The kernel divides by the root of the second moment without its correction, so multiply the rate and `epsilon` by
-    # the correction's root.
-    root = math.sqrt(1 - beta2**t)
-    epsilon = epsilon * root if corrected else epsilon
-    updates.adam(rows, value, rate * root / (1 - beta1**t), beta1, beta2, epsilon, m1, m2, p)
+    rate, epsilon = numbers[:2].tolist() if on_device(p) else (numbers[:1], numbers[1:2])
+    updates.adam(rows, value, rate, beta1, beta2, epsilon, m1, m2, p)
     return parameter, step, moment1, moment2
 
 

@@ -2,13 +2,18 @@
 
 Take `y = empty((3,), x); scale_cpu(x, 2.0, y)`.  If `x` is an array, the kernel runs.  If `x` is a `Placeholder`, so is
 `y`, and the `DryRun` of both notes a call of `scale_cpu` with their addresses and shapes.  Nobody can read a number of
-a `Placeholder`: each attempt of Python or NumPy raises `Unbound`, which names the attempt.  So the notes of a dry run
-depend on shapes alone, and hold for other numbers in arrays of the same shapes.  A dry run writes no memory.
+a `Placeholder`: each attempt of Python or NumPy raises `Unbound`, which names the attempt.  Arithmetic of NumPy whose
+bits are fixed by IEEE 754 is noted as a kernel.  So the notes of a dry run depend on shapes alone, and hold for other
+numbers in arrays of the same shapes.  A dry run writes no memory.
 """
+
+import functools
 
 import numpy as np
 
 _COPIED = frozenset([("float64", "float32")])  # conversions that the kernel for copies makes as NumPy does
+# {function of NumPy: function of its operands that notes a kernel of the same bits}; `kernels.elementwise` fills it.
+SAME_BITS: dict = {}
 _AXES = 4  # axes of the arrays that the kernels for copies and numbers take
 
 
@@ -177,8 +182,8 @@ class Placeholder:
         """Return a flat view."""
         return self._uncopied(self.form.reshape(-1))
 
-    def __array_ufunc__(self, ufunc, method, *operands, **named):
-        self.dry_run.refuse(f"NumPy or Python computes between kernels: {ufunc.__name__}")
+    def __array_ufunc__(self, ufunc, method, *operands, out=None, **named):
+        return self._computed(ufunc if method == "__call__" else None, ufunc.__name__, operands, out, named)
 
     def __array_function__(self, function, kinds, arguments, named):
         if function is np.concatenate and len(arguments) == 1 and set(named) <= {"axis"}:
@@ -187,7 +192,7 @@ class Placeholder:
             parts, axis = arguments[0], named.get("axis", 0)
             axis %= parts[0].ndim + 1
             return self._joined([part[(*(slice(None),) * axis, None)] for part in parts], axis)
-        self.dry_run.refuse(f"NumPy or Python computes between kernels: {function.__name__}")
+        return self._computed(function, function.__name__, arguments, None, named)
 
     def _joined(self, parts, axis=0):
         """Return a new array of `parts` along an axis, as `np.concatenate` does."""
@@ -205,6 +210,17 @@ class Placeholder:
             out[(*before, slice(first, end))] = part
         return out
 
+    def _computed(self, function, name, operands, out, named):
+        """Note the kernel with the same bits as a function of NumPy, and return its result; raise if there is none."""
+        kernel = None if named else SAME_BITS.get(function)
+        found = None if kernel is None else kernel(*operands)
+        if found is None:
+            self.dry_run.refuse(f"NumPy or Python computes between kernels: {name}")
+        if out is None:
+            return found
+        out[0].assign(found)
+        return out[0]
+
     def __getattr__(self, name):  # all other methods and attributes of arrays
         if name == "_numba_type_":  # Numba asks for it, and then asks `numba_internals`
             raise AttributeError(name)
@@ -214,18 +230,39 @@ class Placeholder:
         return f"Placeholder({self.dtype} {list(self.shape)})"
 
 
-def _refuse_operators():
-    names = "array bool int float complex index hash contains matmul rmatmul imatmul divmod rdivmod invert neg pos abs"
-    names += " eq ne lt le gt ge delitem buffer round"
-    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split():
+def _set_operators():
+    names = "array bool int float complex index hash contains matmul rmatmul imatmul divmod rdivmod invert pos"
+    names += " delitem buffer round"
+    for name in "floordiv mod pow and or xor lshift rshift".split():
         names += f" {name} r{name} i{name}"
     for name in names.split():
         setattr(Placeholder, f"__{name}__", _refused(name))
     for name in ("__array_interface__", "__array_struct__", "__dlpack__", "__cuda_array_interface__"):
         setattr(Placeholder, name, property(_refused("the address of an array")))
+    for name, ufunc in _ARITHMETIC.items():
+        setattr(Placeholder, f"__{name}__", functools.partialmethod(_apply, ufunc))
+        setattr(Placeholder, f"__r{name}__", functools.partialmethod(_apply_reversed, ufunc))
+        setattr(Placeholder, f"__i{name}__", functools.partialmethod(_apply_in_place, ufunc))
+    for name, ufunc in _OTHER.items():
+        setattr(Placeholder, f"__{name}__", functools.partialmethod(_apply, ufunc))
 
 
-_refuse_operators()
+def _apply(self, ufunc, *other):
+    return ufunc(self, *other)
+
+
+def _apply_reversed(self, ufunc, other):
+    return ufunc(other, self)
+
+
+def _apply_in_place(self, ufunc, other):
+    return ufunc(self, other, out=self)
+
+
+_ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide}
+_OTHER = {"neg": np.negative, "abs": np.absolute, "eq": np.equal, "ne": np.not_equal}
+_OTHER |= {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+_set_operators()
 
 
 def _bounds(form):

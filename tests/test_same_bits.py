@@ -1,0 +1,95 @@
+"""Functions of NumPy that dry runs replace by kernels: the records of a dry run have NumPy's bits."""
+
+import numpy as np
+import pytest
+
+from tests.native_census import calls_of_examples, refusal
+from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.dry_run import DryRun, Records, place_of, room
+from varlen_rnn.runtime.placeholder import SAME_BITS, Unbound
+from varlen_rnn.tape.operator import OPERATORS
+
+SPECIAL = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-40, -3e38, 7.0, 0.1]
+SHAPES = [((11,), (11,)), ((5, 11), (11,)), ((5, 11), (5, 1)), ((5, 11), ()), ((), (5, 11)), ((2, 3, 11), (3, 1))]
+LOGICAL = (np.logical_and, np.logical_or, np.logical_not)
+by_function = pytest.mark.parametrize("function", list(SAME_BITS), ids=lambda f: f.__name__)
+
+
+def run(compute, *arrays):
+    """Return what a computation makes of arrays by the records of its dry run."""
+    dry_run = DryRun()
+    made = compute(*map(dry_run.around, arrays))
+    records = Records(dry_run)
+    memory = room(records.size)
+    records.place(memory)
+    assert records.run() == -1
+    return place_of(made).view(memory).copy()
+
+
+def numbers(shape, dtype, seed):
+    found = np.resize(np.random.default_rng(seed).permutation(SPECIAL), shape)
+    return np.array(found, dtype) if dtype is not bool else np.array(found > 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@by_function
+def test_a_record_has_the_bits_of_numpy(function, dtype):
+    count = 3 if function is np.where else function.nin
+    for first, second in SHAPES:
+        dtypes = [bool] * count if function in LOGICAL else [bool, dtype, dtype] if count == 3 else [dtype] * count
+        shapes = [first, first, second] if count == 3 else [first, second][:count]
+        arrays = [numbers(*both, seed) for seed, both in enumerate(zip(shapes, dtypes, strict=True))]
+        with np.errstate(all="ignore"):
+            expected = np.asarray(function(*arrays))
+        found = run(function, *arrays)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+        kept = found.dtype == bool or ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found[kept]), np.signbit(expected[kept]))
+
+
+def test_python_numbers_and_updates_in_place():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(run(lambda x: 1 - 0.1 * x, x), 1 - 0.1 * x)
+    np.testing.assert_array_equal(run(lambda x: abs(-x) / 3, x), x / 3)
+
+    def in_place(x):
+        y = x.copy()
+        y -= x * x
+        return y
+
+    np.testing.assert_array_equal(run(in_place, x), x - x * x)
+
+
+def test_other_types_and_functions_are_refused():
+    x, dry_run = np.ones(3, np.float32), DryRun()
+    given = dry_run.around(x)
+    integers = dry_run.around(np.arange(3))
+    for compute in (
+        lambda: given + np.float64(1),
+        lambda: integers / 2,
+        lambda: np.where(given, 1, 0),
+        lambda: np.add.reduce(given),
+        lambda: given**2,
+        lambda: ~given,
+    ):
+        with pytest.raises(Unbound):
+            compute()
+
+
+# Operators that have no NumPy between kernels: their records need no Python.
+NATIVE = """
+absolute add adam cross_entropy cross_entropy_grad div exp exp_grad log log_softmax log_softmax_grad maximum mul
+neg reduce_grad reduce_mean relu relu_grad sgd sigmoid sigmoid_grad sqrt squared_error sub tanh tanh_grad where
+""".split()
+
+
+def _is_sparse(call):
+    return any(isinstance(value, SelectedRows) for value in call[0])
+
+
+def test_operators_without_numpy_stay_so():
+    calls = calls_of_examples(NATIVE)
+    dense = {name: [call for call in made if not _is_sparse(call)] for name, made in calls.items()}
+    found = {name: refusal(OPERATORS[name], dense[name]) for name in NATIVE}
+    assert found == dict.fromkeys(NATIVE)
