@@ -15,7 +15,7 @@ the state by rows i >= l, the rows j < l in the state after the chunk, and the p
 from typing import Any, NamedTuple
 
 from varlen_rnn.attention.blocks import in_panels, pack_block
-from varlen_rnn.linear_attention.backward_memory import memory_of, offsets_of
+from varlen_rnn.linear_attention.backward_memory import memory_of, offsets_of, part_of
 from varlen_rnn.linear_attention.blocks import (
     CHUNK,
     SOLVED,
@@ -71,39 +71,6 @@ class Backward(NamedTuple):
     d_first: Any
     scale: Any
     tiny: Any
-
-
-class _Part(NamedTuple):
-    """The addresses of a head's operands and gradients in the first row of a chunk."""
-
-    q: Any
-    k: Any
-    beta: Any
-    u: Any  # the corrected values of `forward_loop`, or the values without `delta`
-    u_stride: int
-    d_out: Any
-    d_q: Any
-    d_k: Any
-    d_v: Any
-    d_decay: Any
-    d_beta: Any
-
-
-@cpu_inlined
-def _part_of(it, of, row, head, sizes):
-    """Return the _Part that begins at `row`."""
-    return _Part(
-        offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.beta, row * of.beta_stride),
-        pointer(it.written, row * it.written.shape[1] + head * sizes.depth_v) if sizes.delta
-        else offset(of.v, row * of.v_stride),
-        it.written.shape[1] if sizes.delta else of.v_stride,
-        pointer(it.d_out, row * it.d_out.shape[1] + head * sizes.depth_v),
-        pointer(it.d_q, row * it.d_q.shape[1] + head * sizes.depth),
-        pointer(it.d_k, row * it.d_k.shape[1] + head * sizes.depth),
-        pointer(it.d_v, row * it.d_v.shape[1] + head * sizes.depth_v),
-        pointer(it.d_decay, row * it.d_decay.shape[1] + head * sizes.rates),
-        pointer(it.d_beta, row * it.d_beta.shape[1] + head),
-    )  # fmt: skip
 
 
 @cpu_inlined
@@ -357,7 +324,7 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counter
     for back in range(chunks):
         chunk = chunks - 1 - back
         row = task.first + chunk * CHUNK
-        rows, part = least(CHUNK, task.end - row), _part_of(it, of, row, task.head, sizes)
+        rows, part = least(CHUNK, task.end - row), part_of(it, of, row, task.head, sizes)
         last = offset(memory.between, (rows - 1) * CHUNK)
         load_state(
             pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state
@@ -383,7 +350,7 @@ def _differentiate_by_steps(code, memory, it, of, sizes, task):
     for back in range(chunks):
         chunk = chunks - 1 - back
         row = task.first + chunk * CHUNK
-        part = _part_of(it, of, row, task.head, sizes)
+        part = part_of(it, of, row, task.head, sizes)
         kept = pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size)
         for j in range(size):
             state[j] = kept[j]

@@ -1,4 +1,4 @@
-"""Memory of a thread that computes the gradient of linear attention: operands in panels, scores, and sums."""
+"""Memory of a thread that computes the gradient of linear attention, and the addresses of a chunk's operands."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.linear_attention.blocks import CHUNK
 from varlen_rnn.linear_attention.steps import scratch_of_steps
-from varlen_rnn.products.vectors import offset, width_of
+from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
 
 
@@ -43,6 +43,22 @@ class Memory(NamedTuple):
     zeros: Any
     spare: Any
     steps: Any
+
+
+class Part(NamedTuple):
+    """The addresses of a head's operands and gradients in the first row of a chunk."""
+
+    q: Any
+    k: Any
+    beta: Any
+    u: Any  # the corrected values of `forward_loop`, or the values without `delta`
+    u_stride: int
+    d_out: Any
+    d_q: Any
+    d_k: Any
+    d_v: Any
+    d_decay: Any
+    d_beta: Any
 
 
 class Offsets(NamedTuple):
@@ -101,4 +117,21 @@ def offsets_of(at, of, stride, like, sizes):
     return Offsets(
         at, offset(at, count), offset(at, 2 * count), offset(at, 3 * count), offset(at, 4 * count),
         offset(at, 5 * count), offset(at, 6 * count), offset(at, 7 * count),
+    )  # fmt: skip
+
+
+@cpu_inlined
+def part_of(it, of, row, head, sizes):
+    """Return the Part that begins at `row`."""
+    return Part(
+        offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.beta, row * of.beta_stride),
+        pointer(it.written, row * it.written.shape[1] + head * sizes.depth_v) if sizes.delta
+        else offset(of.v, row * of.v_stride),
+        it.written.shape[1] if sizes.delta else of.v_stride,
+        pointer(it.d_out, row * it.d_out.shape[1] + head * sizes.depth_v),
+        pointer(it.d_q, row * it.d_q.shape[1] + head * sizes.depth),
+        pointer(it.d_k, row * it.d_k.shape[1] + head * sizes.depth),
+        pointer(it.d_v, row * it.d_v.shape[1] + head * sizes.depth_v),
+        pointer(it.d_decay, row * it.d_decay.shape[1] + head * sizes.rates),
+        pointer(it.d_beta, row * it.d_beta.shape[1] + head),
     )  # fmt: skip

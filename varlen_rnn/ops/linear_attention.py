@@ -295,15 +295,19 @@ def differentiate(
         got = [d_y.shape, d_first.shape, written.shape]
         raise ShapeError(f"{_NAME}_grad", expected="gradients of the operator's outputs, and its written rows", got=got)
     found = layer.backward(q, k, v, g, b, flat(written.data), flat(states.data), d_y, d_first, call)
-    d_q, d_k, d_v, d_g, d_b, d_s = (
-        d.reshape(len(d), own, call.heads.all // own, d.shape[1] // call.heads.all).sum(axis=2)
-        for d, own in zip(found, _own_heads(call.heads), strict=True)
-    )  # fmt: skip
+    pairs = zip(found, _own_heads(call.heads), strict=True)
+    d_q, d_k, d_v, d_g, d_b, d_s = (_over_shared(d, own, call.heads.all) for d, own in pairs)
     like = lambda x, d: LoDTensor.wrap(d[..., 0]) if x is None else x.like(d.reshape(x.shape))
     d_v = d_v[..., :-1] if normalise else d_v
     of_state = call.heads.state, query.shape[2], value.shape[2] + normalise
     d_state = LoDTensor.wrap(d_s.reshape(len(d_s), *of_state)) if state is None else like(state, d_s)
     return like(query, d_q), like(key, d_k), like(value, d_v), like(decay, d_g), like(beta, d_b), d_state
+
+
+def _over_shared(d, own, heads):
+    """Return gradients (rows, own heads, numbers): sums over the heads of a call that share one of an operand."""
+    size = d.shape[1] // heads
+    return d.reshape(len(d), own, size) if own == heads else d.reshape(len(d), own, heads // own, size).sum(axis=2)
 
 
 def _own_heads(heads):
