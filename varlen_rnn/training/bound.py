@@ -245,6 +245,7 @@ class _Recorded:
         self._fetches += [name for _, name in self._with_grad]
         self._watched = self._recorder.watched()
         self.calls = self.alone = self.added = 0
+        self._twin: Program | None = None  # the same program, to run on copies
         self.refused: str | None = None  # why all calls run the step itself
 
     def holds(self) -> bool:
@@ -289,7 +290,7 @@ class _Recorded:
     def _compared(self, step: Callable[..., Any], args: Any, named: Any, feed: dict[str, LoDTensor]) -> Any:
         """Run the step itself, and the program on copies; raise unless both give the same bits."""
         variables = self.program.variables
-        copies = {name: Variable(variable.value.copy()) for name, variable in variables.items()}
+        copies = {name: variable.value.copy() for name, variable in variables.items()}
         feed = {name: value.copy() for name, value in feed.items()}
         before = random.get_state()
         result = step(*args, **named)
@@ -298,7 +299,7 @@ class _Recorded:
         form = _results(result, found)
         wanted = [one.value for one in found] + [leaf.grad for leaf, _ in self._with_grad]
         try:
-            run = functools.partial(_run_on, Program(self.program.desc, copies), feed, self._fetches, before)
+            run = functools.partial(self._run_on, copies, feed, before)
             others, drawn = contextvars.copy_context().run(run)
         except InputError as error:
             self._refuse("the program", f"an error: {error}")
@@ -306,7 +307,7 @@ class _Recorded:
             self._refuse("its result", "results of another form")
         names = [*(f"result {n}" for n in range(len(found))), *(f"the gradient of {n!r}" for _, n in self._with_grad)]
         pairs = list(zip(names, wanted, others, strict=True))
-        pairs += [(f"{name!r}", variables[name].value, copies[name].value) for name in copies]
+        pairs += [(f"{name!r}", variables[name].value, copies[name]) for name in copies]
         for name, one, other in pairs:
             if _bits(one) != _bits(other):
                 self._refuse(name, "other bits")
@@ -316,18 +317,24 @@ class _Recorded:
             self._refuse("random numbers", "other draws")
         return _rebuilt(form, [Variable(one.value) for one in found])
 
+    def _run_on(self, copies: dict[str, Any], feed: dict[str, LoDTensor], state: str) -> tuple[list[Any], str]:
+        """Run the program on copies of its persistables; return the fetches, and the random state after the run."""
+        if self._twin is None:
+            self._twin = Program(self.program.desc, copies)
+        random.set_state(state)
+        try:
+            for name, variable in self._twin.variables.items():
+                variable.value = copies[name]
+            return Executor().run(self._twin, feed, self._fetches), random.get_state()
+        finally:
+            for name, variable in self._twin.variables.items():  # so that no copies stay in memory
+                variable.value = self.program.variables[name].value
+
     def _refuse(self, name: str, got: str) -> NoReturn:
         """Let all later calls run the step itself, and raise an error."""
         hint = "a number or an array from outside of the step may have changed, or Python code chose by one"
         self.refused = f"{name} of the program differed from the step's in call {self.calls}"
         raise ProgramError(f"bound, call {self.calls}, {name}", expected="the bits of the step", got=got, hint=hint)
-
-
-def _run_on(program: Program, feed: dict[str, LoDTensor], fetches: list[str], state: str) -> tuple[list[Any], str]:
-    """Run a program with the random numbers of a state; return the values, and the state after the run."""
-    random.set_state(state)
-    found = Executor().run(program, feed, fetches)
-    return found, random.get_state()
 
 
 def _bits(value: Any) -> Any:

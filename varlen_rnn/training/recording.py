@@ -10,8 +10,8 @@ from varlen_rnn.nn.module import Module
 from varlen_rnn.program.recorder import Recorder
 from varlen_rnn.tape.variable import Variable
 
-_NOTHING = object()
 _OPTIONS = (type(None), bool, int, float, str, tuple)
+_KINDS = (*_OPTIONS, Variable, Module)  # of attributes that can decide a step's operators; others can be caches
 
 
 class StepRecorder(Recorder):
@@ -83,30 +83,34 @@ class Watched:
     """The attributes of a module, or the options and parameters of an optimizer, as they are now."""
 
     def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        self._now = self._found()
+        self._holder, self._is_module = holder, isinstance(holder, Module)
+        self._note()
+
+    def _note(self) -> None:
+        self._now = [(name, value) for name, value in self._found() if isinstance(value, _KINDS)]
+        self._objects = [value for _, value in self._found()]  # kept, so that no other object gets their ids
+        self._ids = list(map(id, self._objects))
+        self._leaves = [value for value in self._objects if isinstance(value, Variable)]
+        self._require = [leaf.requires_grad for leaf in self._leaves]
 
     def _found(self) -> list[tuple[str, Any]]:
-        holder = self._holder
-        if isinstance(holder, Module):
-            kinds = (*_OPTIONS, Variable, Module)
-            found = [(name, value) for name, value in vars(holder).items() if isinstance(value, kinds)]
-            of_lists = [(name, item) for name, value in vars(holder).items() if type(value) is list for item in value]
-            found += [(name, item) for name, item in of_lists if isinstance(item, (Variable, Module))]
-            return found + [("requires_grad", value.requires_grad) for _, value in found if isinstance(value, Variable)]
-        options = [
-            (name, value) for group in holder.param_groups for name, value in group._options.items() if name != "lr"
-        ]
-        return [
-            *options,
-            *(("parameter", parameter) for parameter in holder.parameters),
-            *(("requires_grad", parameter.requires_grad) for parameter in holder.parameters),
-        ]
+        if self._is_module:
+            found = list(vars(self._holder).items())
+            return found + [(name, item) for name, value in found if type(value) is list for item in value]
+        options = [item for group in self._holder.param_groups for item in group._options.items() if item[0] != "lr"]
+        return options + [("parameter", parameter) for parameter in self._holder.parameters]
 
     def holds(self) -> bool:
         """Return whether they are still the same."""
-        found = self._found()
-        return len(found) == len(self._now) and all(map(_is_same, found, self._now))
+        if [leaf.requires_grad for leaf in self._leaves] != self._require:
+            return False
+        if [id(value) for _, value in self._found()] == self._ids:  # as nearly always
+            return True
+        found = [(name, value) for name, value in self._found() if isinstance(value, _KINDS)]
+        if len(found) != len(self._now) or not all(map(_is_same, found, self._now)):
+            return False
+        self._note()
+        return True
 
 
 def _is_same(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
