@@ -256,3 +256,64 @@ def test_operators_that_are_added_later_count(linear):
     for _ in range(6):
         found = vr.Executor().run(program, {"x": x}, [y, z])
         assert found[1].data.tobytes() == other(linear(x)).value.data.tobytes()
+
+
+def train(optimizer):
+    """Return a training step of a classifier, eager and by an Executor, with the parameters and binding of each."""
+    steps = []
+    for records in (False, True):
+        vr.manual_seed(0)
+        table, layer, out = vr.nn.Embedding(20, 5, sparse=False), vr.nn.LSTM(5, 7), vr.nn.Linear(7, 3)
+        parameters = [p for module in (table, layer, out) for p in module.parameters()]
+        own = optimizer(parameters)
+
+        def loss_of(ids, labels, table=table, layer=layer, out=out):
+            return vr.nn.functional.cross_entropy(out(vr.sequence_pool(layer(table(ids))[0], "last")), labels)
+
+        if records:
+            with vr.program_guard() as program:
+                x, y = vr.feed_data("x", [-1], "int64", lod_level=1), vr.feed_data("y", [-1], "int64")
+                loss = loss_of(x, y)
+                own.minimize(loss)
+            steps.append((lambda x, y, p=program, f=loss: vr.Executor().run(p, {"x": x, "y": y}, [f])[0], parameters))
+        else:
+
+            def eager(x, y, loss_of=loss_of, own=own):
+                loss = loss_of(x, y)
+                own.minimize(loss)
+                own.zero_grad()
+                return loss.value.data
+
+            steps.append((eager, parameters))
+    return *steps, program
+
+
+def labelled(rng):
+    lengths = rng.integers(0, 9, rng.integers(1, 9)).tolist()
+    return vr.create_lod_tensor(rng.integers(0, 20, sum(lengths)), [lengths]), rng.integers(0, 3, len(lengths))
+
+
+def test_a_training_step_has_the_bits_of_eager_mode():
+    rng = np.random.default_rng(1)
+    (eager, wanted), (bound, found), program = train(vr.optim.Adam)
+    for _ in range(200):
+        batch = labelled(rng)
+        assert bound(*batch).tobytes() == eager(*batch).tobytes()
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value.data.tobytes() == other.value.data.tobytes()
+    assert next(iter(program.prepared.values())).binding.runs > 100
+
+
+def test_a_batch_with_a_wrong_label_changes_nothing():
+    rng = np.random.default_rng(1)
+    (eager, wanted), (bound, found), program = train(vr.optim.Adam)
+    batch, number = labelled(rng), 20
+    for _ in range(number):
+        assert bound(*batch).tobytes() == eager(*batch).tobytes()
+    for labels in (batch[1] + 3, batch[1] - 3):
+        with pytest.raises(vr.OutOfRangeError, match="cross_entropy, labels"):
+            bound(batch[0], labels)
+    assert bound(*batch).tobytes() == eager(*batch).tobytes()
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value.data.tobytes() == other.value.data.tobytes()
+    assert next(iter(program.prepared.values())).binding.runs > 10
