@@ -136,6 +136,30 @@ def test_threads_and_batch_mates_change_no_bit():
         np.testing.assert_array_equal(found, of_all)
 
 
+def test_pieces_of_sequences_have_the_bits_of_the_whole():
+    rng, counts, num_labels = np.random.default_rng(4), [30, 0, 12, 41], [7, 0, 3, 9]
+    values = [
+        vr.create_lod_tensor(rng.standard_normal((sum(lengths), 8)).astype(np.float32), [lengths])
+        for lengths in (counts, [n + 1 for n in num_labels])
+    ]
+    labels = vr.create_lod_tensor(rng.integers(1, 6, sum(num_labels)), [num_labels])
+    w = vr.Variable(rng.standard_normal((8, 6)).astype(np.float32), requires_grad=True)
+
+    def gradients(begin, end):
+        leaves = [vr.Variable(value.slice(0, begin, end), requires_grad=True) for value in values]
+        rows = F.lattice_rows(*leaves).tanh()
+        loss = F.transducer_loss(rows @ w, labels.slice(0, begin, end), reduction="sum") / len(counts)
+        loss.backward()
+        return [np.asarray(leaf.grad) for leaf in leaves]
+
+    parts = [gradients(0, 2), gradients(2, 3), gradients(3, 4)]
+    of_weight, w.grad = np.asarray(w.grad), None
+    whole = gradients(0, 4)
+    for found, wanted in zip(zip(*parts, strict=True), whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), wanted)
+    np.testing.assert_allclose(of_weight, np.asarray(w.grad), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_lattice_rows_join_every_frame_with_every_row(dtype):
     rng = np.random.default_rng(0)
