@@ -20,6 +20,7 @@ from varlen_rnn.kernels import (
     lattice,
     losses,
     moves,
+    n_best,
     norms,
     pairwise,
     philox,
@@ -36,8 +37,8 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    alignment, convolutions, crf, ctc, edit_distance, largest, lattice, losses, moves, norms, pairwise, philox, pool,
-    prefixes, rows, segment, softmax, transducer, updates, windows,
+    alignment, convolutions, crf, ctc, edit_distance, largest, lattice, losses, moves, n_best, norms, pairwise, philox,
+    pool, prefixes, rows, segment, softmax, transducer, updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -143,6 +144,19 @@ WRONG = {
     "transducer_shares_cpu": (0, 1, np.zeros((3, 6)), indices(0, FAR), indices(0, 2), ONES, OUT, OUT),
     "transducer_grad_cpu": (0, 1, X, indices(0, 3), indices(FAR, FAR), indices(0, 2), 0, np.zeros((3, 6)), X, X.copy()),
     "edit_distance_cpu": (0, 1, indices(1, 2), indices(0, FAR), indices(1), indices(0, 1), indices(0, 0), indices(0)),
+    "search_labellings_cpu": (
+        0,
+        1,
+        X,
+        indices(0, FAR),
+        np.zeros((4, 2)),
+        np.zeros((1, 2, 2, 3)),
+        far((3, 2, 3)),
+        far((1, 2)),
+        np.zeros((1, 3)),
+        far((1, 3)),
+    ),
+    "step_prefixes": (X, 0, 0, far((4, 6)), far((1, 4)), np.zeros((1, 5)), indices(1, 1), np.zeros((1, 2))),
     "search_prefixes_cpu": (0, 1, X, indices(0, FAR), 0, 1, far((4, 6)), far((1, 4)), np.zeros((1, 5)), indices(0)),
     "too few offsets": (X, indices(0, 2), ONES, OUT),
     "a block beyond the rows": (np.ones((60, 2)), indices(0, 100), ONES, OUT[:1]),

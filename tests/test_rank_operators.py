@@ -309,7 +309,7 @@ def test_shapes_and_indices_that_know_the_number_of_rows():
 
 def test_a_weight_of_an_operator_along_sequences_has_no_rows():
     spec = vr.TensorSpec((5, 5), np.dtype(np.float64), 1)
-    weights = {"additive_attention": 3, "linear_chain_crf": 2, "crf_decoding": 1, "crf_marginals": 1}
+    weights = {"additive_attention": 3, "linear_chain_crf": 2, "crf_decoding": 1, "crf_marginals": 1, "crf_n_best": 1}
     for name, number in weights.items():
         op, count = OPERATORS[name], max(number + 1, len(OPERATORS[name].inputs))
         attrs = dict.fromkeys(op.attrs)

@@ -58,6 +58,26 @@ def aligned(log_probs, text, blank):
     return best[2:] if best else None
 
 
+def fused_texts(log_probs, blank, scorer=None, lm_weight=1.0, word_score=0.0, boundary=None, hotwords=(), weight=0.0):
+    """Return every text with its log probability plus the scores of a language model, of words and of hot words."""
+    found = {}
+    for text, score in ctc_texts(log_probs, blank).items():
+        if boundary is None:
+            words, model = text, sum(scorer(text[:n])[c] for n, c in enumerate((*text, blank))) if scorer else 0
+            hot = sum(text[n : n + len(w)] == tuple(w) for w in hotwords for n in range(len(text)))
+        else:
+            parts = [tuple(part) for ends, part in itertools.groupby(text, lambda c: c == boundary) if not ends]
+            words, model = parts, 0
+            if scorer:
+                model = sum(scorer(tuple(words[:n]), word) for n, word in enumerate([*words, None]))
+            whole = (boundary, *text, boundary)
+            hot = sum(
+                whole[n : n + len(w) + 2] == (boundary, *w, boundary) for w in hotwords for n in range(len(whole))
+            )
+        found[text] = score + lm_weight * model + word_score * len(words) + weight * hot
+    return {text: score for text, score in found.items() if score > -np.inf}
+
+
 def prefix_beam_search(log_probs, beam_size, blank):
     """Return the texts that a beam keeps, best first, with their probabilities: dictionaries of prefixes."""
     beam = {(): (1.0, 0.0)}  # probabilities of alignments that end with a blank, and with the last label

@@ -34,6 +34,20 @@ def crf(emission, label, transition):
     return np.logaddexp.reduce(scores) - score(tuple(label)), paths[int(scores.argmax())]
 
 
+def crf_labellings(emission, transition):
+    """Return all labellings of a probability above 0 with its logarithm, best first; equal ones by their last tags."""
+    steps, tags = emission.shape
+    if steps == 0:
+        return [((), 0.0)]
+    found = []
+    for path in itertools.product(range(tags), repeat=steps):
+        total = sum(emission[t, tag] for t, tag in enumerate(path)) + transition[0, path[0]] + transition[1, path[-1]]
+        found.append((path, total + sum(transition[2 + a, b] for a, b in itertools.pairwise(path))))
+    whole = np.logaddexp.reduce([score for _, score in found])
+    found = [(path, score - whole) for path, score in found if score > -np.inf]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0][::-1]))
+
+
 def crf_marginals(emission, transition):
     """Return the share of each tag of each row: over every labelling, in proportion to e to its score."""
     shares, total = np.zeros(emission.shape), 0.0

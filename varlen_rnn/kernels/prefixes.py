@@ -27,6 +27,8 @@ PARENT, LABEL, DEPTH, CHILD, SIBLING, PLACE = range(6)
 # Columns of a kept prefix: its node; for the next step, the new node, the prefix that is continued, and the new label
 # or -1.
 NODE, NEXT, ORIGIN, ADDED = range(4)
+# Columns of numbers of a step: how many prefixes are kept, and how many nodes there are.
+COUNT, NODES = range(2)
 # Columns of log probabilities: alignments that end with a blank; alignments that end with the last label; the same two
 # after this step if it adds no label; all alignments.
 BLANK, LAST, STAYS_BLANK, STAYS_LAST, TOTAL = range(5)
@@ -89,10 +91,17 @@ def is_kept(nodes, node, label):
 
 
 @body
-def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
-    """Choose the most probable prefixes after a step, best first; return their number.
+def rank_of(total, extra, slot, label, blank):
+    """Return the rank of a prefix: its log probability, plus its score in `extra` if `extra` has rows."""
+    return total + extra[slot, label if label >= 0 else blank] if extra.shape[0] > 0 else total
 
-    Equally probable prefixes keep their order.
+
+@body
+def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size, extra):
+    """Choose the best prefixes after a step, best first; return their number.  Equally good prefixes keep their order.
+
+    If `extra` has rows, row k has the scores that are added to the log probabilities of kept prefix k extended by each
+    class; in the column of the blank, to the prefix itself.
     """
     chosen, nothing = 0, -log_probs.dtype.type(np.inf)
     for origin in range(at, at + count):
@@ -103,11 +112,15 @@ def select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size):
                 score = log_add(chances[origin, STAYS_BLANK], chances[origin, STAYS_LAST])
             else:
                 score = (chances[origin, BLANK] if label == last else total) + log_probs[row, label]
-            least = nothing if chosen < beam_size else chances[at + chosen - 1, TOTAL]
-            if label == blank or not score > least or (label >= 0 and is_kept(nodes, node, label)):
+            rank, least, k = rank_of(score, extra, origin - at, label, blank), nothing, at + chosen - 1
+            if chosen == beam_size:
+                least = rank_of(chances[k, TOTAL], extra, kept[k, ORIGIN] - at, kept[k, ADDED], blank)
+            if label == blank or not rank > least or (label >= 0 and is_kept(nodes, node, label)):
                 continue
             k = at + (chosen if chosen < beam_size else chosen - 1)
-            while k > at and score > chances[k - 1, TOTAL]:
+            while k > at and rank > rank_of(
+                chances[k - 1, TOTAL], extra, kept[k - 1, ORIGIN] - at, kept[k - 1, ADDED], blank
+            ):
                 chances[k, TOTAL] = chances[k - 1, TOTAL]
                 kept[k, ORIGIN], kept[k, ADDED] = kept[k - 1, ORIGIN], kept[k - 1, ADDED]
                 k -= 1
@@ -148,10 +161,42 @@ def search(i, log_probs, offsets, blank, beam_size, nodes, kept, chances, counts
     chances[at, BLANK], chances[at, LAST], chances[at, TOTAL] = 0, -chances.dtype.type(np.inf), 0
     for row in range(offsets[i], offsets[i + 1]):
         stay(log_probs, row, blank, nodes, kept, chances, at, count)
-        chosen = select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size)
+        chosen = select(log_probs, row, blank, nodes, kept, chances, at, count, beam_size, log_probs[:0])
         num_nodes = advance(nodes, num_nodes, kept, chances, at, count, chosen)
         count = chosen
     counts[i] = count
+
+
+@cpu_kernel
+def step_prefixes(log_probs, row, blank, nodes, kept, chances, numbers, extra):
+    """Take one step in the search of one sequence, with scores of the caller that are added to log probabilities.
+
+    The arrays have the rows of a single sequence in `search_prefixes`.  A search begins with a node that has
+    -1 in all columns but a DEPTH of 0, as the only kept prefix.
+
+    Parameters
+    ----------
+    log_probs : (rows, classes) C-contiguous
+    row, blank : int
+    nodes : (rows * beam_size + 1, 6) int64; written
+    kept : (beam_size, 4) int64; written: column NODE, best first
+    chances : (beam_size, 5) of the data type of `log_probs`; written
+    numbers : (2,) int64; written: COUNT, the number of kept prefixes, and NODES, the number of nodes
+    extra : (beam_size, classes) of the data type of `log_probs`
+        In row k, the score of kept prefix k extended by each class; in the column of the blank, of the prefix itself.
+
+    Examples
+    --------
+    >>> log_probs, nodes, kept = np.log([[0.4, 0.6]]), np.array([[-1, -1, 0, -1, -1, -1]] * 3), np.zeros((2, 4), int)
+    >>> chances, numbers = np.array([[0, -np.inf, 0, 0, 0]] * 2), np.array([1, 1])
+    >>> step_prefixes(log_probs, 0, 0, nodes, kept, chances, numbers, np.array([[0, -2.0]] * 2))
+    >>> nodes[kept[:, NODE], LABEL], np.exp(chances[:, TOTAL])  # nothing, and "1", which has the score -2
+    (array([-1,  1]), array([0.4, 0.6]))
+    """
+    stay(log_probs, row, blank, nodes, kept, chances, 0, numbers[COUNT])
+    chosen = select(log_probs, row, blank, nodes, kept, chances, 0, numbers[COUNT], kept.shape[0], extra)
+    numbers[NODES] = advance(nodes, numbers[NODES], kept, chances, 0, numbers[COUNT], chosen)
+    numbers[COUNT] = chosen
 
 
 @cpu_kernel

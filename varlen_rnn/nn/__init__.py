@@ -8,6 +8,7 @@ from varlen_rnn.nn.attention import AdditiveAttention, MultiheadAttention
 from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequential
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss, TransducerLoss
+from varlen_rnn.nn.ctc_decoder import CTCDecoder
 from varlen_rnn.nn.layers import BatchNorm1d, Dropout, Embedding, LayerNorm, Linear, RowConv, SequenceConv, SequencePool
 from varlen_rnn.nn.module import Buffer, Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
@@ -20,8 +21,8 @@ from varlen_rnn.nn.summary import ModelSummary, summary
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
-    "ELU", "GELU", "GRU", "LSTM", "RNN", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCLoss", "Dropout",
-    "DynamicRNN", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF",
+    "ELU", "GELU", "GRU", "LSTM", "RNN", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder", "CTCLoss",
+    "Dropout", "DynamicRNN", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF",
     "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterList", "RNNCell",
     "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential", "SiLU", "Sigmoid", "Softmax",
     "Softplus", "Standardize", "Stateful", "Tanh", "TransducerLoss", "functional", "summary", "weight_norm",

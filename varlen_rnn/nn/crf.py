@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from varlen_rnn.errors import check_int
 from varlen_rnn.nn.layers import uniform
 from varlen_rnn.nn.module import Module, check_dtype
-from varlen_rnn.ops.sequence.crf import crf_decoding, crf_marginals, linear_chain_crf
+from varlen_rnn.ops.sequence.crf import crf_decoding, crf_marginals, crf_n_best, linear_chain_crf
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
@@ -52,6 +52,35 @@ class LinearChainCRF(Module):
         """Return the tag of each row in the most probable labelling of its sequence."""
         with no_grad():
             return crf_decoding(emission, self.transition)
+
+    def n_best(self, emission: Rows, n: int = 10) -> tuple[Variable, Variable]:
+        """Return the `n` most probable labellings of each sequence, best first, and the logarithm of each probability.
+
+        A sequence with fewer labellings has them all; equally probable labellings are sorted by the tag of the last
+        row, then of the row before it, and so on.
+
+        Parameters
+        ----------
+        emission : Variable, shape `(rows, tags)`
+        n : int
+            1 to 4096.
+
+        Returns
+        -------
+        tags : Variable, int64, shape `(tags,)`
+            Its LoD has the labellings of each sequence, and the tags of each labelling, one per row of the sequence.
+        scores : Variable, shape `(labellings,)`
+            Its LoD has the labellings of each sequence.
+
+        Examples
+        --------
+        >>> crf = LinearChainCRF(2)
+        >>> tags, scores = crf.n_best(vr.create_lod_tensor(np.float32([[5, 0], [2, 0]]), [[2]]), n=2)
+        >>> tags.value.to_sequences()
+        [[array([0, 0]), array([0, 1])]]
+        """
+        with no_grad():
+            return crf_n_best(emission, self.transition, check_int(n, "n"))
 
     def marginals(self, emission: Rows) -> Variable:
         """Return the probability of each tag of each row, shape `(rows, tags)`, over all labellings of its sequence."""

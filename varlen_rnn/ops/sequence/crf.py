@@ -6,11 +6,12 @@ from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.arithmetic import add, equal
 from varlen_rnn.kernels.copies import astype, full
 from varlen_rnn.kernels.crf import crf, viterbi
+from varlen_rnn.kernels.n_best import search_labellings
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops import traits
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.rows.lod import LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -205,3 +206,101 @@ def _examples_marginals(rng):
     yield [rows(rng, 3), rng.standard_normal((5, 3))], {}
     for lod in TROUBLES:
         yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2))], {}
+
+
+_MOST_LABELLINGS = 2**12  # without a limit, a program of a few bytes could request any amount of memory
+
+
+def _cost_of_n_best(inputs, outputs, n, **attrs):
+    """2 operations per row, pair of tags and labelling."""
+    return n * _cost(inputs, outputs) // 2
+
+
+@operator(outputs=("tags", "scores"), cost=_cost_of_n_best, rows=traits.beside("batch", 1))
+def crf_n_best(emission, transition, n: int = 10):
+    """Return the n most probable labellings of each sequence, best first, with the logarithms of their probabilities.
+
+    Equally probable labellings are sorted by the tag of the last row, then of the row before it, and so on.
+
+    Parameters
+    ----------
+    emission, transition
+        As in `linear_chain_crf`.
+    n : int
+        1 to 4096.  A sequence with fewer labellings has them all.
+
+    Returns
+    -------
+    tags : Variable, int64, shape `(tags,)`
+        Its LoD has the levels of `emission` above the last, the labellings of each sequence, and the tags of each
+        labelling, one per row of the sequence.
+    scores : Variable, shape `(labellings,)`
+        Its LoD has the levels above the last, and the labellings of each sequence.
+
+    Notes
+    -----
+    An empty sequence has one labelling, without tags, of probability 1.  Labellings of probability 0 are left out, as
+    are those with a score of NaN or plus infinity.  There is no gradient; `linear_chain_crf` has one.
+
+    Examples
+    --------
+    >>> emission = LoDTensor(np.log([[3.0, 1.0], [1.0, 4.0]]), [[0, 2]])
+    >>> tags, scores = crf_n_best(emission, np.zeros((4, 2)), n=2)
+    >>> tags.value.to_sequences(), np.exp(np.asarray(scores)).round(2)
+    ([[array([0, 1]), array([1, 1])]], array([0.6, 0.2]))
+
+    Source: the list Viterbi algorithm of Seshadri and Sundberg (1994).
+    """
+    data, (*above, offsets) = as_operand(emission.data), levels_of(emission.structure)
+    (num_rows, tags), count = data.shape, len(offsets) - 1
+    memory, back = empty((count, 2, tags, n), data), empty((num_rows, tags, n), data, _INT64)
+    heads, last = empty((count, tags), data, _INT64), empty((count, n), data, _INT64)
+    totals = empty((count, n), data)
+    search_labellings(data, offsets, as_operand(transition.data), memory, back, heads, totals, last)
+    back, totals, last = map(to_host, (back, totals, last))  # the LoD of the result depends on them
+    found = totals > -np.inf
+    sequence, counts = np.nonzero(found)[0], found.sum(axis=1)
+    ends = np.concatenate([[0], np.cumsum(np.diff(offsets)[sequence])])
+    path = _read_back(back, last[found], offsets[1:][sequence] - 1, ends)
+    # Differences of totals are exact to their last digits, and the cost of the best labelling is, too.
+    best = np.zeros(num_rows, np.int64)
+    first = np.flatnonzero(np.diff(sequence, prepend=-1))
+    for labelling in first:
+        best[offsets[sequence[labelling]] : offsets[sequence[labelling] + 1]] = path[
+            ends[labelling] : ends[labelling + 1]
+        ]
+    costs, _, _ = _costs(emission, LoDTensor.wrap(best), transition, None, with_gradient=False)
+    scores = totals[found] - totals[sequence, 0] - to_host(costs)[sequence]
+    levels = [*above, np.concatenate([[0], np.cumsum(counts)])]
+    path, scores = beside(path, data), beside(scores, data)
+    return LoDTensor.wrap(path, LoD([*levels, ends])), LoDTensor.wrap(scores, LoD(levels))
+
+
+def _read_back(back, at, row, ends):
+    """Return the tags of labellings, one after another, given the last row of each and its place there."""
+    path, place = np.empty(ends[-1], np.int64), ends[1:] - 1
+    inside = place >= ends[:-1]
+    at, row, place, begin = at[inside], row[inside], place[inside], ends[:-1][inside]
+    while len(at):
+        tag, rank = np.divmod(at, back.shape[2])
+        path[place] = tag
+        inside = place > begin
+        at = back[row[inside], tag[inside], rank[inside]]
+        row, place, begin = row[inside] - 1, place[inside] - 1, begin[inside]
+    return path
+
+
+@crf_n_best.infer
+def _infer_n_best(emission, transition, n):
+    _check("crf_n_best", emission, transition)
+    if not 1 <= n <= _MOST_LABELLINGS:
+        raise OutOfRangeError("crf_n_best, n", expected=f"1 to {_MOST_LABELLINGS} labellings", got=n)
+    levels = emission.lod_level
+    return TensorSpec((-1,), _INT64, levels + 1), TensorSpec((-1,), emission.dtype, levels)
+
+
+@crf_n_best.examples
+def _examples_n_best(rng):
+    yield [rows(rng, 3), rng.standard_normal((5, 3))], {"n": 4}
+    for lod in TROUBLES:
+        yield [rows(rng, 2, lod=lod), rng.standard_normal((4, 2))], {"n": 3}

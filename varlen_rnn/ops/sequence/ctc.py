@@ -228,12 +228,16 @@ def _read(nodes, at):
     return ids, ends
 
 
+def check_decoder(op, log_probs, beam_size, blank):
+    """Raise unless the spec is log probabilities of sequences, the blank is a class, and the beam is not too wide."""
+    _check(op, log_probs, blank)
+    if not 1 <= beam_size <= _WIDEST_BEAM:
+        raise OutOfRangeError(f"{op}, beam_size", expected=f"1 to {_WIDEST_BEAM}", got=beam_size)
+
+
 @ctc_beam_search_decoder.infer
 def _infer_decoders(log_probs, beam_size, blank):
-    name = "ctc_beam_search_decoder"
-    _check(name, log_probs, blank)
-    if not 1 <= beam_size <= _WIDEST_BEAM:
-        raise OutOfRangeError(f"{name}, beam_size", expected=f"1 to {_WIDEST_BEAM}", got=beam_size)
+    check_decoder("ctc_beam_search_decoder", log_probs, beam_size, blank)
     levels = log_probs.lod_level
     return TensorSpec((-1,), _INT64, levels + 1), TensorSpec((-1,), log_probs.dtype, levels)
 

@@ -39,7 +39,7 @@ def ctc_forced_align(log_probs, targets, blank: int = 0):
     -------
     begins, ends : Variable, int64, shape `(ids,)`, with the LoD of `targets`
         The first step of each label, and the step after its last step.  Both are -1 if the text has no alignment of a
-        probability above 0, as if it is too long for its steps, or if a log probability is NaN.
+        probability above 0, for example if it is too long for its steps, or if a log probability is NaN.
 
     Raises
     ------
