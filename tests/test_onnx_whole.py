@@ -288,6 +288,37 @@ def test_a_model_of_frames_and_states(tmp_path):
         np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), output)
 
 
+def test_streams(tmp_path):
+    path = frame_model(tmp_path / "a.onnx")
+    program = vo.load(path, {"input": (None, 64)})
+    stream, frames = program.stream({"state": "stateN"}, 3), RNG.standard_normal((6, 3, 64)).astype(np.float32)
+    alone = [program.stream(states={"state": "stateN"}) for _ in range(3)]
+    for number, x in enumerate(frames):
+        slots = [0, 1, 2] if number % 2 else [2, 0]
+        (found,) = stream({"input": x[: len(slots)]}, at=slots)
+        for row, slot in enumerate(slots):
+            np.testing.assert_array_equal(alone[slot]({"input": x[row : row + 1]})[0][0], found[row])
+    for slot, one in enumerate(alone):
+        np.testing.assert_array_equal(stream.states["state"][:, slot], one.states["state"][:, 0])
+    stream.reset([1])
+    assert [bool(stream.states["state"][:, slot].any()) for slot in range(3)] == [True, False, True]
+    before = stream.states["state"]
+    for rows, at, error in (
+        ({"input": frames[0, :, :5]}, None, vr.ShapeError),
+        ({"input": frames[0, :1]}, None, vr.InputError),
+        ({"other": frames[0]}, None, vr.ProgramError),
+        ({"input": frames[0, :2]}, [0, 0], vr.OutOfRangeError),
+        ({"input": frames[0, :1]}, [3], vr.OutOfRangeError),
+        (frames[0], None, vr.DTypeError),
+    ):
+        with pytest.raises(error):
+            stream(rows, at)
+    np.testing.assert_array_equal(stream.states["state"], before)
+    for states in ({"state": "s"}, {"inputs": "stateN"}, {"input": "stateN", "state": "output"}):
+        with pytest.raises(vr.InputError):
+            program.stream(states)({"input": frames[0, :1]})
+
+
 def test_frames_that_are_the_steps_of_a_sequence(tmp_path):
     nodes = [
         NODE("Unsqueeze", ["input", "one"], ["signal"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from varlen_rnn.errors import DTypeError, ProgramError, alike, check_list, shown
 from varlen_rnn.program import dot, prune, validate
@@ -22,6 +22,9 @@ from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
+
+if TYPE_CHECKING:
+    from varlen_rnn.program.stream import ProgramStream
 
 _MOST_COMPARED = 1000  # the most names that are compared with an unknown name, for the hint of an error
 
@@ -237,6 +240,25 @@ class Program:
     def from_bytes(cls, content: bytes) -> Self:
         """Return the program that `to_bytes` wrote; raises the same errors as `load`."""
         return cls(*files.from_bytes(content))
+
+    def stream(self, states: Mapping[str, str], num_sequences: int = 1) -> ProgramStream:
+        """Return a stream that carries the states which the program takes and returns, one row per call.
+
+        Parameters
+        ----------
+        states : dict of str to str
+            For each feed that is a state, the fetch with the state after the row.
+        num_sequences : int
+            The number of streams.
+
+        Returns
+        -------
+        ProgramStream
+            It shares the persistables of the program.
+        """
+        from varlen_rnn.program.stream import ProgramStream  # it runs programs, so it imports this module
+
+        return ProgramStream(self, states, num_sequences)
 
     def to_dot(self) -> str:
         """Return the program as Graphviz text: operators are boxes, variables ellipses.
