@@ -45,6 +45,7 @@ from varlen_rnn.program.format.wire import values_from_bytes, values_to_bytes
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.inference import load_inference_model, save_inference_model
 from varlen_rnn.program.program import Program
+from varlen_rnn.program.stream import ProgramStream as _ProgramStream
 from varlen_rnn.random import manual_seed
 from varlen_rnn.rows.lod import LoD, LoDTensor, create_lod_tensor
 from varlen_rnn.rows.plan import PaddingReport, SortedSeqItem, SortedSeqs

@@ -77,7 +77,7 @@ def _convolved(x: Variable, kernel: np.ndarray, b: Any, stride: int, pads: Seque
     """Return the convolution of `x`, (rows, channels, length), as (rows, filters, positions)."""
     (filters, channels, span), length = kernel.shape, x.shape[2]
     count = (length + sum(pads) - span) // stride + 1
-    if count == 1:  # numbers behind the only window are not read
+    if count == 1 and length > span - pads[0]:  # numbers behind the only window are not read
         x = x[:, :, : span - pads[0]]
         length = x.shape[2]
     if length <= 2 * span:  # at most twice the products, but only one call

@@ -39,7 +39,7 @@ def _recurrent(kind: str, x: Any, *, direction: str, layout: bool = False, **nam
     for number, way in enumerate(_WAYS[direction]):
         own = [None if value is None else value[number] for value in weights]
         layer = layer_of(kind, named, way, specs[number], own)
-        given = [None if state is None else state[number : number + 1] for state in states]
+        given = [state if state is None or len(specs) == 1 else state[number : number + 1] for state in states]
         start = None if given == [None] * len(given) else tuple(given) if len(given) > 1 else given[0]
         y, last = layer(x.variable, start)
         outputs.append(y)

@@ -123,7 +123,8 @@ def _cast(kind: str, x: Any, to: int, saturate: int = 1) -> Any:
 def _pow(kind: str, x: Any, y: Any) -> Any:
     if not isinstance(y, np.ndarray) or y.size != 1 or isinstance(x, np.ndarray) or y.ndim > rank_of(x):
         raise Unread("whose exponent is no single constant")
-    return like(x, variable_of(x) ** float(y.reshape(())))
+    base, exponent = variable_of(x), float(y.reshape(()))
+    return like(x, base * base if exponent == 2 else base**exponent)  # as NumPy computes a square
 
 
 @reads("MatMul")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, ClassVar, Self
 
 from varlen_rnn.errors import DTypeError, ProgramError, alike, check_list, shown
 from varlen_rnn.program import dot, prune, validate
@@ -22,9 +22,6 @@ from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.values import moved_value
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows, StrPath
-
-if TYPE_CHECKING:
-    from varlen_rnn.program.stream import ProgramStream
 
 _MOST_COMPARED = 1000  # the most names that are compared with an unknown name, for the hint of an error
 
@@ -65,6 +62,8 @@ class Program:
       x = feed(feed=feed; col=0)
       reduce_sum = reduce_sum(x=x; keepdims=False)
     """
+
+    stream_type: ClassVar[Any]  # ProgramStream; its module sets it, because a stream runs programs
 
     def __init__(self, desc: ProgramDesc | None = None, persistables: Mapping[str, Rows] | None = None) -> None:
         self.recorder: Recorder | None = None  # None unless `program_guard` records into the program
@@ -241,7 +240,7 @@ class Program:
         """Return the program that `to_bytes` wrote; raises the same errors as `load`."""
         return cls(*files.from_bytes(content))
 
-    def stream(self, states: Mapping[str, str], num_sequences: int = 1) -> ProgramStream:
+    def stream(self, states: Mapping[str, str], num_sequences: int = 1) -> Any:
         """Return a stream that carries the states which the program takes and returns, one row per call.
 
         Parameters
@@ -256,9 +255,7 @@ class Program:
         ProgramStream
             It shares the persistables of the program.
         """
-        from varlen_rnn.program.stream import ProgramStream  # it runs programs, so it imports this module
-
-        return ProgramStream(self, states, num_sequences)
+        return self.stream_type(self, states, num_sequences)
 
     def to_dot(self) -> str:
         """Return the program as Graphviz text: operators are boxes, variables ellipses.

@@ -141,3 +141,6 @@ class ProgramStream:
         """Copies of the states of all slots, by the name of the feed."""
         with self._turn:
             return {name: state.copy() for name, state in self._states.items()}
+
+
+Program.stream_type = ProgramStream
