@@ -3,5 +3,6 @@
 Rows stay where the caller has them: they are not padded, packed to time-major order, or gathered.
 """
 
-from varlen_rnn.recurrence.layer import backward, forward
+from varlen_rnn.recurrence.layer import backward, forward, saved_columns
+from varlen_rnn.recurrence.phases import Shape
 from varlen_rnn.recurrence.task import Arriving, Direction, Saved

@@ -47,15 +47,18 @@ def loop_of(cell, dtype, shape, backward=False):
 
 
 def kept_of_rows(x, columns):
-    """Return memory for the saved columns of the rows of `x`.  A row has `columns` numbers, then padding.
+    """Return memory for the saved columns of the rows of `x`; `forward` clears the padding behind the columns."""
+    return empty((len(x), padded_columns(columns, x.itemsize)), x)
+
+
+def padded_columns(columns, itemsize):
+    """Return how many numbers a row has that saves `columns` numbers: these, then padding.
 
     A long row that fills an even number of cache lines gets one more line.  Otherwise rows could be a multiple of 4 KB
-    apart.  Then all rows that a tile reads would fall into one set of the first-level cache.  `forward` clears the
-    padding.
+    apart.  Then all rows that a tile reads would fall into one set of the first-level cache.
     """
-    line = CACHE_LINE // x.itemsize
-    odd = columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
-    return empty((len(x), odd), x)
+    line = CACHE_LINE // itemsize
+    return columns + line if columns >= _LONG * line and columns % (2 * line) == 0 else columns
 
 
 def _past_caches(kept, is_whole):

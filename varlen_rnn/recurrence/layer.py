@@ -86,6 +86,11 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
     return d_x, d_directions, d_initial
 
 
+def saved_columns(cell, shape, itemsize):
+    """Return how many numbers `forward` saves for a row and direction on the CPU, given a Shape and bytes a number."""
+    return cpu.padded_columns(kept_numbers(cell, shape), itemsize)
+
+
 def _one_step(cell, x, directions, plan):
     """Return the OneStep for a batch of few sequences with one row each, or None for any other batch."""
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -15,10 +15,11 @@ R = TypeVar("R")
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # missing in older releases
 
 
-def eager(call: Callable[P, R]) -> Callable[P, R]:
+def eager(call: Callable[P, R], in_graph: Callable[..., Any] | None = None) -> Callable[P, R]:
     """Return a version of `call` into which `torch.compile` does not trace, because it cannot trace kernels.
 
-    `torch.compiler.disable` is applied only if torch's compiler is already imported, because that import takes seconds.
+    While torch compiles or exports, `in_graph` runs instead, unless it returns None.  `torch.compiler.disable` is
+    applied only if torch's compiler is already imported, because that import takes seconds.
     """
     disabled: list[Callable[P, R]] = []
 
@@ -26,11 +27,20 @@ def eager(call: Callable[P, R]) -> Callable[P, R]:
     def outside(*arguments: P.args, **named: P.kwargs) -> R:
         if "torch._dynamo" not in sys.modules:
             return call(*arguments, **named)
+        if in_graph is not None and torch.compiler.is_compiling():
+            found = in_graph(*arguments, **named)
+            if found is not None:
+                return found
         if not disabled:
             disabled.append(torch.compiler.disable(call))
         return disabled[0](*arguments, **named)
 
     return outside
+
+
+def eager_unless(in_graph: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that applies `eager` with `in_graph`."""
+    return lambda call: eager(call, in_graph)
 
 
 def is_transformed() -> bool:

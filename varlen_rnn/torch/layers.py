@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import PackedSequence
 from varlen_rnn.cells import CELLS
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError
 from varlen_rnn.ops.recurrent.inputs import Form
-from varlen_rnn.torch.eager import eager, is_transformed
+from varlen_rnn.torch.eager import eager_unless, is_transformed
+from varlen_rnn.torch.in_graph import run
 from varlen_rnn.torch.layouts import Batch, lod_of_equal, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
 from varlen_rnn.torch.recurrence import Step, directions_of, layer
 
@@ -30,7 +31,7 @@ _Base: Any = torch.nn.RNNBase if TYPE_CHECKING else object  # a mixin; torch's l
 class _Unpadded(_Base):
     """A mixin that replaces the `forward` of a torch layer; everything else is inherited from torch."""
 
-    @eager
+    @eager_unless(run)
     def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, offsets: Any = None) -> tuple[Any, Any]:
         """Return the outputs in the layout of the input, and the last states.
 

@@ -108,14 +108,19 @@ def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
         raise ShapeError("input", expected=expected, got=f"shape {tuple(padded.shape)}")
     num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
     given = _numbers(lengths, "lengths")
-    if given.shape != (num_sequences,) or not ((given >= 0) & (given <= steps)).all():
-        expected = f"{num_sequences} numbers (one per sequence of the input) from 0 to {steps}, its steps"
-        raise ShapeError("lengths", expected=expected, got=shown(given.tolist()))
-    sequence, step = np.nonzero(np.arange(steps) < given[:, None])
-    places = sequence * steps + step if batch_first else step * num_sequences + sequence
+    places = places_of_padded(given, num_sequences, steps, batch_first)
     flat = padded.reshape(num_sequences * steps, padded.shape[2])
     axes = padded.shape[:2]
     return _taken(flat, places, LoD.from_lengths([given]), lambda rows: rows.reshape(*axes, rows.shape[1]))
+
+
+def places_of_padded(lengths: np.ndarray, num_sequences: int, steps: int, batch_first: bool) -> np.ndarray:
+    """Return where the rows of sequences, one after another, are among all rows of a padded batch; check lengths."""
+    if lengths.shape != (num_sequences,) or not ((lengths >= 0) & (lengths <= steps)).all():
+        expected = f"{num_sequences} numbers (one per sequence of the input) from 0 to {steps}, its steps"
+        raise ShapeError("lengths", expected=expected, got=shown(lengths.tolist()))
+    sequence, step = np.nonzero(np.arange(steps) < lengths[:, None])
+    return sequence * steps + step if batch_first else step * num_sequences + sequence
 
 
 def of_equal(padded: Tensor, batch_first: bool) -> Batch:

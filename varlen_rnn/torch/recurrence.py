@@ -28,7 +28,7 @@ class Step(NamedTuple):
     directions: list[Direction] | None = None  # arrays of the weights; if None, each call makes them
 
 
-class _Operands(NamedTuple):
+class Operands(NamedTuple):
     """The arrays that the engine takes; they share the memory of tensors."""
 
     axes: tuple[int, ...]  # sizes of the input's axes before the features: (rows,), or (steps, sequences)
@@ -43,7 +43,7 @@ def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
         for tensor in operands:
             if tensor is not None and tensor.requires_grad:
                 return list(_Recurrence.apply(step, lod, *operands))
-    return _forward(step, lod, _arrays(step, operands), keep=False)[0]
+    return _forward(step, lod, arrays_of(step, operands), keep=False)[0]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -51,7 +51,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: Step, lod: LoD, *operands: Tensor | None) -> tuple[Tensor, ...]:
-        keep, arrays = not saves_elsewhere(), _arrays(step, operands)
+        keep, arrays = not saves_elsewhere(), arrays_of(step, operands)
         tensors, kept = _forward(step, lod, arrays, keep)
         ctx.step, ctx.lod, ctx.kept = step, lod, (arrays, kept) if keep else None
         ctx.save_for_backward(tensors[0], *operands)
@@ -63,27 +63,40 @@ class _Recurrence(torch.autograd.Function):
         y, *operands = ctx.saved_tensors  # raises if a tensor was changed or freed meanwhile
         (step, lod), (found, ctx.kept) = (ctx.step, ctx.lod), (ctx.kept, None)
         if found is None:
-            arrays = _arrays(step._replace(directions=None), operands)  # hooks may have saved copies
+            arrays = arrays_of(step._replace(directions=None), operands)  # hooks may have saved copies
             found = arrays, _forward(step, lod, arrays, keep=True)[1]
         arrays, kept = found
-        needs, (d_y, *d_last) = ctx.needs_input_grad[2:], map(_array, gradients)
-        d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
-        d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
-        first = 1 + len(step.cell.states)
-        saved, arriving = recurrence.Saved(_rows(_array(y)), kept), recurrence.Arriving(_rows(d_y), d_last)
-        d_x, d_directions, d_initial = recurrence.backward(
-            step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), saved, arriving,
-            need_x=needs[0], need_weights=any(needs[first:]), reverse=step.reverse,
-        )  # fmt: skip
-        d_x = None if d_x is None else d_x.reshape(*arrays.axes, d_x.shape[1])
-        of_states = _cut(arrays, d_initial)
-        of_weights: list[Any] = [array for direction in d_directions for array in _apart(direction)]
-        of_weights = of_weights or [None] * len(needs[first:])
+        needs, first = ctx.needs_input_grad[2:], 1 + len(step.cell.states)
+        need_x, need_weights = needs[0], any(needs[first:])
+        d_x, of_states, found_weights = gradients_of(step, lod, arrays, y, kept, gradients, (need_x, need_weights))
+        of_weights: list[Any] = list(found_weights) or [None] * len(needs[first:])
         wanted = [
             torch.from_numpy(array) if need and array is not None else None
             for array, need in zip([d_x, *of_states, *of_weights], needs, strict=True)
         ]
         return None, None, *once([*gradients, *operands], wanted)
+
+
+def gradients_of(
+    step: Step, lod: LoD, arrays: Operands, y: Tensor, kept: list[np.ndarray], arriving: Sequence[Tensor | None],
+    needs: Sequence[bool],
+) -> tuple[np.ndarray | None, list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    """Return the gradients of inputs, initial states and weights; this overwrites the saved columns `kept`.
+
+    `arriving` has the gradients of the outputs and last states.  `needs` says whether to compute the gradients of the
+    inputs, which are None otherwise, and of the weights, whose list is empty otherwise.
+    """
+    d_y, *d_last = map(_array, arriving)
+    d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
+    d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
+    saved, into = recurrence.Saved(_rows(_array(y)), kept), recurrence.Arriving(_rows(d_y), d_last)
+    d_x, d_directions, d_initial = recurrence.backward(
+        step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), saved, into,
+        need_x=needs[0], need_weights=needs[1], reverse=step.reverse,
+    )  # fmt: skip
+    d_x = None if d_x is None else d_x.reshape(*arrays.axes, d_x.shape[1])
+    of_weights = [array for direction in d_directions for array in _apart(direction)]
+    return d_x, _cut(arrays, d_initial), of_weights
 
 
 def once(sources: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -121,17 +134,17 @@ def _rows(array: np.ndarray) -> np.ndarray:
     return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
-def _arrays(step: Step, operands: Sequence[Tensor | None]) -> _Operands:
+def arrays_of(step: Step, operands: Sequence[Tensor | None]) -> Operands:
     """Return the operands as arrays; raise unless the weights have the right shapes and data type."""
     first = 1 + len(step.cell.states)
     x, *states = map(_array, operands[:first])
     axes, x = x.shape[:-1], _rows(x)
     directions = step.directions or directions_of(step, x.shape[1], x.dtype, operands[first:])
     if states[0] is None:
-        return _Operands(axes, x, directions, None)
+        return Operands(axes, x, directions, None)
     if len(states) == 1 and directions[0].weight_hr is None:
-        return _Operands(axes, x, directions, states[0][None])
-    return _Operands(axes, x, directions, _full_states(directions, states[0].shape[1], states))
+        return Operands(axes, x, directions, states[0][None])
+    return Operands(axes, x, directions, _full_states(directions, states[0].shape[1], states))
 
 
 def directions_of(step: Step, features: int, dtype: Any, weights: Sequence[Tensor | None]) -> list[Direction]:
@@ -166,7 +179,7 @@ def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np
     return full
 
 
-def _cut(arrays: _Operands, states: np.ndarray) -> list[np.ndarray]:
+def _cut(arrays: Operands, states: np.ndarray) -> list[np.ndarray]:
     """Return states, or their gradients, as a list; a projection cuts the first state to the projected units."""
     found, projection = list(states), arrays.directions[0].weight_hr
     if projection is not None:
@@ -182,9 +195,15 @@ def _apart(gradient: Direction) -> list[np.ndarray]:
     return [weight_ih, weight_hh, bias_ih, bias_hh, *(() if weight_hr is None else (weight_hr,))]
 
 
-def _forward(step: Step, lod: LoD, arrays: _Operands, keep: bool) -> tuple[list[Tensor], list[np.ndarray]]:
-    """Run a layer; return outputs and last states as tensors, and the columns saved for the backward pass."""
+def ran(step: Step, lod: LoD, arrays: Operands, keep: bool) -> tuple[np.ndarray, list[Tensor], list[np.ndarray]]:
+    """Run a layer; return outputs, last states as tensors, and the columns saved for the backward pass if `keep`."""
     y, last, kept = recurrence.forward(
         step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), keep, step.reverse
     )
-    return [torch.from_numpy(array) for array in (y.reshape(*arrays.axes, y.shape[1]), *_cut(arrays, last))], kept
+    return y, list(map(torch.from_numpy, _cut(arrays, last))), kept
+
+
+def _forward(step: Step, lod: LoD, arrays: Operands, keep: bool) -> tuple[list[Tensor], list[np.ndarray]]:
+    """Run a layer; return outputs and last states as tensors, and the columns saved for the backward pass."""
+    y, last, kept = ran(step, lod, arrays, keep)
+    return [torch.from_numpy(y.reshape(*arrays.axes, y.shape[1])), *last], kept
