@@ -260,6 +260,11 @@ class _Recorded:
         if self.refused is not None:
             return f"calls run the step itself, because {self.refused}"
         added = f"; {self.added} ran the step itself, which adds to gradients" if self.added else ""
+        for binding in [ready.binding for ready in self.program.prepared.values()]:
+            if binding.runs:
+                added += f"; {binding.runs} without Python"
+            elif binding.refusal is not None:
+                added += f"; none without Python, because {binding.refusal}"
         return f"a program of {count} operators; {self.alone} of {self.calls} calls ran it alone{added}"
 
     def call(self, step: Callable[..., Any], args: Any, named: Any, feeds: list[LoDTensor]) -> Any:
