@@ -156,6 +156,7 @@ def test_twelve_training_steps(layout):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("layout", ["offsets", "padded"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, inside inductor
 def test_training_steps_under_inductor(layout):
     found = []
     for compiles in (False, True):
