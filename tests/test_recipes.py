@@ -68,7 +68,19 @@ def test_within_sequences(names):
     assert np.allclose(names["windows"], np.concatenate(ahead))
     assert np.allclose(names["normalised"], np.tile([-1, 1], (5, 1)), atol=1e-4)
     assert np.allclose(names["d_rows"], 0, atol=1e-6)
-    assert np.allclose(names["losses"], [1, -1, 1, -1, 1], atol=1e-4)
+    assert np.allclose(names["means"], names["x"].mean(axis=1))
+    assert (names["total"], names["maximum"]) == (45, 9)
+
+
+@pytest.mark.slow
+def test_classes_of_rows(names):
+    """In each row, the second number is the first plus 1; the fourth row has no label."""
+    of_first, of_second = np.log(1 + np.exp([1, -1]))
+    assert np.allclose(names["losses"], [of_first, of_second, of_first, 0, of_first])
+    assert np.allclose(names["class_losses"], [3 * of_first, of_second])
+    shares = np.exp([-of_first, -of_second])
+    one_hot = np.array([[1, 0], [0, 1], [1, 0], shares, [1, 0]])
+    assert np.allclose(names["d_scores"], shares - one_hot)
 
 
 @pytest.mark.slow
@@ -78,10 +90,14 @@ def test_alignments_labellings_and_texts(names):
     labels = np.split(np.array([0, 1, 0, 1, 1]), names["offsets"][1:-1])
     scores = [part[np.arange(len(part)), tags].sum() for part, tags in zip(sequences(names), labels, strict=True)]
     assert np.allclose(names["costs"], np.array(ends) - scores)
+    assert names["labellings"].tolist() == [[1, 1, 0, 0, 0], [0, 1, 1, 0, 0]]  # the second changes the closest row
     # "1 1", "1 blank" and "blank 1"; nothing; "1 blank 1", of three steps
     assert np.allclose(np.exp(-names["text_costs"]), [0.84, 1, 0.1 * 0.2 * 0.1])
     assert names["texts"].tolist() == [1, 1]
     assert names["distances"].tolist() == [0, 0, 1]
+    assert names["spans"].tolist() == [[0, 0, 2], [2, 1, 3]]
+    # "1" has the probability 0.836, and "1 1", 0.002: a bonus of 7 is more than the logarithm of 418
+    assert [names["plain"].tolist(), names["long"].tolist()] == [[1], [1, 1]]
 
 
 @pytest.mark.slow
