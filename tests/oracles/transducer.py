@@ -52,15 +52,3 @@ def by_recursion(logits, labels, blank):
     d[:, :, blank] -= of_stay
     np.subtract.at(d, (slice(None), np.arange(rows - 1), labels), of_move)
     return -total, d
-
-
-def greedy(joint, frames, blank, most):
-    """Return the labels of the most probable symbol at each step; `joint(t, labels)` returns the scores of classes."""
-    labels = []
-    for t in range(frames):
-        for _ in range(most):
-            best = int(np.argmax(joint(t, labels)))
-            if best == blank:
-                break
-            labels.append(best)
-    return labels
