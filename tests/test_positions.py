@@ -85,6 +85,7 @@ OF_SEQUENCES = {
     "pieces": lambda x: F.split(vr.sequence_pool(x, "sum"), [2, 3], axis=1)[1],
     "a softmax": lambda x: F.softmax(vr.sequence_pool(x, "sum")),
     "a padded batch": lambda x: vr.sequence_pad(x, 1.0, maxlen=8)[0],
+    "states of linear attention": lambda x: vr.linear_attention(*[x.reshape(-1, 1, 5)] * 3)[1].reshape(-1, 25),
     "a mean of columns": lambda x: vr.sequence_pool(x, "sum").mean(axis=1, keepdims=True),
 }
 

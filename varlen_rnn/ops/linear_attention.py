@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import OutOfRangeError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_flag, check_number, shown
 from varlen_rnn.linear_attention import Call, Heads, layer
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
@@ -94,7 +94,8 @@ def linear_attention(
     h // 2 of 2.  So queries and keys can be shared by states, and states by queries.
 
     Rows are computed in chunks of 32, which begin at the first row of each sequence.  If a sequence is cut at multiples
-    of 32 rows, and the state is handed on, the results have the same bits.  A NaN reaches no row before its own.
+    of 32 rows, and the state is handed on, the results have the same bits; but a piece of one row, such as a step of
+    `DynamicRNN`, is rounded otherwise.  A NaN reaches no row before its own.
 
     | cell | decay | beta | delta |
     |---|---|---|---|
@@ -127,7 +128,10 @@ def linear_attention(
         if not isinstance(state, tuple | list) or len(state) != 2:
             expected = "a pair of states and normalisers, with normalise=True"
             raise ShapeError(f"{_NAME}, state", expected=expected, got=shown(state))
-        state = apply("concat", state[0], required(state[1], f"{_NAME}, state")[..., None], axis=3)
+        first, norms = (required(part, f"{_NAME}, state[{i}]") for i, part in enumerate(state))
+        check_rank(_NAME, "state[0]", first, 4)
+        check_shape(_NAME, "state[1]", norms, first.shape[:3], "normalisers are a state without its last axis")
+        state = apply("concat", first, norms[..., None], axis=3)
     out, last, *_ = apply(_NAME, query, key, value, decay, beta, state, keep=grad_enabled(), **constants)
     if not is_normalised:
         return out, last
@@ -164,10 +168,12 @@ def attend_linearly(
     arrays = _operands(call, query, key, value, decay, beta, state, normalise)
     out, last, written, states = layer.forward(*(*arrays, call))
     heads, of_state = call.heads, (query.shape[2], value.shape[2] + normalise)
+    # The last states keep the positions of their sequences, so that dropout draws the same for parts of a batch.
+    of_last = NO_LOD.at_positions_of(query.structure) if query.num_levels <= 1 else NO_LOD
     rows_of = lambda array: array.reshape(len(array), heads.all, of_state[1])
     return (
         LoDTensor.wrap(rows_of(out), query.structure),
-        LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state)),
+        LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state), of_last),
         LoDTensor.wrap(rows_of(written)),
         LoDTensor.wrap(states.reshape(len(states), heads.all, *of_state)),
     )
@@ -223,6 +229,10 @@ def _infer(query, key, value, decay, beta, state, delta, normalise, scale, keep)
     (count, heads, depth), wide = query.shape, value.shape[2] + normalise if value.shape[2] != -1 else -1
     check_shape(_NAME, "key", key, (count, -1, depth))
     check_shape(_NAME, "value", value, (count, -1, -1))
+    with_lod = [name for name in _OF_ROWS if name in given and given[name].lod_level]
+    if with_lod and not query.lod_level:
+        expected, hint = f"a LoD, as {with_lod[0]} has", "without a LoD, each row of query is a sequence of its own"
+        raise LoDError(f"{_NAME}, query", expected=expected, got="a tensor without LoD", hint=hint)
     if 0 in (heads, depth, key.shape[1], *value.shape[1:]):
         got = [query.shape, key.shape, value.shape]
         raise ShapeError(_NAME, expected="at least one head and one number each", got=got)
