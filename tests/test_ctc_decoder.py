@@ -84,6 +84,12 @@ def test_a_beginning_keeps_a_hot_word_in_a_narrow_beam():
     assert decoded(steps, beam_size=1, hotwords=[[2, 1, 3]], hotword_weight=6.0)[0][0][0] == (2, 1, 3)
 
 
+def test_a_scorer_may_return_a_variable_that_requires_a_gradient():
+    scores = np.log([0.1, 0.2, 0.3, 0.4])
+    with_a_gradient = vr.Variable(scores, requires_grad=True)
+    assert decoded(STEPS, scorer=lambda labels: with_a_gradient) == decoded(STEPS, scorer=lambda labels: scores)
+
+
 def test_levels_above_texts_are_kept_and_no_sequences_are_legal():
     steps = vr.LoDTensor(steps_of([2, 1]).data, [[0, 0, 2], [0, 2, 3]])
     ids, scores = CTCDecoder(2)(steps)
@@ -109,6 +115,7 @@ STEPS = steps_of([2, 3])
             "scorer: expected log",
         ),
         (lambda: CTCDecoder(scorer=lambda a, b: np.inf, boundary=1)(STEPS), vr.OutOfRangeError, "scorer: expected log"),
+        (lambda: CTCDecoder(scorer=lambda labels: "a")(STEPS), vr.DTypeError, "scorer: expected numbers"),
         (lambda: CTCDecoder(lm_weight=np.nan), vr.InputError, "lm_weight: expected a finite number"),
         (lambda: CTCDecoder(hotwords=[[1, 0]]), vr.OutOfRangeError, "hotwords: expected labels except the blank"),
         (lambda: CTCDecoder(hotwords=[[]]), vr.OutOfRangeError, "hotwords: expected labels except the blank"),

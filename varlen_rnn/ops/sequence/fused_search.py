@@ -12,6 +12,9 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError
 from varlen_rnn.kernels.prefixes import BLANK, COUNT, DEPTH, LABEL, LAST, NODE, PARENT, TOTAL, step_prefixes
+from varlen_rnn.rows.checks import as_rows
+from varlen_rnn.runtime.device import to_host
+from varlen_rnn.tape.variable import Variable
 
 _WHERE = "CTCDecoder, scorer"
 
@@ -132,8 +135,8 @@ class Fusion:
 
 
 def _checked(scores, shape):
-    """Return scores of a scorer as float64; raise unless they have the shape, and none is NaN or plus infinity."""
-    scores = np.asarray(scores, np.float64)
+    """Return scores as float64; raise unless they are numbers of the shape, and none is NaN or plus infinity."""
+    scores = to_host(as_rows(scores.detach() if isinstance(scores, Variable) else scores, _WHERE)).astype(np.float64)
     if scores.shape != shape:
         raise ShapeError(_WHERE, expected=f"scores of shape {shape}", got=f"shape {scores.shape}")
     if not (scores < np.inf).all():
