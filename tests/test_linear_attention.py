@@ -293,6 +293,27 @@ def test_without_gradients_nothing_is_kept():
     np.testing.assert_array_equal(np.asarray(state), np.asarray(wanted[1]))
 
 
+@by_form
+def test_a_program_for_inference_has_the_same_bits_and_keeps_nothing(form):
+    lengths = [40, 0, 3]
+    arrays, constants = drawn(lengths, form)
+    feeds = {f"{name}{i}": x for name, given in arrays.items() for i, x in enumerate(flat([given]))}
+    has_lod = {name: not name.startswith("state") for name in feeds}
+    with vr.program_guard() as program:
+        fed = {n: vr.feed_data(n, [-1, *x.shape[1:]], x.dtype, lod_level=int(has_lod[n])) for n, x in feeds.items()}
+        given = {n: tuple(fed[f"{n}{i}"] for i in range(2)) if isinstance(x, tuple) else fed[f"{n}0"] for n, x in
+                 arrays.items()}  # fmt: skip
+        fetches = flat(vr.linear_attention(**given, **constants))
+    assert "states" in str(program)
+    pruned = vr.Program.from_bytes(program.prune(fetches).to_bytes())
+    assert "linear_attention.states" not in str(pruned)
+    feed = {n: vr.create_lod_tensor(x, [lengths]) if has_lod[n] else x for n, x in feeds.items()}
+    found = vr.Executor().run(pruned, feed, pruned.fetch_names)
+    wanted = flat(vr.linear_attention(**variables(arrays, lengths), **constants))
+    for mine, right in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(getattr(mine, "data", mine), np.asarray(right))
+
+
 RULES = {
     "linear": {"given": ("state",)},
     "gated": {"given": ("decay", "state")},

@@ -1,8 +1,8 @@
 """Linear attention: each sequence and head writes values under keys into a matrix, its state, and reads it by queries.
 
-Besides outputs and last states, the operator returns two operands of its gradient: with the delta rule, the corrected
-values (`written`), and the state before each chunk of 32 rows (`states`).  With `normalise`, it appends a column of
-ones to the values, so that the last column of outputs and states belongs to the normaliser.
+Besides outputs and last states, the operator with `keep` returns two operands of its gradient: with the delta rule, the
+corrected values (`written`), and the state before each chunk of 32 rows (`states`).  With `normalise`, it appends a
+column of ones to the values, so that the last column of outputs and states belongs to the normaliser.
 """
 
 from __future__ import annotations
@@ -171,12 +171,13 @@ def attend_linearly(
     # The last states keep the positions of their sequences, so that dropout draws the same for parts of a batch.
     of_last = NO_LOD.at_positions_of(query.structure) if query.num_levels <= 1 else NO_LOD
     rows_of = lambda array: array.reshape(len(array), heads.all, of_state[1])
-    return (
+    found = (
         LoDTensor.wrap(rows_of(out), query.structure),
         LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state), of_last),
-        LoDTensor.wrap(rows_of(written)),
-        LoDTensor.wrap(states.reshape(len(states), heads.all, *of_state)),
     )
+    if not keep:
+        return found
+    return *found, LoDTensor.wrap(rows_of(written)), LoDTensor.wrap(states.reshape(len(states), heads.all, *of_state))
 
 
 def _call(inputs, delta, normalise, scale, keep):
@@ -245,12 +246,11 @@ def _infer(query, key, value, decay, beta, state, delta, normalise, scale, keep)
     of_states = -1 if query.lod_level else count, states, depth, wide
     if state is not None:
         check_shape(_NAME, "state", state, of_states)
-    return (
-        TensorSpec((count, heads, wide), query.dtype, query.lod_level),
-        TensorSpec(of_states, query.dtype),
-        TensorSpec((count if delta and keep else 0, heads, wide), query.dtype),
-        TensorSpec((-1 if keep else 0, heads, depth, wide), query.dtype),
-    )
+    found = TensorSpec((count, heads, wide), query.dtype, query.lod_level), TensorSpec(of_states, query.dtype)
+    if not keep:
+        return found
+    written = TensorSpec((count if delta else 0, heads, wide), query.dtype)
+    return *found, written, TensorSpec((-1, heads, depth, wide), query.dtype)
 
 
 def _check_heads(query, key, value):
