@@ -12,6 +12,7 @@ from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 NOT_PUBLIC = {"varlen_rnn.attention", "varlen_rnn.linear_attention"}  # fronts of engines, as `recurrence`
 KERNELS = (
+    "alignment",
     "crf",
     "ctc",
     "edit_distance",
@@ -19,7 +20,9 @@ KERNELS = (
     "lattice",
     "losses",
     "moves",
+    "n_best",
     "norms",
+    "pairwise",
     "philox",
     "pool",
     "prefixes",
