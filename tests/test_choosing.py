@@ -223,8 +223,11 @@ def test_what_a_network_alone_can_do_says_so(tmp_path):
     X, y = waves(20)
     for params, message in (
         ({"warm_start": True}, "warm_start: expected False, because of model='auto', got True .or pass"),
-        ({"checkpoints": tmp_path}, "checkpoints: expected None with model='auto'"),
-        ({"model": "ngrams"}, "model: expected 'auto', 'recurrent' or 'convolutions' for X of numbers, got 'ngrams'"),
+        ({"checkpoints": tmp_path}, "checkpoints: expected None, because of model='auto'"),
+        (
+            {"model": "ngrams"},
+            "model: expected 'auto', 'recurrent' or 'convolutions', because X has numbers, got 'ngrams'",
+        ),
         ({"model": "forest"}, "model: expected one of 'auto', 'recurrent', 'convolutions' or 'ngrams', got 'forest'"),
         ({"model": 3}, "model: expected one of"),
         ({"cell": "none"}, "cell: expected one of"),

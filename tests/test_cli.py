@@ -194,12 +194,12 @@ def test_lengths_of_every_kind_of_file(tmp_path):
 BAD_TEXTS = {
     "empty": ("", "at least one length"),
     "white space": (" \n", "at least one length"),
-    "negative": ("3 -1", "entry 2: expected 0 to 2,147,483,647 rows, got -1"),
+    "negative": ("3 -1", "entry 2: expected a length from 0 to 2,147,483,647 rows, got -1"),
     "a fraction": ("3 1.5", "entry 2: expected an integer, got '1.5'"),
     "words": ("three", "entry 1: expected an integer"),
     "bytes": (b"\xff\xfe", "entry 1: expected an integer"),
     "all zero": ("0 0 0", "a length above 0"),
-    "huge": ("3 9999999999", "entry 2: expected 0 to 2,147,483,647 rows"),
+    "huge": ("3 9999999999", "entry 2: expected a length from 0 to 2,147,483,647 rows"),
     "more than 64 bits": ("1" * 5000, "entry 1: expected at most"),
     "more than fits": ("2147483647", "4 GiB at most"),
 }
@@ -217,10 +217,10 @@ def test_bad_lengths_are_a_line(content, message, tmp_path, capsys):
 
 BAD_ARRAYS = {
     "fractions": (np.ones(3), "expected integers, got data type float64"),
-    "two dimensions": (np.ones((2, 2), int), "expected one dimension, got shape (2, 2)"),
+    "two dimensions": (np.ones((2, 2), int), "expected an array of one axis, got an array of shape (2, 2)"),
     "objects": (np.array([1, "a"], object), "expected a NumPy array of integers"),
     "none": (np.ones(0, int), "at least one length"),
-    "unsigned": (np.array([2**64 - 1], np.uint64), "entry 1: expected 0 to"),
+    "unsigned": (np.array([2**64 - 1], np.uint64), "entry 1: expected a length from 0 to"),
 }
 
 
@@ -242,7 +242,7 @@ def test_other_bad_files_and_options_are_a_line(tmp_path, capsys):
         ([str(tmp_path / "bad.jsonl")], "line 1, --field: expected the field 'text'"),
         ([good, "--hidden-size", "0"], "--hidden-size: expected at least 1, got 0"),
         ([good, "--hidden-size", "1000000"], "4 GiB at most, got about 29,810 GiB, mostly for weights (choose smaller"),
-        ([good, "--input-size", "1000000", "--hidden-size", "1000"], "most of it weights"),
+        ([good, "--input-size", "1000000", "--hidden-size", "1000"], "mostly for weights"),
         ([good, "--batches", "-1"], "batches: expected at least 1, got -1"),
     ):
         assert main(["compare", *arguments]) == 2

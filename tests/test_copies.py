@@ -114,7 +114,7 @@ def test_prepared_layers_and_streams_are_copied_but_not_pickled():
     assert stream.states.any()
     assert not other.states.any()
     for one in (prepared, stream):  # in another process, the addresses that they hold would be wrong
-        with pytest.raises(vr.ProgramError, match=r"pickle the layer, and call its prepare\(\) or stream\(\)"):
+        with pytest.raises(vr.ProgramError, match=r"pickle the layer itself, and call prepare\(\) or stream\(\)"):
             pickle.dumps(one)
 
 

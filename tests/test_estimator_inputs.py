@@ -326,7 +326,7 @@ def test_hashes_are_tokens_and_never_measurements(first):
 
 
 def test_an_array_of_unsigned_hashes_is_no_array_of_measurements():
-    with pytest.raises(vr.InputError, match=r"got hashes, as 9223372036854775808 .*map\(str, x"):
+    with pytest.raises(vr.InputError, match=r"got a large integer, 9223372036854775808 .*map\(str, x"):
         SequenceClassifier().fit(np.array([[2**63, 1], [1, 2]], np.uint64), [0, 1])
     with pytest.raises(vr.InputError, match=r"X, sequence 0: expected an integer below 2\*\*63, or a float"):
         SequenceClassifier().fit([[2**63, 0.5], [1.5]], [0, 1])

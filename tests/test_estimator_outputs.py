@@ -154,7 +154,9 @@ def test_a_feature_without_effect_has_no_attribution():
 def test_attributions_that_there_are_not_are_errors():
     X, y = series(30)
     ridge, model = SequenceClassifier(**SMALL).fit(X, y), SequenceClassifier(**RECURRENT).fit(X, y)
-    with pytest.raises(vr.InputError, match=r"predicts by a network alone, got convolutions .*model='recurrent'"):
+    with pytest.raises(
+        vr.InputError, match=r"predicts by a network alone, got one by convolutions .*model='recurrent'"
+    ):
         ridge.integrated_gradients(X)
     for target in (7, "a", np.ones(2), [0]):
         with pytest.raises(vr.InputError, match="integrated_gradients, target: expected one of the classes, 0, 1"):

@@ -101,12 +101,12 @@ def test_exactly_periodic_series_have_no_part_in_mase():
     noisy = np.tile(period, 8) + 0.1 * np.random.default_rng(0).standard_normal(32)
     forms = [np.tile(period, 8), np.tile(period, 8) * np.resize([1, 1 + 2**-51], 32), np.full(32, 7.0), noisy]
     model = SequenceForecaster(2, random_state=0, model="ridge", season_length=4).fit([noisy])
-    with pytest.warns(UserWarning, match="3 of 4 series are left out of MASE"):
+    with pytest.warns(UserWarning, match="MASE leaves 3 of 4 series out"):
         errors = model.evaluate(forms)
     assert {name: own["MASE"] for name, own in errors.items()} == {
         name: own["MASE"] for name, own in model.evaluate([noisy]).items()
     }
-    with pytest.warns(UserWarning, match="2 of 2 series are left out of MASE"):
+    with pytest.warns(UserWarning, match="MASE leaves 2 of 2 series out"):
         assert np.isnan(model.score(forms[:2]))
 
 
@@ -213,7 +213,7 @@ def test_columns_that_are_known_ahead_are_used():
     for given, message in (
         (None, "future_covariates: expected the columns of the training, got None"),
         ([own[:-3] for own in columns], r"future_covariates, series 0: expected shape \(50, 2\)"),
-        (columns[:3], "future_covariates: expected 20 entries"),
+        (columns[:3], "future_covariates: expected one array for each of 20 series"),
         ([own[:, :1] for own in columns], r"future_covariates, series 0: expected shape \(50, 2\)"),
         (3, "future_covariates: expected many sequences"),
     ):

@@ -276,7 +276,7 @@ def test_estimators_take_wide_frames_of_numbers(library):
     gaps = frame(library, {"a": [1.0, 2.0], "b": [None, 1.0], "c": [1.0, 1.0]})
     assert SequenceClassifier(**SMALL).fit(gaps, [0, 1]).predict(gaps).shape == (2,)
     with pytest.raises(
-        vr.DTypeError, match=r"X: expected one column of sequences.*got a frame of 'id', 't'.*data.read"
+        vr.DTypeError, match=r"X: expected a frame with one column of sequences.*got a frame of 'id', 't'.*data.read"
     ):
         SequenceClassifier(**SMALL).fit(frame(library, LONG), LONG["y"])
 

@@ -232,7 +232,7 @@ def test_an_error_in_a_hook_leaves_no_cycle():
     ("returned", "message"),
     [
         (np.ones(3), r"gradient that a hook of 'x' returned: expected shape \(2,\), got shape \(3,\)"),
-        (np.ones(2, np.float32), "a hook of 'x' returned: expected float64, got float32 .data types"),
+        (np.ones(2, np.float32), "a hook of 'x' returned: expected float64, got float32 .x.astype"),
         (1.0, r"a hook of 'x' returned: expected shape \(2,\), got shape \(\)"),
         (vr.SelectedRows([0], np.ones(1), 3), r"a hook of 'x' returned: expected shape \(2,\), got shape \(3,\)"),
         ("rubbish", "expected numbers"),

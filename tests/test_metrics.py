@@ -193,7 +193,7 @@ def test_the_mean_of_losses():
     mean.update(vr.Variable(np.array(0.5, np.float32)), 3)
     mean.update(np.array([1.0, 2.0]), np.array([0.0, 2.0]))
     assert mean.compute() == pytest.approx((1.5 + 4) / 5)
-    with pytest.raises(vr.ShapeError, match="as values"):
+    with pytest.raises(vr.ShapeError, match="the shape of `values`"):
         mean.update(np.ones(2), 1.0)
     with pytest.raises(vr.OutOfRangeError, match="at least 0"):
         mean.update(1.0, -1.0)

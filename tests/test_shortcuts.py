@@ -144,7 +144,7 @@ def test_copies_of_several_levels_are_not_mixed_up():
     x = vr.create_lod_tensor(np.arange(2.0), [[2], [1, 1]])
     both = vr.LoDTensor(np.zeros(3), [[0, 2], [0, 1, 3]])
     assert np.asarray(vr.sequence_expand(x, both, 0)).tolist() == [0, 1, 0, 1]
-    with pytest.raises(vr.LoDError, match="expected 2 sequences, as level -1 of y has sequences, got 1"):
+    with pytest.raises(vr.LoDError, match="expected 2 sequences, as many as level -1 of y has sequences, got 1"):
         vr.sequence_expand(x, both)
 
 

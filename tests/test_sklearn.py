@@ -587,7 +587,9 @@ def test_fitted_estimators_are_saved_with_pickle_and_without(tmp_path, kind):
 
 def test_files_that_are_no_estimators(tmp_path):
     vr.save(tmp_path / "other", a=1)
-    with pytest.raises(vr.CheckpointError, match=r"expected a file of an estimator's save, got the groups \['a'\]"):
+    with pytest.raises(
+        vr.CheckpointError, match=r"expected a file that estimator.save\(path\) wrote, got a file of the groups \['a'\]"
+    ):
         load(tmp_path / "other")
     vr.save(tmp_path / "broken", estimator="SequenceTagger", params={"cell": 3})
     with pytest.raises(vr.CheckpointError, match="expected a fitted estimator"):
@@ -778,7 +780,7 @@ def test_a_variable_brings_its_own_lod():
     assert first[0].lod() == tensor.lod()
     wrong = vr.LoDTensor(np.zeros((3, 2), np.float32), [[0, 2], [0, 1, 3]])
     for X in (wrong, vr.Variable(wrong)):
-        with pytest.raises(vr.InputError, match="X: expected sequences of one level"):
+        with pytest.raises(vr.InputError, match="X: expected a LoDTensor with one level"):
             SequenceClassifier(**RECURRENT).fit(X, [0])
     equal = np.float32(np.random.default_rng(0).standard_normal((4, 5, 2)))
     expected = SequenceClassifier(**RECURRENT, max_epochs=1).fit(equal, [0, 1, 0, 1]).predict_proba(equal)
@@ -790,14 +792,14 @@ def test_a_variable_brings_its_own_lod():
 @pytest.mark.parametrize(
     ("X", "one", "hint"),
     [
-        ([np.zeros((3, 2)), np.ones((2, 2))], np.zeros((3, 2)), r"\[X\] if X is one sequence"),
-        ([np.zeros((3, 2)), np.ones((2, 2))], [[1.0, 2.0], [3.0, 4.0]], r"\[X\] if X is one sequence"),
-        ([np.zeros(3), np.ones(2)], np.zeros(4), r"\[X\] if X is one sequence"),
-        ([np.zeros(3), np.ones(2)], [0.5, 1.5], r"\[X\] if X is one sequence"),
-        ([[1, 2], [3]], [1, 2, 3], r"\[X\] if X is one sequence"),
-        ([[1, 2], [3]], np.array([1, 2, 3]), r"\[X\] if X is one sequence"),
-        (["ab", "ba"], "ab", r"\[X\] if X is one sequence"),
-        ([["ab", "c"], ["ba"]], ["ab", "ba"], r"\[X\] if X is one sequence"),
+        ([np.zeros((3, 2)), np.ones((2, 2))], np.zeros((3, 2)), r"if X is one sequence, pass \[X\]"),
+        ([np.zeros((3, 2)), np.ones((2, 2))], [[1.0, 2.0], [3.0, 4.0]], r"if X is one sequence, pass \[X\]"),
+        ([np.zeros(3), np.ones(2)], np.zeros(4), r"if X is one sequence, pass \[X\]"),
+        ([np.zeros(3), np.ones(2)], [0.5, 1.5], r"if X is one sequence, pass \[X\]"),
+        ([[1, 2], [3]], [1, 2, 3], r"if X is one sequence, pass \[X\]"),
+        ([[1, 2], [3]], np.array([1, 2, 3]), r"if X is one sequence, pass \[X\]"),
+        (["ab", "ba"], "ab", r"if X is one sequence, pass \[X\]"),
+        ([["ab", "c"], ["ba"]], ["ab", "ba"], r"if X is one sequence, pass \[X\]"),
     ],
 )
 def test_one_sequence_gets_a_hint(X, one, hint):

@@ -51,7 +51,9 @@ def test_no_optimizer_trains_it_and_a_state_takes_it_along():
 def test_no_rows_leave_it_and_other_rows_are_named():
     layer = Standardize(2).fit([])
     assert layer.fit([np.zeros((0, 2))]).scale.data.tolist() == [1, 1]
-    with pytest.raises(vr.ShapeError, match=r"Standardize.fit: expected rows of shape \(rows, 2\), got shape \(4, 3\)"):
+    with pytest.raises(
+        vr.ShapeError, match=r"Standardize.fit: expected sequences of shape \(rows, 2\), got shape \(4, 3\)"
+    ):
         layer.fit([np.zeros((4, 3))])
     with pytest.raises(vr.DTypeError, match=r"Standardize.fit: expected numbers"):
         layer.fit([np.array([["a", "b"]])])

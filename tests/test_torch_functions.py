@@ -214,7 +214,9 @@ def test_results_do_not_share_memory():
 
 
 def test_data_types_that_numpy_has_not():
-    with pytest.raises(vr.errors.DTypeError, match=r"a data type of NumPy, got torch.bfloat16 \(tensor.float\(\)\)"):
+    with pytest.raises(
+        vr.errors.DTypeError, match=r"a data type of NumPy, got torch.bfloat16 \(call tensor.float\(\)\)"
+    ):
         vt.function(F.tanh)(torch.ones(3, dtype=torch.bfloat16))
 
 

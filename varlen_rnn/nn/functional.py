@@ -525,7 +525,7 @@ def split(x: Rows, sizes: int | Sequence[int], axis: int = -1) -> list[Variable]
     if isinstance(sizes, (list, tuple)):
         return apply_list("split", x, sizes=tuple(check_int(size, "split, sizes", 0) for size in sizes), axis=axis)
     size, whole = check_int(sizes, "split, sizes", 1), x.shape[axis]
-    if whole < 0:
+    if whole == -1:
         hint = "the number of rows is not known before a program runs: pass a list of sizes"
         raise ProgramError("split, axis", expected="an axis of known size", got=f"axis {axis} of {x.shape}", hint=hint)
     ends = [*range(size, whole, size), whole]

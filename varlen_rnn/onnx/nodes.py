@@ -186,7 +186,7 @@ def _gather(kind: str, x: Any, indices: Any, axis: int) -> Any:
 def _slice(kind: str, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     found = variable_of(x)
     for axis, part in slices(starts, ends, axes, steps).items():
-        is_whole = not part.start and part.step == 1 and (part.stop is None or 0 < found.shape[-1] == part.stop)
+        is_whole = not part.start and part.step == 1 and (part.stop is None or -1 != found.shape[-1] == part.stop)
         if is_whole and (part.stop is None or axis == rank_of(x) - 1):
             continue
         place = axis_of(x, axis)

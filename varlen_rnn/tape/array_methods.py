@@ -130,7 +130,7 @@ class ArrayMethods(Generic[V]):
     def __len__(self) -> int:
         if not self.shape:
             raise DTypeError("rows of a Variable", expected="at least one dimension", got="a single number")
-        if self.shape[0] < 0:
+        if self.shape[0] == -1:
             got = "a number that is known only in a run of the program"
             raise ProgramError(f"rows of {self.name!r}", expected="a known number", got=got)
         return self.shape[0]
