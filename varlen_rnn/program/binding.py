@@ -5,7 +5,10 @@ rows has one size, whatever its numbers and its sequences' lengths are; a batch 
 serve all batches of that size.  If a dry run meets work that no record can do, the Executor runs the operators as
 before, and `Binding.refusal` names the operator and the work.
 
-Some runs are made both ways, from the same values, and compared to the bit.
+Some runs are made both ways first, on copies of the values, and compared to the bit.  No other thread sees the copies.
+
+A dry run takes as long as ten to twenty runs of small operators.  So a size is bound when it comes again, and dry runs
+are rationed: programs whose sizes seldom come again stay about as fast as without.
 """
 
 from __future__ import annotations
@@ -14,20 +17,20 @@ import contextvars
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.instructions import Instructions
+from varlen_rnn.program.replay import Bound, Ran
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.runtime import device_array
-from varlen_rnn.runtime.dry_run import DryRun, Place, Records, place_of, room
-from varlen_rnn.runtime.placeholder import Placeholder, Unbound
+from varlen_rnn.runtime.dry_run import DryRun, copy_of, room
+from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
-from varlen_rnn.tape.values import plain
 
 _RUNS_BEFORE = 3  # runs before the first dry run, so that programs that run once or twice are not bound
 _MOST_SIZES = 1024  # sizes of batches whose records are kept
@@ -36,67 +39,12 @@ _MOST_WAYS = 8  # lists of kernels; a program that takes another way at each siz
 _MOST_BYTES = 2**26  # of the memory of a run: larger batches spend their time in kernels
 _EXPECT = "expect"  # the name of the kernel that stops a run if a check failed
 _EVERY = 1024  # runs between two that are compared, after runs 1, 2, 4, 8 ...
+_DRY_RUNS = 8  # dry runs that are always allowed
+_RUNS_EACH = 256  # runs by operators that allow one more dry run, so that dry runs take less than a tenth of their time
+_RECORDS_EACH = 32  # runs by records that allow one more dry run, so that dry runs take less than they have saved
+_OFTEN = 32  # times that a size comes after which its dry run is allowed in any case
 
-Run = Callable[[], list[Any]]
-
-
-class Ran(NamedTuple):
-    """What a dry run of a program leaves.
-
-    fetches: the value of each fetch; its array is a Placeholder, or an ordinary array that depends on sizes alone
-    first_update: how many calls of kernels came before the first operator that updates a persistable
-    """
-
-    dry_run: DryRun
-    fed: dict[str, tuple[Any, list[Any]]]
-    lods: dict[int, str]
-    fetches: list[LoDTensor]
-    first_update: int
-
-
-class Bound:
-    """The records of a program for one size of batch."""
-
-    def __init__(self, ran: Ran) -> None:
-        self.records, self.first_update = Records(ran.dry_run), ran.first_update
-        # For each feed, the place of its rows and of each level that is its own.
-        self._feeds = [(name, place_of(rows), list(map(place_of, levels))) for name, (rows, levels) in ran.fed.items()]
-        self._fetches: list[tuple[Place | np.ndarray, str | None]] = []
-        for value in ran.fetches:
-            array = rows_of(value)
-            lod = None if value.structure is NO_LOD else ran.lods[id(value.structure)]
-            self._fetches.append((place_of(array) if type(array) is Placeholder else array.copy(), lod))
-        self._memory: np.ndarray | None = None
-
-    def place(self, memory: np.ndarray) -> None:
-        """From now on, run in `memory`."""
-        if memory is not self._memory:
-            self.records.place(memory)
-            self._memory = memory
-            self._inputs = [
-                (name, rows.view(memory), [level.view(memory) for level in levels])
-                for name, rows, levels in self._feeds
-            ]
-            self._outputs = [
-                (array.view(memory) if type(array) is Place else array, lod) for array, lod in self._fetches
-            ]
-
-    def run(self, fed: Mapping[str, LoDTensor]) -> int:
-        """Copy the feeds, and run the records; return the number of the record that failed, or -1."""
-        for name, rows, levels in self._inputs:
-            value = fed[name]
-            rows[...] = rows_of(value)
-            if levels:
-                for target, level in zip(levels, levels_of(value.structure), strict=True):
-                    target[...] = level
-        return self.records.run()
-
-    def results(self, fed: Mapping[str, LoDTensor]) -> list[Any]:
-        """Return copies of the fetches of the last run, as the Executor returns them."""
-        return [
-            plain(LoDTensor.wrap(np.array(array), NO_LOD if lod is None else fed[lod].structure))
-            for array, lod in self._outputs
-        ]
+Run = Callable[[Mapping[str, Any]], list[Any]]
 
 
 class Binding:
@@ -121,27 +69,30 @@ class Binding:
         self._instructions, self._fetches, self._updated = instructions, fetches, updated
         self.refusal: str | None = None
         self.runs, self._before, self._refusals, self._is_given_up = 0, 0, 0, False
+        self._others, self._dry_runs = 0, 0  # runs by operators after the first ones, and dry runs
         # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
         self._turn, self._process, self._is_begun = [None], os.getpid(), False
         self._memory = room(0)
         self._persistables: dict[str, Any] = {}
         self._sizes: dict[Any, Bound | str] = {}
         self._ways: set[Any] = set()
+        self._seen: dict[Any, int] = {}  # {a size without records: how many times it came}
 
     def run(self, given: Mapping[str, Any], fed: Mapping[str, Any], execute: Run) -> list[Any]:
         """Return the fetches of a run on the values `given`, among them those that are `fed`.
 
-        `execute()` runs the operators and returns the fetches.
+        `execute(given)` runs the operators on values, and returns the fetches.
         """
         if self._is_given_up or device_array.in_use:
-            return execute()
+            return execute(given)
         if self._before < _RUNS_BEFORE:
             self._before += 1
-            return execute()
+            self._seen[_size_of(fed)] = 1
+            return execute(given)
         try:
             self._turn.pop()
         except IndexError:  # another thread is running
-            return execute()
+            return execute(given)
         try:
             return self._run(given, fed, execute)
         finally:
@@ -152,46 +103,63 @@ class Binding:
             self._forget({name: value for name, value in given.items() if name not in fed})
         size = _size_of(fed)
         bound = self._sizes.get(size) if size is not None else "the kind of a feed"
-        if bound is None:
+        if bound is None and self._is_worth_binding(size):
             bound = self._bind(size, given, fed)
-        if isinstance(bound, str):
-            self.refusal = bound
-            return execute()
+        if not isinstance(bound, Bound):
+            self._others += 1
+            self.refusal = self.refusal if bound is None else bound
+            return execute(given)
         bound.place(self._memory)
         self.runs += 1
-        if self.runs & (self.runs - 1) == 0 or self.runs % _EVERY == 0:
-            return self._compared(bound, given, fed, execute)
+        if not bound.is_compared or self.runs & (self.runs - 1) == 0 or self.runs % _EVERY == 0:
+            if not self._is_right(bound, given, fed, execute):
+                return execute(given)
         stopped = bound.run(fed)
-        if stopped >= 0:
-            return self._after_failure(bound, stopped, execute)
-        return bound.results(fed)
-
-    def _after_failure(self, bound, stopped, execute):
+        if stopped < 0:
+            return bound.results(fed)
         if stopped < bound.first_update:
-            return execute()  # nothing has changed, and the operator raises its error
+            return execute(given)  # nothing has changed, and the operator raises its error
         # Earlier updates are kept, as in a run of the operators.
         expected, got = "updates whose states are valid", f"one whose kernel {bound.records.names[stopped][0]!r} raised"
         raise ProgramError("bound program", expected=expected, got=got)
 
-    def _compared(self, bound, given, fed, execute):
-        """Run both ways from the same values; raise if a byte differs."""
-        arrays = [rows_of(given[name]) for name in self._updated]
-        before = [array.copy() for array in arrays]
-        stopped = bound.run(fed)
-        if stopped >= 0:
-            return self._after_failure(bound, stopped, execute)
-        ours, after = bound.results(fed), [array.copy() for array in arrays]
-        for array, old in zip(arrays, before, strict=True):
-            array[...] = old
-        results = execute()
-        names, pairs = [*self._fetches, *self._updated], zip([*ours, *after], [*results, *arrays], strict=True)
-        for name, (one, other) in zip(names, pairs, strict=True):
-            if np.asarray(one).tobytes() != np.asarray(other).tobytes():
-                self._is_given_up, self._sizes = True, {}
-                got, hint = "other bits than those of the operators", "please report it; later runs are not bound"
-                what = f"bound program, {name!r} of operator {self._maker_of(name)!r}"
-                raise ProgramError(what, expected="equal bits", got=got, hint=hint)
-        return results
+    def _is_worth_binding(self, size):
+        """Return whether a size without records came before, and a dry run is allowed."""
+        if len(self._seen) >= 4 * _MOST_SIZES:
+            self._seen.clear()
+        times = self._seen[size] = self._seen.get(size, 0) + 1
+        allowed = _DRY_RUNS + self._others // _RUNS_EACH + self.runs // _RECORDS_EACH
+        return times > 1 and (times > _OFTEN or self._dry_runs < allowed)
+
+    def _is_right(self, bound, given, fed, execute):
+        """Run both ways on copies, which no other thread changes; return False if one way fails.
+
+        Raise if a bit differs.  Arrays that no run updates are copied only if bits differ, because tables can be large.
+        """
+        fed = {name: value.copy() for name, value in fed.items()}
+        for names in (self._updated, tuple(self._persistables)):
+            arrays = {name: rows_of(given[name]) for name in names}
+            ours, theirs = ({name: copy_of(array) for name, array in arrays.items()} for _ in range(2))
+            copies = {id(array): ours[name] for name, array in arrays.items()}
+            values = {name: LoDTensor.wrap(copy.array) for name, copy in theirs.items()}
+            if bound.run(fed, copies) >= 0:
+                return False
+            found = bound.results(fed, copies)
+            try:
+                wanted = execute({**given, **fed, **values})
+            except Exception:  # the run itself raises it
+                return False
+            found += [ours[name].array for name in self._updated]
+            wanted += [theirs[name].array for name in self._updated]
+            different = _first_difference(found, wanted)
+            if different is None:
+                bound.is_compared = True
+                return True
+        name = (*self._fetches, *self._updated)[different]
+        self._is_given_up, self._sizes = True, {}
+        got, hint = "other bits than those of the operators", "please report it; later runs are not bound"
+        what = f"bound program, {name!r} of operator {self._maker_of(name)!r}"
+        raise ProgramError(what, expected="equal bits", got=got, hint=hint)
 
     def _maker_of(self, name):
         place = self._instructions.place[name]
@@ -206,6 +174,8 @@ class Binding:
         return self._is_begun
 
     def _forget(self, given):
+        if self._is_begun:
+            self._seen.clear()
         self._sizes, self._process, self._memory, self._is_begun = {}, os.getpid(), room(0), True
         arrays = {name: rows_of(value) for name, value in given.items()}
         self._persistables = {
@@ -215,7 +185,10 @@ class Binding:
     def _bind(self, size, given, fed):
         """Return the Bound of a size of batch, or why there is none."""
         if len(self._sizes) >= _MOST_SIZES:
-            self._sizes.pop(next(iter(self._sizes)))
+            oldest = next(iter(self._sizes))
+            del self._sizes[oldest]
+            self._seen.pop(oldest, None)  # so that sizes do not replace each other at each run
+        self._dry_runs += 1
         context = contextvars.copy_context()
         bound = context.run(self._bound, size, given, fed)
         self._sizes[size] = bound
@@ -235,6 +208,8 @@ class Binding:
             ran = self._dry_run(dry_run, size, given, fed)
         except Unbound:
             return dry_run.refusal
+        except Exception as error:
+            return f"its dry run raises {type(error).__name__}: {error}"
         if dry_run.refusal:
             return dry_run.refusal
         bound = Bound(ran)
@@ -315,6 +290,12 @@ def _size_of(fed):
         lods.append(lod)
         size.append((value.shape, lengths, like))
     return tuple(size)
+
+
+def _first_difference(some, others):
+    """Return the number of the first pair of values whose bits differ, or None."""
+    pairs = enumerate(zip(some, others, strict=True))
+    return next((n for n, (a, b) in pairs if np.asarray(a).tobytes() != np.asarray(b).tobytes()), None)
 
 
 def _lengths(lod):

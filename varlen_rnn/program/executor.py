@@ -81,7 +81,7 @@ class Executor:
             _check_places(program, fed)
         given = {name: variable.value for name, variable in ready.variables.items()} | fed
         try:
-            results = ready.binding.run(given, fed, functools.partial(_execute, ready, given))
+            results = ready.binding.run(given, fed, functools.partial(_execute, ready))
         finally:  # even after an error, because some updates may have run
             was_updated(*ready.updated)
         if ready.updated:

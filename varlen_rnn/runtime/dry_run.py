@@ -146,10 +146,12 @@ class Place(NamedTuple):
     """Where a run has the array that a Placeholder of its dry run stands for.
 
     array: the array, if it is outside of the memory of the run
+    outside: the array that the dry run was given; `array` is a view of it
     begin: otherwise, where it begins in that memory, in bytes
     """
 
     array: np.ndarray | None
+    outside: np.ndarray | None
     begin: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -160,6 +162,36 @@ class Place(NamedTuple):
         if self.array is not None:
             return self.array
         return np.ndarray(self.shape, self.dtype, memory, self.begin, self.strides)
+
+    def view_of_copy(self, copy):
+        """Return the array, given a Copy of `outside`."""
+        begin = _address(self.array) + copy.shift - _address(copy.memory)
+        return np.ndarray(self.shape, self.dtype, copy.memory, begin, self.strides)
+
+
+class Copy(NamedTuple):
+    """A copy of an array, with its strides.
+
+    array: the copy
+    memory: the bytes in which it lies
+    shift: the distance from an address in the original to the same place in the copy, in bytes
+    """
+
+    array: np.ndarray
+    memory: np.ndarray
+    shift: int
+
+
+def copy_of(array):
+    """Return the Copy of an array."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    start = low % CACHE_LINE
+    memory = room(start + high - low)
+    shift = _address(memory) + start - low
+    copy = np.ndarray(array.shape, array.dtype, memory, _address(array) + shift - _address(memory), array.strides)
+    copy[...] = array
+    copy.flags.writeable = array.flags.writeable
+    return Copy(copy, memory, shift)
 
 
 class Records:
@@ -179,12 +211,15 @@ class Records:
         self._kept = [dry_run.kept, [slot.form for slot in dry_run.slots if slot.is_outside]]
         words: list[int] = []
         starts, places = [], []
+        self._outside: list[tuple[int, int]] = []  # positions of addresses among the words, and ids of their arrays
         for call in dry_run.calls:
             starts.append(len(words))
             for position, slot in call.slots.items():
                 if not slot.is_outside:
                     places.append(len(words) + position)
                     call.words[position] += slot.offset - _address(slot.form)
+                else:
+                    self._outside.append((len(words) + position, id(slot.form)))
             words += call.words
         self._words, self._places = np.array(words, np.int64), np.array(places, np.int64)
         self._trampolines = np.array([records.trampoline(call.letters) for call in dry_run.calls], np.int64)
@@ -196,16 +231,26 @@ class Records:
         self._words[self._places] += begin - self._begin
         self._begin = begin
 
-    def run(self):
-        """Run all records; return the number of the first whose kernel raised, or -1 if none did."""
-        return records.run_records(self._trampolines, self._at)
+    def run(self, copies=None):
+        """Run all records; return the number of the first whose kernel raised, or -1 if none did.
+
+        copies: {id of an array outside of the memory of a run: the Copy that takes its place in this run}
+        """
+        if not copies:
+            return records.run_records(self._trampolines, self._at)
+        words = self._words.copy()
+        for position, outside in self._outside:
+            if outside in copies:
+                words[position] += copies[outside].shift
+        return records.run_records(self._trampolines, self._at + (_address(words) - _address(self._words)))
 
 
 def place_of(placeholder):
     """Return the Place of a Placeholder, after `Records` were made of its dry run."""
     form, slot = placeholder.form, placeholder.slot
     begin = 0 if slot.is_outside else slot.offset + _address(form) - _address(slot.form)
-    return Place(form if slot.is_outside else None, begin, form.shape, form.strides, form.dtype)
+    array, outside = (form, slot.form) if slot.is_outside else (None, None)
+    return Place(array, outside, begin, form.shape, form.strides, form.dtype)
 
 
 def room(size):
