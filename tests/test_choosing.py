@@ -237,7 +237,7 @@ def test_what_a_network_alone_can_do_says_so(tmp_path):
     ):
         with pytest.raises(vr.InputError, match=message):
             SequenceClassifier(**params).fit(X, y)
-    with pytest.raises(vr.InputError, match="model: expected 'auto', 'recurrent' or 'ngrams' for X of texts"):
+    with pytest.raises(vr.InputError, match="model: expected 'auto', 'recurrent' or 'ngrams', because X has texts"):
         SequenceRegressor(model="convolutions").fit(["a", "b"], [1, 2])
     assert hasattr(SequenceClassifier(model="recurrent"), "partial_fit")
     assert not hasattr(SequenceClassifier(), "partial_fit")

@@ -728,7 +728,7 @@ def test_batches_may_be_anything(tmp_path):
     with pytest.raises(vr.InputError, match=r"Trainer.save: expected groups with names other than .*, got .'model'"):
         other.save(tmp_path / "file", model={})
     vr.save(tmp_path / "file", training={"step": 1}, callback_arrays={})
-    with pytest.raises(vr.CheckpointError, match="expected a file that Trainer.save wrote"):
+    with pytest.raises(vr.CheckpointError, match="expected a file that Trainer"):
         other.load(tmp_path / "file")
 
 
