@@ -9,7 +9,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
-from varlen_rnn.program.checker import examples_of
+from varlen_rnn.program.checker import compute_trial, describe_trial, examples_of
 from varlen_rnn.tape import modes
 from varlen_rnn.tape.operator import OPERATORS as DECLARED
 from varlen_rnn.tape.operator import find
@@ -86,6 +86,15 @@ CASES = {
 
 def test_every_operator_with_a_gradient_has_examples():
     assert [name for name, op in OPERATORS.items() if op.grad and not examples_of(op)] == []
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.inference and op.examples])
+def test_a_program_can_be_cut_to_inference(name):
+    for trial in examples_of(find(name)):
+        program, feed, _ = describe_trial(trial, compute_trial(trial)[2], unknown_rows=True)
+        out = next(op for op in program.desc.blocks[0].ops if op.type == name).output_names()[0]
+        cut = vr.Program.from_bytes(program.prune([out]).to_bytes())
+        assert len(vr.Executor().run(cut, {key: feed[key] for key in cut.feed_names}, [out])) == 1
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.examples])
