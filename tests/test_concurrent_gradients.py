@@ -142,6 +142,8 @@ def interrupt(signum, frame):
 
 signal.signal(signal.SIGALRM, interrupt)
 w, interrupted = vr.Variable(np.ones(3), requires_grad=True), 0
+for _ in range(2):  # compiles; llvmlite may free memory twice if an interrupt comes while it compiles
+    (w * w).sum().backward()
 for number in range(3000):
     try:
         signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + number % 100))

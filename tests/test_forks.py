@@ -40,7 +40,7 @@ def in_a_child(function):
         try:
             os._exit(0 if function() else 1)
         except RuntimeError as error:
-            os._exit(2 if "forked while a thread compiled" in str(error) else 3)
+            os._exit(2 if "forked while another thread compiled" in str(error) else 3)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 call_compiled()
