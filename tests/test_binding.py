@@ -10,6 +10,7 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.program import binding
 from varlen_rnn.runtime import dry_run
+from varlen_rnn.tape.values import bits_of
 
 
 def batch_of(rng, most=6, width=6):
@@ -191,6 +192,17 @@ def test_a_difference_raises_and_ends_the_binding(linear, monkeypatch):
         bound(x)
     for _ in range(9):
         assert bound(x).data.tobytes() == right
+
+
+def test_nan_of_other_bits_are_no_difference():
+    bound = Bound(lambda x: -x + x)
+    for _ in range(12):
+        x = batch_of(np.random.default_rng(3))
+        x.data[::2] = np.nan
+        np.testing.assert_array_equal(bound(x).data, -x.data + x.data)
+    assert bound.binding.runs > 8
+    assert bits_of(np.array([np.nan, -0.0])) == bits_of(np.array([-np.nan, -0.0])) != bits_of(np.array([np.nan, 0.0]))
+    assert bits_of(np.array([np.nan, 1.0])) != bits_of(np.array([1.0, np.nan]))
 
 
 def test_a_kernel_that_fails_leaves_the_run_to_the_operators(linear, monkeypatch):

@@ -31,6 +31,7 @@ from varlen_rnn.runtime.dry_run import DryRun, copy_of, room
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
+from varlen_rnn.tape.values import bits_of
 
 _RUNS_BEFORE = 3  # runs before the first dry run, so that programs that run once or twice are not bound
 _MOST_SIZES = 1024  # sizes of batches whose records are kept
@@ -295,7 +296,7 @@ def _size_of(fed):
 def _first_difference(some, others):
     """Return the number of the first pair of values whose bits differ, or None."""
     pairs = enumerate(zip(some, others, strict=True))
-    return next((n for n, (a, b) in pairs if np.asarray(a).tobytes() != np.asarray(b).tobytes()), None)
+    return next((n for n, (a, b) in pairs if bits_of(a) != bits_of(b)), None)
 
 
 def _lengths(lod):

@@ -14,6 +14,17 @@ def plain(value):
     return value.data if isinstance(value, LoDTensor) and not value.num_levels else value
 
 
+def bits_of(array):
+    """Return the bytes of an array of numbers, in which all NaN have the same bits.
+
+    IEEE 754 leaves open which NaN a sum of two is, so that operands in another order can give another.
+    """
+    array = np.asarray(array)
+    if array.dtype.kind in "fc" and np.isnan(array).any():
+        array = np.where(np.isnan(array), array.dtype.type(np.nan), array)
+    return array.tobytes()
+
+
 def moved_value(value, place):
     """Return a value, as users get it, at a place; None stays None."""
     return value if value is None else moved(value, place) if not hasattr(value, "to") else value.to(place)

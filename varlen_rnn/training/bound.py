@@ -27,6 +27,7 @@ from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import on_device
 from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
+from varlen_rnn.tape.values import bits_of
 from varlen_rnn.tape.variable import Variable, as_variable
 from varlen_rnn.training.recording import StepRecorder
 
@@ -350,7 +351,7 @@ def _bits(value: Any) -> Any:
         return value.height, value.rows.tobytes(), *_bits(value.value)
     levels = value.lod() if isinstance(value, LoDTensor) else []
     array = np.asarray(value.data if isinstance(value, LoDTensor) else value)
-    return levels, array.shape, array.dtype, array.tobytes()
+    return levels, array.shape, array.dtype, bits_of(array)
 
 
 def _declared(value: LoDTensor) -> tuple[tuple[int, ...], np.dtype, int]:
