@@ -56,7 +56,7 @@ def commands(monkeypatch):
 def test_kernels_are_built_with_the_python_of_the_tests(commands, tmp_path, monkeypatch):
     """The `python3` of the path may be another version, which takes no kernels of this one."""
     monkeypatch.setattr(release, "built_sdist", lambda folder: ROOT)
-    for name in ("check_wheels", "installed", "check_first_example", "check_collection"):
+    for name in ("check_wheels", "installed", "check_training_step", "check_collection"):
         monkeypatch.setattr(release, name, lambda path: None)
     release.main(tmp_path / "dist", "0.66.0")
     build = ROOT / "kernels_wheel" / "build", tmp_path / "dist", "0.66.0"
