@@ -273,6 +273,18 @@ def test_a_step_that_keeps_gradients_runs_itself_as_it_adds_to_them():
     assert "adds to gradients" in run.explain()
 
 
+def test_outputs_are_computed_by_the_program_beside_gradients_of_training():
+    model, _, _, _ = training()
+    x, y = classified(np.random.default_rng(0))
+    F.cross_entropy(model(x), y).backward()
+    before = [parameter.grad for parameter in model.parameters()]
+    run = vr.bound(lambda x, y: F.cross_entropy(model(x), y))
+    for _ in range(6):
+        run(x, y)
+    assert "3 of 6 calls ran it alone" in run.explain()
+    assert all(parameter.grad is grad for parameter, grad in zip(model.parameters(), before, strict=True))
+
+
 def test_arguments_and_results_of_any_form():
     model = Classifier(dropout=0.0).eval()
 

@@ -69,7 +69,8 @@ def bound(step: Callable[..., Any]) -> Bound:
     optimizer is set.  Learning rates are read at each call.  Python code of the step that changes something else runs
     only in the calls that are compared.  A number or an array that the step reads from outside, such as a global
     variable or a closure, is a constant of the program: `bound` cannot see that it changes until a call is compared.
-    Pass such a value as an argument.
+    Pass such a value as an argument.  So is a gradient that the step reads, if it calls neither `backward` nor an
+    optimizer.
 
     Examples
     --------
@@ -242,7 +243,9 @@ class _Recorded:
         self._with_grad = [(leaf, own.grad.name) for leaf, own in leaves if own.grad is not None]
         cleared = self._recorder.cleared
         self._without = [leaf for leaf, own in leaves if own.grad is None and id(leaf) in cleared]
-        self._adds_to = [leaf for leaf, own in leaves if id(leaf) not in self._recorder.cleared_first]
+        # A step that only computes outputs leaves gradients alone.
+        uses = self._with_grad or self._recorder.updates
+        self._adds_to = [leaf for leaf, _ in leaves if uses and id(leaf) not in self._recorder.cleared_first]
         self._fetches += [name for _, name in self._with_grad]
         self._watched = self._recorder.watched()
         self.calls = self.alone = self.added = 0

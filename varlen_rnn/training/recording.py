@@ -24,6 +24,7 @@ class StepRecorder(Recorder):
         self._changed: list[str] = []
         self.cleared: set[int] = set()  # ids of leaves
         self.cleared_first: set[int] = set()
+        self.updates = False  # whether the step calls an optimizer
 
     def suggest(self, module: Module) -> None:
         """Note a module that the step calls."""
@@ -32,6 +33,7 @@ class StepRecorder(Recorder):
 
     def meets(self, optimizer: Any) -> None:
         """Note an optimizer whose method the step calls."""
+        self.updates = True
         self._used[id(optimizer)] = optimizer
 
     def clears(self, parameters: Iterable[Variable]) -> None:
