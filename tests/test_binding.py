@@ -271,6 +271,19 @@ def test_another_thread_may_write_parameters_while_runs_are_compared(linear, mon
     assert linear.weight.value.data[0, 0] - before[0, 0] == pytest.approx(192, abs=16 * updates + 1e-3)
 
 
+def test_a_feed_may_be_the_array_of_a_parameter_that_is_updated(linear):
+    with vr.program_guard() as program:
+        x, y = vr.feed_data("x", [-1, 6], "float32"), vr.feed_data("y", [-1], "int64")
+        loss = vr.nn.functional.cross_entropy(linear(x), y)
+        vr.optim.SGD(linear.parameters(), lr=0.5).minimize(loss)
+    weight = linear.weight.value.data
+    for _ in range(10):
+        for feed in (weight, weight.copy(), weight[:4]):
+            found = vr.Executor().run(program, {"x": feed, "y": np.array([0, 1, 2, 3])}, [x, loss])[0]
+            assert found.tobytes() == feed.tobytes()
+    assert next(iter(program.prepared.values())).binding.runs > 5
+
+
 def test_threads_share_a_program(linear):
     bound, wrong = Bound(linear), []
 

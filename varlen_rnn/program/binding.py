@@ -31,7 +31,7 @@ from varlen_rnn.runtime.dry_run import DryRun, copy_of, room
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
-from varlen_rnn.tape.values import bits_of
+from varlen_rnn.tape.values import bits_of, memory_of
 
 _RUNS_BEFORE = 3  # runs before the first dry run, so that programs that run once or twice are not bound
 _MOST_SIZES = 1024  # sizes of batches whose records are kept
@@ -75,6 +75,7 @@ class Binding:
         self._turn, self._process, self._is_begun = [None], os.getpid(), False
         self._memory = room(0)
         self._persistables: dict[str, Any] = {}
+        self._written: set[int] = set()  # ids of the memory of persistables that a run updates
         self._sizes: dict[Any, Bound | str] = {}
         self._ways: set[Any] = set()
         self._seen: dict[Any, int] = {}  # {a size without records: how many times it came}
@@ -102,6 +103,8 @@ class Binding:
     def _run(self, given, fed, execute):
         if self._process != os.getpid() or not self._knows(given):
             self._forget({name: value for name, value in given.items() if name not in fed})
+        if self._written and any(id(memory_of(value)) in self._written for value in fed.values()):
+            return execute(given)  # an update changes the feed, but not the copy of it that records read
         size = _size_of(fed)
         bound = self._sizes.get(size) if size is not None else "the kind of a feed"
         if bound is None and self._is_worth_binding(size):
@@ -179,6 +182,7 @@ class Binding:
             self._seen.clear()
         self._sizes, self._process, self._memory, self._is_begun = {}, os.getpid(), room(0), True
         arrays = {name: rows_of(value) for name, value in given.items()}
+        self._written = {id(memory_of(given[name])) for name in self._updated}
         self._persistables = {
             name: (array, (array.shape, array.strides, array.dtype, array.flags.num)) for name, array in arrays.items()
         }
