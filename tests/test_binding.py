@@ -9,8 +9,14 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.program import binding
-from varlen_rnn.runtime import dry_run
+from varlen_rnn.runtime import device_array, dry_run
 from varlen_rnn.tape.values import bits_of
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch):
+    """A process that uses a device, as other tests do, binds no programs."""
+    monkeypatch.setattr(device_array, "in_use", False)
 
 
 def batch_of(rng, most=6, width=6):

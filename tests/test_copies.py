@@ -147,7 +147,7 @@ def test_every_other_public_class_has_no_locks_or_local_functions():
         "BlockDesc", "GradientReport", "LoDTensorDesc", "OpDesc", "PaddingReport", "SortedSeqItem", "TensorDesc",
         "VarDesc", "VarType", "cells.Phase", "cells.Row", "distributed.Communicator", "distributed.MpiCommunicator",
         "distributed.Replica", "distributed.ReplicatedProgram", "distributed.Shard", "distributed.TorchCommunicator",
-        "nn.ModelSummary", "nn.Buffer", "nn.Parameter", "training.Averaging", "training.Callback",
+        "nn.ModelSummary", "nn.Buffer", "nn.Parameter", "training.Averaging", "training.Bound", "training.Callback",
         "training.Checkpoints", "training.JSONLog", "training.Progress", "training.Schedule", "training.Trainer",
     }  # fmt: skip
     assert others - known == set()

@@ -967,7 +967,7 @@ def test_packed_layers_and_estimators_say_that_they_are_on_the_host():
     layer.to("cuda")
     (before,) = counted(TO_HOST)
     for call in (*calls, layer.prepare, layer.stream):
-        with pytest.raises(vr.PlaceError, match=r"on cpu, got .* on cuda:0 \(to\('cpu'\) moves it\)"):
+        with pytest.raises(vr.PlaceError, match=r"on cpu, got .* on cuda:0 \(move it by to\('cpu'\)\)"):
             call()
     of_four = rows_of(2, 1, 1, 1).to("cuda")
     for given in ([to_device(np.ones((2, 3)))] * 4, vr.Variable(to_device(np.ones((4, 3)))), of_four):

@@ -319,13 +319,13 @@ def test_along_which_axis_rows_run(name):
 
 
 def test_what_is_listed_exists():
-    load = importlib.import_module("varlen_rnn.onnx.load")
+    load, sequences = (importlib.import_module(f"varlen_rnn.onnx.{name}") for name in ("load", "sequences"))
     kinds = {schema.name for schema in onnx.defs.get_all_schemas()}
     assert set(operators.SAID) <= set(table.OPERATORS)
     assert set(nodes.READS) | {kind for kind, _ in one_to_one.NODES.values()} <= kinds
     assert all(set(names) <= set(table.find(op).attrs) for op, (_, names) in one_to_one.NODES.items())
     assert {op.onnx for op in table.OPERATORS.values() if op.onnx} <= kinds
-    for listed in (load._ALONG, load._RANDOM, recurrent.LAYERS, shapes.ALIKE, shapes._MOVES, shapes._OTHERS):
+    for listed in (sequences._ALONG, load._RANDOM, recurrent.LAYERS, shapes.ALIKE, shapes._MOVES, shapes._OTHERS):
         assert set(listed) <= kinds
     assert set(_Lowering.MOVES) <= set(table.OPERATORS)
     of_one_node = {op.type for op in table.OPERATORS.values() if op.onnx}

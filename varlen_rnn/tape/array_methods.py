@@ -206,7 +206,7 @@ class ArrayMethods(Generic[V]):
         if not ddof:
             return found
         count = self.size if axis is None else self.shape[axis]
-        if count < 0:
+        if count == -1:
             hint, got = "ddof=0 works with any number", "a number that is known only in a run"
             raise ProgramError("var, ddof", expected="a known number of elements", got=got, hint=hint)
         return found * (count / (count - ddof) if count > ddof else math.nan)
