@@ -97,13 +97,13 @@ def linear_attention(
     of 32 rows, and the state is handed on, the results have the same bits; but a piece of one row, such as a step of
     `DynamicRNN`, is rounded otherwise.  A NaN reaches no row before its own.
 
-    | cell | decay | beta | delta |
-    |---|---|---|---|
-    | linear transformer | | | no |
-    | RetNet, gated linear attention | a constant, or a log gate, also for each row of a state | | no |
-    | Mamba-2, with C, B and x as query, key and value | dt A | dt | no |
-    | DeltaNet | | a sigmoid | yes |
-    | Gated DeltaNet, Kimi Delta Attention (a gate for each row of a state) | a log gate | a sigmoid | yes |
+    These cells are forms of it:
+
+    * a linear transformer has neither decays nor rates;
+    * RetNet has constant decays, gated linear attention log gates, also for each row of a state;
+    * Mamba-2 has C, B and x as query, key and value, dt A as decay, and dt as beta;
+    * DeltaNet has a sigmoid as beta, and `delta`;
+    * Gated DeltaNet has log gates, too, and Kimi Delta Attention a gate for each row of a state.
 
     Examples
     --------
