@@ -185,7 +185,7 @@ def changed(model, optimizer, x, y, do):
 
 
 def refusals():
-    """Return, for each name, what the step does beside training, and the error."""
+    """Return pairs by name: work that a step does beside training, and the error that it raises."""
     model, optimizer, _, _ = training()
     schedule = vr.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     plateau = vr.optim.lr_scheduler.ReduceLROnPlateau(optimizer)

@@ -1,4 +1,4 @@
-"""Records call kernels with the bits of ordinary calls; dry runs note calls, and refuse what they cannot note."""
+"""Records call kernels with the bits of ordinary calls; dry runs note calls, and refuse other work."""
 
 import subprocess
 import sys

@@ -16,7 +16,7 @@ by_function = pytest.mark.parametrize("function", list(SAME_BITS), ids=lambda f:
 
 
 def run(compute, *arrays):
-    """Return what a computation makes of arrays by the records of its dry run."""
+    """Return the result of a computation on arrays, run by the records of its dry run."""
     dry_run = DryRun()
     made = compute(*map(dry_run.around, arrays))
     records = Records(dry_run)

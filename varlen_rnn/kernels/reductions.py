@@ -116,7 +116,7 @@ def sum_over(x, axis):
 
 
 def mean_over(x, axis):
-    """Return the mean over an axis, which is removed, or of all elements, of an array of floats; NaN without elements.
+    """Return the mean of an array of floats over an axis, which is removed, or of all elements; NaN if there are none.
 
     Examples
     --------

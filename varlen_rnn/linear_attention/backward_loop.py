@@ -227,6 +227,15 @@ def _read_states(code, memory, rows_of, it, sizes, part, rows, counters):
 
 
 @cpu_inlined
+def _copy_rows(rows, count, source, stride, target, target_stride):
+    """Copy the first `count` numbers of some rows; strides are from row to row in elements."""
+    for i in range(rows):
+        row, to = offset(source, i * stride), offset(target, i * target_stride)
+        for r in range(count):
+            to[r] = row[r]
+
+
+@cpu_inlined
 def _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows):
     """Write the gradient of queries, and for each row the dot products of its reads with its query and key."""
     width, padded, reads = width_of(memory.y), in_panels(memory.y, sizes.depth), offset(memory.numbers, 2 * CHUNK)
@@ -237,10 +246,7 @@ def _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows):
             reads[i] += dot(k, read, sizes.depth, memory.spare)
     here, keys = Sums(memory.read, rows_of.padded, width), Panels(memory.key_rows, (rows + 1) * width, rows)
     times(code, rows, sizes.depth, Rows(memory.d_scores, rows_of.scores), keys, here, here)
-    for i in range(rows):
-        d_q, total = offset(part.d_q, i * it.d_q.shape[1]), offset(memory.read, i * padded)
-        for r in range(sizes.depth):
-            d_q[r] = total[r]
+    _copy_rows(rows, sizes.depth, memory.read, padded, part.d_q, it.d_q.shape[1])
 
 
 @cpu_inlined
@@ -271,10 +277,7 @@ def _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last):
     transpose_scores(memory.d_scores, memory.turned)
     queries = Panels(memory.query_rows, (rows + 1) * width, rows)
     times(code, rows, sizes.depth, Rows(memory.turned, rows_of.scores), queries, here, here)
-    for i in range(rows):
-        d_k, total = offset(part.d_k, i * it.d_k.shape[1]), offset(memory.d_keys, i * padded)
-        for r in range(sizes.depth):
-            d_k[r] = total[r]
+    _copy_rows(rows, sizes.depth, memory.d_keys, padded, part.d_k, it.d_k.shape[1])
 
 
 @cpu_inlined

@@ -74,7 +74,7 @@ class _Memory(NamedTuple):
     since: Any
     betas: Any
     zeros: Any
-    steps: Any  # a state, and scratch, of a sequence that runs step by step
+    steps: Any  # the state and the scratch of a sequence that runs step by step
     q_rows: Any
     k_rows: Any
     panel_rows: Any

@@ -32,7 +32,7 @@ def label(node: Any) -> str:
 
 
 def damaged(node: Any, part: str, expected: object, got: object) -> Damaged:
-    """Return the error for an input or attribute, named `part`, of a node that breaks the rules of ONNX."""
+    """Return the error for a node whose input or attribute, named `part`, breaks the rules of ONNX."""
     return Damaged(f"onnx.load, {label(node)}, {part}", expected=expected, got=got, hint=_HINT)
 
 

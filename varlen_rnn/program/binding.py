@@ -39,13 +39,17 @@ _MOST_REFUSALS = 4  # sizes without records, beyond the number of runs by record
 _MOST_WAYS = 8  # lists of kernels; a program that takes another way at each size is not worth binding
 _MOST_BYTES = 2**26  # of the memory of a run: larger batches spend their time in kernels
 _EXPECT = "expect"  # the name of the kernel that stops a run if a check failed
-_EVERY = 1024  # runs between two that are compared, after runs 1, 2, 4, 8 ...
 _DRY_RUNS = 8  # dry runs that are always allowed
 _RUNS_EACH = 256  # runs by operators that allow one more dry run, so that dry runs take less than a tenth of their time
 _RECORDS_EACH = 32  # runs by records that allow one more dry run, so that dry runs take less than they have saved
 _OFTEN = 32  # times that a size comes after which its dry run is allowed in any case
 
 Run = Callable[[Mapping[str, Any]], list[Any]]
+
+
+def is_run_both_ways(number: int) -> bool:
+    """Return whether the run of this number is made both ways: runs 1, 2, 4, 8 and so on, and each 1024th."""
+    return number & (number - 1) == 0 or number % 1024 == 0
 
 
 class Binding:
@@ -115,7 +119,7 @@ class Binding:
             return execute(given)
         bound.place(self._memory)
         self.runs += 1
-        if not bound.is_compared or self.runs & (self.runs - 1) == 0 or self.runs % _EVERY == 0:
+        if not bound.is_compared or is_run_both_ways(self.runs):
             if not self._is_right(bound, given, fed, execute):
                 return execute(given)
         stopped = bound.run(fed)

@@ -28,7 +28,7 @@ from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads of a warp; rows of the batch in a tile; depth of two tiles, loaded at once
 _THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # numbers that a block can have, the best first
-_MOST_REGISTERS = 144  # the most registers that weights and sums may take, of a thread's 255
+_MOST_REGISTERS = 144  # the most registers of a thread, which has 255, for weights and sums
 _PADDING = 16, 4  # numbers after a row in shared memory, so that threads of a warp read from different banks
 _TF32 = 8, 0  # the least compute capability with tf32
 _LINE = 32  # numbers from a counter to the next, so that each has its own cache line

@@ -20,6 +20,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, check_callable
+from varlen_rnn.program.binding import is_run_both_ways
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
@@ -32,7 +33,6 @@ from varlen_rnn.tape.variable import Variable, as_variable
 from varlen_rnn.training.recording import StepRecorder
 
 _MOST = 8  # programs of one step
-_EVERY = 1024  # calls after which a program is compared with the step again
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, np.dtype, type)
 
 
@@ -280,7 +280,7 @@ class _Recorded:
             self.added += 1
             return _detached(step(*args, **named))
         feed = dict(zip(self._names, feeds, strict=True))
-        if self.calls & (self.calls - 1) == 0 or self.calls % _EVERY == 0:
+        if is_run_both_ways(self.calls):
             return self._compared(step, args, named, feed)
         found = Executor().run(self.program, feed, self._fetches)
         self.alone += 1
