@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from varlen_rnn.errors import DTypeError
 from varlen_rnn.torch.layers import GRU, LSTM, RNN
+from varlen_rnn.torch.policies import mixin_of
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
@@ -28,6 +29,9 @@ def replace(model: M) -> M:
     Only the class of each layer changes; parameters, hooks and names stay the same, so an existing optimizer remains
     valid.  A subclass of torch's layers is replaced if it inherits `forward`.  If recurrent layers cannot be replaced,
     a warning says how many, names them, and gives the reason for each.
+
+    A recurrent policy of sb3-contrib, and TorchRL's `LSTMModule` and `GRUModule`, run each episode as a sequence; their
+    own code loops over steps, or pads.
 
     Parameters
     ----------
@@ -50,6 +54,8 @@ def replace(model: M) -> M:
     for name, layer in _modules(model, "replace"):
         compiled_from = getattr(layer, "original_name", None) if isinstance(layer, torch.jit.ScriptModule) else None
         is_recurrent = isinstance(layer, torch.nn.RNNBase) or compiled_from in {cls.__name__ for cls in _OURS}
+        if not is_recurrent and mixin_of(type(layer)) is not None and "_replaces" not in vars(type(layer)):
+            layer.__class__ = _ours_of(type(layer))  # type: ignore[arg-type]
         if not is_recurrent or issubclass(type(layer), tuple(_OURS.values())):
             continue
         if reason := _reason(layer):
@@ -108,11 +114,12 @@ def _reason(layer: torch.nn.Module) -> str | None:
 
 @functools.cache
 def _ours_of(cls: Any) -> Any:
-    """Return our class for a class of torch's layers, or for a subclass that inherits `forward`."""
+    """Return our class for a class of torch's layers or of policies, or for a subclass that inherits their code."""
     if cls in _OURS:
         return _OURS[cls]
+    first = mixin_of(cls) or _OURS[_base(cls)]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(cls.__name__, (_OURS[_base(cls)], cls), {**names, "__reduce_ex__": _reduced, "_replaces": cls})
+    return type(cls.__name__, (first, cls), {**names, "__reduce_ex__": _reduced, "_replaces": cls})
 
 
 def _reduced(layer: Any, protocol: Any) -> Any:
