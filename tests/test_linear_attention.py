@@ -7,6 +7,7 @@ import varlen_rnn as vr
 from tests.oracles.linear_attention import linear_attention as oracle
 from varlen_rnn.linear_attention import CHUNK
 from varlen_rnn.runtime import threads
+from varlen_rnn.runtime.device import to_host
 
 LENGTHS = {
     "empty ones": [3, 0, 5, 1, 0],
@@ -51,10 +52,10 @@ def drawn(lengths, form, heads=(1, 1, 1), sizes=(5, 3), dtype=np.float64, seed=0
     return found, constants
 
 
-def variables(given, lengths):
+def variables(given, lengths, place="cpu"):
     """Return Variables that require gradients: rows with their LoD, and states."""
-    of = lambda name, x: x if name == "state" else vr.create_lod_tensor(x, [lengths])
-    make = lambda name, x: vr.Variable(of(name, x), requires_grad=True)
+    of = lambda name, x: vr.LoDTensor(x, [] if name == "state" else vr.LoD.from_lengths([lengths]))
+    make = lambda name, x: vr.Variable(of(name, x).to(place), requires_grad=True)
     return {
         name: tuple(make(name, y) for y in x) if isinstance(x, tuple) else make(name, x) for name, x in given.items()
     }
@@ -109,12 +110,32 @@ def test_gradients_are_central_differences(lengths, heads, form):
         np.testing.assert_allclose((np.asarray(x.grad) * way).sum(), difference, rtol=1e-7, atol=1e-7)
 
 
-def step_of(arrays, lengths, constants):
+def numbers(x):
+    """Return the numbers of a Variable or of a gradient."""
+    x = getattr(x, "value", x)
+    return to_host(x.data if isinstance(x, vr.LoDTensor) else x)
+
+
+def step_of(arrays, lengths, constants, place="cpu"):
     """Return the bits of a training step: results, then gradients by the names of arguments."""
-    given = variables(arrays, lengths)
+    given = variables(arrays, lengths, place)
     found = flat(vr.linear_attention(**given, **constants))
     sum((x * x).sum() for x in found).backward()
-    return [np.asarray(x) for x in found], {name: [np.asarray(y.grad) for y in flat([x])] for name, x in given.items()}
+    return [numbers(x) for x in found], {n: [numbers(y.grad) for y in flat([x])] for n, x in given.items()}
+
+
+@pytest.mark.twins
+@by_type
+def test_twins_are_the_cpu(device, dtype, tolerance):
+    """Every form, each with other heads, and one whose states are as large as in other tests."""
+    forms, heads = list(FORMS.values()), [*HEADS.values()] * 2
+    cases = [(form, of, (5, 3)) for form, of in zip(forms, heads, strict=True)]
+    for form, of, sizes in [*cases, (FORMS["gated delta of rows"], (1, 2, 2), (33, 40))]:
+        lengths = [33, 0, 1, 40] if sizes == (5, 3) else [34]
+        arrays, constants = drawn(lengths, form, of, sizes, dtype)
+        (found, d), (wanted, d_wanted) = (step_of(arrays, lengths, constants, place) for place in (device.name, "cpu"))
+        for mine, right in zip(found + flat(d.values()), wanted + flat(d_wanted.values()), strict=True):
+            np.testing.assert_allclose(mine, right, rtol=tolerance, atol=10 * tolerance * np.abs(right).max(initial=0))
 
 
 def part_of(arrays, lengths, sequences):

@@ -14,7 +14,6 @@ from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.tape.operator import OPERATORS
 
 pytestmark = MARKS
-WITHOUT_KERNEL = {"linear_attention"}
 NAMES = [name for name, op in OPERATORS.items() if op.examples and op.forward.__module__.startswith("varlen_rnn.")]
 
 
@@ -63,15 +62,7 @@ def compare(name):
             np.testing.assert_allclose(to_host(a), b, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_KERNEL])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_operator_runs_where_its_operands_are(name, monkeypatch):
     monkeypatch.setattr(cuda, "driver", Driver())
     compare(name)
-
-
-@pytest.mark.parametrize("name", sorted(WITHOUT_KERNEL))
-def test_an_operator_without_a_kernel_refuses_the_device(name, monkeypatch):
-    monkeypatch.setattr(cuda, "driver", Driver())
-    trial = examples_of(OPERATORS[name])[0]
-    with pytest.raises(vr.PlaceError, match=f"{name}: .*no CUDA kernel yet"):
-        trial.apply(list(map(moved, trial.variables())))

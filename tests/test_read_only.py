@@ -98,7 +98,7 @@ CASES = {
     "row_conv": ([X, dense(2, 3)], {}),
     "row_conv_grad": ([X, dense(2, 3), X], {}),
     "linear_attention": ([rows(1, 3)] * 3 + [rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR | {"keep": True}),
-    "linear_attention_grad": ([rows(1, 3)] * 4 + [dense(3, 1, 3, 3), rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR),
+    "linear_attention_grad": ([rows(1, 3)] * 4 + [dense(4, 1, 3, 3), rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR),
     "sequence_cumsum": ([X], {"reverse": True}),
     "layer_norm": ([X, dense(3), dense(3)], {"eps": 0.1}),
     "layer_norm_grad": ([X, X, dense(3)], {"eps": 0.1}),

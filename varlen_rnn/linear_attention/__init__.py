@@ -13,7 +13,7 @@ with Hardware-Efficient Training" (chunks); Yang et al. (2024), "Parallelizing L
 over Sequence Length", and Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks" (`delta`).
 """
 
-from varlen_rnn.linear_attention.blocks import CHUNK, Call, Heads
+from varlen_rnn.linear_attention.blocks import CHUNK, Call, Heads, num_chunks
 from varlen_rnn.linear_attention.layer import backward, forward
 
-__all__ = ["CHUNK", "Call", "Heads", "backward", "forward"]
+__all__ = ["CHUNK", "Call", "Heads", "backward", "forward", "num_chunks"]

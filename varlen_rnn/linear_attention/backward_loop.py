@@ -21,6 +21,7 @@ from varlen_rnn.linear_attention.blocks import (
     SOLVED,
     Heads,
     Sizes,
+    chunks_before,
     clear,
     dot,
     load_state,
@@ -322,16 +323,14 @@ def _move_state(code, memory, rows_of, sizes, rows):
 @cpu_inlined
 def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters):
     """Run a task by chunks."""
-    size = sizes.depth * sizes.depth_v
+    size, first = sizes.depth * sizes.depth_v, chunks_before(task.first, task.sequence)
     chunks = (task.end - task.first + CHUNK - 1) // CHUNK
     for back in range(chunks):
         chunk = chunks - 1 - back
         row = task.first + chunk * CHUNK
         rows, part = least(CHUNK, task.end - row), part_of(it, of, row, task.head, sizes)
         last = offset(memory.between, (rows - 1) * CHUNK)
-        load_state(
-            pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state
-        )
+        load_state(pointer(it.states, (first + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state)
         _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters)
         _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last)
         _write_values(memory, it, sizes, part, rows)
@@ -346,7 +345,7 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counter
 @cpu_inlined
 def _differentiate_by_steps(code, memory, it, of, sizes, task):
     """Run a task step by step; the gradient of its state is the first state in `memory.steps`."""
-    size = sizes.depth * sizes.depth_v
+    size, first = sizes.depth * sizes.depth_v, chunks_before(task.first, task.sequence)
     state, states = offset(memory.steps, size), offset(memory.steps, 2 * size)
     scratch = offset(states, size * (CHUNK if sizes.rates > 1 else 1))
     chunks = (task.end - task.first + CHUNK - 1) // CHUNK
@@ -354,7 +353,7 @@ def _differentiate_by_steps(code, memory, it, of, sizes, task):
         chunk = chunks - 1 - back
         row = task.first + chunk * CHUNK
         part = part_of(it, of, row, task.head, sizes)
-        kept = pointer(it.states, (task.chunk + chunk) * it.states.shape[1] + task.head * size)
+        kept = pointer(it.states, (first + chunk) * it.states.shape[1] + task.head * size)
         for j in range(size):
             state[j] = kept[j]
         steps = Steps(

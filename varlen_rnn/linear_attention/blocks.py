@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.products.tile import Prefetch, multiply
 from varlen_rnn.products.vectors import copy_units, lanes_of, least, offset, pointer, sum_of, transpose_block, width_of
-from varlen_rnn.runtime.jit import cpu_inlined
+from varlen_rnn.runtime.jit import body, cpu_inlined
 
 CHUNK = 32  # rows of a chunk: a multiple of a panel's width, and the same on every processor
 SOLVED = 8  # rows of a diagonal block of scores, which loops multiply; the tile multiplies the columns before it
@@ -64,7 +64,6 @@ class Task(NamedTuple):
     first: int  # the first row
     end: int
     sequence: int
-    chunk: int  # the number of the sequence's first chunk among the chunks of all sequences
 
 
 class Operands(NamedTuple):
@@ -85,8 +84,27 @@ class Operands(NamedTuple):
 @cpu_inlined
 def task_of(tasks, number):
     """Return row `number` of the array of tasks as a Task."""
-    at = pointer(tasks, number * 5)
-    return Task(at[0], at[1], at[2], at[3], at[4])
+    at = pointer(tasks, number * 4)
+    return Task(at[0], at[1], at[2], at[3])
+
+
+def num_chunks(rows, sequences):
+    """Return how many numbers for chunks some sequences have, given the number of their rows.
+
+    A sequence has a number for each `CHUNK` rows, and at most one number more, which it does not use.  So the number of
+    its first chunk follows from the rows before it.
+
+    Examples
+    --------
+    Sequences of 40, 8 and 16 rows have numbers 0 and 1, number 2, and number 3; number 4 is not used.
+
+    >>> [num_chunks(0, 0), num_chunks(40, 1), num_chunks(48, 2), num_chunks(64, 3)]
+    [0, 2, 3, 5]
+    """
+    return rows // CHUNK + sequences
+
+
+chunks_before = body(num_chunks)
 
 
 @cpu_inlined

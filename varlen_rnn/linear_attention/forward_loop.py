@@ -16,6 +16,7 @@ from varlen_rnn.linear_attention.blocks import (
     SOLVED,
     Heads,
     Sizes,
+    chunks_before,
     clear,
     load_state,
     operands_of,
@@ -215,10 +216,12 @@ def _run_chunk(code, memory, it, of, sizes, row, rows):
 def _run_by_chunks(code, memory, it, of, sizes, task, counters):
     """Run a task by chunks."""
     size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    chunk = chunks_before(task.first, task.sequence)
     for row in range(task.first, task.end, CHUNK):
-        rows, chunk = least(CHUNK, task.end - row), task.chunk + (row - task.first) // CHUNK
+        rows = least(CHUNK, task.end - row)
         if sizes.keep:
             store_state(memory.state, sizes, pointer(it.states, chunk * it.states.shape[1] + task.head * size))
+        chunk += 1
         k = offset(of.k, row * of.k_stride)
         pack_block(code, k, rows, sizes.depth, of.k_stride, True, memory.keys, counters)
         _run_chunk(code, memory, it, of, sizes, row, rows)
@@ -233,11 +236,12 @@ def _run_by_chunks(code, memory, it, of, sizes, task, counters):
 def _run_by_steps(code, memory, it, of, sizes, task, state):
     """Run a task step by step, in place on its state, which is kept before each chunk."""
     size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    chunk, keeps_u = chunks_before(task.first, task.sequence), sizes.delta and sizes.keep
     for row in range(task.first, task.end, CHUNK):
-        chunk, keeps_u = task.chunk + (row - task.first) // CHUNK, sizes.delta and sizes.keep
         kept = pointer(it.states, (chunk * it.states.shape[1] + task.head * size) if sizes.keep else 0)
         for j in range(size if sizes.keep else 0):
             kept[j] = state[j]
+        chunk += 1
         steps = Steps(
             offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.v, row * of.v_stride),
             offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state,
@@ -251,11 +255,21 @@ def _run_by_steps(code, memory, it, of, sizes, task, state):
 
 
 @cpu_inlined
+def _clear_unused(it, sizes, task):
+    """Write zeros for the number of no chunk that a sequence may have."""
+    size, unused = sizes.depth * sizes.depth_v, (task.end - task.first + CHUNK - 1) // CHUNK
+    unused += chunks_before(task.first, task.sequence)
+    if sizes.keep and unused < chunks_before(task.end, task.sequence + 1):
+        clear(pointer(it.states, unused * it.states.shape[1] + task.head * size), size, it.scale)
+
+
+@cpu_inlined
 def _run(code, memory, it, of, sizes, heads, task, counters):
     """Run a task: write its outputs, its last state, and the operands of the gradient."""
     size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
     at = task.sequence * it.first.shape[1] + task.head * heads.state // heads.all * size
     first, last = pointer(it.first, at), pointer(it.last, at)
+    _clear_unused(it, sizes, task)
     if task.end - task.first > 1 and sizes.rates == 1:
         load_state(first, sizes, memory.state)
         _run_by_chunks(code, memory, it, of, sizes, task, counters)

@@ -1,20 +1,15 @@
-"""The entry to linear attention: cut a call into tasks (work items), and choose the loop."""
+"""The entry to linear attention: choose the device, and cut a call into tasks (work items)."""
 
 import numpy as np
 
-from varlen_rnn.linear_attention import backward_loop, backward_memory, forward_loop
-from varlen_rnn.linear_attention.blocks import CHUNK, Sizes
+from varlen_rnn.linear_attention import backward_loop, backward_memory, cuda, forward_loop
+from varlen_rnn.linear_attention.blocks import Sizes, num_chunks
 from varlen_rnn.linear_attention.scores import decay_scores
 from varlen_rnn.linear_attention.steps import differentiate_steps, run_steps
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.tasks import run_tasks, tasks_of
 from varlen_rnn.products.vectors import panel_width
-from varlen_rnn.runtime.device import empty
-
-
-def chunks_of(offsets):
-    """Return the number of the first chunk of each sequence, and of all chunks."""
-    return np.concatenate([[0], np.cumsum(-(-np.diff(offsets) // CHUNK))]).astype(np.int64)
+from varlen_rnn.runtime.device import empty, on_device
 
 
 def _tiny(dtype):
@@ -30,7 +25,7 @@ def _sizes(q, v, decay, call):
 def _tasks(call):
     offsets = call.offsets
     sequences, ones = np.arange(len(offsets) - 1), np.ones(len(offsets) - 1, np.int64)
-    return tasks_of(offsets, max(1, int(offsets[-1])), call.heads.all, ones, sequences, chunks_of(offsets)[:-1])
+    return tasks_of(offsets, max(1, int(offsets[-1])), call.heads.all, ones, sequences)
 
 
 def forward(q, k, v, decay, beta, first, call):
@@ -54,14 +49,17 @@ def forward(q, k, v, decay, beta, first, call):
     written : (rows, heads * depth of values), with `delta` and `keep`; otherwise without rows
         The corrected values, u in `forward_loop`.
     states : (chunks, heads * depth * depth of values) with `keep`; otherwise without rows
-        The state before each chunk.
+        The state before each chunk, and zeros for numbers of no chunk (`num_chunks`).
     """
     sizes, heads = _sizes(q, v, decay, call), call.heads
     width, size = heads.all * sizes.depth_v, heads.all * sizes.depth * sizes.depth_v
-    chunks = int(chunks_of(call.offsets)[-1])
+    chunks = num_chunks(len(q), len(first))
     out, last = empty((len(q), width), q), empty(first.shape, q)
     written = empty((len(q) if call.delta and call.keep else 0, width), q)
     states = empty((chunks if call.keep else 0, size), q)
+    if on_device(q):
+        cuda.forward((q, k, v, decay, beta), first, (out, last, written, states), sizes, call)
+        return out, last, written, states
     it = q, k, v, decay, beta, first, out, last, written, states, q.dtype.type(call.scale), _tiny(q.dtype)
     functions = decay_scores, run_steps
     code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
@@ -86,6 +84,10 @@ def backward(q, k, v, decay, beta, written, states, d_out, d_last, call):
     columns = sizes.depth, sizes.depth, sizes.depth_v, sizes.rates, 1
     gradients = [empty((len(q), heads.all * size), q) for size in columns]
     gradients.append(empty((len(d_last), heads.all * sizes.depth * sizes.depth_v), q))
+    if on_device(q):
+        given = q, k, written if call.delta else v, decay, beta
+        cuda.backward(given, states, d_out, d_last, gradients, sizes, call)
+        return gradients
     it = q, k, v, decay, beta, written, states, d_out, d_last, *gradients, q.dtype.type(call.scale), _tiny(q.dtype)
     functions = decay_scores, differentiate_steps
     code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_flag, check_number, shown
-from varlen_rnn.linear_attention import Call, Heads, layer
+from varlen_rnn.kernels.reductions import sum_over
+from varlen_rnn.linear_attention import Call, Heads, layer, num_chunks
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import on_device, zeros
+from varlen_rnn.runtime.device import contiguous, copy_into, empty, overwrite, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled
@@ -183,8 +184,6 @@ def attend_linearly(
 def _call(inputs, delta, normalise, scale, keep):
     """Return the Call; raise unless all rows have one LoD, and there is a state for each sequence."""
     query, key, value, *_, state = inputs
-    if on_device(query.data):
-        raise TypeError("no CUDA kernel")  # the tape raises a PlaceError that names the operator
     of_rows = {name: given for name, given in zip(_OF_ROWS, inputs, strict=False) if given is not None}
     shared_lod(_NAME, *of_rows.values(), names=list(of_rows))
     for name, given in of_rows.items():
@@ -210,12 +209,19 @@ def _operands(call, query, key, value, decay, beta, state, normalise):
     q, rows, states = flat(query.data), len(query.data), call.heads.state
     v = value.data
     if normalise:
-        v = np.concatenate([v, np.ones((*v.shape[:2], 1), v.dtype)], axis=2)
+        v = _ones((*value.shape[:2], value.shape[2] + 1), q)
+        copy_into(v[:, :, :-1], value.data)
     g = zeros((rows, states), q) if decay is None else flat(decay.data)
-    b = np.ones((rows, states), q.dtype) if beta is None else flat(beta.data)
+    b = _ones((rows, states), q) if beta is None else flat(beta.data)
     size = query.shape[2] * v.shape[2]
     first = zeros((len(call.offsets) - 1, states * size), q) if state is None else flat(state.data)
     return q, flat(key.data), flat(v), g, b, first
+
+
+def _ones(shape, like):
+    found = empty(shape, like)
+    overwrite(found, ..., 1)
+    return found
 
 
 @attend_linearly.infer
@@ -295,9 +301,9 @@ def differentiate(
     inputs = query, key, value, decay, beta, state
     call = _call(inputs, delta, normalise, scale, True)
     q, k, v, g, b, first = _operands(call, *inputs, normalise)
-    kept = layer.chunks_of(call.offsets)[-1]
+    kept = num_chunks(len(q), len(call.offsets) - 1)
     if len(states.data) != kept:
-        raise ShapeError(f"{_NAME}_grad, states", expected=f"{kept} chunks, as the operator's", got=states.shape)
+        raise ShapeError(f"{_NAME}_grad, states", expected=f"{kept} states, as the operator's", got=states.shape)
     of_out = len(q), call.heads.all * (v.shape[1] // call.heads.value)
     d_y = zeros(of_out, q) if d_out is None else flat(d_out.data)
     d_first = zeros(first.shape, q) if d_last is None else flat(d_last.data)
@@ -308,7 +314,7 @@ def differentiate(
     pairs = zip(found, _own_heads(call.heads), strict=True)
     d_q, d_k, d_v, d_g, d_b, d_s = (_over_shared(d, own, call.heads.all) for d, own in pairs)
     like = lambda x, d: LoDTensor.wrap(d[..., 0]) if x is None else x.like(d.reshape(x.shape))
-    d_v = d_v[..., :-1] if normalise else d_v
+    d_v = contiguous(d_v[..., :-1]) if normalise else d_v
     of_state = call.heads.state, query.shape[2], value.shape[2] + normalise
     d_state = LoDTensor.wrap(d_s.reshape(len(d_s), *of_state)) if state is None else like(state, d_s)
     return like(query, d_q), like(key, d_k), like(value, d_v), like(decay, d_g), like(beta, d_b), d_state
@@ -317,7 +323,7 @@ def differentiate(
 def _over_shared(d, own, heads):
     """Return gradients (rows, own heads, numbers): sums over the heads of a call that share one of an operand."""
     size = d.shape[1] // heads
-    return d.reshape(len(d), own, size) if own == heads else d.reshape(len(d), own, heads // own, size).sum(axis=2)
+    return d.reshape(len(d), own, size) if own == heads else sum_over(d.reshape(len(d), own, heads // own, size), 2)
 
 
 def _own_heads(heads):
@@ -326,7 +332,8 @@ def _own_heads(heads):
 
 
 @differentiate.infer
-def _infer_grad(query, key, value, written, states, decay, beta, state, d_out, d_last, delta, normalise, scale):
+def _infer_grad(*specs, delta, normalise, scale):
+    query, key, value, written, states, decay, beta, state, d_out, d_last = specs
     out, last, *kept = _infer(query, key, value, decay, beta, state, delta, normalise, scale, True)
     op = f"{_NAME}_grad"
     for name, spec, like in (("written", written, kept[0]), ("states", states, kept[1])):
