@@ -1,11 +1,15 @@
 """SelectedRows: equals its dense array, refuses bad input, and never turns dense by itself."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from varlen_rnn.errors import DTypeError, InputError, OutOfRangeError, ShapeError
+from varlen_rnn.kernels.groups import group_ids, sum_groups
 from varlen_rnn.rows.selected_rows import SelectedRows
 
 
@@ -39,6 +43,28 @@ def test_repeated_rows_add_in_the_order_of_appearance():
     value = np.array([1e8, 1, -1e8, 5], np.float32)
     assert SelectedRows([3, 3, 3, 0], value, 4).merge().value.tolist() == [5, 0]  # 1 is lost beside 1e8
     assert SelectedRows([3, 3, 3, 0], value[[0, 2, 1, 3]], 4).merge().value.tolist() == [5, 1]
+
+
+@pytest.mark.parametrize(("count", "height"), [(0, 5), (7, 1), (300, 3), (900, 70_000), (40, 2**40), (5, 256)])
+def test_groups_are_the_places_of_each_id_in_order(count, height):
+    ids = np.random.default_rng(count).integers(-1, height, count)
+    counts, (order, rows), starts = (
+        np.empty(257, np.int64),
+        np.empty((2, count), np.int64),
+        np.empty(count + 1, np.int64),
+    )
+    group_ids(ids, height, counts, order, rows, starts)
+    listed = sorted(set(ids.tolist()) - {-1})
+    assert rows.tolist() == listed + [-1] * (count - len(listed))
+    places = [np.flatnonzero(ids == row).tolist() for row in listed] + [[]] * (count - len(listed))
+    assert [order[start:end].tolist() for start, end in itertools.pairwise(starts)] == places
+    values, out = (
+        np.random.default_rng(1).standard_normal((count, 2)).astype(np.float32),
+        np.empty((count, 2), np.float32),
+    )
+    sum_groups(values, order, starts, out)
+    wanted = [[math.fsum(column) for column in values[own].T] if own else [0, 0] for own in places]
+    np.testing.assert_allclose(out, np.reshape(wanted, (count, 2)), rtol=3e-6, atol=1e-5)
 
 
 def test_operations_leave_their_operands():

@@ -1,21 +1,76 @@
-"""Compute the global norm of gradients, and scale them by it, on a CUDA device: the norm is never copied to the host.
+"""Compute the global norm of gradients, and scale them by it.
 
-In float32, the square of 1e20 overflows, and float64 is slow on a GPU.  So a sum of squares is held as two numbers: the
-largest magnitude `m`, and the sum of `(x / m)**2`.  A thread first sums 48 elements, and then 48 such pairs.
+On the host, squares are added in float64, because in float32 the square of 1e20 overflows.
+
+On a CUDA device, where float64 is slow, a sum of squares is held as two numbers: the largest magnitude `m`, and the sum
+of `(x / m)**2`.  A thread first sums 48 elements, and then 48 such pairs.  The norm is never copied to the host.
 
 Source: the scaled sum of squares of LAPACK's `lassq`.
 """
 
 import math
 
+import numpy as np
+
 from varlen_rnn.kernels.elementwise import elementwise
+from varlen_rnn.kernels.pairwise import pairwise_sum
 from varlen_rnn.kernels.sums import BLOCK, end_of_block
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, empty, launch
-from varlen_rnn.runtime.jit import body, cuda_kernel
+from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 
 _MOST = 16  # the number of arrays that a launch takes
+SQUARES = 2**16  # squares that are computed before they are added
+
+
+@cpu_kernel
+def add_squares(x, rows, squares, total):
+    """Add the squares of the numbers in listed rows to a sum in float64.
+
+    Parameters
+    ----------
+    x : (n, features) C-contiguous, float32 or float64
+    rows : (n,) int64
+        Rows of `x` from the first -1 on do not count.
+    squares : (SQUARES,) or all numbers of `x`, float64; written
+        Memory for the kernel.
+    total : (1,) float64; added to
+
+    Examples
+    --------
+    >>> total = np.ones(1)
+    >>> add_squares(np.array([[2.0], [3.0], [9.0]]), np.array([5, 7, -1]), np.empty(3), total); total
+    array([14.])
+    """
+    listed, own = 0, 0.0
+    while listed < rows.shape[0] and rows[listed] >= 0:
+        listed += 1
+    numbers, count = x.reshape(x.size), listed * x.shape[1]
+    for first in range(0, count, SQUARES):
+        size = min(SQUARES, count - first)
+        piece = numbers[first : first + size]
+        for k in range(size):
+            number = np.float64(piece[k])  # `float` leaves float32 as it is
+            squares[k] = number * number
+        own += pairwise_sum(squares, 0, size)
+    total[0] += own
+
+
+@cpu_kernel
+def factor_of_norm(squares, max_norm, norm, factor):
+    """Compute a norm from the sum of its squares, and the factor that scales it to at most `max_norm`; 1 if it is less.
+
+    All arrays have one float64.  If the norm is NaN, the factor is NaN, too, as in PyTorch.
+
+    Examples
+    --------
+    >>> norm, factor = np.empty(1), np.empty(1)
+    >>> factor_of_norm(np.array([25.0]), 1.0, norm, factor); norm, factor
+    (array([5.]), array([0.2]))
+    """
+    norm[0] = math.sqrt(squares[0])
+    factor[0] = 1.0 if norm[0] <= max_norm else max_norm / norm[0]
 
 
 @body

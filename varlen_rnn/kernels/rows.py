@@ -295,6 +295,8 @@ def mark(ids, out):
 def scatter_add_rows_cpu(values, ids, out):
     """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
+    A value whose id is -1 is added nowhere.
+
     A row of `out` holds the sum of a block of 48 summands.  If a row has more summands, it also has a total, which a
     hash table finds.  The table has room for twice the number of totals, at most one per 48 rows of `values`.
     """
@@ -304,6 +306,8 @@ def scatter_add_rows_cpu(values, ids, out):
     added, owners = np.zeros(out.shape[0], np.uint8), np.full(room, -1)
     totals, lost = np.empty((room, width), out.dtype), np.empty((room, width), out.dtype)
     for k in range(count):
+        if ids[k] < 0:
+            continue
         row = np.uint64(ids[k])  # unsigned, so that elements need no check for negative indices
         if added[row] == BLOCK:
             place = (row * _SPREAD >> _HALF) & np.uint64(room - 1)
@@ -373,6 +377,7 @@ def scatter_add_rows(values, ids, out):
     ----------
     values : (n, features) C-contiguous, any data type
     ids : (n,) int64, `0 <= ids < height`; may repeat
+        On the host, also -1, for values that are added nowhere.
     out : (height, features) C-contiguous, the data type of `values`; added to
 
     Examples

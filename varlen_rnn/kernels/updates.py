@@ -1,8 +1,9 @@
 """Updates of optimizers, in place, on listed rows of a parameter.
 
 A sparse update lists the rows of a merged `SelectedRows`, in which no row repeats.  A dense update is the same kernel
-on views of one row, `(1, size)`, with `rows = [0]`.  Numbers take the data type of the parameter, so float32 stays
-float32.  Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
+on views of one row, `(1, size)`, with `rows = [0]`.  CPU loops leave out a row whose number is -1.  Numbers take the
+data type of the parameter, so float32 stays float32.  Kernels trust their indices, and check no bounds: see
+`varlen_rnn.kernels`.
 
 An update is written as its step, which is the equation of one element, and the declaration of its kernel, which
 documents the arrays.  From both, `update` makes the CPU loop and the CUDA kernel, and `varlen_rnn.ops.updates` makes
@@ -52,7 +53,7 @@ def {name}_cpu(rows, grad, {numbers}, {arrays}):
     {values}
     for k in range(grad.shape[0]):
         row = rows[k]
-        for j in range(grad.shape[1]):
+        for j in range(grad.shape[1] if row >= 0 else 0):
             {elements}, = {step}(grad[k, j], {operands}, {elements})
 
 
@@ -365,8 +366,9 @@ def shrink_cpu(rows, factor, param):
     """`param[rows[k]] *= factor`, a number or an array of one."""
     factor = param.dtype.type(value_of(factor))
     for k in range(rows.shape[0]):
-        for j in range(param.shape[1]):
-            param[rows[k], j] *= factor
+        row = rows[k]
+        for j in range(param.shape[1] if row >= 0 else 0):
+            param[row, j] *= factor
 
 
 @cuda_kernel

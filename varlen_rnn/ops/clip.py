@@ -1,16 +1,16 @@
 """Scale gradients, dense or SelectedRows, so that their global norm is at most a limit."""
 
-import math
-
 import numpy as np
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError
-from varlen_rnn.kernels.clip import clipped, norm_on_device
+from varlen_rnn.kernels.clip import SQUARES, add_squares, clipped, factor_of_norm, norm_on_device
 from varlen_rnn.kernels.copies import astype
 from varlen_rnn.ops.cost import size
+from varlen_rnn.ops.updates import ONE_ROW
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import on_device
+from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR, SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
@@ -24,10 +24,8 @@ def clip_by_global_norm(*x, max_norm: float):
     gradients = [value.merge() if isinstance(value, SelectedRows) else value for value in x]
     if gradients and on_device(_elements(gradients[0])):
         return _clipped_on_device(gradients, max_norm)
-    with np.errstate(over="ignore", invalid="ignore"):
-        norm = math.sqrt(sum_of_squares(gradients))
-        gradients = scaled(gradients, norm, max_norm)
-    return LoDTensor.wrap(np.array(norm)), *gradients
+    norm, gradients = scaled(gradients, sum_of_squares(gradients), max_norm)
+    return LoDTensor.wrap(norm), *gradients
 
 
 def _clipped_on_device(gradients, max_norm):
@@ -54,30 +52,27 @@ def _infer(*gradients, max_norm):
     return TensorSpec((), np.dtype(np.float64)), *gradients
 
 
-# The number of elements that are converted to float64 at a time, because a whole gradient would take more memory.
-_PIECE = 2**16
-
-
 def sum_of_squares(gradients):
-    """Return the sum of the squares of all elements; rows of SelectedRows must be merged."""
-    return sum(_sum_of_squares(_elements(value)) for value in gradients)
-
-
-def scaled(gradients, norm, max_norm):
-    """Return gradients whose global norm is `norm`, scaled so that it is at most `max_norm`."""
-    if norm <= max_norm:
-        return gradients
-    # If the norm is NaN, all gradients become NaN, as in PyTorch.
-    return [multiplied(value, max_norm / norm) for value in gradients]
-
-
-def _sum_of_squares(values):
-    """Return the sum of an array's squares in float64, because in float32 the square of 1e20 overflows."""
-    flat, total = values.reshape(-1), 0.0
-    for start in range(0, flat.size, _PIECE):
-        piece = flat[start : start + _PIECE].astype(np.float64)
-        total += float(np.add.reduce(np.multiply(piece, piece, out=piece)))
+    """Return the sum of the squares of all elements, an array of one float64; rows of SelectedRows must be merged."""
+    like = _elements(gradients[0]) if gradients else np.empty(0)
+    total = zeros((1,), like, np.float64)
+    squares = empty((min(SQUARES, max((_elements(value).size for value in gradients), default=0)),), like, np.float64)
+    for value in gradients:
+        x = as_operand(_elements(value))
+        if isinstance(value, SelectedRows):
+            add_squares(x.reshape(len(x), x.size // max(1, len(x))), value.rows, squares, total)
+        else:
+            add_squares(x.reshape(1, x.size), ONE_ROW, squares, total)
     return total
+
+
+def scaled(gradients, squares, max_norm):
+    """Return the norm of gradients, given its square, and the gradients, scaled so that it is at most `max_norm`."""
+    norm, factor = empty((), squares), empty((1,), squares)
+    factor_of_norm(squares, max_norm, norm.reshape(1), factor)
+    if type(factor) is not Placeholder and factor[0] == 1:
+        return norm, gradients
+    return norm, [multiplied(value, factor) for value in gradients]
 
 
 def _elements(gradient):
@@ -85,8 +80,15 @@ def _elements(gradient):
 
 
 def multiplied(gradient, factor):
-    """Return a gradient times a number."""
-    return _with(gradient, _elements(gradient) * _elements(gradient).dtype.type(factor))
+    """Return a gradient times a number, or an array of one number."""
+    values = _elements(gradient)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(factor, np.ndarray):
+            number = empty((), factor, values.dtype)
+            number[...] = factor.reshape(())
+        else:
+            number = values.dtype.type(factor)
+        return _with(gradient, values * number)
 
 
 def _with(gradient, value):

@@ -12,7 +12,8 @@ from varlen_rnn.ops.indices import indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.device import as_operand, empty, zeros
+from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_rank, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
@@ -74,8 +75,8 @@ def embedding(ids, table, padding_idx: int | None, sparse: bool):
     return ids.like(rows_at(table.data, flat).reshape(*ids.shape, table.shape[1]))
 
 
-def _checked_ids(ids, height):
-    return indices("embedding, ids", ids, height, "id", ", the table's number of rows")
+def _checked_ids(ids, height, ignored=None):
+    return indices("embedding, ids", ids, height, "id", ", the table's number of rows", ignored=ignored)
 
 
 @embedding.infer
@@ -89,11 +90,12 @@ def _infer_embedding(ids, table, padding_idx, sparse):
 @embedding.backward("table", cost=per_taken_element)
 def _embedding_grad(ids, table, d_out, padding_idx, sparse):
     """Return the gradient of the table, as SelectedRows if `sparse`, otherwise dense."""
-    flat = _checked_ids(ids, len(table.data))  # checked again, because the caller can have changed the ids since
+    # The ids are checked again, because the caller can have changed them since.  The padding row gets no gradient.
+    flat = _checked_ids(ids, len(table.data), ignored=padding_idx)
     values = as_operand(d_out.data).reshape(len(flat), table.shape[1])
-    if padding_idx is not None:  # the padding row gets no gradient, neither sparse nor dense
-        kept = flat != padding_idx
-        flat, values = flat[kept], rows_at(values, np.flatnonzero(kept))
+    if padding_idx is not None and type(flat) is not Placeholder and (sparse or on_device(values)):
+        kept = np.flatnonzero(flat >= 0)
+        flat, values = flat[kept], rows_at(values, kept)
     if sparse:
         return SelectedRows.wrap(flat, values, len(table.data))
     dense = zeros(table.shape, table.data)

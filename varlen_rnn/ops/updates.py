@@ -27,7 +27,7 @@ from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
-_ONE_ROW = read_only(np.zeros(1, np.int64))  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
+ONE_ROW = read_only(np.zeros(1, np.int64))  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
 _COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
 _STATES = tuple(f"states[{number}]" for number in range(9))
@@ -46,15 +46,15 @@ def _operands(gradient, listed_only, *tensors):
         gradient = gradient.to_dense()
     else:
         gradient = gradient.data
-    return _ONE_ROW, [array.reshape(1, -1) for array in (as_operand(gradient), *(tensor.data for tensor in tensors))]
+    return ONE_ROW, [array.reshape(1, -1) for array in (as_operand(gradient), *(tensor.data for tensor in tensors))]
 
 
 def _decayed(gradient, rows, parameter, weight_decay):
     """Return the gradient plus `weight_decay` times the rows of the parameter at the positions `rows`."""
     if not weight_decay:
         return gradient
-    if rows is not _ONE_ROW:  # otherwise, the whole parameter is one row
-        parameter = rows_at(parameter, rows) if on_device(parameter) else parameter[rows]
+    if rows is not ONE_ROW:  # otherwise, the whole parameter is one row
+        parameter = rows_at(parameter, as_operand(rows))
     return decayed(gradient, parameter, weight_decay)
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from varlen_rnn.errors import DTypeError, check_list, check_number
 from varlen_rnn.ops.clip import scaled, sum_of_squares
 from varlen_rnn.optim.groups import settle
@@ -72,13 +70,12 @@ def _clip_over_ranks(targets: list[Variable], max_norm: float) -> float:
     of_all: list[Any] = []
     for target, value in zip(targets, values, strict=True):
         (of_all if target.shard is None else of_shards.setdefault(target.shard.comm, [])).append(value)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = sum_of_squares(of_all)
-        for comm, own in of_shards.items():
-            number = np.array([sum_of_squares(own)], np.float64)
-            comm.all_reduce(number)
-            squares += number.item()
-        norm = math.sqrt(squares)
-        for target, value in zip(targets, scaled(values, norm, max_norm), strict=True):
-            target.grad = plain(value)
-    return norm
+    squares = sum_of_squares(of_all)
+    for comm, own in of_shards.items():
+        number = sum_of_squares(own)
+        comm.all_reduce(number)
+        squares += number
+    norm, clipped = scaled(values, squares, max_norm)
+    for target, value in zip(targets, clipped, strict=True):
+        target.grad = plain(value)
+    return norm.item()

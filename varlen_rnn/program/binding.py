@@ -26,12 +26,13 @@ from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.replay import Bound, Ran
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.dry_run import DryRun, copy_of, room
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
-from varlen_rnn.tape.values import bits_of, memory_of
+from varlen_rnn.tape.values import bits_of_value, memory_of
 
 _RUNS_BEFORE = 3  # runs before the first dry run, so that programs that run once or twice are not bound
 _MOST_SIZES = 1024  # sizes of batches whose records are kept
@@ -251,8 +252,8 @@ class Binding:
         first_update = self._operators(dry_run, held)
         fetches = [held[self._instructions.place[name]] for name in self._fetches]
         for name, value in zip(self._fetches, fetches, strict=True):
-            if type(value) is not LoDTensor or not (value.structure is NO_LOD or id(value.structure) in lods):
-                dry_run.refuse(f"the fetch {name!r} is no array, or has offsets of its own")
+            if type(value) not in (LoDTensor, SelectedRows):
+                dry_run.refuse(f"the fetch {name!r} is no array")
         return Ran(dry_run, fed_places, lods, fetches, first_update)
 
     def _operators(self, dry_run, held):
@@ -304,7 +305,7 @@ def _size_of(fed):
 def _first_difference(some, others):
     """Return the number of the first pair of values whose bits differ, or None."""
     pairs = enumerate(zip(some, others, strict=True))
-    return next((n for n, (a, b) in pairs if bits_of(a) != bits_of(b)), None)
+    return next((n for n, (a, b) in pairs if bits_of_value(a) != bits_of_value(b)), None)
 
 
 def _lengths(lod):

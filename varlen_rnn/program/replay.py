@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from varlen_rnn.rows.lod import NO_LOD, LoDTensor, levels_of, rows_of
+from varlen_rnn.rows.checks import read_only
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
+from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records, place_of
 from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.values import plain
@@ -16,15 +18,52 @@ from varlen_rnn.tape.values import plain
 class Ran(NamedTuple):
     """What a dry run of a program leaves.
 
-    fetches: the value of each fetch; its array is a Placeholder, or an ordinary array that depends on sizes alone
+    lods: the names of feeds, by the id of their LoD
+    fetches: the value of each fetch; its arrays are Placeholders, or ordinary arrays that depend on sizes alone
     first_update: how many calls of kernels came before the first operator that updates a persistable
     """
 
     dry_run: DryRun
     fed: dict[str, tuple[Any, list[Any]]]
     lods: dict[int, str]
-    fetches: list[LoDTensor]
+    fetches: list[LoDTensor | SelectedRows]
     first_update: int
+
+
+class Fetch(NamedTuple):
+    """What a run leaves for a fetch.
+
+    arrays: the Places of its rows or values, and then of the levels of its own LoD, or of the listed rows; an ordinary
+        array depends on sizes alone
+    lod: the name of the feed whose LoD it has, or None
+    height: of SelectedRows, otherwise None
+    """
+
+    arrays: tuple[Place | np.ndarray, ...]
+    lod: str | None
+    height: int | None
+
+    def made(self, arrays: list[np.ndarray], fed: Mapping[str, LoDTensor]) -> Any:
+        """Return the value of new arrays."""
+        first, *others = arrays
+        if self.height is None:
+            own = LoD.trusted(map(read_only, others)) if others else NO_LOD
+            return plain(LoDTensor.wrap(first, own if self.lod is None else fed[self.lod].structure))
+        rows = others[0]
+        is_listed = rows >= 0  # the others are there because a dry run cannot know how many rows are listed
+        if not is_listed.all():
+            rows, first = rows[is_listed], first[is_listed]
+        return SelectedRows.wrap(rows, first, self.height)
+
+
+def _fetch_of(value: LoDTensor | SelectedRows, lods: dict[int, str]) -> Fetch:
+    lod, height, others = None, None, ()
+    if isinstance(value, SelectedRows):
+        first, others, height = value.value, (value.rows,), value.height
+    else:
+        first, lod = rows_of(value), lods.get(id(value.structure))
+        others = levels_of(value.structure) if lod is None else ()
+    return Fetch(tuple([place_of(x) if type(x) is Placeholder else x.copy() for x in (first, *others)]), lod, height)
 
 
 class Bound:
@@ -34,12 +73,8 @@ class Bound:
         self.records, self.first_update = Records(ran.dry_run), ran.first_update
         # For each feed, the place of its rows and of each level that is its own.
         self._feeds = [(name, place_of(rows), list(map(place_of, levels))) for name, (rows, levels) in ran.fed.items()]
-        self._fetches: list[tuple[Place | np.ndarray, str | None]] = []
+        self._fetches = [_fetch_of(value, ran.lods) for value in ran.fetches]
         self.is_compared = False  # whether a run was compared with the operators
-        for value in ran.fetches:
-            array = rows_of(value)
-            lod = None if value.structure is NO_LOD else ran.lods[id(value.structure)]
-            self._fetches.append((place_of(array) if type(array) is Placeholder else array.copy(), lod))
         self._memory: np.ndarray | None = None
 
     def place(self, memory: np.ndarray) -> None:
@@ -52,7 +87,8 @@ class Bound:
                 for name, rows, levels in self._feeds
             ]
             self._outputs = [
-                (array.view(memory) if type(array) is Place else array, lod) for array, lod in self._fetches
+                [array.view(memory) if type(array) is Place else array for array in fetch.arrays]
+                for fetch in self._fetches
             ]
 
     def run(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> int:
@@ -73,11 +109,12 @@ class Bound:
         outputs = self._outputs
         if copies:
             outputs = [
-                (place.view_of_copy(copies[id(place.outside)]), lod)
-                if type(place) is Place and id(place.outside) in copies else one
-                for one, (place, lod) in zip(outputs, self._fetches, strict=True)
+                [place.view_of_copy(copies[id(place.outside)])
+                 if type(place) is Place and id(place.outside) in copies else array
+                 for array, place in zip(arrays, fetch.arrays, strict=True)]
+                for arrays, fetch in zip(outputs, self._fetches, strict=True)
             ]  # fmt: skip
         return [
-            plain(LoDTensor.wrap(np.array(array), NO_LOD if lod is None else fed[lod].structure))
-            for array, lod in outputs
+            fetch.made([np.array(array) for array in arrays], fed)
+            for fetch, arrays in zip(self._fetches, outputs, strict=True)
         ]

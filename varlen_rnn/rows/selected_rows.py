@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, OutOfRangeError, PlaceError, ShapeError, check_int
-from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
+from varlen_rnn.kernels.groups import group_ids, sum_groups
+from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.rows.checks import check_no_gradient, check_unmasked, device_rows, read_only
 from varlen_rnn.rows.lod import getter, view_of
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, joined, moved, on_device, place_of, zeros
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.runtime.placeholder import Placeholder
 
 
 class SelectedRows:
@@ -85,10 +87,16 @@ class SelectedRows:
     def wrap(cls, rows: np.ndarray, value: np.ndarray, height: int) -> SelectedRows:
         """Return a SelectedRows without checks; the arguments must be valid, and `rows` int64.
 
-        The rows are copied, the values are not.
+        The rows are copied, the values are not.  In a dry run, whose sizes cannot depend on numbers, an entry of
+        `rows` can be -1: then its value belongs to no row.
         """
         self = cls.__new__(cls)
-        self._set(read_only(rows), value, height)
+        if type(rows) is Placeholder:
+            rows = rows.view()
+            rows.flags.writeable = False  # as other rows, so that Numba compiles one kernel
+        else:
+            rows = read_only(rows)
+        self._set(rows, value, height)
         return self
 
     @property
@@ -123,12 +131,20 @@ class SelectedRows:
         >>> merged.rows, merged.value.ravel()
         (array([0, 4]), array([2., 4.]))
         """
-        if (self._rows[1:] > self._rows[:-1]).all():
+        is_dry = type(self._rows) is Placeholder
+        if not is_dry and (self._rows[1:] > self._rows[:-1]).all():
             return self
-        rows, position = np.unique(self.rows, return_inverse=True)
-        if len(rows) == len(self.rows):  # no row repeats, so sorting is enough
-            return SelectedRows.wrap(rows, _taken(self.value, np.argsort(self.rows)), self.height)
-        return SelectedRows.wrap(rows, _sum_rows(self.value, position.ravel(), len(rows)), self.height)
+        ids, count = as_operand(self._rows), len(self._rows)
+        counts, order, rows, starts = (empty((size,), ids) for size in (257, count, count, count + 1))
+        group_ids(ids, self._height, counts, order, rows, starts)
+        if not is_dry:
+            rows = rows[: np.searchsorted(rows < 0, True)]
+        if on_device(self._value):
+            value = _sum_rows(self._value, np.searchsorted(rows, ids), len(rows))
+        else:
+            value = empty((len(rows), *self._value.shape[1:]), self._value)
+            sum_groups(_flat(self._value), order, starts, _flat(value))
+        return SelectedRows.wrap(rows, value, self._height)
 
     def to_dense(self) -> np.ndarray:
         """Return the dense array; values of repeated rows are summed in order.
@@ -168,10 +184,7 @@ class SelectedRows:
             return append([self, other])
         self._check_fits(other)
         merged, dense = self.merge(), other.copy()
-        if on_device(dense):
-            _add_rows(merged._value, merged._rows, dense)
-        else:
-            dense[merged.rows] += merged.value
+        _add_rows(merged._value, merged._rows, dense)
         return dense
 
     def _check_fits(self, other: SelectedRows | np.ndarray) -> None:
@@ -235,15 +248,6 @@ def append(parts: Sequence[SelectedRows]) -> SelectedRows:
     return SelectedRows.wrap(rows, joined([part._value for part in parts]), first.height)
 
 
-def _taken(value: Any, order: np.ndarray) -> Any:
-    if not on_device(value):
-        return value[order]
-    value, width = as_operand(value), math.prod(value.shape[1:])
-    out = empty(value.shape, value)
-    gather_rows(value.reshape(len(value), width), order, out.reshape(len(value), width))
-    return out
-
-
 def _sum_rows(value: Any, rows: np.ndarray, count: int) -> Any:
     """Return an array of `count` rows; row k is the sum, in order, of `value[i]` for all i with `rows[i] == k`."""
     out = zeros((count, *value.shape[1:]), value)
@@ -252,8 +256,11 @@ def _sum_rows(value: Any, rows: np.ndarray, count: int) -> Any:
 
 
 def _add_rows(value: Any, rows: np.ndarray, out: Any) -> None:
-    width = math.prod(value.shape[1:])
-    scatter_add_rows(as_operand(value).reshape(len(value), width), as_operand(rows), out.reshape(len(out), width))
+    scatter_add_rows(_flat(value), as_operand(rows), _flat(out))
+
+
+def _flat(rows: Any) -> Any:
+    return as_operand(rows).reshape(len(rows), math.prod(rows.shape[1:]))
 
 
 def _as_value(value: ArrayLike) -> np.ndarray:

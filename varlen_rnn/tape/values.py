@@ -25,6 +25,17 @@ def bits_of(array):
     return array.tobytes()
 
 
+def bits_of_value(value):
+    """Return an object that is equal for values of the same kind, structure and bits."""
+    if value is None:
+        return None
+    if isinstance(value, SelectedRows):
+        return value.height, value.rows.tobytes(), *bits_of_value(value.value)
+    levels = value.lod() if isinstance(value, LoDTensor) else []
+    array = np.asarray(value.data if isinstance(value, LoDTensor) else value)
+    return levels, array.shape, array.dtype, bits_of(array)
+
+
 def moved_value(value, place):
     """Return a value, as users get it, at a place; None stays None."""
     return value if value is None else moved(value, place) if not hasattr(value, "to") else value.to(place)

@@ -25,10 +25,9 @@ from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import on_device
 from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
-from varlen_rnn.tape.values import bits_of
+from varlen_rnn.tape.values import bits_of_value
 from varlen_rnn.tape.variable import Variable, as_variable
 from varlen_rnn.training.recording import StepRecorder
 
@@ -318,7 +317,7 @@ class _Recorded:
         pairs = list(zip(names, wanted, others, strict=True))
         pairs += [(f"{name!r}", variables[name].value, copies[name]) for name in copies]
         for name, one, other in pairs:
-            if _bits(one) != _bits(other):
+            if bits_of_value(one) != bits_of_value(other):
                 self._refuse(name, "other bits")
         if any(leaf.grad is not None for leaf in self._without):
             self._refuse("gradients", "none")
@@ -344,17 +343,6 @@ class _Recorded:
         hint = "a number or an array from outside of the step may have changed, or Python code chose by one"
         self.refused = f"{name} of the program differed from the step's in call {self.calls}"
         raise ProgramError(f"bound, call {self.calls}, {name}", expected="the bits of the step", got=got, hint=hint)
-
-
-def _bits(value: Any) -> Any:
-    """Return an object that is equal for values of the same kind, structure and bits."""
-    if value is None:
-        return None
-    if isinstance(value, SelectedRows):
-        return value.height, value.rows.tobytes(), *_bits(value.value)
-    levels = value.lod() if isinstance(value, LoDTensor) else []
-    array = np.asarray(value.data if isinstance(value, LoDTensor) else value)
-    return levels, array.shape, array.dtype, bits_of(array)
 
 
 def _declared(value: LoDTensor) -> tuple[tuple[int, ...], np.dtype, int]:
