@@ -13,6 +13,7 @@ from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 NOT_PUBLIC = {"varlen_rnn.attention", "varlen_rnn.linear_attention"}  # fronts of engines, as `recurrence`
 KERNELS = (
     "alignment",
+    "causal",
     "crf",
     "ctc",
     "edit_distance",

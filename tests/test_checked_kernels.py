@@ -12,6 +12,7 @@ from numba import njit
 from tests.waiting import HANGS
 from varlen_rnn.kernels import (
     alignment,
+    causal,
     convolutions,
     crf,
     ctc,
@@ -37,8 +38,8 @@ from varlen_rnn.runtime.cache import CHECKED, this_environment
 from varlen_rnn.runtime.numba_internals import CPUDispatcher, is_inlined
 
 MODULES = (
-    alignment, convolutions, crf, ctc, edit_distance, largest, lattice, losses, moves, n_best, norms, pairwise, philox,
-    pool, prefixes, rows, segment, softmax, transducer, updates, windows,
+    alignment, causal, convolutions, crf, ctc, edit_distance, largest, lattice, losses, moves, n_best, norms, pairwise,
+    philox, pool, prefixes, rows, segment, softmax, transducer, updates, windows,
 )  # fmt: skip
 X, OUT, ONES = np.ones((3, 2)), np.zeros((2, 2)), np.ones(2)
 FAR = 10**9
@@ -75,11 +76,15 @@ WRONG = {
     "softmax_cpu": (X, indices(0, 2, FAR), X),
     "softmax_grad_cpu": (X, X, indices(0, 2, FAR), X),
     "row_conv_cpu": (X, indices(0, 2, FAR), OUT, 1, X),
+    "causal_conv_cpu": (0, 1, X, indices(0, 2, FAR), OUT, ONES, np.zeros((2, 2, 2)), X),
+    "next_window_cpu": (X, indices(0, 2, FAR), np.zeros((2, 1, 2)), np.zeros((2, 1, 2))),
+    "causal_conv_grad_cpu": (0, 1, X, indices(0, 2, FAR), OUT, np.zeros((2, 2, 2)), np.zeros((2, 2, 2)), X),
+    "causal_conv_weight_grad_cpu": (0, 1, X, X, indices(0, 1), np.zeros((1, 2, 2)), OUT),
     "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
     "draw_mask_cpu": (0, 1, indices(1, 2), indices(), 1, 2**31, 0.0, 1.0, X),
     "largest_cpu": (ONES, indices(0, 3), indices(0, 1), indices(0)),
-    "layer_norm_cpu": (X, ONES[:1], ONES, 0.1, OUT),
-    "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, OUT),
+    "layer_norm_cpu": (X, ONES[:1], ONES, 0.1, True, OUT),
+    "layer_norm_grad_cpu": (X, ONES[:1], X, 0.1, True, OUT),
     "log_softmax_cpu": (X, ONES[None, :1], X),
     "pairwise_sum": (ONES, 0, FAR),
     "highest_of": (ONES, 0, FAR),

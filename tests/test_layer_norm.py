@@ -19,8 +19,27 @@ RNG = np.random.default_rng(0)
 def test_kernels(device, count, features, dtype):
     x, d, out = (values((count, features), dtype, seed) for seed in range(3))
     weight, bias = values(features, dtype, 3), values(features, dtype, 4)
-    check(device, norms.layer_norm, oracle.layer_norm, x, weight, bias, 0.1, out, exact=False)
-    check(device, norms.layer_norm_grad, oracle.layer_norm_grad, x, weight, d, 0.1, out, exact=False)
+    for centres in (True, False):
+        check(device, norms.layer_norm, oracle.layer_norm, x, weight, bias, 0.1, centres, out, exact=False)
+        check(device, norms.layer_norm_grad, oracle.layer_norm_grad, x, weight, d, 0.1, centres, out, exact=False)
+
+
+def test_rms_norm_equals_pytorch():
+    torch = pytest.importorskip("torch", reason="PyTorch is in the `parity` extra")
+    x, gate, d, weight = (RNG.standard_normal(shape) for shape in [(4, 3, 17)] * 3 + [(17,)])
+    layer = vr.nn.RMSNorm(17, 0.1, dtype=np.float64)
+    layer.load_state_dict({"weight": weight})
+    given = [vr.Variable(array, requires_grad=True) for array in (x, gate)]
+    y = layer(*given)
+    y.backward(d)
+    tensors = [torch.tensor(array, requires_grad=True) for array in (x, gate, weight)]
+    normal = torch.nn.functional.rms_norm(tensors[0], (17,), tensors[2], 0.1) * torch.nn.functional.silu(tensors[1])
+    normal.backward(torch.tensor(d))
+    np.testing.assert_allclose(y, normal.detach(), atol=1e-12)
+    for mine, theirs in zip([*given, layer.weight], tensors, strict=True):
+        np.testing.assert_allclose(mine.grad, theirs.grad, atol=1e-12)
+    assert repr(layer) == "RMSNorm(17, eps=0.1, elementwise_affine=True)"
+    assert vr.nn.RMSNorm(17, elementwise_affine=False).weight is None
 
 
 @by_number

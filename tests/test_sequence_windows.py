@@ -8,7 +8,7 @@ from oracles import windows as oracle
 
 import varlen_rnn as vr
 from tests.test_kernels import by_features, by_number, by_trouble, check, values
-from varlen_rnn.kernels import softmax, windows
+from varlen_rnn.kernels import causal, softmax, windows
 from varlen_rnn.ops.sequence import conv
 from varlen_rnn.runtime import threads
 
@@ -319,6 +319,75 @@ def test_lookahead_equals_pytorch():
 def test_what_has_no_lookahead(x, weight, message):
     with pytest.raises(vr.InputError, match=f"^row_conv, {message}"):
         vr.row_conv(x, weight)
+
+
+# Causal convolutions, whose window is carried.
+
+
+def causal_inputs(lengths, width, dtype=np.float64, channels=3):
+    """Return rows, weights, biases and first windows, as Variables that require gradients."""
+    rng = np.random.default_rng(width)
+    shapes = (channels, width), (channels,), (len(lengths), width - 1, channels)
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    return [vr.Variable(value, requires_grad=True) for value in (rows(lengths, channels, dtype=dtype), *arrays)]
+
+
+def test_causal_convolutions_equal_the_oracle():
+    for width, dtype in ((4, np.float32), (2, np.float64), (1, np.float64)):
+        given = causal_inputs([2, 0, 3, 60, 1], width, dtype)
+        x, *others = (np.asarray(value, np.float64) for value in given)
+        wanted = oracle.causal_conv(np.split(x, [2, 2, 5, 65]), *others)
+        for found, right in zip(vr.causal_conv(*given), wanted, strict=True):
+            np.testing.assert_allclose(found, right, rtol=0, atol=1e-12 if dtype is np.float64 else 1e-5)
+
+
+@pytest.mark.twins
+def test_the_gradient_of_weights_of_causal_convolutions(device):
+    """Of more rows than a block of the sum has."""
+    d, x, state, out = (values(shape, np.float32, n) for n, shape in enumerate([(60, 2), (60, 2), (3, 2, 2), (3, 2)]))
+    offsets, kernel = np.array([0, 1, 1, 60]), causal.causal_conv_weight_grad
+    check(device, kernel, oracle.causal_conv_weight_grad, d, x, offsets, state, out, exact=False)
+
+
+def test_a_causal_convolution_of_a_sequence_has_the_same_bits_in_pieces_and_on_threads():
+    lengths, cut = [70, 3, 0, 1], 33
+    x, weight, bias, state = causal_inputs(lengths, 4, np.float32, 40)
+
+    def run(x, state):
+        for value in (weight, bias):
+            value.grad = None
+        found = vr.causal_conv(x, weight, bias, state, "silu")
+        sum((y * y).sum() for y in found).backward()
+        return [np.asarray(y) for y in (*found, weight.grad, bias.grad)]
+
+    whole = run(x, state)
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(1 if before > 1 else 2)
+        assert [a.tobytes() for a in run(x, state)] == [a.tobytes() for a in whole]
+    finally:
+        threads.set_num_threads(before)
+    first, last = vr.causal_conv(vr.create_lod_tensor(x.numpy()[:cut], [[cut]]), weight, bias, state[:1], "silu")
+    rest, last = vr.causal_conv(vr.create_lod_tensor(x.numpy()[cut:70], [[70 - cut]]), weight, bias, last, "silu")
+    assert np.concatenate([first.numpy(), rest.numpy()]).tobytes() == whole[0][:70].tobytes()
+    assert last.numpy().tobytes() == whole[1][:1].tobytes()
+    alone, _ = vr.causal_conv(x.numpy()[70:71], weight, bias, state[1:2], "silu")  # rows without a LoD
+    assert alone.numpy().tobytes() == whole[0][70:71].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((X, W[:, :1]), r"weight: expected shape \(3, -1\)"),
+        ((X, np.zeros((3, 0))), "weight: expected a width of at least one row"),
+        ((X, np.zeros((3, 2)), np.zeros(2)), r"bias: expected shape \(3,\)"),
+        ((X, np.zeros((3, 2)), None, np.zeros((1, 1, 3))), "state: expected 2 sequences, as x"),
+        ((X, np.zeros((3, 2)), None, None, "relu"), "activation: expected one of 'silu' or 'swish'"),
+    ],
+)
+def test_what_has_no_causal_convolution(given, message):
+    with pytest.raises(vr.InputError, match=f"^causal_conv, {message}"):
+        vr.causal_conv(*given)
 
 
 # Running sums.

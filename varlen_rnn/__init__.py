@@ -20,6 +20,7 @@ from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.ops.sequence.along import sequence_cumsum, sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.by_mask import merge_by_mask, split_by_mask
+from varlen_rnn.ops.sequence.causal_conv import causal_conv
 from varlen_rnn.ops.sequence.conv import row_conv, sequence_conv
 from varlen_rnn.ops.sequence.crf import crf_decoding, linear_chain_crf
 from varlen_rnn.ops.sequence.ctc import ctc_beam_search_decoder, ctc_greedy_decoder
@@ -96,6 +97,7 @@ __all__ = [
     "beam_search",
     "beam_search_decode",
     "bound",
+    "causal_conv",
     "cell",
     "cells",
     "check_operator",

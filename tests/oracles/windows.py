@@ -48,6 +48,17 @@ def row_conv(sequences, weight):
     return np.concatenate(out)
 
 
+def causal_conv(sequences, weight, bias, state):
+    """Return the rows of all sequences, and the last window of each; `state` has the rows before each sequence."""
+    out, last = [np.zeros((0, len(weight)))], np.zeros(state.shape)
+    for i, x in enumerate(sequences):
+        longer = np.concatenate([state[i], x])
+        for t in range(len(x)):
+            out.append((bias + (weight.T * longer[t : t + weight.shape[1]]).sum(axis=0))[None])
+        last[i] = longer[len(x) :]
+    return np.concatenate(out), last
+
+
 def im2sequence(images, size, stride, padding):
     """Return the windows of each image."""
     up, left, down, right = padding
@@ -91,15 +102,24 @@ def cumsum(x, offsets, direction, out):
             out[row] = x[a : row + 1].sum(axis=0) if direction > 0 else x[row:b].sum(axis=0)
 
 
-def layer_norm(x, weight, bias, epsilon, out):
+def causal_conv_weight_grad(d_out, x, offsets, state, out):
+    out[:] = 0
+    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
+        longer = np.concatenate([state[i], x[a:b]])
+        for t in range(b - a):
+            out += d_out[a + t] * longer[t : t + len(out)]
+
+
+def layer_norm(x, weight, bias, epsilon, centres, out):
     for row in range(len(x)):
-        out[row] = (x[row] - x[row].mean()) / np.sqrt(x[row].var() + epsilon) * weight + bias
+        deviations = x[row] - x[row].mean() * centres
+        out[row] = deviations / np.sqrt((deviations**2).mean() + epsilon) * weight + bias
 
 
-def layer_norm_grad(x, weight, d_y, epsilon, d_x):
+def layer_norm_grad(x, weight, d_y, epsilon, centres, d_x):
     """By the Jacobian of each row, whose entry [i, j] is what feature i changes by with feature j."""
     for row in range(len(x)):
-        width, deviations = x.shape[1], x[row] - x[row].mean()
-        inverse = 1 / np.sqrt(x[row].var() + epsilon)
-        jacobian = inverse * (np.eye(width) - 1 / width) - inverse**3 / width * np.outer(deviations, deviations)
+        width, deviations = x.shape[1], x[row] - x[row].mean() * centres
+        inverse = 1 / np.sqrt((deviations**2).mean() + epsilon)
+        jacobian = inverse * (np.eye(width) - centres / width) - inverse**3 / width * np.outer(deviations, deviations)
         d_x[row] = matmul(weight * d_y[row], jacobian)

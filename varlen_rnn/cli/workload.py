@@ -12,6 +12,7 @@ from varlen_rnn.nn import functional as F
 from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
+from varlen_rnn.ops.sequence.causal_conv import causal_conv
 from varlen_rnn.ops.sequence.expand import sequence_expand, sequence_expand_as
 from varlen_rnn.ops.sequence.join import sequence_slice
 from varlen_rnn.ops.sequence.pool import sequence_pool
@@ -113,6 +114,7 @@ def _attend(dtype):
     x = _embedded(dtype)
     F.scaled_dot_product_attention(x, x, x).sum().backward()
     nn.LayerNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
+    nn.RMSNorm(_SIZE, dtype=dtype)(_embedded(dtype)).sum().backward()
 
 
 def _attend_linearly(dtype):
@@ -123,6 +125,8 @@ def _attend_linearly(dtype):
 def _convolve_neighbours(dtype):
     nn.RowConv(_SIZE, 2, dtype=dtype)(_embedded(dtype)).sum().backward()
     nn.SequenceConv(_SIZE, 2, 3, dtype=dtype)(_embedded(dtype)).sum().backward()
+    weight = nn.Parameter(np.ones((_SIZE, 2), dtype))
+    causal_conv(_embedded(dtype), weight)[0].sum().backward()
 
 
 def _drop_and_normalise(dtype):

@@ -1,9 +1,10 @@
-"""Layer normalisation of rows, and its gradient.
+"""Layer normalisation of rows, also without the mean (RMS normalisation), and its gradient.
 
 To sum the features of a row, add every 16th feature into one of 16 lanes, then add the lanes in their order.
 Kernels trust their arguments, and check no bounds: see `varlen_rnn.kernels`.
 
-Source: Ba, Kiros and Hinton (2016), "Layer normalization".
+Source: Ba, Kiros and Hinton (2016), "Layer normalization"; Zhang and Sennrich (2019), "Root mean square layer
+normalization".
 """
 
 import math
@@ -35,9 +36,12 @@ def _mean(a, b, lanes, both):
 
 
 @cpu_inlined
-def _normalise(x, epsilon, lanes, out):
-    """Write `(x - mean) / sqrt(variance + epsilon)` of a row to `out`; return 1 / sqrt(variance + epsilon)."""
-    mean = _mean(x, x, lanes, False)
+def _normalise(x, epsilon, centres, lanes, out):
+    """Write `(x - mean) / sqrt(variance + epsilon)` of a row to `out`; return 1 / sqrt(variance + epsilon).
+
+    Unless `centres`, 0 takes the place of the mean.
+    """
+    mean = _mean(x, x, lanes, False) if centres else lanes.dtype.type(0)
     for j in range(x.shape[0]):
         out[j] = x[j] - mean
     inverse = lanes.dtype.type(1) / math.sqrt(_mean(out, out, lanes, True) + lanes.dtype.type(epsilon))
@@ -47,23 +51,23 @@ def _normalise(x, epsilon, lanes, out):
 
 
 @cpu_kernel
-def layer_norm_cpu(x, weight, bias, epsilon, out):
+def layer_norm_cpu(x, weight, bias, epsilon, centres, out):
     """`out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, row by row."""
     lanes = np.empty(_LANES, out.dtype)
     for row in range(out.shape[0]):
-        _normalise(x[row], epsilon, lanes, out[row])
+        _normalise(x[row], epsilon, centres, lanes, out[row])
         for j in range(out.shape[1]):
             out[row, j] = out[row, j] * weight[j] + bias[j]
 
 
 @cuda_kernel
-def layer_norm_cuda(x, weight, bias, epsilon, out):
+def layer_norm_cuda(x, weight, bias, epsilon, centres, out):
     """Twin of `layer_norm_cpu`; one thread per row."""
     row = cuda.grid(1)
     if row < out.shape[0]:
         number, width = out.dtype.type, out.shape[1]
         mean = variance = number(0)
-        for j in range(width):
+        for j in range(width if centres else 0):
             mean += x[row, j]
         mean /= number(width)
         for j in range(width):
@@ -74,7 +78,7 @@ def layer_norm_cuda(x, weight, bias, epsilon, out):
 
 
 @twins(layer_norm_cpu, layer_norm_cuda, rows_of_last)
-def layer_norm(x, weight, bias, epsilon, out):
+def layer_norm(x, weight, bias, epsilon, centres, out):
     """Compute `out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, with the mean and variance of each row.
 
     The gradient of `x` is `layer_norm_grad`.
@@ -84,36 +88,39 @@ def layer_norm(x, weight, bias, epsilon, out):
     x : (rows, features) C-contiguous; at least one feature
     weight, bias : (features,) the data type of `x`
     epsilon : float
+    centres : bool
+        Whether the mean is subtracted; otherwise 0 takes its place, also in the variance.
     out : (rows, features) C-contiguous, the data type of `x`; written
 
     Examples
     --------
-    >>> out = np.empty((1, 2)); layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), 0.0, out); out
+    >>> out = np.empty((1, 2)); layer_norm(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), 0.0, True, out); out
     array([[-1.,  1.]])
     """
 
 
 @cpu_kernel
-def layer_norm_grad_cpu(x, weight, d_y, epsilon, d_x):
+def layer_norm_grad_cpu(x, weight, d_y, epsilon, centres, d_x):
     """`d_x = (g - mean of g - y * mean of g y) / deviation`, with g = weight d_y and y the normalised values."""
     lanes, y = np.empty(_LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
     for row in range(d_x.shape[0]):
-        inverse, g = _normalise(x[row], epsilon, lanes, y), d_x[row]
+        inverse, g = _normalise(x[row], epsilon, centres, lanes, y), d_x[row]
         for j in range(g.shape[0]):
             g[j] = weight[j] * d_y[row, j]
-        mean, slope = _mean(g, g, lanes, False), _mean(g, y, lanes, True)
+        mean = _mean(g, g, lanes, False) if centres else lanes.dtype.type(0)
+        slope = _mean(g, y, lanes, True)
         for j in range(g.shape[0]):
             g[j] = inverse * (g[j] - mean - y[j] * slope)
 
 
 @cuda_kernel
-def layer_norm_grad_cuda(x, weight, d_y, epsilon, d_x):
+def layer_norm_grad_cuda(x, weight, d_y, epsilon, centres, d_x):
     """Twin of `layer_norm_grad_cpu`; one thread per row."""
     row = cuda.grid(1)
     if row < d_x.shape[0]:
         number, width = d_x.dtype.type, d_x.shape[1]
         mean_x = variance = mean = slope = number(0)
-        for j in range(width):
+        for j in range(width if centres else 0):
             mean_x += x[row, j]
             mean += weight[j] * d_y[row, j]
         mean_x /= number(width)
@@ -130,7 +137,7 @@ def layer_norm_grad_cuda(x, weight, d_y, epsilon, d_x):
 
 
 @twins(layer_norm_grad_cpu, layer_norm_grad_cuda, rows_of_last)
-def layer_norm_grad(x, weight, d_y, epsilon, d_x):
+def layer_norm_grad(x, weight, d_y, epsilon, centres, d_x):
     """Compute the gradient of `x` in `layer_norm`, whose statistics are computed again.
 
     Parameters
@@ -139,11 +146,13 @@ def layer_norm_grad(x, weight, d_y, epsilon, d_x):
         The input of `layer_norm`, and the gradient of its result.
     weight : (features,) the data type of `x`
     epsilon : float
+    centres : bool
+        As in `layer_norm`.
     d_x : (rows, features) C-contiguous, the data type of `x`; written
 
     Examples
     --------
-    >>> d_x = np.empty((1, 2)); layer_norm_grad(np.array([[1.0, 3.0]]), np.ones(2), np.array([[1.0, 0.0]]), 3.0, d_x)
-    >>> d_x
+    >>> x, d_y, d_x = np.array([[1.0, 3.0]]), np.array([[1.0, 0.0]]), np.empty((1, 2))
+    >>> layer_norm_grad(x, np.ones(2), d_y, 3.0, True, d_x); d_x
     array([[ 0.1875, -0.1875]])
     """

@@ -150,6 +150,50 @@ class LayerNorm(Module):
         return f"{self.features}, eps={self.eps}, elementwise_affine={affine}, bias={self.bias is not None}"
 
 
+class RMSNorm(Module):
+    """Divide every row by the root of the mean of its squares, then multiply by a weight; see `functional.rms_norm`.
+
+    Parameters
+    ----------
+    features : int
+    eps : float
+        A number that is added to the mean of squares; at least 0.
+    elementwise_affine : bool
+        Whether there is a weight.
+    dtype : data type
+        float32 or float64.
+
+    Attributes
+    ----------
+    weight : (features,), or None
+
+    Examples
+    --------
+    >>> np.asarray(RMSNorm(2, eps=0.0)(np.array([[1.0, 7.0]], np.float32)))
+    array([[0.2, 1.4]], dtype=float32)
+
+    Source: `torch.nn.RMSNorm`, with weights of 1 at the start; Mamba and Gated DeltaNet have the gate.
+    """
+
+    @hinting(device=NO_DEVICE, normalized_shape="its name is features: an int, the size of the last axis")
+    def __init__(
+        self, features: int, eps: float = 1e-6, elementwise_affine: bool = True, *, dtype: DTypeLike = np.float32
+    ) -> None:
+        self.features = features = check_int(features, "features", 1)
+        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        affine, dtype = check_flag(elementwise_affine, "elementwise_affine"), check_dtype(dtype)
+        self.weight = Parameter(drawn((features,), np.ones).astype(dtype)) if affine else None
+
+    def forward(self, x: Rows, gate: Rows | None = None) -> Variable:
+        """Return rows with the shape and LoD of `x`, times `silu(gate)` if there is a gate, a value of that shape."""
+        y = apply("rms_norm", x, self.weight, eps=self.eps)
+        return y if gate is None else y * functional.silu(gate)
+
+    def extra_repr(self) -> str:
+        """Return the sizes as text for `repr`."""
+        return f"{self.features}, eps={self.eps}, elementwise_affine={self.weight is not None}"
+
+
 class BatchNorm1d(Module):
     """Normalise every feature to mean 0 and variance 1 over the rows of all sequences of a batch.
 

@@ -27,6 +27,7 @@ from varlen_rnn.ops.sequence import (
     along,
     beam_search,
     by_mask,
+    causal_conv,
     conv,
     crf,
     ctc,

@@ -1,4 +1,4 @@
-"""Functions along the last axis: the logarithm of the softmax, and layer normalisation.  The result keeps the LoD.
+"""Functions along the last axis: the logarithm of the softmax, and two normalisations.  The result keeps the LoD.
 
 Other files compute the softmax, and losses over classes, from this logarithm.
 """
@@ -68,7 +68,7 @@ def layer_norm(x, weight=None, bias=None, eps: float = 1e-5):
 
     Source: Ba, Kiros and Hinton (2016), "Layer normalization"; as `torch.nn.functional.layer_norm`.
     """
-    return x.like(_normalised(x.data, weight, bias, eps).reshape(x.shape))
+    return x.like(_normalised(x.data, weight, bias, eps, True).reshape(x.shape))
 
 
 layer_norm.infer(lambda x, weight, bias, eps: _checked("layer_norm", x, eps, weight=weight, bias=bias))
@@ -78,13 +78,13 @@ def _rows(data):
     return as_operand(data).reshape(math.prod(data.shape[:-1]), data.shape[-1])
 
 
-def _normalised(data, weight, bias, eps):
+def _normalised(data, weight, bias, eps, centres):
     """Return the normalised rows times the weight (1 if it is None) plus the bias (0 if it is None)."""
     flat = _rows(data)
     weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
     bias = full(flat.shape[1:], 0, flat) if bias is None else as_operand(bias.data)
     out = empty(flat.shape, flat)
-    norms.layer_norm(flat, weight, bias, eps, out)
+    norms.layer_norm(flat, weight, bias, eps, centres, out)
     return out
 
 
@@ -105,36 +105,38 @@ def _checked(op, x, eps, **vectors):
 def _grad(inputs, outputs, d_outputs, eps):
     (x, weight, bias), (d,) = inputs, d_outputs
     return [
-        apply("layer_norm_grad", x, d, weight, eps=eps) if x.requires_grad else None,
-        apply("layer_norm_weight_grad", x, d, eps=eps) if weight is not None and weight.requires_grad else None,
+        apply("layer_norm_grad", x, d, weight, eps=eps, centres=True) if x.requires_grad else None,
+        apply("layer_norm_weight_grad", x, d, eps=eps, centres=True)
+        if weight is not None and weight.requires_grad
+        else None,
         apply("row_sum", d) if bias is not None and bias.requires_grad else None,
     ]
 
 
 @operator(rows=of_vectors)
-def layer_norm_grad(x, d, weight=None, *, eps: float):
-    """Return the gradient of the input `x` of `layer_norm`."""
+def layer_norm_grad(x, d, weight=None, *, eps: float, centres: bool = True):
+    """Return the gradient of the input `x` of `layer_norm`, or of `rms_norm` unless `centres`."""
     flat = _rows(x.data)
     weight = full(flat.shape[1:], 1, flat) if weight is None else as_operand(weight.data)
     d_x = empty(flat.shape, flat)
-    norms.layer_norm_grad(flat, weight, _rows(d.data), eps, d_x)
+    norms.layer_norm_grad(flat, weight, _rows(d.data), eps, centres, d_x)
     return x.like(d_x.reshape(x.shape))
 
 
 @layer_norm_grad.infer
-def _infer_grad(x, d, weight, eps):
+def _infer_grad(x, d, weight, eps, centres):
     check_like("layer_norm_grad", "d", d, x)
     return _checked("layer_norm_grad", x, eps, weight=weight)
 
 
 @operator(rows="sum")
-def layer_norm_weight_grad(x, d, eps: float):
-    """Return the gradient of the weight of `layer_norm`."""
-    return LoDTensor.wrap(sum_over(multiply(_normalised(x.data, None, None, eps), _rows(d.data)), 0))
+def layer_norm_weight_grad(x, d, eps: float, centres: bool = True):
+    """Return the gradient of the weight of `layer_norm`, or of `rms_norm` unless `centres`."""
+    return LoDTensor.wrap(sum_over(multiply(_normalised(x.data, None, None, eps, centres), _rows(d.data)), 0))
 
 
 @layer_norm_weight_grad.infer
-def _infer_weight_grad(x, d, eps):
+def _infer_weight_grad(x, d, eps, centres):
     check_like("layer_norm_weight_grad", "d", d, x)
     return _checked("layer_norm_weight_grad", x, eps)._replace(shape=x.shape[-1:], lod_level=0)
 
@@ -148,3 +150,52 @@ def _examples(rng):
     yield [rng.standard_normal(5), None, bias], {"eps": 1e-5}
     for lod in TROUBLES:
         yield [rows(rng, 5, lod=lod), weight, bias], {"eps": 1e-5}
+
+
+@operator(rows=of_vectors)
+def rms_norm(x, weight=None, eps: float = 1e-6):
+    """Return `x / sqrt(mean of x^2 + eps) * weight`, with the mean over the last axis.
+
+    Parameters
+    ----------
+    x : Variable or array, shape `(..., features)`
+        float32 or float64, with at least one feature.
+    weight : Variable or array, shape `(features,)`, optional
+    eps : float
+        At least 0.
+
+    Returns
+    -------
+    Variable like `x`, with its LoD
+
+    Examples
+    --------
+    >>> np.asarray(rms_norm(np.array([[1.0, 7.0]]), eps=0.0))
+    array([[0.2, 1.4]])
+
+    Source: Zhang and Sennrich (2019), "Root mean square layer normalization"; as `torch.nn.functional.rms_norm`, whose
+    `eps` is the smallest step of the data type by default.
+    """
+    return x.like(_normalised(x.data, weight, None, eps, False).reshape(x.shape))
+
+
+rms_norm.infer(lambda x, weight, eps: _checked("rms_norm", x, eps, weight=weight))
+
+
+@rms_norm.grad
+def _grad_of_rms(inputs, outputs, d_outputs, eps):
+    (x, weight), (d,) = inputs, d_outputs
+    of_weight = weight is not None and weight.requires_grad
+    return [
+        apply("layer_norm_grad", x, d, weight, eps=eps, centres=False) if x.requires_grad else None,
+        apply("layer_norm_weight_grad", x, d, eps=eps, centres=False) if of_weight else None,
+    ]
+
+
+@rms_norm.examples
+def _examples_of_rms(rng):
+    weight = rng.standard_normal(5)
+    yield [rows(rng, 5), weight], {"eps": 1e-6}
+    yield [rows(rng, 2, 17), None], {"eps": 0.5}
+    for lod in TROUBLES:
+        yield [rows(rng, 5, lod=lod), weight], {"eps": 1e-6}
