@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.each import check_each
 from tests.rank_threads import run_ranks
 from varlen_rnn.distributed import Communicator
 from varlen_rnn.training import (
@@ -85,6 +86,52 @@ def test_a_fit_is_the_loop_by_hand():
 
 # Batches of 40, 2, 3 and 50 rows.
 UNEQUAL = [np.random.default_rng(k).standard_normal((n, 3)) for k, n in enumerate((20, 20, 1, 1, 1, 2, 30, 20))]
+
+
+# name: the loss of a model's output and labels, by a form of mean or sum
+BOUND = {
+    "a mean": F.cross_entropy,
+    "a mean of rows of its own": lambda y, labels: F.cross_entropy(y, labels, reduction="none").mean(),
+    "a sum": lambda y, labels: F.cross_entropy(y, labels, reduction="sum"),
+    "a mean, and a part of another": lambda y, labels: F.cross_entropy(y, labels) + 0.1 * (y * y).mean(),
+    "a weighted mean": lambda y, labels: F.cross_entropy(y, labels, weight=np.array([1.0, 3.0], np.float32)),
+}
+
+
+def test_a_bound_training_is_the_training():
+    def check(name):
+        (one, model), (other, again) = [(made, made.model) for made in (make(), make(bound=True))]
+        for trainer, trained in ((one, model), (other, again)):
+            trainer.loss = lambda ids, labels, trained=trained: BOUND[name](trained(ids), labels)
+            trainer.clip_norm = 0.5
+        for trainer in (one, other):
+            vr.manual_seed(5)
+            trainer.fit(epochs=5)
+        assert other._bound.explain().startswith("_whole_step(int64 [-1], 1 level, int64 [-1]): a program of")
+        assert (other.history, other.last_loss, other.last_rows) == (one.history, one.last_loss, one.last_rows)
+        assert all(map(np.array_equal, model.state_dict().values(), again.state_dict().values()))
+
+    check_each(BOUND, check)
+
+
+def test_a_bound_training_stops_before_numbers_that_are_not_finite():
+    trainer = make(bound=True)
+    trainer.fit(epochs=5)  # 20 steps, so that the next one is no step that is compared
+    before = {name: value.copy() for name, value in trainer.model.state_dict().items()}
+    trainer.model.output.bias.data[0] = np.inf
+    with pytest.raises(vr.OutOfRangeError, match="loss: expected a finite number, got nan"):
+        trainer.fit(epochs=6)
+    trainer.model.output.bias.data[0] = before["output.bias"][0]
+    assert trainer._bound.explain().count("15 of 21 calls ran it alone")
+    assert all(map(np.array_equal, trainer.model.state_dict().values(), before.values()))
+    assert trainer.step == 20
+
+
+def test_a_bound_training_names_a_loss_that_is_a_sum_times_a_number():
+    trainer = make(bound=True)
+    trainer.loss = lambda ids, labels: F.cross_entropy(trainer.model(ids), labels, reduction="sum") * 0.1
+    with pytest.raises(vr.ProgramError, match="Trainer, loss: expected a mean or a sum, got a"):
+        trainer.fit(epochs=1)
 
 
 def target(x):
@@ -872,6 +919,8 @@ def test_wrong_arguments_are_named():
         Trainer(None, optimizer, len, batches)
     with pytest.raises(vr.DTypeError, match="Trainer, batches: expected an object with len"):
         Trainer(model, optimizer, len, [1, 2])
+    with pytest.raises(vr.InputError, match="Trainer, bound: expected one process, and one batch a step, got accum"):
+        Trainer(model, optimizer, len, batches, accumulate=2, bound=True)
     with pytest.raises(vr.ShapeError, match="Trainer, batches: expected at least one batch, got no batch"):
         Trainer(model, optimizer, len, vr.data.batches([], batch_size=1))
     with pytest.raises(vr.DTypeError, match=r"callbacks, entry 0: .*pass training.Schedule\(schedule\)"):

@@ -26,6 +26,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.gradient import Record
 from varlen_rnn.tape.origins import Detached, Origin
 from varlen_rnn.tape.run import run
+from varlen_rnn.tape.spec import Symbol
 from varlen_rnn.tape.variable import Variable
 
 
@@ -87,7 +88,8 @@ def _constants_of(tail: Sequence[Record], kinds: dict[int, list[Kind]]) -> tuple
     digest, chooser = hashlib.blake2b(digest_size=8), ""
     for record in tail:
         given = [(v, kind_of(v, kinds).kind) for v in record.inputs if v is not None]
-        arrays = [v.value.data for v, kind in given if kind == CONSTANT]
+        constants = [v.value for v, kind in given if kind == CONSTANT]
+        arrays = [value.data for value in constants if not isinstance(value, Symbol)]  # a Symbol is known to no rank
         if any(array.dtype == bool for array in arrays) and any(kind == SUMS for _, kind in given):
             chooser = f"{record.op.type!r}, which chooses by a comparison of one rank's numbers"
         index = record.attrs.get("index")

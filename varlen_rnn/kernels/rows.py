@@ -38,6 +38,29 @@ def first_outside(ids, height):
 
 
 @cpu_kernel
+def first_not_finite(x, found):
+    """Find the first element of `x` (n,), on the host, that is infinite or NaN.
+
+    Parameters
+    ----------
+    x : (n,) float
+    found : (1,) int64; written
+        The place of that element; -1 if there is none.
+
+    Examples
+    --------
+    >>> found = np.empty(1, np.int64)
+    >>> first_not_finite(np.array([1.0, np.nan, np.inf]), found); found
+    array([1])
+    """
+    found[0] = -1
+    for k in range(x.shape[0]):
+        if not np.isfinite(x[k]):
+            found[0] = k
+            return
+
+
+@cpu_kernel
 def check_indices(ids, height, from_end, ignored, ignores, out, found):
     """Compute the positions of rows that integers on the host mean, and find the first that means none.
 

@@ -1,15 +1,19 @@
-"""Operators that make constants, convert data types, give a variable a second name, or stop a gradient."""
+"""Operators that make constants, convert data types, check numbers, rename a variable, or stop a gradient."""
 
 import math
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, ShapeError
+from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.copies import astype
+from varlen_rnn.kernels.rows import first_not_finite
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import LoDTensor
-from varlen_rnn.tape.checks import FLOATS, check_tensor
+from varlen_rnn.runtime.device import empty, moved
+from varlen_rnn.runtime.place import HOST
+from varlen_rnn.runtime.placeholder import first_of
+from varlen_rnn.tape.checks import FLOATS, check_float, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec, spec_of_tensor
 from varlen_rnn.tape.variable import apply
@@ -58,6 +62,33 @@ detach.infer(lambda x: x)
 def _examples_of_detach(rng):
     # The example has integers, because a test by finite differences would find the gradient that `detach` stops.
     yield [np.arange(6).reshape(3, 2)], {}
+
+
+@operator(cost=nothing, rows="each", linear=("x",))
+def check_finite(x, name: str):
+    """Return `x` itself; raise an error that says `name` if an element is infinite or NaN."""
+    numbers = moved(x.data, HOST).reshape(-1)
+    found = empty((1,), numbers, np.int64)
+    first_not_finite(numbers, found)
+    entry = first_of(found, -1)
+    if entry >= 0:
+        what = f"{name}, entry {entry}" if x.data.ndim else name
+        raise OutOfRangeError(what, expected="a finite number", got=numbers[entry].item())
+    return x
+
+
+@check_finite.infer
+def _infer_finite(x, name):
+    check_float("check_finite", x=x)
+    return x
+
+
+@check_finite.grad
+def _grad_of_finite(inputs, outputs, d_outputs, name):
+    return [d_outputs[0]]
+
+
+check_finite.examples(lambda rng: [([rows(rng, 3)], {"name": "x"}), ([np.array(0.5)], {"name": "loss"})])
 
 
 _TYPES = ("float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8")  # data types that programs support

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from varlen_rnn.distributed.reductions import count_of, divisors_of, part_of, terms_of
-from varlen_rnn.errors import InputError, warn
+from varlen_rnn.errors import InputError, ProgramError, warn
 from varlen_rnn.ops.clip import multiplied
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.tape.gradient import reachable
+from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.spec import VALUES
 from varlen_rnn.tape.values import plain
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.tape.variable import Variable, apply
 
 
 class JoinedLoss:
@@ -67,6 +70,10 @@ class JoinedLoss:
                 parameter.grad = plain(multiplied(value, factor))
 
 
+def _is_trainable(leaf: Variable | None) -> bool:
+    return leaf is not None and leaf.requires_grad  # parameters, which are the same in all batches
+
+
 class Counting:
     """Finds the counts by which losses were divided, in one process.
 
@@ -85,14 +92,36 @@ class Counting:
         """
         records = reachable([loss])
         try:
-            # Trainable leaves, the parameters, are the same in all batches.
-            terms = terms_of([loss], records, lambda leaf: leaf is not None and leaf.requires_grad)
+            terms = terms_of([loss], records, _is_trainable)
         except InputError:  # a user's operator may lack a trait that only ranks need
             return 1.0
         count = 1.0 if terms.trouble else count_of(terms, part_of(terms, records))
         if count is None and not self._has_warned:
             self._compare([number for number in divisors_of(terms)[1] if number.is_integer()])
         return count
+
+    def in_step(self, loss: Variable) -> Variable | None:
+        """Return the count, as `count` does, as a Variable of float64; `vr.bound` can record this."""
+        if recorder() is None:
+            count = self.count(loss)
+            return None if count is None else Variable(np.float64(count))
+        hint = "use mean(), or bound=False"
+        try:
+            terms = terms_of([loss], reachable([loss]), _is_trainable)
+        except ProgramError as error:  # numbers decide whether rows were added
+            got = "a loss whose kind depends on numbers"
+            raise ProgramError("Trainer, loss", expected="a mean or a sum", got=got, hint=hint) from error
+        if terms.trouble or not terms.reductions:
+            return apply("fill_constant", shape=(), value=1.0, dtype="float64")
+        mean = next((one for one in terms.reductions if one.op.type in ("reduce_mean", "weighted_mean")), None)
+        if mean is not None:
+            x, *weight = mean.inputs
+            counted = weight[0] if weight else apply("equal", x.detach(), x.detach())  # a mean of NaN is an error
+            return apply("cast", counted, dtype="float64").sum()
+        if any(record.op.type in ("div", "mul") for record in terms.tail):
+            got = "a sum times a number"
+            raise ProgramError("Trainer, loss", expected="a mean or a sum", got=got, hint=hint)
+        return None
 
     def _compare(self, numbers: list[float]) -> None:
         if len(numbers) == len(self._numbers) and numbers != self._numbers:

@@ -36,7 +36,8 @@ from varlen_rnn.shards import is_shard
 from varlen_rnn.tape import origins
 from varlen_rnn.tape.backward import backward
 from varlen_rnn.tape.modes import evaluating, no_grad
-from varlen_rnn.tape.variable import Variable
+from varlen_rnn.tape.variable import Variable, apply
+from varlen_rnn.training.bound import bound as bound_step
 from varlen_rnn.training.files import checkpoint_path, newest, part_path, remove_parts, step_of, together
 from varlen_rnn.training.joined import Counting, JoinedLoss
 from varlen_rnn.typing import StrPath
@@ -145,6 +146,10 @@ class Trainer:
     reproducible : int, optional
         With `comm`: the number of parts of every batch, which decides the bits of the results; see
         `distributed.replicate`.
+    bound : bool
+        Whether steps run by `vr.bound`, with the same bits and less time in Python.  `loss` must then be code that
+        `vr.bound` records, which gets every value that differs between steps by its arguments.  Not with `comm` or
+        `accumulate`.
     identity : str
         A text that identifies this training, such as a hash of settings and data.  Checkpoints with another text are
         refused.
@@ -196,6 +201,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         comm: Communicator | None = None,
         reproducible: int | None = None,
+        bound: bool = False,
         identity: str = "",
     ) -> None:
         for value, name, kind in ((model, "model", Module), (optimizer, "optimizer", Optimizer)):
@@ -222,6 +228,10 @@ class Trainer:
                 raise DTypeError(f"callbacks, entry {number}", expected="a Callback", got=shown(callback), hint=hint)
         self.identity = identity
         self.replica = self._replica(comm, reproducible)
+        if bound and (self.replica is not None or self.accumulate > 1):
+            got = "a communicator" if self.replica is not None else f"accumulate={self.accumulate}"
+            raise InputError("Trainer, bound", expected="one process, and one batch a step", got=got)
+        self._bound = bound_step(self._whole_step) if bound else None
         self.steps_per_epoch = math.ceil(len(batches) / self.accumulate)
         self.step, self.last_loss, self.last_rows = 0, math.nan, 0
         self.history: list[dict[str, float]] = []
@@ -302,11 +312,14 @@ class Trainer:
         made = self._batches_of(epoch)
         numbers = self._numbers(position, len(made))
         if numbers:
-            joined, self.last_rows = self._gradients(numbers)
-            if self.clip_norm is not None:
-                self._clip(self.clip_norm)
-            self.optimizer.step()
-            self._joined.join(joined)
+            if self._bound is not None:
+                self._take_bound_step(numbers[0])
+            else:
+                joined, self.last_rows = self._gradients(numbers)
+                if self.clip_norm is not None:
+                    self._clip(self.clip_norm)
+                self.optimizer.step()
+                self._joined.join(joined)
         else:
             self.last_rows = 0
         self.step += 1
@@ -355,10 +368,11 @@ class Trainer:
         with contextlib.nullcontext() if self.replica is None else self.replica.weighing(weigh):
             for number in numbers:  # only one batch is in memory at a time
                 for part in parts:
-                    inputs, loss = self._loss_of(part[number])
+                    batch = _parts_of(part[number])
+                    loss = self._loss_of(batch)
                     if self.replica is None:
                         self._check_finite(loss)
-                        rows += _rows_of(inputs)
+                        rows += _rows_of(batch)
                     if self.replica is None or self.replica.is_alone:
                         factor = weigh(self._counting.count(loss))
                         backward(loss if factor == 1.0 else loss * factor)
@@ -374,13 +388,37 @@ class Trainer:
             joined.finish(dict.fromkeys([*self._parameters, *self.optimizer.parameters]))
         return joined, rows
 
-    def _loss_of(self, batch: Any) -> tuple[tuple[Any, ...], Variable]:
-        inputs = batch if isinstance(batch, tuple) else (batch,)
+    def _take_bound_step(self, number: int) -> None:
+        assert self._bound is not None
+        assert self._epoch is not None
+        batch = _parts_of(self._epoch[1][number])
+        (loss, *_), count = self._bound(*batch)
+        self.last_loss, self.last_rows = loss.item(), _rows_of(batch)
+        self._joined.add(self.last_loss, None if count is None else count.item())
+
+    def _whole_step(self, *batch: Any) -> tuple[list[Variable], Variable | None]:
+        """Compute gradients, and update the parameters unless a number is not finite; `vr.bound` records this.
+
+        Return the loss, with `clip_norm` also the norm of the gradients, and the count by which the loss is a mean.
+        """
+        self.optimizer.zero_grad()
+        loss = self._loss_of(batch)
+        count = self._counting.in_step(loss)
+        backward(loss)
+        checked = [apply("check_finite", loss.detach(), name="loss")]
+        if self.clip_norm is not None:
+            norm = clip_grad_norm_(self._parameters, self.clip_norm)
+            norm = norm if isinstance(norm, Variable) else Variable(np.float64(norm))
+            checked.append(apply("check_finite", norm, name="norm of the gradients"))
+        self.optimizer.step()
+        return checked, count
+
+    def _loss_of(self, batch: tuple[Any, ...]) -> Variable:
         with origins.keeping():
-            loss = self.loss(*inputs)
+            loss = self.loss(*batch)
         if not isinstance(loss, Variable) or math.prod(loss.shape) != 1:
             raise DTypeError("loss", expected="a function that returns a Variable of one number", got=shown(loss))
-        return inputs, loss
+        return loss
 
     def _check_finite(self, loss: Variable) -> None:
         if not math.isfinite(loss.item()):
@@ -547,6 +585,10 @@ class Trainer:
         if path is not None:
             self.load(path)
         return path is not None
+
+
+def _parts_of(batch: Any) -> tuple[Any, ...]:
+    return batch if isinstance(batch, tuple) else (batch,)
 
 
 def _rows_of(parts: tuple[Any, ...]) -> int:
