@@ -61,6 +61,23 @@ def test_python_numbers_and_updates_in_place():
     np.testing.assert_array_equal(run(in_place, x), x - x * x)
 
 
+def test_views_copies_conversions_and_constants():
+    x, places = np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4), np.arange(12.0).reshape(3, 4)
+    for compute in (
+        lambda x: x[::-1, :, ::-2].reshape(-1),
+        lambda x: x.transpose(2, 0, 1).reshape(4, 6),
+        lambda x: np.flip(np.moveaxis(x, 0, -1), 1).copy(),
+        lambda x: x.swapaxes(0, 2)[..., None].ravel(),
+        lambda x: x[None, :, None, :, None].astype(np.float64),
+        lambda x: (x > 0).astype(np.float32),
+        lambda x: (x > 0).astype(np.int64).astype(bool),
+        lambda x: x.astype(np.float32, copy=False) * places.astype(np.float32),
+    ):
+        found, expected = run(compute, x), compute(x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_other_types_and_functions_are_refused():
     x, dry_run = np.ones(3, np.float32), DryRun()
     given = dry_run.around(x)
@@ -70,7 +87,8 @@ def test_other_types_and_functions_are_refused():
         lambda: integers / 2,
         lambda: np.where(given, 1, 0),
         lambda: np.add.reduce(given),
-        lambda: given**2,
+        lambda: given**1.5,
+        lambda: given.astype(np.int64),
         lambda: ~given,
     ):
         with pytest.raises(Unbound):
@@ -79,8 +97,9 @@ def test_other_types_and_functions_are_refused():
 
 # Operators that have no NumPy between kernels: their records need no Python.
 NATIVE = """
-absolute add adam cross_entropy cross_entropy_grad div exp exp_grad log log_softmax log_softmax_grad maximum mul
-neg reduce_grad reduce_mean relu relu_grad sgd sigmoid sigmoid_grad sqrt squared_error sub tanh tanh_grad where
+absolute add adam cross_entropy cross_entropy_grad div exp exp_grad getitem im2sequence im2sequence_grad log log_softmax
+log_softmax_grad maximum mul neg reduce_grad reduce_mean relu relu_grad sgd sigmoid sigmoid_grad sqrt squared_error sub
+tanh tanh_grad transpose where
 """.split()
 
 

@@ -224,12 +224,12 @@ def _noted(function, kernel, *operands):
         dtype = function(*[np.ones(1, x.dtype) if isinstance(x, np.ndarray) else x for x in operands]).dtype
     if dtype not in (kind, np.bool_):
         return None
-    out, given = empty(np.broadcast_shapes(*[array.shape for array in arrays]), like, dtype), []
+    shape = np.broadcast_shapes(*[array.shape for array in arrays])
+    out, given = empty(shape, like, dtype), []
     for operand in operands:
-        is_constant = not isinstance(operand, np.ndarray) or (type(operand) is np.ndarray and operand.size == 1)
-        given.append(empty(np.shape(operand), like, getattr(operand, "dtype", kind)) if is_constant else operand)
-        if is_constant:
-            given[-1][...] = operand.item() if isinstance(operand, np.ndarray) else operand
+        given.append(beside(operand, like) if isinstance(operand, np.ndarray) else empty((), like, kind))
+        if not isinstance(operand, np.ndarray):
+            given[-1][...] = operand
     if out.size:
         _note(kernel(), given, out)
     return out

@@ -6,7 +6,7 @@
 
 The last argument of a kernel is an array that it writes.  If this array is on the host, the CPU loop runs; if it is on
 a CUDA device, the twin runs there.  Other arrays that are still on the host, mostly indices and offsets, are then
-copied to the device; equal arrays are copied only once (`device.beside`).
+copied to the device; equal arrays are copied only once (`device.beside`).  In a dry run, they are constants.
 """
 
 import functools
@@ -14,6 +14,7 @@ import functools
 import numpy as np
 
 from varlen_rnn.runtime.device import beside, launch, on_device
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
@@ -80,7 +81,10 @@ def twins(cpu, cuda, size=elements, work=None):
     def declare(documented):
         @functools.wraps(documented)
         def front(*arguments):
-            if on_device(arguments[-1]):
+            out = arguments[-1]
+            if type(out) is Placeholder:
+                run(*[beside(argument, out) for argument in arguments])
+            elif on_device(out):
                 start(*arguments)
             else:
                 run(*arguments)

@@ -1,4 +1,4 @@
-"""Weighted sums of windows of rows, and running sums, along each sequence and for each feature.
+"""Weighted sums of windows of rows, and running sums, along each sequence and for each feature; windows of images.
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
@@ -128,3 +128,53 @@ def cumsum(x, offsets, direction, out):
     >>> out = np.empty((3, 1)); cumsum(np.array([[1.0], [2.0], [5.0]]), np.array([0, 2, 3]), 1, out); out.ravel()
     array([1., 3., 5.])
     """
+
+
+@cpu_kernel
+def windows_of_images(images, strides, before, out):
+    """Copy windows of images; a window can reach beyond its image, where numbers are 0.
+
+    Parameters
+    ----------
+    images : (images, channels, height, width), any strides
+    strides, before : (int, int)
+        Rows and columns from a window to the next, and of the first window above and left of the image.
+    out : (images, windows down, windows to the right, channels, height, width of a window) C-contiguous; written
+    """
+    zero, size = out.dtype.type(0), out.shape[5]
+    for n in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                column = j * strides[1] - before[1]
+                first = max(0, -column)
+                end = max(first, min(size, images.shape[3] - column))
+                for c in range(out.shape[3]):
+                    for a in range(out.shape[4]):
+                        row, window = i * strides[0] - before[0] + a, out[n, i, j, c, a]
+                        if row < 0 or row >= images.shape[2]:
+                            for b in range(size):
+                                window[b] = zero
+                        else:
+                            for b in range(min(first, size)):
+                                window[b] = zero
+                            place = np.uint64(column + first)  # unsigned, so that numbers need no check of their index
+                            for b in range(np.uint64(end - first)):
+                                window[np.uint64(first) + b] = images[n, c, row, place + b]
+                            for b in range(end, size):
+                                window[b] = zero
+
+
+@cpu_kernel
+def add_windows_to_images(windows, strides, before, out):
+    """Add windows to the images from which `windows_of_images` copied them, which has the same parameters."""
+    height, width = out.shape[2], out.shape[3]
+    for n in range(out.shape[0]):
+        for a in range(windows.shape[4]):
+            for b in range(windows.shape[5]):
+                for i in range(windows.shape[1]):
+                    row = i * strides[0] - before[0] + a
+                    for c in range(out.shape[1] if 0 <= row < height else 0):
+                        for j in range(windows.shape[2]):
+                            column = j * strides[1] - before[1] + b
+                            if 0 <= column < width:
+                                out[n, c, row, column] += windows[n, i, j, c, a, b]

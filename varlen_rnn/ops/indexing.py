@@ -43,9 +43,10 @@ def getitem(x, index: Index):
 
 def _taken(data, index):
     """Return `data[index]`; on a device, this is a contiguous copy."""
-    if not on_device(data):
-        return np.asarray(data[index])
     items = index if isinstance(index, tuple) else (index,)
+    if not on_device(data):
+        # With an ellipsis, NumPy returns an array also for a single number.
+        return data[index if any(item is Ellipsis for item in items) else (*items, Ellipsis)]
     if BASIC_INDEX.issuperset(map(type, items)):
         return as_operand(data[index])
     taken, height, width = _rows_taken(data.shape, index, items)

@@ -67,8 +67,10 @@ def beside(index, array):
     """Return `index` at the place of `array`: a copy if `array` is on the device and `index` is not, else `index`.
 
     Copies are remembered by their content.  So the offsets of a LoD, a plan, or the ids of a batch are copied once,
-    however often kernels get them.  Nobody may write to such a copy.
+    however often kernels get them.  Nobody may write to such a copy.  In a dry run, the copy is a constant.
     """
+    if type(array) is Placeholder:
+        return array.constant(index) if type(index) is np.ndarray else index
     if not on_device(array) or on_device(index):
         return index
     if index.nbytes > _MOST_OF_ONE:

@@ -11,10 +11,12 @@ import functools
 
 import numpy as np
 
-_COPIED = frozenset([("float64", "float32")])  # conversions that the kernel for copies makes as NumPy does
+# Functions of NumPy that return views of their first argument.
+_VIEWS = frozenset([np.flip, np.swapaxes, np.moveaxis, np.transpose, np.expand_dims, np.squeeze, np.broadcast_to])
 # {function of NumPy: function of its operands that notes a kernel of the same bits}; `kernels.elementwise` fills it.
 SAME_BITS: dict = {}
 _AXES = 4  # axes of the arrays that the kernels for copies and numbers take
+_MOST_COPIES = 64  # kernels that one copy along more axes may take
 
 
 class Unbound(BaseException):
@@ -114,12 +116,9 @@ class Placeholder:
     def _view(self, form):
         return Placeholder(self.dry_run, self.slot, form, self if self.base is None else self.base)
 
-    def _uncopied(self, form):
-        """Return a view; raise if NumPy had to copy."""
-        found, own = _bounds(form), _bounds(self.slot.form)
-        if form.size and not own[0] <= found[0] <= found[1] <= own[1]:
-            self.dry_run.refuse("NumPy copies an array to reshape it")
-        return self._view(form)
+    def constant(self, array):
+        """Return a Placeholder in the same dry run with the numbers that an ordinary array has now."""
+        return self.dry_run.around(np.array(array))
 
     def __len__(self):
         return len(self.form)
@@ -131,7 +130,7 @@ class Placeholder:
         return self._view(self.form[self._checked(key)])
 
     def _checked(self, key):
-        """Return an index of NumPy that makes a view, also of a single number; raise for one that makes a copy."""
+        """Return an index of NumPy that makes a view, also of a single number; raise if NumPy would make a copy."""
         parts = key if isinstance(key, tuple) else (key,)
         for part in parts:
             if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or part is True:
@@ -149,26 +148,46 @@ class Placeholder:
             target.assign(value)
 
     def assign(self, source):
-        """Copy a Placeholder, which broadcasts, into this one."""
+        """Copy an array, which broadcasts, into this one, and convert its type as NumPy does."""
+        source = self.constant(source) if type(source) is np.ndarray else source
         if type(source) is not Placeholder or not self.flags.writeable:
             self.dry_run.refuse(f"NumPy assigns {type(source).__name__} to an array")
-        kinds = str(source.dtype), str(self.dtype)
-        if kinds[0] != kinds[1] and kinds not in _COPIED:
+        kinds = source.dtype, self.dtype
+        if kinds[0].kind == "f" and kinds[1].kind in "iu":  # C leaves open which integer a large number becomes
             self.dry_run.refuse(f"NumPy converts {kinds[0]} to {kinds[1]}")
-        if self.size:
-            forms = np.broadcast_to(source.form, self.shape), self.form
-            bits = kinds[0] == kinds[1]
-            self.dry_run.copy(_wide(source, forms[0], bits), _wide(self, forms[1], bits))
+        self._copy(source, np.broadcast_to(source.form, self.shape), self.form, kinds[0] == kinds[1])
 
-    def copy(self, order="C"):
-        """Return a C-contiguous copy."""
-        made = self.dry_run.empty(self.shape, self.dtype)
+    def _copy(self, source, given, form, bits):
+        if form.ndim <= _AXES or not form.size:
+            if form.size:
+                self.dry_run.copy(_wide(source, given, bits), _wide(self, form, bits))
+            return
+        if len(form) > _MOST_COPIES:
+            self.dry_run.refuse("NumPy copies along many axes")
+        for number in range(len(form)):
+            self._copy(source, given[number], form[number], bits)
+
+    def astype(self, dtype, copy=True):
+        """Return a C-contiguous copy of another type; return the array itself if it has this type and not `copy`."""
+        if not copy and self.dtype == dtype:
+            return self
+        made = self.dry_run.empty(self.shape, np.dtype(dtype))
         made.assign(self)
         return made
 
+    def copy(self, order="C"):
+        """Return a C-contiguous copy."""
+        return self.astype(self.dtype)
+
     def reshape(self, *shape, order="C"):
-        """Return a view of another shape."""
-        return self._uncopied(self.form.reshape(*shape, order=order))
+        """Return a view of another shape, or a copy, as NumPy does."""
+        form, own = self.form.reshape(*shape, order=order), _bounds(self.slot.form)
+        found = _bounds(form)
+        if not form.size or own[0] <= found[0] <= found[1] <= own[1]:
+            return self._view(form)
+        if order != "C":
+            self.dry_run.refuse("NumPy copies an array to reshape it")
+        return self.copy().reshape(form.shape)
 
     def transpose(self, *axes):
         """Return a view with axes in another order."""
@@ -178,9 +197,17 @@ class Placeholder:
         """Return a view, of another data type if one is given."""
         return self._view(self.form.view(*kind))
 
+    def swapaxes(self, *axes):
+        """Return a view with two axes exchanged."""
+        return self._view(self.form.swapaxes(*axes))
+
     def ravel(self):
-        """Return a flat view."""
-        return self._uncopied(self.form.reshape(-1))
+        """Return a flat view, or a copy, as NumPy does."""
+        return self.reshape(-1)
+
+    def flatten(self):
+        """Return a flat copy."""
+        return self.copy().reshape(-1)
 
     def __array_ufunc__(self, ufunc, method, *operands, out=None, **named):
         return self._computed(ufunc if method == "__call__" else None, ufunc.__name__, operands, out, named)
@@ -192,6 +219,8 @@ class Placeholder:
             parts, axis = arguments[0], named.get("axis", 0)
             axis %= parts[0].ndim + 1
             return self._joined([part[(*(slice(None),) * axis, None)] for part in parts], axis)
+        if function in _VIEWS and type(arguments[0]) is Placeholder:
+            return self._view(function(arguments[0].form, *arguments[1:], **named))
         return self._computed(function, function.__name__, arguments, None, named)
 
     def _joined(self, parts, axis=0):

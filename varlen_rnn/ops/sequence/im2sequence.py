@@ -9,10 +9,11 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, check_list, shown
 from varlen_rnn.kernels.rows import scatter_add_rows
+from varlen_rnn.kernels.windows import add_windows_to_images, windows_of_images
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.indices import rows_at
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, on_device, zeros
+from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -25,7 +26,7 @@ def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], paddi
     """Return the windows of images as rows, one sequence per image."""
     counts = _counts(x.shape, filter_size, stride, padding)
     if on_device(x.data):
-        places = _places(x.shape, filter_size, stride, padding)
+        places = _windows(np.arange(1, 1 + x.data.size).reshape(x.shape), filter_size, stride, padding) - 1
         rows = rows_at(as_operand(x.data).reshape((x.data.size, 1)), places.reshape(-1)).reshape(places.shape)
     else:
         rows = _windows(x.data, filter_size, stride, padding)
@@ -35,22 +36,10 @@ def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], paddi
 
 def _windows(data, filter_size, stride, padding):
     """Return the windows of images on the host, one per row; padding is zeros."""
-    images, counts = _padded(data, padding), _counts(data.shape, filter_size, stride, padding)
-    windows = np.lib.stride_tricks.sliding_window_view(images, filter_size, axis=(2, 3))
-    windows = windows[:, :, :: stride[0], :: stride[1]].transpose(0, 2, 3, 1, 4, 5)
-    rows = windows.reshape(len(images) * counts[0] * counts[1], data.shape[1] * filter_size[0] * filter_size[1])
-    return np.ascontiguousarray(rows)
-
-
-def _places(shape, filter_size, stride, padding):
-    """Return the position of each number of the windows among all numbers of the images; -1 in the padding."""
-    numbers = np.arange(1, 1 + math.prod(shape)).reshape(shape)
-    return _windows(numbers, filter_size, stride, padding) - 1
-
-
-def _padded(data, padding):
-    up, left, down, right = padding
-    return np.pad(data, ((0, 0), (0, 0), (up, down), (left, right)))
+    shape = len(data), *_counts(data.shape, filter_size, stride, padding), data.shape[1], *filter_size
+    windows = empty(shape, data)
+    windows_of_images(data, stride, padding[:2], windows)
+    return windows.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
 
 
 def _counts(shape, filter_size, stride, padding):
@@ -84,19 +73,14 @@ def _im2sequence_grad(x, d_out, filter_size, stride, padding):
     (height, width), counts = filter_size, _counts(x.shape, filter_size, stride, padding)
     check_shape("im2sequence_grad", "d_out", d_out, (len(x.data) * counts[0] * counts[1], x.shape[1] * height * width))
     if on_device(d_out.data):
-        places = _places(x.shape, filter_size, stride, padding).reshape(-1)
+        places = _windows(np.arange(1, 1 + x.data.size).reshape(x.shape), filter_size, stride, padding).reshape(-1) - 1
         kept, d_x = np.flatnonzero(places >= 0), zeros((math.prod(x.shape), 1), d_out.data)
         scatter_add_rows(rows_at(as_operand(d_out.data).reshape((len(places), 1)), kept), places[kept], d_x)
         return x.like(d_x.reshape(x.shape))
-    windows = d_out.data.reshape(len(x.data), *counts, x.shape[1], height, width)
-    d_images = _padded(np.zeros(x.shape, x.dtype), padding)
-    ends = (counts[0] - 1) * stride[0] + 1, (counts[1] - 1) * stride[1] + 1
-    for i in range(height):
-        for j in range(width):
-            places = d_images[:, :, i : i + ends[0] : stride[0], j : j + ends[1] : stride[1]]
-            places += windows[..., i, j].transpose(0, 3, 1, 2)
-    inside = d_images[:, :, padding[0] : padding[0] + x.shape[2], padding[1] : padding[1] + x.shape[3]]
-    return x.like(np.ascontiguousarray(inside))
+    d_images = zeros(x.shape, d_out.data)
+    windows = as_operand(d_out.data).reshape(len(x.data), *counts, x.shape[1], height, width)
+    add_windows_to_images(windows, stride, padding[:2], d_images)
+    return x.like(d_images)
 
 
 @_im2sequence.examples
