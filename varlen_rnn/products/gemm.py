@@ -143,15 +143,16 @@ def product_cpu(shard, num_shards, code, counters, it):
             _multiply_edge(code, it, rows, a, last, there, left, edge)
 
 
-def _parts_of_piece(a, panels, num_panels, piece, num_shards):
-    """Return, for each tile, the offset in the next piece from which it prefetches.
-
-    The list is empty if there is no next piece, or no room for it in L2.
-    """
-    if len(a) <= num_shards * piece or panels.size > L2_ELEMENTS:
-        return ALL_ROWS
+def _parts_of_piece(a, panels, num_panels, piece):
+    """Return, for each tile, the offset in the next piece from which it prefetches; an empty list if L2 has no room."""
     num_tiles = num_panels * -(-piece // TILE_ROWS)
-    parts = np.arange(num_tiles) * (piece * a.shape[1] // max(1, num_tiles))
+    return ALL_ROWS if panels.size > L2_ELEMENTS else _equal_parts(piece * a.shape[1], num_tiles)
+
+
+@functools.lru_cache(256)
+def _equal_parts(size, count):
+    """Return where each of `count` parts of `size` numbers begins."""
+    parts = np.arange(count) * (size // max(1, count))
     parts.flags.writeable = False
     return parts
 
@@ -240,7 +241,9 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     width = panel_width(weight.dtype)
     panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
-    counters, piece = zeros(3 * COUNTER, a, np.int64), size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
-    parts = _parts_of_piece(a, panels, columns // width, piece, num_shards)
+    counters = zeros(3 * COUNTER, a, np.int64)
+    # A single shard's pieces do not depend on the number of rows, so that a bound program has them for all batches.
+    piece = ROW_BLOCK if num_shards == 1 else size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
+    parts = _parts_of_piece(a, panels, columns // width, piece)
     it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, parts)
     for_each_shard(product_cpu, tuple(code_of(a.dtype)), counters, it, num_shards=num_shards)

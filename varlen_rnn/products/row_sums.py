@@ -65,6 +65,7 @@ _DEPTH_BLOCK = 128  # rows of a block, whose products are one chain of multiply-
 _GROUP = 32  # blocks of a group, whose sums are added without correction
 MANY_ROWS = _GROUP * _DEPTH_BLOCK  # with more rows than this, functions called by address add the sums of groups
 _SLAB = 2  # blocks of a slab (the rows of a piece of work, added while L1 holds the sums); a divisor of `_GROUP`
+_ALL_SLABS = 2**62  # more than any array has
 _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
 NO_GROUPS = 0, 0  # takes the place of the addresses of `add_up` and `_add_last`, which only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying: a copied part of a row is too short for the hardware's prefetcher
@@ -148,7 +149,7 @@ def _add_last(part, total, lost, count):
 
 
 @cpu_inlined
-def _side_of(factor, c, cut, panels, c_rows):
+def _side_of(factor, c, cut, num_rows, panels, c_rows):
     """Return the _Side of a shard for a factor; set the columns that pad the factor's last panel to zero."""
     before, width = factor.first - cut.lowest, width_of(panels)
     panel_step = cut.panel_rows * width
@@ -157,7 +158,7 @@ def _side_of(factor, c, cut, panels, c_rows):
     for i in range(len(factor.targets)):
         c_rows[before + i] = (before + factor.targets[i]) * c.shape[2]
     last = (factor.columns - 1) // width
-    for k in range(cut.depth if factor.columns else 0):
+    for k in range(least(cut.depth, num_rows) if factor.columns else 0):
         for j in range(factor.columns - last * width, width):
             panels[last * panel_step + k * width + j] = 0
     return _Side(
@@ -311,8 +312,8 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
     more = offset(panels, c[0].shape[2] * cut.panel_rows)
     sides = (
-        _side_of(Factor(*factors[0]), c[0], cut, panels, at),
-        _side_of(Factor(*factors[1]), c[1], cut, more, offset(at, c_rows)),
+        _side_of(Factor(*factors[0]), c[0], cut, columns.num_rows, panels, at),
+        _side_of(Factor(*factors[1]), c[1], cut, columns.num_rows, more, offset(at, c_rows)),
     )
     pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
     slab, number, until = -1, 0, 0
@@ -439,10 +440,11 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     `padded` has the columns of each factor's product, rounded up to whole panels.  `like` is an array of their data
     type.
     """
-    columns, width, depth = highest - lowest, panel_width(like.dtype), min(_SLAB * _DEPTH_BLOCK, num_rows)
+    # Bound programs have one cut for all batches, so with one shard it does not depend on the number of rows.
+    columns, width, depth = highest - lowest, panel_width(like.dtype), _SLAB * _DEPTH_BLOCK
     panel_rows, rows = depth | 1, -(-columns // TILE_ROWS) * TILE_ROWS
     piece = size_of_piece(columns, num_shards, _COLUMN_BLOCK)
-    whole = max(0, -(-num_rows // (_SLAB * _DEPTH_BLOCK)) - 2 * num_shards)
+    whole = _ALL_SLABS if num_shards == 1 else max(0, -(-num_rows // depth) - 2 * num_shards)
     num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # `span` is an upper bound
     size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
     counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)

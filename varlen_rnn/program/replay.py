@@ -1,23 +1,25 @@
-"""Run the records of a program for one size of batch: copy the feeds, run the records, and copy the fetches."""
+"""Run the records of a program for the sizes of batches in a box: copy the feeds, run the records, copy the fetches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from varlen_rnn.program.boxes import Box
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records, place_of
-from varlen_rnn.runtime.placeholder import Placeholder
+from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records
+from varlen_rnn.runtime.placeholder import Placeholder, Unbound
 from varlen_rnn.tape.values import plain
 
 
 class Ran(NamedTuple):
     """What a dry run of a program leaves.
 
+    fed: the array of each feed, and its own levels
     lods: the names of feeds, by the id of their LoD
     fetches: the value of each fetch; its arrays are Placeholders, or ordinary arrays that depend on sizes alone
     first_update: how many calls of kernels came before the first operator that updates a persistable
@@ -56,47 +58,92 @@ class Fetch(NamedTuple):
         return SelectedRows.wrap(rows, first, self.height)
 
 
-def _fetch_of(value: LoDTensor | SelectedRows, lods: dict[int, str]) -> Fetch:
-    lod, height, others = None, None, ()
+def _parts_of(value: LoDTensor | SelectedRows, lods: dict[int, str]) -> tuple[tuple[Any, ...], str | None, int | None]:
+    """Return the arrays of a fetch, in the order of `Fetch.arrays`, the feed that has its LoD, and its height."""
     if isinstance(value, SelectedRows):
-        first, others, height = value.value, (value.rows,), value.height
-    else:
-        first, lod = rows_of(value), lods.get(id(value.structure))
-        others = levels_of(value.structure) if lod is None else ()
-    return Fetch(tuple([place_of(x) if type(x) is Placeholder else x.copy() for x in (first, *others)]), lod, height)
+        return (value.value, value.rows), None, value.height
+    lod = lods.get(id(value.structure))
+    return (rows_of(value), *(levels_of(value.structure) if lod is None else ())), lod, None
 
 
 class Bound:
-    """The records of a program for one size of batch."""
+    """The records of a program for a box of sizes.
 
-    def __init__(self, ran: Ran) -> None:
-        self.records, self.first_update = Records(ran.dry_run), ran.first_update
-        # For each feed, the place of its rows and of each level that is its own.
-        self._feeds = [(name, place_of(rows), list(map(place_of, levels))) for name, (rows, levels) in ran.fed.items()]
-        self._fetches = [_fetch_of(value, ran.lods) for value in ran.fetches]
+    Parameters
+    ----------
+    box : Box
+    runs : list of Ran
+        A dry run for each point of the box, in the order of `box.points()`.
+
+    Raises
+    ------
+    Unbound
+        If the records of the dry runs differ in more than numbers that are affine in the counts.
+    """
+
+    def __init__(self, box: Box, runs: Sequence[Ran]) -> None:
+        first, *others = runs
+        if len({one.first_update for one in runs}) > 1:
+            raise Unbound("another size calls more kernels")
+        self.box, self.first_update = box, first.first_update
+        self.records = Records(first.dry_run, [one.dry_run for one in others], box.points())
+        # For each feed, the places of its rows and of each level that is its own.
+        self._feeds = {
+            name: self._places([(one.fed[name][0], *one.fed[name][1]) for one in runs]) for name in first.fed
+        }
+        self._fetches = [self._fetch(runs, number) for number in range(len(first.fetches))]
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
+        self._counts: Any = None
 
-    def place(self, memory: np.ndarray) -> None:
-        """From now on, run in `memory`."""
+    def _fetch(self, runs: Sequence[Ran], number: int) -> Fetch:
+        found = [_parts_of(run.fetches[number], run.lods) for run in runs]
+        arrays, lod, height = found[0]
+        if any((len(other), *form) != (len(arrays), lod, height) for other, *form in found):
+            raise Unbound("a fetch has another LoD for another size")
+        return Fetch(self._places([arrays for arrays, *_ in found]), lod, height)
+
+    def _places(self, runs: Sequence[Sequence[Any]]) -> tuple[Place | np.ndarray, ...]:
+        """Return where runs have arrays, given the arrays of each dry run; copies of arrays that are ordinary."""
+        return tuple([self._one_place(*each) for each in zip(*runs, strict=True)])
+
+    def _one_place(self, first: Any, *others: Any) -> Place | np.ndarray:
+        if type(first) is Placeholder:
+            return self.records.place_of(first, *others)
+        bits = first.shape, first.tobytes()
+        if any(type(other) is Placeholder or (other.shape, other.tobytes()) != bits for other in others):
+            raise Unbound("Python computes a fetch from the sizes of feeds")
+        return first.copy()
+
+    def place(self, memory: np.ndarray, counts: tuple[int, ...]) -> None:
+        """From now on, run in `memory`, on batches whose free counts are `counts`."""
         if memory is not self._memory:
+            self._counts = self._memory = None  # in case of an interrupt
             self.records.place(memory)
+            self._inputs = {name: _views(places, memory, counts) for name, places in self._feeds.items()}
+            self._outputs = [_views(fetch.arrays, memory, counts) for fetch in self._fetches]
+            pairs = [*zip(self._inputs.values(), self._feeds.values(), strict=True)]
+            pairs += [(arrays, fetch.arrays) for arrays, fetch in zip(self._outputs, self._fetches, strict=True)]
+            self._varying = [
+                (arrays, number, place)
+                for arrays, places in pairs
+                for number, place in enumerate(places)
+                if type(place) is Place and place.varies
+            ]
             self._memory = memory
-            self._inputs = [
-                (name, rows.view(memory), [level.view(memory) for level in levels])
-                for name, rows, levels in self._feeds
-            ]
-            self._outputs = [
-                [array.view(memory) if type(array) is Place else array for array in fetch.arrays]
-                for fetch in self._fetches
-            ]
+        if counts != self._counts:
+            self._counts = None
+            self.records.counts[:] = counts
+            for arrays, number, place in self._varying:
+                arrays[number] = place.view(memory, counts)
+            self._counts = counts
 
     def run(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> int:
         """Copy the feeds, and run the records; return the number of the record that failed, or -1.
 
         copies: as `Records.run` takes it
         """
-        for name, rows, levels in self._inputs:
+        for name, (rows, *levels) in self._inputs.items():
             value = fed[name]
             rows[...] = rows_of(value)
             if levels:
@@ -118,3 +165,7 @@ class Bound:
             fetch.made([np.array(array) for array in arrays], fed)
             for fetch, arrays in zip(self._fetches, outputs, strict=True)
         ]
+
+
+def _views(places: Sequence[Place | np.ndarray], memory: np.ndarray, counts: tuple[int, ...]) -> list[Any]:
+    return [place.view(memory, counts) if type(place) is Place else place for place in places]

@@ -18,6 +18,7 @@ from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Call, Direction
 from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
+from varlen_rnn.runtime.placeholder import Placeholder
 
 _REVERSE = False, True
 _STEPS = 32  # how many OneSteps (with arguments and memory for single steps) are remembered
@@ -93,6 +94,8 @@ def saved_columns(cell, shape, itemsize):
 
 def _one_step(cell, x, directions, plan):
     """Return the OneStep for a batch of few sequences with one row each, or None for any other batch."""
+    if type(x) is Placeholder:  # records run other batches, too, in the way that all batches can take
+        return None
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
         return None
     return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]))

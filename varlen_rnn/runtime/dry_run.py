@@ -4,16 +4,18 @@ For example, a dry run of `y = empty((3,), x); scale_cpu(x, 2.0, y)` has one slo
 records run `scale_cpu` as often as you like, in any memory of 64 bytes, on the numbers that `x` then has.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.runtime import parameters, records
+from varlen_rnn.runtime.affine import fit
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
 _CODES: dict = {}  # {a kernel and the kinds of its arguments: its code}
+_NO_COUNTS = np.zeros((1, 0), np.int64)
 _OWNS_DATA = 4  # the only flag of an array on which its type does not depend
 
 
@@ -142,31 +144,45 @@ class DryRun:
         return form
 
 
-class Place(NamedTuple):
-    """Where a run has the array that a Placeholder of its dry run stands for.
+class Place:
+    """Where runs have the array that a Placeholder stands for, or the Placeholders of one array in several dry runs.
 
-    array: the array, if it is outside of the memory of the run
-    outside: the array that the dry run was given; `array` is a view of it
-    begin: otherwise, where it begins in that memory, in bytes
+    Attributes
+    ----------
+    outside : array or None
+        The array that the dry run was given, such as a parameter; None if runs have the array in their own memory.
+    varies : bool
+        Whether counts change where the array begins, its shape or its strides.
     """
 
-    array: np.ndarray | None
-    outside: np.ndarray | None
-    begin: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
+    __slots__ = ("_array", "_dtype", "_ndim", "_numbers", "_rows", "outside", "varies")
 
-    def view(self, memory):
+    def __init__(self, slot, form, numbers):
+        """`numbers` is the Affine of where the array begins in its slot, in bytes, its shape and its strides."""
+        self.outside = slot.form if slot.is_outside else None
+        self.varies, self._dtype, self._ndim = len(numbers.varying) > 0, form.dtype, form.ndim
+        self._array = form if slot.is_outside else None
+        self._numbers = numbers.constants.tolist()
+        self._numbers[0] += 0 if slot.is_outside else slot.offset
+        bases = numbers.bases + (0 if slot.is_outside else slot.offset) * (numbers.varying == 0)
+        self._rows = list(zip(numbers.varying.tolist(), bases.tolist(), numbers.coefficients.tolist(), strict=True))
+
+    def view(self, memory, counts=()):
         """Return the array, given the memory of the run."""
-        if self.array is not None:
-            return self.array
-        return np.ndarray(self.shape, self.dtype, memory, self.begin, self.strides)
+        if self._array is not None:
+            return self._array
+        numbers, last = self._numbers, 1 + self._ndim
+        for position, number, coefficients in self._rows:
+            for coefficient, count in zip(coefficients, counts, strict=True):
+                number += coefficient * count
+            numbers[position] = number
+        return np.ndarray(numbers[1:last], self._dtype, memory, numbers[0], numbers[last:])
 
     def view_of_copy(self, copy):
         """Return the array, given a Copy of `outside`."""
-        begin = _address(self.array) + copy.shift - _address(copy.memory)
-        return np.ndarray(self.shape, self.dtype, copy.memory, begin, self.strides)
+        array: Any = self._array
+        begin = _address(array) + copy.shift - _address(copy.memory)
+        return np.ndarray(array.shape, array.dtype, copy.memory, begin, array.strides)
 
 
 class Copy(NamedTuple):
@@ -195,7 +211,21 @@ def copy_of(array):
 
 
 class Records:
-    """The records of a DryRun, which run in `size` bytes of memory that `place` names.
+    """The records of DryRuns that differ in counts alone, which run in `size` bytes of memory that `place` names.
+
+    Parameters
+    ----------
+    dry_run : DryRun
+    others : list of DryRun
+    points : list of tuple of int
+        The counts of `dry_run` and of each of `others`, which call the same kernels: the lowest corner of a box of
+        counts, then corners that differ from it in one count each, then other points.  Records run at all points of the
+        box.
+
+    Raises
+    ------
+    Unbound
+        If a word is not affine in the counts.
 
     Attributes
     ----------
@@ -203,54 +233,142 @@ class Records:
         Bytes that a run needs.
     names : tuple of (str, str)
         The name of each record's kernel, and the letters of its words.
+    starts : (r,) array of int64
+        Where each record's words begin among `words`.
+    words : Affine
+        The words of all records, for memory at the address 0.
+    places : array of int64
+        Positions of words that are addresses in the memory of a run.
+    outside : list of (int, int)
+        Positions of words that are addresses in arrays outside of that memory, and the ids of the arrays.
     """
 
-    def __init__(self, dry_run):
-        self.size = _put_in_order(dry_run.slots)
-        self._begin, self.names = 0, tuple((call.name, call.letters) for call in dry_run.calls)
+    def __init__(self, dry_run, others=(), points=((),)):
+        self._points, all_runs = np.array(points, np.int64).reshape(1 + len(others), -1), [dry_run, *others]
+        flat = np.array([_numbers_of(one) for one in all_runs], np.int64)
+        found, wrong = fit(self._points, flat)
+        letters = "".join("q" + call.letters for call in dry_run.calls)
+        floats = (position for position in found.varying.tolist() if letters[position : position + 1] in ("d", "f"))
+        if wrong is not None or (wrong := next(floats, None)) is not None:
+            raise Unbound(_told(dry_run, wrong))
+        self.size = _put_in_order(dry_run.slots, flat[:, len(flat[0]) - len(dry_run.slots) :].max(axis=0).tolist())
+        self.names = tuple((call.name, call.letters) for call in dry_run.calls)
         self._kept = [dry_run.kept, [slot.form for slot in dry_run.slots if slot.is_outside]]
-        words: list[int] = []
-        starts, places = [], []
-        self._outside: list[tuple[int, int]] = []  # positions of addresses among the words, and ids of their arrays
+        self.outside, places, starts, end = [], [], [], 0
         for call in dry_run.calls:
-            starts.append(len(words))
+            starts.append(end)
             for position, slot in call.slots.items():
-                if not slot.is_outside:
-                    places.append(len(words) + position)
-                    call.words[position] += slot.offset - _address(slot.form)
+                at = end + position
+                if slot.is_outside:
+                    self.outside.append((at, id(slot.form)))
                 else:
-                    self._outside.append((len(words) + position, id(slot.form)))
-            words += call.words
-        self._words, self._places = np.array(words, np.int64), np.array(places, np.int64)
-        self._trampolines = np.array([records.trampoline(call.letters) for call in dry_run.calls], np.int64)
-        self._at = _address(self._words) + 8 * np.array(starts, np.int64)
+                    places.append(at)
+                shift = _address(slot.form) if slot.is_outside else slot.offset
+                found.constants[at] += shift
+                found.bases[found.varying == at] += shift
+            end += len(call.words)
+        self.words, self.starts, self.places = (
+            found.part(0, end),
+            np.array(starts, np.int64),
+            np.array(places, np.int64),
+        )
+        self._prepare()
+
+    def _prepare(self):
+        """Make the block of words.  Its first record sets the words that vary."""
+        varying = self.words.varying
+        self.counts = np.zeros(self._points.shape[1], np.int64)
+        self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
+        self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
+        setting = DryRun()
+        given = self._words, varying, self._bases, self.words.coefficients, self.counts
+        setting.call(records.set_words, tuple(map(setting.around, given)))
+        (first,) = setting.calls
+        self._setting, self._given = np.array(first.words, np.int64), given
+        letters = [first.letters, *(letters for _, letters in self.names)]
+        self._trampolines = np.array(list(map(records.trampoline, letters)), np.int64)
+        self._at = np.array([_address(self._setting), *(_address(self._words) + 8 * self.starts)], np.int64)
 
     def place(self, memory):
         """From now on, run in `memory`, an array of at least `size` bytes that begins at a cache line."""
         begin = _address(memory)
-        self._words[self._places] += begin - self._begin
-        self._begin = begin
+        self._words[self.places] = self.words.constants[self.places] + begin
+        self._bases[self._places_that_vary] = self.words.bases[self._places_that_vary] + begin
 
     def run(self, copies=None):
-        """Run all records; return the number of the first whose kernel raised, or -1 if none did.
+        """Run all records for `counts`; return the number of the first whose kernel raised, or -1 if none did.
 
         copies: {id of an array outside of the memory of a run: the Copy that takes its place in this run}
         """
         if not copies:
-            return records.run_records(self._trampolines, self._at)
+            stopped = records.run_records(self._trampolines, self._at)
+            return stopped - (stopped > 0)
+        records.set_words(*self._given)
         words = self._words.copy()
-        for position, outside in self._outside:
+        for position, outside in self.outside:
             if outside in copies:
                 words[position] += copies[outside].shift
-        return records.run_records(self._trampolines, self._at + (_address(words) - _address(self._words)))
+        return records.run_records(self._trampolines[1:], self._at[1:] + (_address(words) - _address(self._words)))
+
+    def place_of(self, *placeholders):
+        """Return the Place of the array that a Placeholder of each dry run stands for."""
+        first = placeholders[0]
+        if len({(one.slot.is_outside, one.dtype, one.ndim) for one in placeholders}) > 1:
+            raise Unbound("a result is another array for another size")
+        found, wrong = fit(self._points, np.array(list(map(_numbers_of_view, placeholders)), np.int64))
+        if wrong is not None or (first.slot.is_outside and len(found.varying)):
+            raise Unbound("the shape of a result is not affine in the sizes of feeds")
+        return Place(first.slot, first.form, found)
 
 
 def place_of(placeholder):
-    """Return the Place of a Placeholder, after `Records` were made of its dry run."""
-    form, slot = placeholder.form, placeholder.slot
-    begin = 0 if slot.is_outside else slot.offset + _address(form) - _address(slot.form)
-    array, outside = (form, slot.form) if slot.is_outside else (None, None)
-    return Place(array, outside, begin, form.shape, form.strides, form.dtype)
+    """Return the Place of a Placeholder, after `Records` were made of its dry run alone."""
+    return Place(placeholder.slot, placeholder.form, fit(_NO_COUNTS, np.array([_numbers_of_view(placeholder)]))[0])
+
+
+def _numbers_of_view(placeholder):
+    form = placeholder.form
+    return [_address(form) - _address(placeholder.slot.form), *form.shape, *form.strides]
+
+
+def _form_of(dry_run):
+    """Return the kernels, the types of their words, and the slots of a dry run, without numbers."""
+    numbers = {id(slot): number for number, slot in enumerate(dry_run.slots)}
+    calls = [
+        (call.name, call.letters, [(at, numbers[id(slot)]) for at, slot in call.slots.items()])
+        for call in dry_run.calls
+    ]
+    return calls, [id(slot.form) if slot.is_outside else None for slot in dry_run.slots]
+
+
+def check_same_kernels(one, other):
+    """Raise Unbound if two dry runs differ in more than numbers."""
+    if (form := _form_of(one)) == (another := _form_of(other)):
+        return
+    for (name, *its), (other_name, *others) in zip(form[0], another[0], strict=False):
+        if (name, *its) != (other_name, *others):
+            raise Unbound(f"another size calls kernel {other_name} in place of {name}, or with other arrays")
+    raise Unbound("another size calls more kernels, or takes more memory")
+
+
+def _numbers_of(dry_run):
+    """Return the words of all calls, addresses relative to their slots, and then the bytes of slots."""
+    found: list[int] = []
+    for call in dry_run.calls:
+        begin = len(found)
+        found += call.words
+        for position, slot in call.slots.items():
+            found[begin + position] -= _address(slot.form)
+    return found + [slot.form.nbytes for slot in dry_run.slots]
+
+
+def _told(dry_run, position):
+    """Return why the number at a position of `_numbers_of` is refused."""
+    for call in dry_run.calls:
+        if position < len(call.words):
+            return f"kernel {call.name} gets a number (word {position}) that is not affine in the sizes of feeds"
+        position -= len(call.words)
+    return "the memory of a run is not affine in the sizes of feeds"
 
 
 def room(size):
@@ -269,13 +387,13 @@ def _can_change(array):
     return not (array is None or type(array) is bytes)
 
 
-def _put_in_order(slots):
-    """Set where each slot begins in the memory of a run; return how many bytes all take."""
+def _put_in_order(slots, sizes):
+    """Set where each slot begins in the memory of a run, given its bytes; return how many bytes all take."""
     end = 0
-    for slot in slots:
+    for slot, size in zip(slots, sizes, strict=True):
         if not slot.is_outside:
             slot.offset = end
-            end += -(-slot.form.nbytes // CACHE_LINE) * CACHE_LINE
+            end += -(-size // CACHE_LINE) * CACHE_LINE
     return end
 
 

@@ -66,6 +66,16 @@ def run_records(trampolines, words):
 
 
 @cpu_kernel
+def set_words(words, varying, bases, coefficients, counts):
+    """Set the words at the positions `varying` to `bases + coefficients @ counts`."""
+    for k in range(varying.shape[0]):
+        number = bases[k]
+        for j in range(counts.shape[0]):
+            number += coefficients[k, j] * counts[j]
+        words[varying[k]] = number
+
+
+@cpu_kernel
 def clear(out):
     """Set bytes to zero."""
     for k in range(out.shape[0]):

@@ -1,0 +1,185 @@
+"""Programs are bound for boxes of counts: numbers that are affine in counts, and batches at the edges of boxes."""
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.program.boxes import box_around, box_of, measure, sizes_of
+from varlen_rnn.runtime import device_array
+from varlen_rnn.runtime.affine import fit
+from varlen_rnn.runtime.dry_run import DryRun, Records, check_same_kernels, room
+from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.placeholder import Unbound
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch):
+    """A process that uses a device, as other tests do, binds no programs."""
+    monkeypatch.setattr(device_array, "in_use", False)
+
+
+POINTS = np.array([(1, 1), (5, 1), (1, 3), (5, 3), (3, 2)])
+
+
+def test_affine_numbers_are_found_and_others_named():
+    numbers = np.array([(7, 4 + 16 * rows, rows + 2 * seqs - 9, -(-rows // 4)) for rows, seqs in POINTS])
+    found, wrong = fit(POINTS, numbers[:, :3])
+    assert wrong is None
+    assert found.at((100, 50)) == [7, 1604, 191]
+    assert found.part(1, 3).at((100, 50)) == [1604, 191]
+    assert fit(POINTS, numbers)[1] == 3
+    assert fit(POINTS[:1, :0], numbers[:1])[0].at(()) == numbers[0].tolist()
+
+
+def test_counts_that_moved_together_are_tied():
+    seen = [(40, 5, 4, 9), (25, 5, 3, 8), (61, 5, 8, 13)]
+    box = box_around(seen)
+    assert (box.free, box.lowest, box.highest) == ((0, 2), (1, 1), (64, 8))
+    assert box.find((64, 5, 1, 6)) == (64, 1)
+    for outside in ((65, 5, 1, 6), (0, 5, 1, 6), (64, 4, 1, 6), (64, 5, 2, 6), (64, 5, 0, 5)):
+        assert box.find(outside) is None
+    assert box.counts_at((30, 2)) == (30, 5, 2, 7)
+    parts = box.parts((40, 5, 3, 8))
+    assert [(part.lowest, part.highest) for part in parts[1:]] == [
+        ((33, 1), (64, 8)), ((1, 3), (64, 4)), ((33, 3), (64, 4)),
+    ]  # fmt: skip
+    assert all(box.covers(part) and not part.covers(box) for part in parts[1:])
+    assert box.covers(box_of((40, 5, 3, 8)))
+    assert not box.covers(box_of((40, 5, 3, 9)))
+    assert box_around(seen[:1]) is None
+    for one in (box, *parts):
+        corners = {(a, b) for a in (one.lowest[0], one.highest[0]) for b in (one.lowest[1], one.highest[1])}
+        assert corners <= set(one.points())
+
+
+def test_tied_counts_are_at_least_one():
+    assert box_around([(5, 2), (9, 6)]).lowest == (4,)
+
+
+def test_a_size_has_the_shapes_and_the_levels_of_feeds():
+    x = vr.LoDTensor(np.zeros((9, 6)), [[0, 1, 3], [0, 4, 4, 9]])
+    fed = {"x": x, "y": x.like(np.zeros(9)), "z": vr.LoDTensor(np.zeros((2, 3)))}
+    structure, counts = measure(fed)
+    assert counts == (9, 6, 2, 3, 9, 2, 3)
+    assert sizes_of(structure, counts) == [((9, 6), (2, 3), 0), ((9,), (), 0), ((2, 3), (), None)]
+
+
+@cpu_kernel
+def scale(x, number, out):
+    for k in range(out.shape[0]):
+        out[k] = number * x[k]
+
+
+@cpu_kernel
+def shift(x, number, out):
+    for k in range(out.shape[0]):
+        out[k] = number + x[k]
+
+
+def recorded(work, points=((4,), (9,), (6,))):
+    """Return the Records of `work(x)` at these numbers of rows, and the Placeholders of x and of the result."""
+    runs, arrays = [], []
+    for (rows,) in points:
+        dry_run = DryRun()
+        x = dry_run.empty((rows,), np.float64)
+        arrays.append((x, work(x)))
+        runs.append(dry_run)
+        check_same_kernels(runs[0], dry_run)
+    found = Records(runs[0], runs[1:], points)
+    return found, *(found.place_of(*one) for one in zip(*arrays, strict=True))
+
+
+def twice(x):
+    y = x.copy()
+    scale(x[1:], len(x) - 2, y[1:])
+    return y[: len(y) - 1]
+
+
+def test_records_of_one_box_run_all_sizes():
+    records, given, made = recorded(twice)
+    memory = room(records.size)
+    memory[:] = 255
+    for rows in (4, 9, 7, 5):
+        records.counts[:] = rows
+        records.place(memory)
+        x = np.arange(rows) + 0.5
+        given.view(memory, (rows,))[:] = x
+        assert records.run() == -1
+        assert made.view(memory, (rows,)).tolist() == [0.5, *(x[1:-1] * (rows - 2))]
+        memory = room(records.size)
+
+
+def test_sizes_that_records_cannot_run_are_refused_by_name():
+    def with_number(number):
+        def work(x):
+            y = x.copy()
+            scale(x, number(len(x)), y)
+            return y
+
+        return work
+
+    def other_way(x):
+        y = x.copy()
+        (scale if len(x) > 6 else shift)(x, 2.0, y)
+        return y
+
+    refused = {
+        "kernel scale gets a number .word .* that is not affine": [
+            lambda n: n // 2,
+            lambda n: n * n,
+            lambda n: min(n, 8),
+        ],
+        "kernel scale gets a number": [float, lambda n: 1 / n],
+    }
+    for match, numbers in refused.items():
+        for number in numbers:
+            with pytest.raises(Unbound, match=match):
+                recorded(with_number(number))
+    with pytest.raises(Unbound, match="another size calls kernel scale in place of shift"):
+        recorded(other_way)
+
+
+def bindings(step):
+    """Return the Bindings of a bound step's programs."""
+    return [ready.binding for one in step._recorded.values() for ready in one[0].program.prepared.values()]
+
+
+def training(layer=lambda: vr.nn.LSTM(4, 5), **options):
+    """Return two training steps with equal parameters, and these parameters."""
+    found = []
+    for _ in range(2):
+        vr.manual_seed(0)
+        table, recurrent, out = vr.nn.Embedding(20, 4, sparse=False), layer(), vr.nn.Linear(5, 3)
+        parameters = [p for module in (table, recurrent, out) for p in module.parameters()]
+        optimizer = vr.optim.Adam(parameters, lr=1e-2)
+
+        def step(ids, labels, table=table, recurrent=recurrent, out=out, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = vr.nn.functional.cross_entropy(out(vr.sequence_pool(recurrent(table(ids))[0], "last")), labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        found.append((step, parameters))
+    return found
+
+
+def batch_of(rng, lengths):
+    return vr.create_lod_tensor(rng.integers(0, 20, sum(lengths)), [lengths]), rng.integers(0, 3, len(lengths))
+
+
+def test_ragged_batches_run_by_few_boxes_with_the_bits_of_eager_mode():
+    rng, ((eager, wanted), (plain, found)) = np.random.default_rng(1), training()
+    step, number = vr.bound(plain), 1000
+    for k in range(number):
+        most, longest = (6, 9) if k < 700 else (12, 30)  # larger ones come later
+        lengths = rng.integers(0, longest, rng.integers(1, most)).tolist()
+        if k % 100 == 50:
+            lengths = [0, 0]
+        batch = batch_of(rng, lengths)
+        assert step(*batch).value.data.tobytes() == eager(*batch).value.data.tobytes(), lengths
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value.data.tobytes() == other.value.data.tobytes()
+    (binding,) = bindings(step)
+    assert binding.runs > 0.9 * number
+    assert len(binding.bounds._boxes) <= 3

@@ -1,0 +1,71 @@
+"""Integers that are affine in counts: found from their values at some points, and verified at all others.
+
+Take the bytes of an array of float32 with 4 columns, and of one number more, for batches of `rows` and `sequences`:
+
+    rows, sequences    bytes
+    1, 1               20       the lowest corner of a box
+    5, 1               84       so each row adds (84 - 20) / 4 = 16
+    1, 3               20       each sequence adds 0, and the constant is 20 - 16 = 4
+    5, 3, and 3, 2     84, 52   verified: 4 + 16 * 5, and 4 + 16 * 3
+
+A condition such as `rows > 2`, with which code takes another way, is monotone in each count.  So it holds at all points
+of a box or at none, if it holds at all of its corners or at none.  Where corners differ, numbers are not affine, or the
+lists of kernels differ.  Other conditions are found at the points inside.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Affine(NamedTuple):
+    """Integers that are affine in `k` counts.
+
+    Attributes
+    ----------
+    constants : (n,) array of int64
+        The integers that do not vary; other entries mean nothing.
+    varying : (v,) array of int64
+        Positions of the integers that vary.
+    bases, coefficients : (v,) array of int64, (v, k) array of int64
+        The integers that vary are `bases + coefficients @ counts`.
+    """
+
+    constants: np.ndarray
+    varying: np.ndarray
+    bases: np.ndarray
+    coefficients: np.ndarray
+
+    def at(self, counts):
+        """Return the integers for `counts`, (k,) integers, as a list."""
+        found = self.constants.copy()
+        found[self.varying] = self.bases + self.coefficients @ np.asarray(counts, np.int64)
+        return found.tolist()
+
+    def part(self, first, end):
+        """Return the integers `first` to `end` as an Affine."""
+        inside = (self.varying >= first) & (self.varying < end)
+        places = self.varying[inside] - first
+        return Affine(self.constants[first:end], places, self.bases[inside], self.coefficients[inside])
+
+
+def fit(points, numbers):
+    """Return the Affine of numbers at points, and the position of the first number that is not affine, or None.
+
+    Parameters
+    ----------
+    points : (m, k) array of int64
+        The first is the lowest corner of a box.  Point 1 + j differs from it in count j alone.
+    numbers : (m, n) array of int64
+        Arithmetic wraps around, as it does when the numbers are computed again.
+    """
+    count = points.shape[1]
+    varying = np.nonzero((numbers != numbers[0]).any(axis=0))[0]
+    found = numbers[:, varying]
+    steps = np.diagonal(points[1 : 1 + count] - points[0])
+    rises = found[1 : 1 + count] - found[0]
+    coefficients = (rises // steps[:, None]).T
+    bases = found[0] - coefficients @ points[0]
+    wrong = (found != bases + points @ coefficients.T).any(axis=0)
+    first = int(varying[wrong][0]) if wrong.any() else None
+    return Affine(numbers[0], varying, bases, np.ascontiguousarray(coefficients)), first
