@@ -343,6 +343,18 @@ def test_product_on_windows(device, size, transposed, dtype):
         check(device, ours, plain, a, weight, c, used, accumulate, exact=False)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_rows_have_the_bits_of_many(dtype):
+    for depth, columns in [(0, 3), (5, 70), (600, 200)]:
+        a, weight, bias = values((9, depth), dtype), values((depth, columns), dtype, 1), values(columns, dtype, 2)
+        c = np.empty((9, columns), dtype)
+        gemm.product(a, weight, c, bias=bias)
+        for count in range(6):
+            of_few = np.empty((count, columns), dtype)
+            gemm.product(a[:count], weight, of_few, bias=bias)
+            assert of_few.tobytes() == c[:count].tobytes()
+
+
 @by_number
 @pytest.mark.parametrize("size", [*SIZES, (300, 10, 70), (5, 800, 3)])
 @pytest.mark.parametrize("windows", [((1, 2), (0, 1)), ((0, 0), (0, 0)), ((0, 1), (2, 0))], ids=str)

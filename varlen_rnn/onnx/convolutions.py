@@ -1,8 +1,6 @@
 """Convert ONNX's one-dimensional `Conv`, and `Pad`.
 
-A convolution of few positions is one product with a matrix that has the kernel at each position.  For example, the
-kernel (1, 2) on three numbers is the matrix of the rows (1, 2, 0) and (0, 1, 2).  All other convolutions are products
-of windows.
+A convolution is a product of windows with the kernel.  If there is one window, it is read where it lies.
 """
 
 from __future__ import annotations
@@ -80,21 +78,17 @@ def _convolved(x: Variable, kernel: np.ndarray, b: Any, stride: int, pads: Seque
     if count == 1 and length > span - pads[0]:  # numbers behind the only window are not read
         x = x[:, :, : span - pads[0]]
         length = x.shape[2]
-    if length <= 2 * span:  # at most twice the products, but only one call
-        matrix = np.zeros((filters, count, channels, length), kernel.dtype)
-        for position in range(count):
-            first = position * stride - pads[0]
-            low, high = max(first, 0), min(first + span, length)
-            matrix[:, position, :, low:high] = kernel[:, :, low - first : high - first]
-        weight, bias = matrix.reshape(filters * count, channels * length), None if b is None else b.repeat(count)
-        return _product(x.reshape(-1, channels * length), weight, bias).reshape(-1, filters, count)
+    if count == 1:
+        kernel = kernel[:, :, pads[0] : pads[0] + length]  # the numbers before and behind are padding
+        return _product(x.reshape(-1, channels * length), kernel.reshape(filters, -1), b).reshape(-1, filters, 1)
     windows = im2sequence(x.reshape(-1, channels, 1, length), (1, span), (1, stride), (0, pads[0], 0, pads[1]))
     found = _product(windows, kernel.reshape(filters, channels * span), b).reshape(-1, count, filters)
     return found.transpose(1, 2)
 
 
 def _product(x: Variable, weight: np.ndarray, b: Any) -> Variable:
-    return apply("matmul", x, nn.Parameter(weight), None if b is None else nn.Parameter(b), transposed=True)
+    weight = np.ascontiguousarray(weight.T)  # few rows are then multiplied without packing it
+    return apply("matmul", x, nn.Parameter(weight), None if b is None else nn.Parameter(b), transposed=False)
 
 
 @reads("Pad")

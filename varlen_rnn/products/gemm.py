@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import uint32
 
+from varlen_rnn.products.few_rows import MOST_ROWS, product_of_few_rows
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -238,6 +239,9 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate)
         return
     bias = zeros(columns, a) if bias is None else contiguous(bias)
+    if a.shape[0] <= MOST_ROWS and not (transposed or accumulate):
+        product_of_few_rows(a, a_column, weight, bias, c, c_column)
+        return
     width = panel_width(weight.dtype)
     panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))
