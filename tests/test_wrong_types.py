@@ -246,7 +246,10 @@ def linear_grad(slots, prev, states, d_states):
 
 ACTIVATIONS = ["Tanh", "Sigmoid", "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Softplus", "Softmax"]
 
+FRAME = vr.create_lod_tensor(np.ones((1, 3)), [[1]])
+
 # By name: a function, and what makes each of its arguments, right ones.
+
 CALLS = {
     "LoDTensor": (vr.LoDTensor, lambda: X, lambda: [[0, 2, 5]]),
     "create_lod_tensor": (vr.create_lod_tensor, lambda: X, lambda: [[2, 3]]),
@@ -290,6 +293,24 @@ CALLS = {
     ),
     "CTCDecoder, score of a word": (
         lambda score: vr.nn.CTCDecoder(2, boundary=1, scorer=lambda words, word: score)(rows()), lambda: -1.0,
+    ),
+    "TransducerDecoder": (
+        vr.nn.TransducerDecoder, lambda: lambda labels, states: 0, lambda: lambda frames, rows: 0, lambda: 2,
+    ),
+    "TransducerDecoder, x": (
+        vr.nn.TransducerDecoder(lambda labels, states: (np.ones((len(labels), 2)), None), lambda f, w: f, 2), rows,
+    ),
+    "TransducerDecoder, rows": (
+        lambda found: vr.nn.TransducerDecoder(lambda labels, states: (found, None), lambda f, w: f, 1)(FRAME),
+        lambda: np.ones((1, 3)),
+    ),
+    "TransducerDecoder, states": (
+        lambda states: vr.nn.TransducerDecoder(lambda n, s: (np.ones((1, 2)), states), lambda f, w: f, 1)(FRAME),
+        lambda: None,
+    ),
+    "TransducerDecoder, scores": (
+        lambda scores: vr.nn.TransducerDecoder(lambda n, s: (np.ones((1, 2)), None), lambda f, w: scores, 1)(FRAME),
+        lambda: np.zeros((1, 3)),
     ),
     "LinearChainCRF": (vr.nn.LinearChainCRF, lambda: 3, lambda: "f4"),
     "LinearChainCRF, n_best": (vr.nn.LinearChainCRF(3).n_best, rows, lambda: 2),
@@ -779,6 +800,7 @@ OPTIONS = {
     )},
     "CTCDecoder": {"lm_weight": float, "word_score": float, "boundary": lambda: 1, "hotwords": lambda: [[2]],
                    "hotword_weight": float},
+    "TransducerDecoder": {"blank": lambda: 0, "max_symbols": lambda: 2},
     "Momentum": {"nesterov": bool},
     **{name: {"dtype": lambda: "float32"} for name in ("LayerNorm", "Linear", "BatchNorm1d")},
     "Embedding": {"sparse": bool, "dtype": lambda: "float32", "shard": lambda: None}, "embedding": {"sparse": bool},

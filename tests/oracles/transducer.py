@@ -28,6 +28,39 @@ def by_enumeration(logits, labels, blank):
     return -total
 
 
+def texts(log_probs_of, frames, blank, most):
+    """Return the log-probability of every text, over all alignments with at most `most` labels per frame.
+
+    `log_probs_of(t, text)` returns those of the classes at frame t after a text.
+    """
+    found = {}
+
+    def go_on(t, text, emitted, total):
+        if t == frames:
+            found[text] = np.logaddexp(found.get(text, -np.inf), total)
+            return
+        log_probs = log_probs_of(t, text)
+        go_on(t + 1, text, 0, total + log_probs[blank])
+        for label in range(len(log_probs)) if emitted < most else ():
+            if label != blank:
+                go_on(t, (*text, label), emitted + 1, total + log_probs[label])
+
+    go_on(0, (), 0, 0.0)
+    return found
+
+
+def greedy(log_probs_of, frames, blank, most):
+    """Return the text of the best class at each turn; after `most` labels of a frame comes the next frame."""
+    text, t, emitted = (), 0, 0
+    while t < frames:
+        best = int(log_probs_of(t, text).argmax())
+        if best == blank or emitted == most:
+            t, emitted = t + 1, 0
+        else:
+            text, emitted = (*text, best), emitted + 1
+    return text
+
+
 def by_recursion(logits, labels, blank):
     """Return the loss of logits `(T, U + 1, classes)`, T at least 1, and its gradient."""
     logits = logits.astype(np.float64)

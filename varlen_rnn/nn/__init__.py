@@ -28,6 +28,7 @@ from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
 from varlen_rnn.nn.summary import ModelSummary, summary
+from varlen_rnn.nn.transducer_decoder import TransducerDecoder
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
@@ -35,7 +36,8 @@ __all__ = [
     "Dropout", "DynamicRNN", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF",
     "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterList", "RMSNorm",
     "RNNCell", "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential", "SiLU", "Sigmoid",
-    "Softmax", "Softplus", "Standardize", "Stateful", "Tanh", "TransducerLoss", "functional", "summary", "weight_norm",
+    "Softmax", "Softplus", "Standardize", "Stateful", "Tanh", "TransducerDecoder", "TransducerLoss", "functional",
+    "summary", "weight_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
