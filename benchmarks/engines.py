@@ -1,8 +1,9 @@
 """The engines that are compared, and where each of them stands for a task.
 
-A task is a folder (`layers`, `classifiers`, `cells`, `sequence`) with a `Case` that says what is computed.  An engine
-of a task is a class: `Engine(case, threads)` has a method for each mode it knows (`training`, `inference`), which runs
-one step and returns its results by name, and `arrays`, which turns those into NumPy arrays that all engines agree on.
+A task is a folder (`layers`, `classifiers`, `policies`, `cells`, `sequence`) with a `Case` that says what is computed.
+An engine of a task is a class: `Engine(case, threads)` has a method for each mode it knows (`training`, `inference`),
+which runs one step and returns its results by name, and `arrays`, which turns those into NumPy arrays that all engines
+agree on.
 Engines of `cells` and of `sequence` stand apart: of a cell of one's own, a peer offers a loop, and of an operator some
 forms of a batch.
 """
@@ -44,6 +45,7 @@ OF_GROUPS = {  # layers as practitioners run them: sorted, and padded in groups 
     "torch groups bfloat16": Engine("groups", "Bfloat16", ("torch",)),
     "torch groups compiled": Engine("groups", "Compiled", ("torch", "g++")),
 }
+OF_POLICIES = {"torch loop over steps": Engine("pytorch", "Loop", ("torch",))}  # which resets states
 OF_SERVING = {  # layers for inference
     "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
     "prepared": Engine("serving", "Prepared", ("numba", "varlen_rnn")),
@@ -63,7 +65,7 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-LAYERS = ENGINES | OF_GROUPS | IN_TORCH | OF_STEPS | OF_SERVING
+LAYERS = ENGINES | OF_GROUPS | IN_TORCH | OF_STEPS | OF_SERVING | OF_POLICIES
 ALL = LAYERS | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")
@@ -79,7 +81,7 @@ def build(task, engine, case, threads):
     Parameters
     ----------
     task : str
-        The folder: "layers", "classifiers", "cells" or "sequence".
+        The folder: "layers", "classifiers", "policies", "cells" or "sequence".
     engine : str
         A key of `LAYERS`, of `OF_CELLS` for cells, or of `OF_SEQUENCES` for sequences.
     case : dict

@@ -60,7 +60,7 @@ from benchmarks.layers.case import Inputs
 from benchmarks.processes import EngineError
 from benchmarks.report import write_report
 from benchmarks.sequence.case import KINDS as OPERATORS
-from benchmarks.suites import SUITES, startup
+from benchmarks.suites import SUITES, policies, startup
 from tests.benchmark_lines import line_of
 from tests.waiting import HANGS
 
@@ -206,6 +206,15 @@ def test_engines_of_a_classifier_agree():
     found = {}
     for name in installed([name for name in ENGINES if name != "onnxruntime"]):
         engine = build("classifiers", name, case, 1)
+        found[name] = engine.arrays(engine.training())
+    assert parity.disagreement(found) is None
+
+
+def test_engines_of_a_policy_agree():
+    case = {"episodes": "T-mazes", "rollouts": 2, "steps": 50, "hidden_size": 8}
+    found = {}
+    for name in installed(policies.ENGINES):
+        engine = build("policies", name, case, 1)
         found[name] = engine.arrays(engine.training())
     assert parity.disagreement(found) is None
 

@@ -273,6 +273,31 @@ def test_word_vectors_of_words_that_stand_together_are_near(tmp_path):
     assert alone.stderr.rstrip().endswith("has two frequent words near each other")
 
 
+def test_recurrent_policy_remembers_a_sign():
+    """In corridors of 1 to 3 steps; a policy without memory has a mean return of 1.95."""
+    names = runpy.run_path(str(ROOT / "examples" / "recurrent_policy.py"))
+    vr.manual_seed(0)
+    settings = SimpleNamespace(steps=12_000, episodes=64, passes=6, lr=1e-2, gamma=0.99)
+    model, environment, rng = names["ActorCritic"](4, 3, 16), names["TMaze"](1, 3), np.random.default_rng(0)
+    with contextlib.redirect_stdout(io.StringIO()):
+        names["train"](model, environment, settings, rng)
+    steps = names["play"](model, environment, 100, rng)
+    assert names["mean_return"](steps, 100) > 3.5
+    episodes, actions, gains, returns = names["batch_of"](steps, 100, 0.99, 1.0, 1.0)
+    first, rewards = [each[0][0] == 0 for each in steps], [each[-1][0] for each in steps]
+    wanted = sum(0.99**t * reward for t, (reward, is_first) in enumerate(zip(rewards, first, strict=True)) if is_first)
+    assert returns[0, 0] == pytest.approx(wanted, abs=1e-5)  # with decay 1, the return alone, whatever the critic said
+    assert len(actions) == len(gains) == episodes.lod()[0][-1] == sum(len(running) for running, *_ in steps)
+
+
+def test_recurrent_policy_on_poles_and_unknown_environments():
+    done = run("recurrent_policy.py", "--environment", "cart-pole", "--steps", 500, "--episodes", 8)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) >= 8
+    bad = run("recurrent_policy.py", "--environment", "no such environment")
+    assert bad.returncode == 1
+
+
 @pytest.mark.parametrize("script", ["match_answers.py", "recommend.py"])
 def test_a_line_without_the_fields_is_named(script, tmp_path):
     data = lines_of(tmp_path / "bad.jsonl", [{"query": "a", "answer": "b", "items": []}, {"query": 1}])

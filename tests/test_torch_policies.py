@@ -169,7 +169,6 @@ def test_what_keeps_its_own_code():
 def test_a_policy_of_sb3_contrib_itself():
     contrib = pytest.importorskip("sb3_contrib")
     options = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "seed": 0, "device": "cpu"}
-    options["policy_kwargs"] = {"lstm_hidden_size": 8}
     found = []
     for change in (lambda policy: policy, vt.replace):
         algorithm = contrib.RecurrentPPO(

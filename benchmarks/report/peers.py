@@ -6,7 +6,9 @@ from benchmarks.report.bars import size_of
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
-TIMED = ("readme", "recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end", "small", "scaling")
+TIMED = (
+    "readme", "recurrent", "groups", "efficiency", "cells", "sequence", "end_to_end", "policies", "small", "scaling",
+)  # fmt: skip
 HEADER = ["suite", "case, mode", "peer", "its time over ours"]
 HEAD = """## Where a peer is faster
 
@@ -33,6 +35,8 @@ def case_of(line):
     """Return what a line of a suite that times steps is about."""
     if "data_set" in line:
         return f"{line['data_set']}, training"
+    if "episodes" in line:
+        return f"{line['episodes']}, rollouts, steps and units {size_of(line)}, training"
     if "operator" in line:
         return f"{line['operator']} {line['lengths']}, {line['mode']}, threads {line['threads']}"
     return f"{line['cell']} {size_of(line)} {line['lengths']}, {line['mode']}, threads {line['threads']}"

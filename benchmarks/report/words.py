@@ -100,6 +100,12 @@ offsets, for which it makes a plan in each call. *torch cell* is `LSTMCell`, `GR
     "end_to_end": """The model is an embedding of 64, an LSTM of 128, the mean over each sequence, a linear layer, cross
 entropy and Adam, on batches of 32 in random order; sequences are cut at 1,000 tokens.
 """,
+    "policies": """An update is four passes of proximal policy optimisation: an LSTM, scores of actions and an expected
+return, their loss, the norm of the gradient cut, and Adam. *N,T,H* are environments, steps of each, and units. Episodes
+begin inside of rollouts. *torch padded* and *torch packed* cut rollouts where episodes begin, and pad the parts; they
+get them ready, as do sb3-contrib and TorchRL. *torch loop over steps* resets states in a loop, and pads nothing.
+Environments are left out.
+""",
     "small": "",
     "overhead": """The table has the microseconds that an operator on a handful of rows takes beyond its *own call*:
 NumPy's expression, or the engine's function below the operator, `recurrence.forward` for *recurrent* and `gemm.product`
@@ -139,6 +145,7 @@ TITLES = {
     "torch": "Inside PyTorch",
     "serving": "One row at a time, and little work",
     "end_to_end": "Whole models",
+    "policies": "Policies with memory",
     "small": "Small work",
     "overhead": "Operators",
     "memory": "Memory",
