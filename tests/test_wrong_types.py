@@ -923,5 +923,6 @@ def test_every_public_function_is_called():
     of_python = {"documentation_sentences", "unicode_names"}
     errors = {name for name in functions if name.endswith("Error")}
     of_engines = {"TorchCommunicator", "MpiCommunicator"}  # `test_distributed.py` gives their arguments
+    of_engines |= {"KenLM"}  # `test_ken_lm.py` does
     others = of_engines | of_descriptions | of_programs | made_by_others | without_arguments | of_python | errors
     assert functions - others <= {name.split(",")[0] for name in CALLS}

@@ -9,6 +9,7 @@ from varlen_rnn.nn.containers import ModuleDict, ModuleList, ParameterList, Sequ
 from varlen_rnn.nn.crf import LinearChainCRF
 from varlen_rnn.nn.ctc import CTCLoss, TransducerLoss
 from varlen_rnn.nn.ctc_decoder import CTCDecoder
+from varlen_rnn.nn.ken_lm import KenLM
 from varlen_rnn.nn.layers import (
     BatchNorm1d,
     Dropout,
@@ -33,11 +34,11 @@ from varlen_rnn.tape import elsewhere
 
 __all__ = [
     "ELU", "GELU", "GRU", "LSTM", "RNN", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder", "CTCLoss",
-    "Dropout", "DynamicRNN", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF",
-    "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterList", "RMSNorm",
-    "RNNCell", "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential", "SiLU", "Sigmoid",
-    "Softmax", "Softplus", "Standardize", "Stateful", "Tanh", "TransducerDecoder", "TransducerLoss", "functional",
-    "summary", "weight_norm",
+    "Dropout", "DynamicRNN", "Embedding", "GRUCell", "KenLM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
+    "LinearChainCRF", "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter",
+    "ParameterList", "RMSNorm", "RNNCell", "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential",
+    "SiLU", "Sigmoid", "Softmax", "Softplus", "Standardize", "Stateful", "Tanh", "TransducerDecoder", "TransducerLoss",
+    "functional", "summary", "weight_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.

@@ -41,7 +41,8 @@ class CTCDecoder(Module):
         The language model, in natural logarithms; minus infinity forbids a word.  Without `boundary`,
         `scorer(labels)` returns an array `(classes,)` of the scores of each next label, given a tuple of labels; in the
         place of the blank, the score that the text ends.  With `boundary`, `scorer(words, word)` returns the score of a
-        word after a tuple of words, each a tuple of labels; `word` is None for the end of the text.
+        word after a tuple of words, each a tuple of labels; `word` is None for the end of the text.  `KenLM` is a
+        scorer of either kind.
     lm_weight, word_score : float
     boundary : int, optional
         The label between words, such as a space.
