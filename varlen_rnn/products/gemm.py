@@ -41,6 +41,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
@@ -239,7 +240,8 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate)
         return
     bias = zeros(columns, a) if bias is None else contiguous(bias)
-    if a.shape[0] <= MOST_ROWS and not (transposed or accumulate):
+    # Records of a dry run take the way that serves all numbers of rows.
+    if a.shape[0] <= MOST_ROWS and not (transposed or accumulate or type(a) is Placeholder):
         product_of_few_rows(a, a_column, weight, bias, c, c_column)
         return
     width = panel_width(weight.dtype)

@@ -15,6 +15,7 @@ seldom bound stay about as fast as without.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from varlen_rnn.rows.lod import LoDTensor, rows_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.dry_run import copy_of, room
 from varlen_rnn.tape.values import bits_of_value, memory_of
+from varlen_rnn.tape.variable import Variable
 
 _RUNS_BEFORE = 3  # runs before the first dry run, so that programs that run once or twice are not bound
 
@@ -48,6 +50,8 @@ class Binding:
     fetches : tuple of str
     updated : tuple of str
         The names of the persistables that a run updates.
+    variables : dict of str to Variable
+        The Variables of the persistables.
 
     Attributes
     ----------
@@ -56,71 +60,90 @@ class Binding:
     bounds : Bounds
     """
 
-    def __init__(self, instructions: Instructions, fetches: tuple[str, ...], updated: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        instructions: Instructions,
+        fetches: tuple[str, ...],
+        updated: tuple[str, ...],
+        variables: Mapping[str, Variable],
+    ) -> None:
         self._instructions, self._fetches, self._updated = instructions, fetches, updated
         self.runs, self._before = 0, 0
         self.bounds, self._is_given_up = Bounds(), False
         # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
         self._turn, self._process, self._is_begun = [None], os.getpid(), False
         self._memory = room(0)
-        self._persistables: dict[str, Any] = {}
-        self._written: set[int] = set()  # ids of the memory of persistables that a run updates
+        self._variables = dict(variables)
+        # The values of the persistables that dry runs met, their arrays, and the forms of these arrays.
+        self._values: list[Any] = []
+        self._arrays: list[Any] = []
+        self._forms: list[Any] = []
+        self._written: list[Any] = []  # the memory of persistables that a run updates
+        self._written_ids: set[int] = set()
 
     @property
     def refusal(self) -> str | None:
         """Why the last size of batch that was tried has no records; None if it has them, or none was tried."""
         return self.bounds.refusal
 
-    def run(self, given: Mapping[str, Any], fed: Mapping[str, Any], execute: Run) -> list[Any]:
-        """Return the fetches of a run on the values `given`, among them those that are `fed`.
+    def run(self, fed: Mapping[str, Any], execute: Run) -> list[Any]:
+        """Return the fetches of a run on the feeds `fed`, and on the values that persistables have now.
 
-        `execute(given)` runs the operators on values, and returns the fetches.
+        `execute(values)` runs the operators on values by name, and returns the fetches.
         """
         if self._is_given_up or self.bounds.is_given_up or device_array.in_use:
-            return execute(given)
+            return execute(self._given(fed))
         if self._before < _RUNS_BEFORE:
             self._before += 1
             self.bounds.see(measure(fed))
-            return execute(given)
+            return execute(self._given(fed))
         try:
             self._turn.pop()
         except IndexError:  # another thread is running
-            return execute(given)
+            return execute(self._given(fed))
         try:
-            return self._run(given, fed, execute)
+            return self._run(fed, execute)
         finally:
             self._turn.append(None)
 
-    def _run(self, given, fed, execute):
-        if self._process != os.getpid() or not self._knows(given):
-            self._forget({name: value for name, value in given.items() if name not in fed})
-        if self._written and any(id(memory_of(value)) in self._written for value in fed.values()):
-            return execute(given)  # an update changes the feed, but not the copy of it that records read
+    def memories_of_updated(self) -> list[Any] | None:
+        """Return the memory of the persistables that a run updates, in the order of `updated`, or None if unknown."""
+        return self._written if self._is_begun and self._has_values() else None
+
+    def _given(self, fed):
+        return {name: variable.value for name, variable in self._variables.items()} | dict(fed)
+
+    def _run(self, fed, execute):
+        if self._process != os.getpid() or not self._knows():
+            self._forget()
+        if not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values()))):
+            return execute(self._given(fed))  # an update changes the feed, but not the copy of it that records read
         size = measure(fed)
-        found = None if size is None else self.bounds.find(size) or self._bind(size, given, fed)
+        found = None if size is None else self.bounds.find(size) or self._bind(size, fed)
         if found is None:
             self.bounds.others += 1
             if size is None:
                 self.bounds.refusal = "the kind of a feed"
-            return execute(given)
+            return execute(self._given(fed))
         bound, free = found
         bound.place(self._memory, free)
         self.runs += 1
         if not bound.is_compared or is_run_both_ways(self.runs):
+            given = self._given(fed)
             if not self._is_right(bound, given, fed, execute):
                 return execute(given)
         stopped = bound.run(fed)
         if stopped < 0:
             return bound.results(fed)
         if stopped < bound.first_update:
-            return execute(given)  # nothing has changed, and the operator raises its error
+            return execute(self._given(fed))  # nothing has changed, and the operator raises its error
         # Earlier updates are kept, as in a run of the operators.
         expected, got = "updates whose states are valid", f"one whose kernel {bound.records.names[stopped][0]!r} raised"
         raise ProgramError("bound program", expected=expected, got=got)
 
-    def _bind(self, size, given, fed):
+    def _bind(self, size, fed):
         """Bind a size of batch if dry runs are worth their time; return its Bound and free counts, or None."""
-        dry_run = functools.partial(dry_run_of, self._instructions, self._fetches, given, fed)
+        dry_run = functools.partial(dry_run_of, self._instructions, self._fetches, self._given(fed), fed)
         found = self.bounds.bind(size, dry_run, self.runs)
         if found is not None and found[0].records.size > len(self._memory):
             self._memory = room(max(found[0].records.size, 2 * len(self._memory)))
@@ -132,7 +155,7 @@ class Binding:
         Raise if a bit differs.  Arrays that no run updates are copied only if bits differ, because tables can be large.
         """
         fed = {name: value.copy() for name, value in fed.items()}
-        for names in (self._updated, tuple(self._persistables)):
+        for names in (self._updated, tuple(self._variables)):
             arrays = {name: rows_of(given[name]) for name in names}
             ours, theirs = ({name: copy_of(array) for name, array in arrays.items()} for _ in range(2))
             copies = {id(array): ours[name] for name, array in arrays.items()}
@@ -161,22 +184,28 @@ class Binding:
         place = self._instructions.place[name]
         return next((one.op.type for one in reversed(self._instructions.all) if place in one.outputs), None)
 
-    def _knows(self, given):
-        """Return whether the persistables are the arrays that dry runs met."""
-        for name, (array, about) in self._persistables.items():
-            value = rows_of(given[name])
-            if value is not array or (value.shape, value.strides, value.dtype, value.flags.num) != about:
-                return False
-        return self._is_begun
+    def _has_values(self):
+        """Return whether the persistables have the values that dry runs met.  A LoDTensor keeps its array."""
+        values = [variable.value for variable in self._variables.values()]
+        return all(map(operator.is_, values, self._values))
 
-    def _forget(self, given):
+    def _knows(self):
+        """Return whether the persistables are the arrays that dry runs met, and nobody changed their forms in place."""
+        return self._is_begun and self._has_values() and list(map(_form_of, self._arrays)) == self._forms
+
+    def _forget(self):
         self.bounds.forget(seen=self._is_begun)
-        self._process, self._memory, self._is_begun = os.getpid(), room(0), True
-        arrays = {name: rows_of(value) for name, value in given.items()}
-        self._written = {id(memory_of(given[name])) for name in self._updated}
-        self._persistables = {
-            name: (array, (array.shape, array.strides, array.dtype, array.flags.num)) for name, array in arrays.items()
-        }
+        self._process, self._memory, self._is_begun = os.getpid(), room(0), False
+        self._values = [variable.value for variable in self._variables.values()]
+        self._arrays = list(map(rows_of, self._values))
+        self._forms = list(map(_form_of, self._arrays))
+        self._written = [memory_of(self._variables[name].value) for name in self._updated]
+        self._written_ids = set(map(id, self._written))
+        self._is_begun = True
+
+
+# The data type, layout and flags of an array, which can be changed in place.
+_form_of = operator.attrgetter("shape", "strides", "dtype", "flags.num")
 
 
 def _first_difference(some, others):

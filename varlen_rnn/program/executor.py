@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,18 +75,11 @@ class Executor:
         """
         if not isinstance(program, Program):
             raise DTypeError("run, program", expected="a Program", got=type(program).__name__)
-        ready = _ready(program, fetch_list)
+        ready = ready_of(program, fetch_list)
         fed = _checked_feeds(ready.feeds, {} if feed is None else feed)
         if device_array.in_use:
             _check_places(program, fed)
-        given = {name: variable.value for name, variable in ready.variables.items()} | fed
-        try:
-            results = ready.binding.run(given, fed, functools.partial(_execute, ready))
-        finally:  # even after an error, because some updates may have run
-            was_updated(*ready.updated)
-        if ready.updated:
-            next_step()
-        return results
+        return run_ready(ready, fed)
 
 
 class Ready(NamedTuple):
@@ -101,7 +94,19 @@ class Ready(NamedTuple):
     binding: Binding
 
 
-def _ready(program: Program, fetch_list: Iterable[Variable | str] | None) -> Ready:
+def run_ready(ready: Ready, fed: Mapping[str, Value]) -> list[np.ndarray | Any]:
+    """Run prepared instructions on feeds that were checked; return the fetches."""
+    binding = ready.binding
+    try:
+        results = binding.run(fed, functools.partial(_execute, ready))
+    finally:  # even after an error, because some updates may have run
+        was_updated(*ready.updated, memories=binding.memories_of_updated())
+    if ready.updated:
+        next_step()
+    return results
+
+
+def ready_of(program: Program, fetch_list: Iterable[Variable | str] | None) -> Ready:
     """Return the prepared instructions for a list of fetches; raise unless the program has them."""
     desc, names = program.desc, None
     if fetch_list is not None:
@@ -148,7 +153,8 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     updated = tuple(dict.fromkeys(name for op in updates for name in op.output_names()))
-    variables, binding = dict(program.variables), Binding(instructions, fetches, updated)
+    variables = dict(program.variables)
+    binding = Binding(instructions, fetches, updated, variables)
     return Ready(desc, instructions, feeds, fetches, variables, [variables[name] for name in updated], binding)
 
 

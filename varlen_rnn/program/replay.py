@@ -49,6 +49,8 @@ class Fetch(NamedTuple):
         """Return the value of new arrays."""
         first, *others = arrays
         if self.height is None:
+            if self.lod is None and not others:
+                return first
             own = LoD.trusted(map(read_only, others)) if others else NO_LOD
             return plain(LoDTensor.wrap(first, own if self.lod is None else fed[self.lod].structure))
         rows = others[0]

@@ -331,24 +331,32 @@ def _numbers_of_view(placeholder):
     return [_address(form) - _address(placeholder.slot.form), *form.shape, *form.strides]
 
 
-def _form_of(dry_run):
-    """Return the kernels, the types of their words, and the slots of a dry run, without numbers."""
+def check_same_kernels(one, other):
+    """Raise Unbound if two dry runs differ in more than numbers."""
+    for (name, *its), (other_name, *others) in zip(_calls_of(one), _calls_of(other), strict=False):
+        if (name, *its) != (other_name, *others):
+            raise Unbound(f"another size calls kernel {other_name} in place of {name}, or with other arrays")
+    counts = {(len(found.calls), len(found.slots)) for found in (one, other)}
+    if len(counts) > 1 or not all(map(_is_same_slot, one.slots, other.slots)):
+        raise Unbound("another size calls more kernels, or has other constants")
+
+
+def _calls_of(dry_run):
+    """Return the kernels, the types of their words, and which slots they use."""
     numbers = {id(slot): number for number, slot in enumerate(dry_run.slots)}
-    calls = [
+    return [
         (call.name, call.letters, [(at, numbers[id(slot)]) for at, slot in call.slots.items()])
         for call in dry_run.calls
     ]
-    return calls, [id(slot.form) if slot.is_outside else None for slot in dry_run.slots]
 
 
-def check_same_kernels(one, other):
-    """Raise Unbound if two dry runs differ in more than numbers."""
-    if (form := _form_of(one)) == (another := _form_of(other)):
-        return
-    for (name, *its), (other_name, *others) in zip(form[0], another[0], strict=False):
-        if (name, *its) != (other_name, *others):
-            raise Unbound(f"another size calls kernel {other_name} in place of {name}, or with other arrays")
-    raise Unbound("another size calls more kernels, or takes more memory")
+def _is_same_slot(one, other):
+    """Return whether slots of two dry runs are inside the memory of a run, or have one array, or equal constants."""
+    if not (one.is_outside and other.is_outside):
+        return one.is_outside == other.is_outside
+    form, another = one.form, other.form
+    about = [(array.shape, array.strides, array.dtype) for array in (form, another)]
+    return form is another or (about[0] == about[1] and form.tobytes() == another.tobytes())
 
 
 def _numbers_of(dry_run):

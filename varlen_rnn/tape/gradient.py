@@ -86,10 +86,14 @@ class _Outputs(list):
         return iter(self[:])
 
 
-def was_updated(*variables):
-    """Note that memory of variables was updated, also for their views; records that used old values then raise."""
+def was_updated(*variables, memories=None):
+    """Note that memory of variables was updated, also for their views; records that used old values then raise.
+
+    memories: the result of `memory_of` for the value of each variable, or None
+    """
     global _last_update
-    memories = [memory_of(variable.value) for variable in variables]
+    if memories is None:
+        memories = [memory_of(variable.value) for variable in variables]
     with _swapping:
         number = _last_update = next(_numbers)
         for variable, memory in zip(variables, memories, strict=True):

@@ -21,10 +21,11 @@ import numpy as np
 from varlen_rnn import random
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, check_callable
 from varlen_rnn.program.binding import is_run_both_ways
-from varlen_rnn.program.executor import Executor
+from varlen_rnn.program.executor import Executor, Ready, ready_of, run_ready
 from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
-from varlen_rnn.rows.lod import LoDTensor
+from varlen_rnn.rows.lod import LoDTensor, rows_of
+from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import on_device
 from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
 from varlen_rnn.tape.values import bits_of_value
@@ -139,11 +140,12 @@ def _structure(value: Any, feeds: list[Any]) -> Any:
     """Return a key that is equal for values of one structure, and append the arrays among them to `feeds`."""
     if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
         value = value.value if isinstance(value, Variable) else value
-        feeds.append(value if isinstance(value, LoDTensor) else LoDTensor(value))
-        tensor = feeds[-1]
-        return "tensor", tensor.dtype, tensor.num_levels, tensor.shape[1:], len(tensor.shape)
+        tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
+        feeds.append(tensor)
+        rows = rows_of(tensor)
+        return rows.dtype, tensor.structure.num_levels, rows.shape[1:], rows.ndim
     if isinstance(value, (tuple, list)):
-        return type(value), tuple(_structure(item, feeds) for item in value)
+        return type(value), *[_structure(item, feeds) for item in value]
     if isinstance(value, dict):
         return dict, tuple((name, _structure(item, feeds)) for name, item in value.items())
     if isinstance(value, _CONSTANTS):
@@ -245,7 +247,9 @@ class _Recorded:
         # A step that only computes outputs leaves gradients alone.
         uses = self._with_grad or self._recorder.updates
         self._adds_to = [leaf for leaf, _ in leaves if uses and id(leaf) not in self._recorder.cleared_first]
+        self._count = len(self._fetches)  # of the results; the gradients follow
         self._fetches += [name for _, name in self._with_grad]
+        self._ready: Ready | None = None
         self._watched = self._recorder.watched()
         self.calls = self.alone = self.added = 0
         self._twin: Program | None = None  # the same program, to run on copies
@@ -255,7 +259,7 @@ class _Recorded:
         """Return whether modules, optimizers and modes are as they were when the step was recorded."""
         if self._grad != grad_enabled() or self._evaluates != bool(EVALUATING.get()):
             return False
-        return all(watched.holds() for watched in self._watched)
+        return all([watched.holds() for watched in self._watched])
 
     def told(self) -> str:
         """Return a text that says how the calls ran."""
@@ -281,19 +285,17 @@ class _Recorded:
         feed = dict(zip(self._names, feeds, strict=True))
         if is_run_both_ways(self.calls):
             return self._compared(step, args, named, feed)
-        found = Executor().run(self.program, feed, self._fetches)
+        if device_array.in_use:
+            found = Executor().run(self.program, feed, self._fetches)
+        else:  # feeds of one structure need no checks
+            self._ready = self._ready or ready_of(self.program, self._fetches)
+            found = run_ready(self._ready, feed)
         self.alone += 1
-        self._leave_gradients(found)
-        return self._result(found)
-
-    def _result(self, found: list[Any]) -> Any:
-        return _rebuilt(self._form, [Variable(value) for value in found])
-
-    def _leave_gradients(self, found: list[Any]) -> None:
-        for (leaf, _), value in zip(self._with_grad, found[len(found) - len(self._with_grad) :], strict=True):
+        for (leaf, _), value in zip(self._with_grad, found[self._count :], strict=True):
             leaf.grad = value
         for leaf in self._without:
             leaf.grad = None
+        return _rebuilt(self._form, list(map(Variable, found[: self._count])))
 
     def _compared(self, step: Callable[..., Any], args: Any, named: Any, feed: dict[str, LoDTensor]) -> Any:
         """Run the step itself, and the program on copies; raise unless both give the same bits."""

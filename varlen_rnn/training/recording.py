@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from varlen_rnn.errors import ProgramError
@@ -94,6 +95,8 @@ class Watched:
         self._ids = list(map(id, self._objects))
         self._leaves = [value for value in self._objects if isinstance(value, Variable)]
         self._require = [leaf.requires_grad for leaf in self._leaves]
+        self._names = list(vars(self._holder)) if self._is_module else []
+        self._lists = [value for value in vars(self._holder).values() if type(value) is list] if self._is_module else []
 
     def _found(self) -> list[tuple[str, Any]]:
         if self._is_module:
@@ -102,17 +105,32 @@ class Watched:
         options = [item for group in self._holder.param_groups for item in group._options.items() if item[0] != "lr"]
         return options + [("parameter", parameter) for parameter in self._holder.parameters]
 
+    def _now_held(self) -> list[Any]:
+        """Return the objects of `_found`, without their names if these are known."""
+        if not self._is_module:
+            return [value for _, value in self._found()]
+        attributes = vars(self._holder)
+        if list(attributes) != self._names:
+            return []
+        found = list(attributes.values())
+        for one in self._lists:
+            found += one
+        return found
+
     def holds(self) -> bool:
         """Return whether they are still the same."""
-        if [leaf.requires_grad for leaf in self._leaves] != self._require:
+        if list(map(_requires_grad, self._leaves)) != self._require:
             return False
-        if [id(value) for _, value in self._found()] == self._ids:  # as nearly always
+        if list(map(id, self._now_held())) == self._ids:  # as nearly always
             return True
         found = [(name, value) for name, value in self._found() if isinstance(value, _KINDS)]
         if len(found) != len(self._now) or not all(map(_is_same, found, self._now)):
             return False
         self._note()
         return True
+
+
+_requires_grad = attrgetter("requires_grad")
 
 
 def _is_same(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
