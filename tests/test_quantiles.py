@@ -150,7 +150,9 @@ def test_weights_of_sequences_weigh_their_rows():
     weighted = regressor.fit(X, wrong, sample_weight=weights).score(X[:20], y[:20])
     assert weighted > regressor.fit(X, wrong).score(X[:20], y[:20])
     losses = regressor._labels.losses(
-        vr.Variable(np.zeros((5, 1), np.float32)), [np.ones((3, 1), "f"), np.ones((2, 1), "f")], None
+        vr.Variable(np.zeros((5, 1), np.float32)),
+        regressor._labels.arrays([np.ones((3, 1), "f"), np.ones((2, 1), "f")]),
+        None,
     )
     assert losses.shape == (5,)
     np.testing.assert_array_equal(
@@ -283,7 +285,7 @@ def test_a_gap_among_several_numbers_of_a_row_counts_as_their_share():
     """The loss of a row is the mean of the numbers that it has, and its weight is their share."""
     labels = Numbers(np.zeros(2), np.ones(2), [], by_row=True)
     encoded = labels.encode([[[1.0, np.nan], [3.0, 5.0], [None, None]]], np.array([3]))
-    losses = labels.losses(vr.Variable(np.zeros((3, 2), np.float32)), encoded, None)
+    losses = labels.losses(vr.Variable(np.zeros((3, 2), np.float32)), labels.arrays(encoded), None)
     np.testing.assert_allclose(np.asarray(losses), [1, 17, 0])
     assert labels.weights_of_losses(encoded, np.array([2.0], "f")).tolist() == [1, 2, 0]
 

@@ -32,13 +32,15 @@ class Labels:
     several = False  # whether a sequence may have several classes
     has_field = False  # whether a conditional random field scores the classes of all steps together
 
-    # Subclasses define `encode(y, lengths)`, which returns labels as the loss takes them, and `losses(outputs, labels,
-    # field)`, which returns the loss of each sequence of a batch, or of each row.  `targets(labels, weights)` returns
+    # Subclasses define `encode(y, lengths)`, `arrays(labels)`, which returns the encoded labels of a batch as the loss
+    # takes them, and `losses(outputs, arrays, field)`, which returns the loss of each sequence of a batch, or of each
+    # row; `vr.bound` records it, so it reads no numbers.  `targets(labels, weights)` returns
     # the Targets of a ridge; `targets_of_rows` returns the indices of the rows that calibrate outputs, and their
     # Targets.  `state()` returns values that JSON can hold.  For attributions, `numbers_of_target(target, outputs)`
     # returns the index of an output for each sequence, and `scores(outputs, numbers)` the predictions by these outputs.
     encode: Callable[[Any, np.ndarray], Any]
     losses: Callable[[Variable, Any, Any], Variable]
+    arrays: Callable[[Any], tuple[np.ndarray, ...]]
     targets: Callable[[Any, np.ndarray], Targets]
     targets_of_rows: Callable[[Any, np.ndarray | None], tuple[np.ndarray, Targets]]
     state: Callable[[], dict[str, Any]]

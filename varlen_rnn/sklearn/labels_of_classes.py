@@ -91,11 +91,15 @@ class Classes(Labels):
         by_class = self._class_weights[labels]
         return by_class if weights is None else by_class * weights
 
-    def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
+    def arrays(self, labels: Any) -> tuple[np.ndarray, ...]:
+        """Return the labels of a batch, which are one array already."""
+        return (labels,)
+
+    def losses(self, outputs: Variable, arrays: Any, field: Any) -> Variable:
         """Return the cross entropy of each sequence."""
         if self.several:
-            return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none").mean(axis=1)
-        return functional.cross_entropy(outputs, labels, reduction="none")
+            return functional.binary_cross_entropy_with_logits(outputs, arrays[0], reduction="none").mean(axis=1)
+        return functional.cross_entropy(outputs, arrays[0], reduction="none")
 
     def targets(self, labels: Any, weights: np.ndarray) -> Targets:
         """Return the targets of a ridge: 1 for each class that a sequence has, and -1 for each class that it lacks."""
@@ -187,12 +191,18 @@ class Tags(Classes):
             by_class = there.astype(np.float32)
         return by_class if by_row is None else by_class * by_row
 
-    def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
+    def arrays(self, labels: Any) -> tuple[np.ndarray, ...]:
+        """Return the labels of all steps; with a conditional random field, also the number of each sequence's steps."""
+        if not self.has_field:
+            return (np.concatenate(labels),)
+        return np.concatenate(labels), np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
+
+    def losses(self, outputs: Variable, arrays: Any, field: Any) -> Variable:
         """Return the cross entropy of each step; with a conditional random field, a sequence's loss over its steps."""
         if not self.has_field:
-            return super().losses(outputs, np.concatenate(labels), field)
-        steps = np.fromiter((max(1, len(some)) for some in labels), np.float32, len(labels))
-        return field(outputs, np.concatenate(labels)) / steps
+            return super().losses(outputs, arrays, field)
+        labels, steps = arrays
+        return field(outputs, labels) / steps
 
     @property
     def calibrates(self) -> bool:

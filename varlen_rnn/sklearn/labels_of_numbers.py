@@ -112,21 +112,27 @@ class Numbers(Labels):
         share = there.mean(axis=1, dtype=np.float32)
         return share if by_row is None else share * by_row
 
-    def losses(self, outputs: Variable, labels: Any, field: Any) -> Variable:
-        """Return the mean loss over the numbers of each sequence or row; missing numbers are left out."""
+    def arrays(self, labels: Any) -> tuple[np.ndarray, ...]:
+        """Return the numbers of a batch; if some are missing, zeros for these, and each number's share of its loss."""
         values = np.concatenate(labels) if self.by_row else labels
         there = np.isfinite(values)
-        known = np.where(there, values, np.float32(0))
+        if there.all():
+            return (values,)
+        share = (there / np.maximum(there.sum(axis=1, keepdims=True), 1)).astype(np.float32)
+        return np.where(there, values, np.float32(0)), share
+
+    def losses(self, outputs: Variable, arrays: Any, field: Any) -> Variable:
+        """Return the mean loss over the numbers of each sequence or row; missing numbers are left out."""
+        known, *share = arrays
         if not self.levels:
             losses = functional.mse_loss(outputs, known, reduction="none")
         else:  # reshape to a row per target and a column per quantile
             losses = functional.quantile_loss(
                 outputs.reshape(-1, len(self.levels)), known.reshape(-1), self.levels, "none"
             )
-        if there.all():
-            return losses.reshape(len(values), outputs.shape[1]).mean(axis=1)
-        share = (there / np.maximum(there.sum(axis=1, keepdims=True), 1)).astype(np.float32)
-        return ((losses.mean(axis=1).reshape(*values.shape) if self.levels else losses) * share).sum(axis=1)
+        if not share:
+            return losses.reshape(-1, outputs.shape[1]).mean(axis=1)
+        return ((losses.mean(axis=1).reshape(-1, known.shape[1]) if self.levels else losses) * share[0]).sum(axis=1)
 
     def targets(self, labels: Any, weights: np.ndarray) -> Targets:
         """Return the targets of a ridge: each number, repeated once per quantile."""

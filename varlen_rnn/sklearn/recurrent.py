@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,7 @@ from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.labels import Labels
 from varlen_rnn.sklearn.network import Network, features_of, of_batches, outputs_of
 from varlen_rnn.sklearn.restored import check_that, finite_of
-from varlen_rnn.sklearn.samples import Samples, labels_at
+from varlen_rnn.sklearn.samples import Labelled, Samples, labels_at
 from varlen_rnn.sklearn.static import Sequences, static_of, take
 from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable, apply
@@ -90,7 +90,7 @@ class Recurrent:
         given = self.options.callbacks if callbacks is None else callbacks
         seed = int(random.generator().integers(2**31))
         train, held = self._parts(data, seed, alone)
-        made = self._batches(data.sequences, train, seed)
+        made = self._batches(data, train, seed)
         self.module.stretches = recipe.stretches([data.sequences[k] for k in train], data.labels, self._convolved)
         optimizer = self._new_optimizer()
         epochs = self._epochs(len(made), train, data.sequences)
@@ -105,7 +105,7 @@ class Recurrent:
         callbacks += [Progress()] if self.options.verbose else []
         validate = None if held is None else lambda: {"valid_loss": self._loss_of(data, held, comm)}
         trainer = Trainer(
-            self.module, optimizer, self._loss(data, comm), made, validate=validate, clip_norm=self.options.clip_norm,
+            self.module, optimizer, self._loss(comm), made, validate=validate, clip_norm=self.options.clip_norm,
             callbacks=callbacks, identity="" if folder is None else self._identity(data, seed), comm=comm,
         )  # fmt: skip
         try:
@@ -124,9 +124,8 @@ class Recurrent:
         """Train for one more epoch, at a constant learning rate."""
         if self._optimizer is None:
             self._optimizer = self._new_optimizer()
-        made = self._batches(data.sequences, np.arange(len(data)), seed=self.num_epochs)
-        loss = self._loss(data, None)
-        trainer = Trainer(self.module, self._optimizer, loss, made, clip_norm=self.options.clip_norm)
+        made = self._batches(data, np.arange(len(data)), seed=self.num_epochs)
+        trainer = Trainer(self.module, self._optimizer, self._loss(None), made, clip_norm=self.options.clip_norm)
         trainer.fit(epochs=1)
         self.num_epochs += 1
         self.history = [*self.history, trainer.history[0] | {"epoch": self.num_epochs}]
@@ -153,12 +152,13 @@ class Recurrent:
             return np.setdiff1d(np.arange(count), chosen), chosen
         return np.sort(order[held:]), order[:held]
 
-    def _batches(self, sequences: Sequences, train: np.ndarray, seed: int) -> Batches:
-        """Return batches of the training sequences, with the indices of the sequences in place of labels."""
+    def _batches(self, data: Samples, train: np.ndarray, seed: int) -> Labelled:
+        """Return batches of the training sequences and of their labels, as `_loss` takes them."""
         size = self.options.batch_size
         size = recipe.batch_size(len(train), self._convolved) if size == "auto" else check_int(size, "batch_size", 1)
-        some = take(sequences, train)
-        return batches(some, train, static=some.static, batch_size=size, shuffle=True, seed=seed)
+        some = take(data.sequences, train)
+        made = batches(some, train, static=some.static, batch_size=size, shuffle=True, seed=seed)
+        return self._labelled(made, data)
 
     @property
     def _convolved(self) -> bool:
@@ -186,35 +186,42 @@ class Recurrent:
             return lr_scheduler.OneCycleLR(optimizer, self.options.lr, total_steps=num_steps + 1, pct_start=0.2)
         return None
 
-    def _loss(self, data: Samples, comm: Communicator | None) -> Callable[..., Variable]:
-        """Return a function that computes the loss of a batch, given its sequences, static features and indices."""
+    def _loss(self, comm: Communicator | None) -> Callable[..., Variable]:
+        """Return a function that computes the loss of a batch of `_batches`."""
 
         def loss(*batch: Any) -> Variable:
-            losses, own = self._losses_and_weights(batch, data)
-            if own is None and comm is None:
-                return losses.mean() if len(losses) else losses.sum()  # a tagger's batch may have only empty sequences
-            if own is None and not self.labels.by_row:
-                return losses.mean()
+            *inputs, labels, own = batch
+            losses = self._losses(inputs, labels)
+            if own is None and (comm is None or not self.labels.by_row):
+                # A tagger's batch may have only empty sequences.
+                return apply("reduce_mean", losses, axis=None, keepdims=False, of_nothing=0.0)
             own = np.ones(len(losses), np.float32) if own is None else own
             return apply("weighted_mean", losses * own, own.sum())  # the mean over all ranks
 
         return loss
 
-    def _losses_and_weights(self, batch: tuple[Any, ...], data: Samples) -> tuple[Variable, Any]:
-        *inputs, numbers = batch
-        chosen = labels_at(data.labels, numbers)
-        if isinstance(chosen, list) and not chosen:  # if this rank's part of a batch has no sequence
-            chosen = [data.labels[0][:0]]
-        own = self.labels.weights_of_losses(chosen, None if data.weights is None else data.weights[numbers])
-        return self.labels.losses(self.module(*inputs), chosen, self.module.crf), own
+    def _losses(self, inputs: Sequence[Any], labels: tuple[Any, ...]) -> Variable:
+        return self.labels.losses(self.module(*inputs), labels, self.module.crf)
+
+    def _labelled(self, made: Batches, data: Samples) -> Labelled:
+        """Return batches of sequences, static features, labels as the loss takes them, and the weights of losses."""
+
+        def parts_at(indices: np.ndarray) -> tuple[Any, ...]:
+            chosen = labels_at(data.labels, indices)
+            if isinstance(chosen, list) and not chosen:  # if this rank's part of a batch has no sequence
+                chosen = [data.labels[0][:0]]
+            weights = None if data.weights is None else data.weights[indices]
+            return self.labels.arrays(chosen), self.labels.weights_of_losses(chosen, weights)
+
+        return Labelled(made, parts_at)
 
     def _loss_of(self, data: Samples, held: np.ndarray, comm: Communicator | None = None) -> float:
         """Return the weighted mean loss of the sequences `held`; each rank computes its part of every batch."""
         total = mass = 0.0
         some = take(data.sequences, held)
-        for batch in batches(some, held, static=some.static, max_tokens=ROWS, bucket=True, part=comm):
-            losses, own = self._losses_and_weights(batch, data)
-            found = np.asarray(losses, np.float64)
+        made = batches(some, held, static=some.static, max_tokens=ROWS, bucket=True, part=comm)
+        for *inputs, labels, own in self._labelled(made, data):
+            found = np.asarray(self._losses(inputs, labels), np.float64)
             own = np.ones(len(found)) if own is None else own.astype(np.float64)
             total, mass = total + float(found @ own), mass + float(own.sum())
         total, mass = ranks.summed(comm, total, mass)

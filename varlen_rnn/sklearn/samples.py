@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from varlen_rnn.data import Batches
 from varlen_rnn.sklearn.static import Sequences, joined, take
 
 
@@ -39,6 +41,32 @@ class Samples:
         weights = self.weights
         weights = None if weights is None else np.append(weights, np.ones(len(others), weights.dtype))
         return Samples(joined(self.sequences, others), every, weights, len(others))
+
+
+class Labelled:
+    """Batches whose last part, the indices of sequences, is replaced by what a function returns for these indices."""
+
+    def __init__(self, made: Batches, parts_at: Callable[[np.ndarray], tuple[Any, ...]]) -> None:
+        self._made, self._parts_at = made, parts_at
+        self.lengths = made.lengths
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, batch: int) -> tuple[Any, ...]:
+        *inputs, indices = self._made[batch]
+        return (*inputs, *self._parts_at(indices))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self[batch] for batch in range(len(self)))
+
+    def at_epoch(self, epoch: int) -> Labelled:
+        """Return the batches of another epoch."""
+        return Labelled(self._made.at_epoch(epoch), self._parts_at)
+
+    def part(self, *shard: Any) -> Labelled:
+        """Return a rank's part of each batch, as `Batches.part` does."""
+        return Labelled(self._made.part(*shard), self._parts_at)
 
 
 def labels_at(labels: Any, indices: np.ndarray) -> Any:
