@@ -11,9 +11,11 @@ from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss
 
+from tests.each import check_each
 from varlen_rnn.data.labels import IGNORED
-from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load, recipe
+from varlen_rnn.sklearn import SequenceClassifier, SequenceRegressor, SequenceTagger, load, recipe, recurrent
 from varlen_rnn.sklearn.stretch import SPREAD, shortened, stretched
+from varlen_rnn.training import Trainer
 
 LENGTHS = [[], [0, 0], [1], [2], [7, 0, 30, 1, 2], [40] * 5]
 
@@ -197,3 +199,35 @@ def test_a_prediction_does_not_depend_on_its_batch():
     whole = model.predict_proba(X)
     for number in (0, 7):
         np.testing.assert_array_equal(model.predict_proba(X[number : number + 1])[0], whole[number])
+
+
+def test_networks_train_by_bound_steps_with_the_bits_of_the_steps_themselves(monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("abcdef"), rng.integers(1, 9))) for _ in range(24)]
+    rows = [rng.standard_normal((n, 2)).astype(np.float32) for n in rng.integers(3, 12, 24)]
+    gaps = [np.where(rng.random(x.shape) < 0.2, np.nan, x) for x in rows]
+    options = {"hidden_size": 4, "max_epochs": 4, "batch_size": 4, "random_state": 0}
+    tags = [[letter in "abc" for letter in text] for text in texts]
+    cases = {
+        "weighted classes": (SequenceClassifier, {"model": "recurrent"}, texts, rng.integers(0, 3, 24), rng.random(24)),
+        "tags, with a field": (SequenceTagger, {"crf": True}, texts, tags, None),
+        "numbers with gaps": (SequenceRegressor, {"model": "recurrent"}, rows, gaps, None),
+    }
+    made = []
+
+    def trainer(*args, **named):
+        made.append(Trainer(*args, **named))
+        return made[-1]
+
+    def check(name):
+        kind, given, X, y, weights = cases[name]
+        monkeypatch.setattr(recurrent, "Trainer", trainer)
+        fitted = kind(**options, **given).fit(X, y, sample_weight=weights)
+        assert "ran it alone" in made[-1]._bound.explain()
+        monkeypatch.setattr(recurrent, "Trainer", lambda *args, **named: Trainer(*args, **named | {"bound": False}))
+        other = kind(**options, **given).fit(X, y, sample_weight=weights)
+        assert fitted.history_ == other.history_
+        for one, two in zip(fitted.module_.parameters(), other.module_.parameters(), strict=True):
+            np.testing.assert_array_equal(one.data, two.data)
+
+    check_each(cases, check)

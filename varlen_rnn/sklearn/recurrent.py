@@ -107,6 +107,7 @@ class Recurrent:
         trainer = Trainer(
             self.module, optimizer, self._loss(comm), made, validate=validate, clip_norm=self.options.clip_norm,
             callbacks=callbacks, identity="" if folder is None else self._identity(data, seed), comm=comm,
+            bound=comm is None and self.stride == 1 and not self.module.stretches,  # both read lengths
         )  # fmt: skip
         try:
             if folder is not None:

@@ -44,7 +44,7 @@ class Samples:
 
 
 class Labelled:
-    """Batches whose last part, the indices of sequences, is replaced by what a function returns for these indices."""
+    """Batches in which the labels and weights of sequences replace their indices; `parts_at(indices)` returns them."""
 
     def __init__(self, made: Batches, parts_at: Callable[[np.ndarray], tuple[Any, ...]]) -> None:
         self._made, self._parts_at = made, parts_at
