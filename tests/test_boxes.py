@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.program import bounds
 from varlen_rnn.program.boxes import box_around, box_of, measure, sizes_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.affine import fit
@@ -18,17 +19,24 @@ def no_device(monkeypatch):
     monkeypatch.setattr(device_array, "in_use", False)
 
 
-POINTS = np.array([(1, 1), (5, 1), (1, 3), (5, 3), (3, 2)])
+POINTS = np.array([(5, 3), (2, 3), (5, 2), (1, 1), (3, 2)])
+NONE_UNREAD = np.zeros((5, 4), bool)
 
 
 def test_affine_numbers_are_found_and_others_named():
     numbers = np.array([(7, 4 + 16 * rows, rows + 2 * seqs - 9, -(-rows // 4)) for rows, seqs in POINTS])
-    found, wrong = fit(POINTS, numbers[:, :3])
+    found, wrong = fit(POINTS, numbers[:, :3], NONE_UNREAD[:, :3])
     assert wrong is None
     assert found.at((100, 50)) == [7, 1604, 191]
     assert found.part(1, 3).at((100, 50)) == [1604, 191]
-    assert fit(POINTS, numbers)[1] == 3
-    assert fit(POINTS[:1, :0], numbers[:1])[0].at(()) == numbers[0].tolist()
+    assert fit(POINTS, numbers, NONE_UNREAD)[1] == 3
+    assert fit(POINTS[:1, :0], numbers[:1], NONE_UNREAD[:1])[0].at(()) == numbers[0].tolist()
+    numbers[3, 1], unread = -7, NONE_UNREAD.copy()
+    assert fit(POINTS, numbers[:, :3], unread)[1] == 1
+    unread[3, 1] = True
+    found, wrong = fit(POINTS, numbers[:, :3], unread)
+    assert wrong is None
+    assert found.at((1, 1)) == [7, 20, -6]
 
 
 def test_counts_that_moved_together_are_tied():
@@ -76,7 +84,7 @@ def shift(x, number, out):
         out[k] = number + x[k]
 
 
-def recorded(work, points=((4,), (9,), (6,))):
+def recorded(work, points=((9,), (5,), (4,), (6,))):
     """Return the Records of `work(x)` at these numbers of rows, and the Placeholders of x and of the result."""
     runs, arrays = [], []
     for (rows,) in points:
@@ -135,7 +143,7 @@ def test_sizes_that_records_cannot_run_are_refused_by_name():
         for number in numbers:
             with pytest.raises(Unbound, match=match):
                 recorded(with_number(number))
-    with pytest.raises(Unbound, match="another size calls kernel scale in place of shift"):
+    with pytest.raises(Unbound, match="another size calls kernel shift in place of scale"):
         recorded(other_way)
 
 
@@ -183,3 +191,20 @@ def test_ragged_batches_run_by_few_boxes_with_the_bits_of_eager_mode():
     (binding,) = bindings(step)
     assert binding.runs > 0.9 * number
     assert len(binding.bounds._boxes) <= 3
+
+
+def test_batches_on_both_sides_of_each_threshold_have_the_bits_of_eager_mode(monkeypatch):
+    monkeypatch.setattr(bounds, "_BOXES", 100)
+    rng, ((eager, wanted), (plain, found)) = np.random.default_rng(1), training()
+    step = vr.bound(plain)
+    for limit in (4, 12, 48, 128, 256, 512, 4096, 8192, 4096, 4, 0):  # the last ones come when larger ones are bound
+        for rows in (limit - 1, limit, limit + 1, limit + 2):
+            rest = rng.multinomial(max(rows, 0), np.ones(3) / 3).tolist()
+            batch = batch_of(rng, [0, *rest] if rows % 2 else [*rest[:2], 0, rest[2]])
+            assert step(*batch).value.data.tobytes() == eager(*batch).value.data.tobytes(), rows
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value.data.tobytes() == other.value.data.tobytes()
+    (binding,) = bindings(step)
+    assert binding.runs > 30
+    corners = [(bound.box.lowest, bound.box.highest) for _, bound in binding.bounds._boxes]
+    assert any(high == (4096,) for _, high in corners), corners

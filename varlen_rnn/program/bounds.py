@@ -124,7 +124,7 @@ class Bounds:
     def _made(self, structure: Any, box: Box, dry_run: DryRunAt) -> Bound:
         """Return the Bound of a box; raise Unbound if there is none."""
         points, ran = box.points(), {}
-        for point in [points[0], box.highest, *points]:  # the first two differ most
+        for point in [points[0], box.lowest, *points]:  # the first two differ most
             if point not in ran:
                 ran[point] = dry_run(structure, box.counts_at(point))
                 check_same_kernels(ran[points[0]].dry_run, ran[point].dry_run)

@@ -94,13 +94,15 @@ class Box:
         return tuple([number if which is None else number + free[which] for number, which in self._form])
 
     def points(self) -> list[Counts]:
-        """Return free counts: the lowest corner, corners that differ from it in one count, the others, points inside.
+        """Return free counts: the highest corner, points that differ from it in one count, corners, and points inside.
 
-        One of the points has as equal counts as can be, because equal counts can be a condition.
+        The first points have no count of 1 if they can, because NumPy gives axes of one element other strides.  One of
+        the points has as equal counts as can be, because equal counts can be a condition.
         """
         lowest, highest, choose = self.lowest, self.highest, random.Random(0)
-        found = [lowest]
-        found += [(*lowest[:j], highest[j], *lowest[j + 1 :]) for j in range(len(lowest))]
+        found = [highest]
+        for j, (low, high) in enumerate(zip(lowest, highest, strict=True)):
+            found.append((*highest[:j], low + (low + 1 < high), *highest[j + 1 :]))
         found += itertools.product(*zip(lowest, highest, strict=True))
         equal = min(highest, default=0)
         found.append(tuple([max(equal, one) for one in lowest]))

@@ -3,10 +3,10 @@
 Take the bytes of an array of float32 with 4 columns, and of one number more, for batches of `rows` and `sequences`:
 
     rows, sequences    bytes
-    1, 1               20       the lowest corner of a box
-    5, 1               84       so each row adds (84 - 20) / 4 = 16
-    1, 3               20       each sequence adds 0, and the constant is 20 - 16 = 4
-    5, 3, and 3, 2     84, 52   verified: 4 + 16 * 5, and 4 + 16 * 3
+    5, 3               84       the highest corner of a box
+    2, 3               36       so each row adds (84 - 36) / 3 = 16
+    5, 2               84       each sequence adds 0, and the constant is 84 - 16 * 5 = 4
+    1, 1, and 3, 2     20, 52   verified: 4 + 16 * 1, and 4 + 16 * 3
 
 A condition such as `rows > 2`, with which code takes another way, is monotone in each count.  So it holds at all points
 of a box or at none, if it holds at all of its corners or at none.  Where corners differ, numbers are not affine, or the
@@ -49,15 +49,17 @@ class Affine(NamedTuple):
         return Affine(self.constants[first:end], places, self.bases[inside], self.coefficients[inside])
 
 
-def fit(points, numbers):
+def fit(points, numbers, unread):
     """Return the Affine of numbers at points, and the position of the first number that is not affine, or None.
 
     Parameters
     ----------
     points : (m, k) array of int64
-        The first is the lowest corner of a box.  Point 1 + j differs from it in count j alone.
+        Point 1 + j differs from the first in count j alone.
     numbers : (m, n) array of int64
         Arithmetic wraps around, as it does when the numbers are computed again.
+    unread : (m, n) array of bool
+        Whether nobody reads a number at a point, so that it need not be affine there.
     """
     count = points.shape[1]
     varying = np.nonzero((numbers != numbers[0]).any(axis=0))[0]
@@ -66,6 +68,6 @@ def fit(points, numbers):
     rises = found[1 : 1 + count] - found[0]
     coefficients = (rises // steps[:, None]).T
     bases = found[0] - coefficients @ points[0]
-    wrong = (found != bases + points @ coefficients.T).any(axis=0)
+    wrong = ((found != bases + points @ coefficients.T) & ~unread[:, varying]).any(axis=0)
     first = int(varying[wrong][0]) if wrong.any() else None
     return Affine(numbers[0], varying, bases, np.ascontiguousarray(coefficients)), first

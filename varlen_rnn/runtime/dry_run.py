@@ -15,7 +15,6 @@ from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
 _CODES: dict = {}  # {a kernel and the kinds of its arguments: its code}
-_NO_COUNTS = np.zeros((1, 0), np.int64)
 _OWNS_DATA = 4  # the only flag of an array on which its type does not depend
 
 
@@ -32,12 +31,14 @@ class Call(NamedTuple):
     letters: the types of its words
     words: the words; the address of a Placeholder is the address of its form
     slots: the Slot of each address of a Placeholder, by the position of the address among the words
+    unread: positions of strides along axes with one element
     """
 
     name: str
     letters: str
     words: list[int]
     slots: dict[int, Slot]
+    unread: list[int]
 
 
 class DryRun:
@@ -110,8 +111,9 @@ class DryRun:
         name = kernel.py_func.__name__
         words: list[int] = []
         slots: dict[int, Slot] = {}
+        unread: list[int] = []
         kinds: list[object] = [kernel]
-        found = self._form(name, arguments, words, slots, kinds)
+        found = self._form(name, arguments, words, slots, unread, kinds)
         # Numba takes most of a dry run's time to find the types of arguments.
         key = tuple(kinds)
         address, letters, is_void = _CODES.get(key) or _CODES.setdefault(key, _code_for(kernel, found))
@@ -119,13 +121,13 @@ class DryRun:
             self.refuse(f"kernel {name} takes arguments of other types than numbers and arrays")
         if not is_void:
             self.refuse(f"Python reads the number that kernel {name} returns")
-        self.calls.append(Call(name, letters, [address, *words], slots))
+        self.calls.append(Call(name, letters, [address, *words], slots, unread))
 
-    def _form(self, name, argument, words, slots, kinds):
+    def _form(self, name, argument, words, slots, unread, kinds):
         """Return an argument with forms in place of Placeholder arrays; append its words and its kind."""
         if isinstance(argument, tuple):
             kinds += [len(argument), tuple]
-            return tuple([self._form(name, item, words, slots, kinds) for item in argument])
+            return tuple([self._form(name, item, words, slots, unread, kinds) for item in argument])
         if type(argument) is Placeholder:
             form, slots[len(words) + 5] = argument.form, argument.slot
         elif isinstance(argument, np.ndarray):
@@ -141,6 +143,7 @@ class DryRun:
             self.refuse(f"kernel {name} gets {type(argument).__name__}")
         kinds += [form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA]
         words += parameters.of_array(form, form.__array_interface__["data"][0])[1]
+        unread += _strides_unread(form, len(words) + 1)
         return form
 
 
@@ -218,9 +221,8 @@ class Records:
     dry_run : DryRun
     others : list of DryRun
     points : list of tuple of int
-        The counts of `dry_run` and of each of `others`, which call the same kernels: the lowest corner of a box of
-        counts, then corners that differ from it in one count each, then other points.  Records run at all points of the
-        box.
+        The counts of `dry_run` and of each of `others`, which call the same kernels: a corner of a box of counts, then
+        points that differ from it in one count each, then other points with all corners.  Records run in all the box.
 
     Raises
     ------
@@ -246,7 +248,7 @@ class Records:
     def __init__(self, dry_run, others=(), points=((),)):
         self._points, all_runs = np.array(points, np.int64).reshape(1 + len(others), -1), [dry_run, *others]
         flat = np.array([_numbers_of(one) for one in all_runs], np.int64)
-        found, wrong = fit(self._points, flat)
+        found, wrong = fit(self._points, flat, np.array(list(map(_unread_of, all_runs))))
         letters = "".join("q" + call.letters for call in dry_run.calls)
         floats = (position for position in found.varying.tolist() if letters[position : position + 1] in ("d", "f"))
         if wrong is not None or (wrong := next(floats, None)) is not None:
@@ -315,7 +317,7 @@ class Records:
         first = placeholders[0]
         if len({(one.slot.is_outside, one.dtype, one.ndim) for one in placeholders}) > 1:
             raise Unbound("a result is another array for another size")
-        found, wrong = fit(self._points, np.array(list(map(_numbers_of_view, placeholders)), np.int64))
+        found, wrong = _fit_views(self._points, placeholders)
         if wrong is not None or (first.slot.is_outside and len(found.varying)):
             raise Unbound("the shape of a result is not affine in the sizes of feeds")
         return Place(first.slot, first.form, found)
@@ -323,12 +325,23 @@ class Records:
 
 def place_of(placeholder):
     """Return the Place of a Placeholder, after `Records` were made of its dry run alone."""
-    return Place(placeholder.slot, placeholder.form, fit(_NO_COUNTS, np.array([_numbers_of_view(placeholder)]))[0])
+    return Place(placeholder.slot, placeholder.form, _fit_views(np.zeros((1, 0), np.int64), [placeholder])[0])
 
 
-def _numbers_of_view(placeholder):
-    form = placeholder.form
-    return [_address(form) - _address(placeholder.slot.form), *form.shape, *form.strides]
+def _fit_views(points, placeholders):
+    """Return what `fit` returns for where arrays begin in their slots, their shapes and their strides."""
+    forms = [one.form for one in placeholders]
+    starts = [_address(one.form) - _address(one.slot.form) for one in placeholders]
+    numbers = np.array([(start, *form.shape, *form.strides) for start, form in zip(starts, forms, strict=True)])
+    unread = np.zeros(numbers.shape, bool)
+    for row, form in zip(unread, forms, strict=True):
+        row[_strides_unread(form, numbers.shape[1])] = True
+    return fit(points, numbers, unread)
+
+
+def _strides_unread(form, end):
+    """Return the positions of strides along axes with one element, given where the strides of all axes end."""
+    return [end - form.ndim + axis for axis, size in enumerate(form.shape) if size == 1]
 
 
 def check_same_kernels(one, other):
@@ -368,6 +381,17 @@ def _numbers_of(dry_run):
         for position, slot in call.slots.items():
             found[begin + position] -= _address(slot.form)
     return found + [slot.form.nbytes for slot in dry_run.slots]
+
+
+def _unread_of(dry_run):
+    """Return for each of the numbers that `_numbers_of` returns whether nobody reads it."""
+    found: list[bool] = []
+    for call in dry_run.calls:
+        begin = len(found)
+        found += [False] * len(call.words)
+        for position in call.unread:
+            found[begin + position] = True
+    return found + [False] * len(dry_run.slots)
 
 
 def _told(dry_run, position):
