@@ -127,7 +127,6 @@ def test_a_batch_at_other_positions_runs_as_before(linear):
 def test_work_that_no_record_does_is_refused_by_name():
     models = {
         "operator 'gelu': NumPy or Python computes between kernels": vr.nn.functional.gelu,
-        "operator 'dropout'": lambda x: vr.nn.functional.dropout(x, 0.5, training=True),
     }
     for refusal, model in models.items():
         bound = Bound(model)
@@ -171,8 +170,20 @@ def test_a_classifier_has_the_bits_of_eager_mode(name, dtype):
 
 
 def test_dropout_draws_anew_at_each_run():
-    bound, x = Bound(lambda x: vr.nn.functional.dropout(x, 0.5, training=True)), batch_of(np.random.default_rng(1), 9)
+    def model(x):
+        return vr.nn.functional.dropout(vr.nn.functional.dropout(x, 0.3, training=True), 0.5, training=True)
+
+    def run(compute):
+        rng = np.random.default_rng(1)
+        vr.manual_seed(1)
+        found = [compute(batch_of(rng, 9)) for _ in range(40)]
+        return found, vr.random.get_state()
+
+    bound, x = Bound(model), batch_of(np.random.default_rng(1), 9)
     assert len({bound(x).data.tobytes() for _ in range(9)}) == 9
+    found, wanted = run(lambda x: bound(x).data.tobytes()), run(lambda x: model(x).value.data.tobytes())
+    assert found == wanted
+    assert bound.binding.runs > 9
 
 
 def test_a_difference_raises_and_ends_the_binding(linear, monkeypatch):

@@ -50,10 +50,20 @@ def generator() -> np.random.Generator:
 
 def next_draw() -> tuple[int, int, int]:
     """Return the seed, the step and the number of the call that identify this context's next random operation."""
+    draw = upcoming()
+    advance(1)
+    return draw
+
+
+def upcoming() -> tuple[int, int, int]:
+    """Return the numbers of the next draw, without drawing."""
     source = _current()
-    call = source.call
-    source.call = call + 1
-    return source.seed, source.step, call
+    return source.seed, source.step, source.call
+
+
+def advance(count: int) -> None:
+    """Count random operations that were drawn from `upcoming` on."""
+    _current().call += count
 
 
 def next_step() -> None:
@@ -107,19 +117,19 @@ def seeded(seed: int) -> Iterator[None]:
         _source.set(before)
 
 
-class _Refusing:
-    """In place of a source in a context that must not draw: each use calls a function, which raises."""
+class _Noting:
+    """In place of a source in a context that only notes draws: each other use calls a function, which raises."""
 
     def __init__(self, refuse: Callable[[], object]) -> None:
-        self._refuse = refuse
+        self._refuse, self.seed, self.step, self.call = refuse, 0, 0, 0
 
     def __getattr__(self, name: str) -> None:
         self._refuse()
 
 
-def refuse_draws(refuse: Callable[[], object]) -> None:
-    """From now on, call `refuse`, which raises, in place of each draw and each use of the generator in this context."""
-    _source.set(_Refusing(refuse))  # type: ignore[arg-type]
+def note_draws(refuse: Callable[[], object]) -> None:
+    """From now on, only count draws in this context, and call `refuse`, which raises, if the generator is used."""
+    _source.set(_Noting(refuse))  # type: ignore[arg-type]
 
 
 def get_state() -> str:

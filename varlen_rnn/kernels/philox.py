@@ -141,6 +141,39 @@ def draw_mask_cuda(positions, rows, key, threshold, below, others, mask):
             w0, w1, w2 = w1, w2, w3
 
 
+@cpu_kernel
+def draw_noted_mask(draw, number, positions, rows, threshold, below, others, mask):
+    """Draw a mask as `draw_mask` does on one thread, with the key of a random operation that memory identifies.
+
+    draw: (3,) int64, the arguments of `key_of` for the first of several random operations
+    number: the number of this operation among them
+    """
+    key = key_of(draw[0], draw[1], draw[2] + number)
+    draw_mask_cpu(0, 1, positions, rows, key, threshold, below, others, mask)
+
+
+@cpu_kernel
+def places_of_rows(offsets, positions, out):
+    """Compute the position of each row's sequence, and the number of the row in its sequence.
+
+    Parameters
+    ----------
+    offsets : (num_sequences + 1,) int64
+    positions : (num_sequences,) int64, or (0,) if sequence i has position i
+    out : (2, rows) int64; written
+
+    Examples
+    --------
+    >>> out = np.empty((2, 3), np.int64); places_of_rows(np.array([0, 2, 3]), np.array([7, 4]), out); out
+    array([[7, 7, 4],
+           [0, 1, 0]])
+    """
+    for i in range(offsets.shape[0] - 1):
+        position = positions[i] if positions.shape[0] else i
+        for row in range(offsets[i], offsets[i + 1]):
+            out[0, row], out[1, row] = position, row - offsets[i]
+
+
 def _quads(*arguments):
     mask = arguments[-1]
     return mask.shape[0] * ((mask.shape[1] + 3) // 4)

@@ -10,12 +10,13 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels.arithmetic import multiply
-from varlen_rnn.kernels.philox import draw_mask, key_of
+from varlen_rnn.kernels.philox import draw_mask, draw_noted_mask, key_of, places_of_rows
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.random import next_draw
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, remember
-from varlen_rnn.runtime.device import empty
+from varlen_rnn.runtime.device import beside, empty
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.checks import check_float, check_like
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -44,8 +45,12 @@ def mask_of_sequences(x, units, p, below, others):
 
 
 def _drawn(x, count, units, p, below, others, positions, rows):
-    mask = empty((count, units), x.data)
-    draw_mask(positions, rows, key_of(*next_draw()), round(p * 2**32), below, others, mask)
+    mask, draw = empty((count, units), x.data), next_draw()
+    if type(mask) is Placeholder:
+        at = [beside(places, mask) for places in (positions, rows)]
+        draw_noted_mask(mask.dry_run.draw(), draw[2], *at, round(p * 2**32), below, others, mask)
+    else:
+        draw_mask(positions, rows, key_of(*draw), round(p * 2**32), below, others, mask)
     return mask
 
 
@@ -61,10 +66,9 @@ def _places_of_rows(x):
 def _places(lod):
     """Return the position of each row's sequence of level 0, and the number of the row in this sequence."""
     offsets = lod.rows_of_level(0)
-    lengths = np.diff(offsets)
-    positions = np.arange(len(lengths)) if lod.positions is None else lod.positions
-    rows = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-    return read_only(np.repeat(positions, lengths)), read_only(rows)
+    out = empty((2, lod.num_rows), offsets)
+    places_of_rows(offsets, _positions(lod), out)
+    return read_only(out[0]), read_only(out[1])
 
 
 def _positions(lod):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import uint32
 
-from varlen_rnn.products.few_rows import MOST_ROWS, product_of_few_rows
+from varlen_rnn.products.few_rows import MOST_ROWS, multiply_few_rows
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
 from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
@@ -41,7 +41,6 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
-from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
@@ -114,10 +113,14 @@ def product_cpu(shard, num_shards, code, counters, it):
 
     A shard (one thread's share of a call) takes panels to pack, one after another.  When all panels are packed, it
     takes pieces of rows.  So no shard waits long for a slow core.  The `counters` count panels taken, panels packed,
-    and pieces taken.  `a` (rows, ...) and `c` (rows, ...) are C-contiguous; the bias is unused when accumulating.
+    and pieces taken.  A weight that is not transposed is not packed for few rows.  `a` (rows, ...) and `c` (rows, ...)
+    are C-contiguous; the bias is unused when accumulating.
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)
+    if it.a.shape[0] <= MOST_ROWS and not (it.transposed or it.accumulate):
+        multiply_few_rows(it.a, it.a_column, it.weight, it.bias, it.c, it.c_column)
+        return
     num_rows, a_stride, c_stride, width = it.a.shape[0], it.a.shape[1], it.c.shape[1], it.panels.shape[2]
     depth, columns = it.panels.shape[1] - 1, it.weight.shape[0 if it.transposed else 1]
     whole, left, step = columns // width, columns % width, (depth + 1) * width
@@ -240,10 +243,6 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
         _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accumulate)
         return
     bias = zeros(columns, a) if bias is None else contiguous(bias)
-    # Records of a dry run take the way that serves all numbers of rows.
-    if a.shape[0] <= MOST_ROWS and not (transposed or accumulate or type(a) is Placeholder):
-        product_of_few_rows(a, a_column, weight, bias, c, c_column)
-        return
     width = panel_width(weight.dtype)
     panels = empty((-(-columns // width), depth + 1, width), weight)
     num_shards = count_shards(a.shape[0] * depth * columns, -(-a.shape[0] // TILE_ROWS))

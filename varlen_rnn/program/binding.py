@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from varlen_rnn import random
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.bounds import Bounds
 from varlen_rnn.program.boxes import measure
@@ -134,6 +135,7 @@ class Binding:
                 return execute(given)
         stopped = bound.run(fed)
         if stopped < 0:
+            random.advance(bound.draws)
             return bound.results(fed)
         if stopped < bound.first_update:
             return execute(self._given(fed))  # nothing has changed, and the operator raises its error
@@ -162,11 +164,13 @@ class Binding:
             values = {name: LoDTensor.wrap(copy.array) for name, copy in theirs.items()}
             if bound.run(fed, copies) >= 0:
                 return False
-            found = bound.results(fed, copies)
+            found, (_, _, call) = bound.results(fed, copies), random.upcoming()
             try:
                 wanted = execute({**given, **fed, **values})
             except Exception:  # the run itself raises it
                 return False
+            finally:
+                random.rewind(call)
             found += [ours[name].array for name in self._updated]
             wanted += [theirs[name].array for name in self._updated]
             different = _first_difference(found, wanted)

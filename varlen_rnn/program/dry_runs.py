@@ -43,7 +43,7 @@ def dry_run_of(
 def _dry_run(instructions, fetches, given, fed, sizes):
     set_num_threads_here(1)  # results do not depend on it
     dry_run = DryRun()
-    random.refuse_draws(functools.partial(dry_run.refuse, "it draws random numbers"))
+    random.note_draws(functools.partial(dry_run.refuse, "it uses the generator of random numbers"))
     try:
         ran = _ran(dry_run, instructions, fetches, given, fed, sizes)
     except Exception as error:
@@ -79,7 +79,7 @@ def _ran(dry_run, instructions, fetches, given, fed, sizes):
     for name, value in zip(fetches, found, strict=True):
         if type(value) not in (LoDTensor, SelectedRows):
             dry_run.refuse(f"the fetch {name!r} is no array")
-    return Ran(dry_run, fed_places, lods, found, first_update)
+    return Ran(dry_run, fed_places, lods, found, first_update, random.upcoming()[2])
 
 
 def _run_operators(dry_run, instructions, held):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from varlen_rnn import random
 from varlen_rnn.program.boxes import Box
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
@@ -23,6 +24,7 @@ class Ran(NamedTuple):
     lods: the names of feeds, by the id of their LoD
     fetches: the value of each fetch; its arrays are Placeholders, or ordinary arrays that depend on sizes alone
     first_update: how many calls of kernels came before the first operator that updates a persistable
+    draws: how many random operations a run has
     """
 
     dry_run: DryRun
@@ -30,6 +32,7 @@ class Ran(NamedTuple):
     lods: dict[int, str]
     fetches: list[LoDTensor | SelectedRows]
     first_update: int
+    draws: int
 
 
 class Fetch(NamedTuple):
@@ -87,12 +90,13 @@ class Bound:
         first, *others = runs
         if len({one.first_update for one in runs}) > 1:
             raise Unbound("another size calls more kernels")
-        self.box, self.first_update = box, first.first_update
+        self.box, self.first_update, self.draws = box, first.first_update, first.draws
         self.records = Records(first.dry_run, [one.dry_run for one in others], box.points())
         # For each feed, the places of its rows and of each level that is its own.
         self._feeds = {
             name: self._places([(one.fed[name][0], *one.fed[name][1]) for one in runs]) for name in first.fed
         }
+        self._drawn = self._places([[one.dry_run.drawn] for one in runs]) if first.dry_run.drawn is not None else ()
         self._fetches = [self._fetch(runs, number) for number in range(len(first.fetches))]
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
@@ -123,6 +127,7 @@ class Bound:
             self._counts = self._memory = None  # in case of an interrupt
             self.records.place(memory)
             self._inputs = {name: _views(places, memory, counts) for name, places in self._feeds.items()}
+            self._draw = _views(self._drawn, memory, counts)
             self._outputs = [_views(fetch.arrays, memory, counts) for fetch in self._fetches]
             pairs = [*zip(self._inputs.values(), self._feeds.values(), strict=True)]
             pairs += [(arrays, fetch.arrays) for arrays, fetch in zip(self._outputs, self._fetches, strict=True)]
@@ -145,6 +150,8 @@ class Bound:
 
         copies: as `Records.run` takes it
         """
+        for array in self._draw:
+            array[:] = random.upcoming()
         for name, (rows, *levels) in self._inputs.items():
             value = fed[name]
             rows[...] = rows_of(value)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, ProgramError, ShapeError, count, shown
 from varlen_rnn.runtime.device_array import DeviceArray, shared
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.typing import Offsets
 
 _MOST_DEPTH = 64  # NumPy's limit on nested lists
@@ -246,6 +247,9 @@ def read_only(array: np.ndarray) -> np.ndarray:
     Kernels use such arrays without checks.  Callers only get views of them, because anyone who holds an array itself
     can change its shape and data type in place.
     """
+    if type(array) is Placeholder:
+        array.flags.writeable = False
+        return array
     return np.frombuffer(array.tobytes(), array.dtype)
 
 

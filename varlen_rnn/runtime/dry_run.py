@@ -52,6 +52,8 @@ class DryRun:
         Ordinary arrays whose addresses are among the words.
     refusal : str or None
         Why the notes cannot be run; None if they can.
+    drawn : Placeholder or None
+        What `draw` returned, if it was called.
 
     Examples
     --------
@@ -63,7 +65,7 @@ class DryRun:
     """
 
     def __init__(self):
-        self.slots, self.calls, self.kept, self.refusal = [], [], [], None
+        self.slots, self.calls, self.kept, self.refusal, self.drawn = [], [], [], None, None
 
     def refuse(self, why):
         """Raise Unbound; from now on the dry run is refused, whatever its code does about the error."""
@@ -85,6 +87,12 @@ class DryRun:
             self.call(records.clear, (made.reshape(-1).view(np.uint8),))
         return made
 
+    def draw(self):
+        """Return a Placeholder of three integers, which identify the first draw of a run."""
+        if self.drawn is None:
+            self.drawn = self.empty((3,), np.dtype(np.int64))
+        return self.drawn
+
     def fill(self, out, bits):
         """Note that the elements of `out`, unsigned integers along four axes, become a number with these bits."""
         self.call(records.fill, (bits, out))
@@ -92,6 +100,10 @@ class DryRun:
     def copy(self, x, out):
         """Note a copy of `x` to `out`; both have four axes."""
         self.call(records.copy, (x, out))
+
+    def take(self, x, index, out):
+        """Note that the rows of `out` become the rows of `x` at integers; `x` and `out` have two axes."""
+        self.call(records.take, (x, index, out))
 
     def expect(self, found, number):
         """Note that a run stops unless the first number of an array is `number`."""

@@ -8,6 +8,7 @@ numbers in arrays of the same shapes.  A dry run writes no memory.
 """
 
 import functools
+import weakref
 
 import numpy as np
 
@@ -16,6 +17,7 @@ _VIEWS = frozenset([np.flip, np.swapaxes, np.moveaxis, np.transpose, np.expand_d
 # {function of NumPy: function of its operands that notes a kernel of the same bits}; `kernels.elementwise` fills it.
 SAME_BITS: dict = {}
 _AXES = 4  # axes of the arrays that the kernels for copies and numbers take
+_constants: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # one array for each dtype, shape and content
 _MOST_COPIES = 64  # kernels that one copy along more axes may take
 
 
@@ -118,7 +120,8 @@ class Placeholder:
 
     def constant(self, array):
         """Return a Placeholder in the same dry run with the numbers that an ordinary array has now."""
-        return self.dry_run.around(np.array(array))
+        key = array.dtype, array.shape, array.tobytes()
+        return self.dry_run.around(_constants.setdefault(key, np.array(array, order="C")))
 
     def __len__(self):
         return len(self.form)
@@ -127,7 +130,22 @@ class Placeholder:
         return (self[number] for number in range(len(self.form)))
 
     def __getitem__(self, key):
+        first = key[0] if isinstance(key, tuple) and key[1:] in ((), (Ellipsis,)) else key
+        if isinstance(first, np.ndarray) and first.ndim and first.dtype.kind in "iu":
+            return self._taken(first)
         return self._view(self.form[self._checked(key)])
+
+    def _taken(self, index):
+        """Return the rows at integers, an array or a Placeholder."""
+        index = (self.constant(index) if type(index) is np.ndarray else index).astype(np.int64, copy=False)
+        made = self.dry_run.empty((*index.shape, *self.shape[1:]), self.dtype)
+        if made.size:
+            rows = [
+                array.reshape(len(array), -1).view(f"u{self.itemsize}")
+                for array in (self, made.reshape(index.size, -1))
+            ]
+            self.dry_run.take(rows[0], index.reshape(-1), rows[1])
+        return made
 
     def _checked(self, key):
         """Return an index of NumPy that makes a view, also of a single number; raise if NumPy would make a copy."""

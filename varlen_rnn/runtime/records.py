@@ -103,6 +103,17 @@ def copy(x, out):
 
 
 @cpu_kernel
+def take(x, index, out):
+    """`out[k] = x[index[k]]` for arrays of two axes; negative integers count from the end.  Raise if one is no row."""
+    for k in range(out.shape[0]):
+        row = index[k] + (x.shape[0] if index[k] < 0 else 0)
+        if row < 0 or row >= x.shape[0]:
+            raise IndexError("an index is outside of its axis")
+        for j in range(out.shape[1]):
+            out[k, j] = x[row, j]
+
+
+@cpu_kernel
 def expect(number, found):
     """Raise unless the first of the numbers that a check found is `number`."""
     if found[0] != number:
