@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-from varlen_rnn.cli import cache, compare, predict, show, train
+from varlen_rnn.cli import cache, compare, export, predict, show, train
 from varlen_rnn.errors import InputError
 
 _IN_CODE = re.compile(r"`(\w+)(?:=([^`]*))?`")
@@ -33,7 +33,7 @@ def _run(argv):
         prog="varlen-rnn", description="Recurrent networks on variable-length sequences, without padding."
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (cache, compare, show, train, predict):
+    for module in (cache, compare, show, train, predict, export):
         module.add_to(commands)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):

@@ -26,9 +26,14 @@ def add_to(commands):
     parser.set_defaults(run=lambda arguments: _show(Path(arguments.file)))
 
 
+def program_of(path):
+    """Return the program in a file of `Program.save` or a folder of `save_inference_model`."""
+    return load_inference_model(path) if path.is_dir() else Program.load(path)
+
+
 def _show(path):
     try:
-        program = load_inference_model(path) if path.is_dir() else Program.load(path)
+        program = program_of(path)
     except ProgramError as error:
         _show_checkpoint(path, error)
         return

@@ -86,6 +86,7 @@ def _run_operators(dry_run, instructions, held):
     """Run the operators on placeholders; return how many calls came before the first update."""
     first_update, before = None, 0
     for op, attrs, inputs, outputs, overwritten, done in instructions.all:
+        dry_run.operator = op.type
         if op.in_place and first_update is None:
             first_update = len(dry_run.calls)
         try:

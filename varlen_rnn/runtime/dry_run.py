@@ -27,6 +27,7 @@ def _code_for(kernel, arguments):
 class Call(NamedTuple):
     """A call of a kernel that a DryRun noted.
 
+    operator: the name of the operator that calls it, or None
     name: the kernel's name
     letters: the types of its words
     words: the words; the address of a Placeholder is the address of its form
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     unread: positions of strides along axes with one element
     """
 
+    operator: str | None
     name: str
     letters: str
     words: list[int]
@@ -54,6 +56,8 @@ class DryRun:
         Why the notes cannot be run; None if they can.
     drawn : Placeholder or None
         What `draw` returned, if it was called.
+    operator : str or None
+        The name of the operator whose calls follow, if whoever makes the dry run sets it.
 
     Examples
     --------
@@ -65,7 +69,8 @@ class DryRun:
     """
 
     def __init__(self):
-        self.slots, self.calls, self.kept, self.refusal, self.drawn = [], [], [], None, None
+        self.slots, self.calls, self.kept = [], [], []
+        self.refusal = self.drawn = self.operator = None
 
     def refuse(self, why):
         """Raise Unbound; from now on the dry run is refused, whatever its code does about the error."""
@@ -133,7 +138,7 @@ class DryRun:
             self.refuse(f"kernel {name} takes arguments of other types than numbers and arrays")
         if not is_void:
             self.refuse(f"Python reads the number that kernel {name} returns")
-        self.calls.append(Call(name, letters, [address, *words], slots, unread))
+        self.calls.append(Call(self.operator, name, letters, [address, *words], slots, unread))
 
     def _form(self, name, argument, words, slots, unread, kinds):
         """Return an argument with forms in place of Placeholder arrays; append its words and its kind."""

@@ -9,9 +9,10 @@ import functools
 import pickle
 from collections import Counter
 
+import llvmlite.binding as llvm
 import llvmlite.ir
 from llvmlite.binding import ffi, parse_assembly
-from numba import config, types
+from numba import config, njit, types
 from numba.core import caching, codegen, compiler, compiler_machinery, ir, ir_utils, untyped_passes
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
@@ -74,13 +75,18 @@ def from_bytes(payload, target_context, linkable):
 
 def _symbols_alone(library):
     """Return bitcode with an empty function for each name that the library must find in its machine code."""
-    module = llvmlite.ir.Module(library.name)
-    for function in library._get_module_for_linking().functions:
-        if not function.is_declaration:
-            kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [])
-            empty = llvmlite.ir.Function(module, kind, function.name)
-            llvmlite.ir.IRBuilder(empty.append_basic_block()).unreachable()
+    functions = library._get_module_for_linking().functions
+    module = _module_of_empty([function.name for function in functions if not function.is_declaration])
     return parse_assembly(str(module)).as_bitcode()
+
+
+def _module_of_empty(names):
+    """Return a module of functions that do nothing."""
+    module = llvmlite.ir.Module("empty")
+    for name in names:
+        empty = llvmlite.ir.Function(module, llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), []), name)
+        llvmlite.ir.IRBuilder(empty.append_basic_block()).ret_void()
+    return module
 
 
 def compiled_for_processor(cpu, kernel, arguments):
@@ -91,6 +97,57 @@ def compiled_for_processor(cpu, kernel, arguments):
         return kernel._compiler._compile_core(arguments, None)
     finally:
         context._internal_codegen = before
+
+
+# Frees an array that a kernel made.  Code that was given all its arrays calls it nowhere, but contains calls.
+_FREE = "NRT_MemInfo_call_dtor"
+
+
+def object_of(cpu, codes):
+    """Compile code again for a processor, as one object file that is position independent and needs no Python.
+
+    Parameters
+    ----------
+    cpu : str
+        LLVM's name of the processor.
+    codes : dict of int to str
+        For each address that `address_of_code` has returned, the name by which other files call the code.
+
+    Returns
+    -------
+    content : bytes
+        The file.
+    missing : dict of str to list of str
+        For each of the names, the functions that its code calls, and that other files must define.
+    """
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(cpu=cpu, opt=3, reloc="pic", codemodel="default")
+    with global_compiler_lock:
+        whole, missing = parse_assembly(str(_module_of_empty([_FREE]))), {}
+        for address, name in codes.items():
+            module = _module_without_wrappers(cpu, machine, *_KNOWN[address], name)
+            declared = [one.name for one in module.functions if one.is_declaration]
+            missing[name] = [one for one in declared if not one.startswith("llvm.") and one != _FREE]
+            whole.link_in(module)
+        whole.get_function(_FREE).linkage = "internal"
+        return machine.emit_object(whole), missing
+
+
+def _module_without_wrappers(cpu, machine, kernel, arguments, name):
+    """Return LLVM's module of a kernel, in which only the kernel itself, under this name, is visible."""
+    options = {**kernel.targetoptions, **NO_WRAPPERS, "pipeline_class": kernel._compiler.pipeline_class}
+    del options["nopython"]  # `njit` sets it
+    compiled = compiled_for_processor(cpu, njit(**options)(kernel.py_func), arguments)
+    module = llvm.parse_bitcode(compiled.library._final_module.as_bitcode())
+    module.get_function(compiled.fndesc.llvm_func_name).name = name
+    for one in (*module.functions, *module.global_variables):
+        if not one.is_declaration and one.name != name:
+            one.linkage = "internal"
+    module.get_function(name).visibility = "hidden"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
+    return module
 
 
 @functools.cache
@@ -135,7 +192,22 @@ def replace_compiler_lock(position, lock):
 def address_of_code(kernel, arguments):
     """Return the address of the machine code of `kernel` for these argument types; it must be compiled already."""
     compiled = kernel.overloads[arguments]
-    return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    _KNOWN[address] = kernel, arguments
+    return address
+
+
+_KNOWN = {}  # {address of code: its kernel, and the types of the arguments}
+
+
+def is_code(number):
+    """Return whether a number is an address that `address_of_code` has returned."""
+    return number in _KNOWN
+
+
+def name_of_code(address):
+    """Return the name of the function whose code is at an address."""
+    return _KNOWN[address][0].py_func.__name__
 
 
 def write_call(context, builder, address, kinds, values):

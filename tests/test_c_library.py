@@ -1,0 +1,238 @@
+"""A saved program as a C library: the same bits as Python, from any number of threads, and errors for damaged input."""
+
+import ctypes
+import shutil
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+import varlen_rnn as vr
+from varlen_rnn.c_library.counts import counts_of
+from varlen_rnn.cli import main
+from varlen_rnn.program.desc import of_var
+
+IDS, CLASSES, HIDDEN, CHECK = 50, 5, 16, 16
+pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="no C compiler")
+
+
+class Batch(ctypes.Structure):
+    """The struct of the library's header."""
+
+    _fields_ = [("rows", ctypes.c_int64), ("sequences", ctypes.c_int64)]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("offsets", "ids", "h", "c", "scores", "h_n", "c_n")]
+
+
+class Rows(ctypes.Structure):
+    """The struct of a step."""
+
+    _fields_ = [("streams", ctypes.c_int64)]
+    _fields_ += [(name, ctypes.c_void_p) for name in ("ids", "h", "c", "scores")]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return the program, the folder of the library, and the library."""
+    folder = tmp_path_factory.mktemp("library") / "labels"
+    vr.manual_seed(0)
+    embedding, lstm, linear = vr.nn.Embedding(IDS, 8), vr.nn.LSTM(8, HIDDEN), vr.nn.Linear(HIDDEN, CLASSES)
+    with vr.program_guard() as program:
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        states = [vr.feed_data(name, [1, -1, HIDDEN], "float32") for name in ("h", "c")]
+        y, (h_n, c_n) = lstm(embedding(ids), states)
+        scores = linear(vr.sequence_pool(y, "last"))
+    scores.name, h_n.name, c_n.name = "scores", "h_n", "c_n"
+    program = program.prune([scores, h_n, c_n])
+    program.save(folder.parent / "model")
+    states = "--state h=h_n --state c=c_n".split()
+    assert main(["export", str(folder.parent / "model"), "--c", str(folder), *states]) == 0
+    subprocess.run(["make", "-s", "all", "check"], cwd=folder, check=True)
+    return program, folder, ctypes.CDLL(str(folder / "liblabels.so"))
+
+
+def batch_of(number, most=6):
+    """Return the lengths and the feeds of a random batch, with empty sequences."""
+    lengths = number.integers(0, 8, number.integers(0, most)).tolist()
+    states = number.standard_normal((2, 1, len(lengths), HIDDEN)).astype(np.float32)
+    return lengths, number.integers(0, IDS, sum(lengths)), *states
+
+
+def run(library, lengths, ids, h, c, replaced=()):
+    """Return the code and the results of a run of the library; `replaced` replaces fields of the batch."""
+    given = {"offsets": np.cumsum([0, *lengths]), "ids": ids, "h": h, "c": c}
+    results = [np.zeros((len(lengths), CLASSES), np.float32), np.zeros_like(h), np.zeros_like(c)]
+    given |= dict(zip(("scores", "h_n", "c_n"), results, strict=True))
+    given |= {"rows": len(ids), "sequences": len(lengths)} | dict(replaced)
+    return _called(library, "labels_run", "labels_workspace", Batch, given), results
+
+
+def _called(library, function, size, kind, given):
+    pointers = {name: value.ctypes.data if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    batch = kind(**pointers)
+    getattr(library, size).restype = ctypes.c_int64
+    workspace = np.empty(max(0, getattr(library, size)(ctypes.byref(batch))), np.uint8)
+    pointer = ctypes.c_void_p(workspace.ctypes.data)
+    return getattr(library, function)(ctypes.byref(batch), pointer, ctypes.c_int64(workspace.size))
+
+
+def wanted(program, lengths, ids, h, c):
+    """Return the results of Python."""
+    feeds = {"ids": vr.create_lod_tensor(ids, [lengths]), "h": h, "c": c}
+    return [np.asarray(value) for value in vr.Executor().run(program, feeds)]
+
+
+def same(some, others):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(some, others, strict=True))
+
+
+@pytest.mark.slow
+def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
+    program, folder, library = exported
+    number = np.random.default_rng(0)
+    for most in [6] * 800 + [60] * 30 + [300] * 3:
+        batch = batch_of(number, most)
+        code, results = run(library, *batch)
+        assert code == 0
+        assert same(results, wanted(program, *batch)), batch[0]
+    assert sum((folder / name).stat().st_size for name in ("labels.o", "labels_kernels.o")) < 100_000
+
+
+@pytest.mark.slow
+def test_threads_run_at_once(exported):
+    program, _, library = exported
+    number, failed = np.random.default_rng(1), []
+    batches = [batch_of(number) for _ in range(40)]
+    expected = [wanted(program, *batch) for batch in batches]
+
+    def work():
+        for batch, results in list(zip(batches, expected, strict=True)) * 5:
+            code, found = run(library, *batch)
+            if code or not same(found, results):
+                failed.append(batch)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.slow
+def test_steps_carry_states_as_a_stream_of_python(exported):
+    program, _, library = exported
+    stream, number = program.stream({"h": "h_n", "c": "c_n"}, num_sequences=3), np.random.default_rng(2)
+    h, c, scores = (np.zeros(shape, np.float32) for shape in ((1, 3, HIDDEN), (1, 3, HIDDEN), (3, CLASSES)))
+    for _ in range(5):
+        ids = number.integers(0, IDS, 3)
+        given = {"streams": 3, "ids": ids, "h": h, "c": c, "scores": scores}
+        assert _called(library, "labels_step", "labels_step_workspace", Rows, given) == 0
+        assert same([scores], stream({"ids": ids}))
+        assert same([h, c], stream.states.values())
+    before = h.copy()
+    given["ids"] = np.array([0, IDS, 0])
+    assert _called(library, "labels_step", "labels_step_workspace", Rows, given) == CHECK
+    assert same([h], [before])
+
+
+@pytest.mark.slow
+def test_damaged_input_has_a_code(exported):
+    _, _, library = exported
+    lengths, ids, h, c = [2, 0, 3], np.arange(5), *np.zeros((2, 1, 3, HIDDEN), np.float32)
+    library.labels_error.restype = ctypes.c_char_p
+    damaged = {
+        2: [{"ids": None}, {"sequences": -1}, {"rows": 2**62}, {"sequences": 0}, {"offsets": None}, {"scores": None}],
+        3: [{"offsets": np.array(one)} for one in ([1, 2, 2, 5], [0, 3, 2, 5], [0, 2, 2, 2**62], [0, -9, 2, 5])],
+        CHECK: [{"ids": np.array(one)} for one in ([0, 1, 2, 3, IDS], [0, -1, 2, 3, 4], [2**62, 0, 0, 0, 0])],
+    }
+    for expected, cases in damaged.items():
+        for case in cases:
+            assert run(library, lengths, ids, h, c, case)[0] == expected, case
+    assert b"embedding" in library.labels_error(CHECK)
+    assert run(library, lengths, ids, h, c)[0] == 0
+
+
+FUZZ = """
+#include "labels.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+/* Return memory that ends at a page that nobody may touch. */
+static void *guarded(int64_t bytes) {
+    int64_t page = sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
+    char *at = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || mprotect(at + size, page, PROT_NONE)) exit(2);
+    return at + size - bytes;
+}
+int main(void) {
+    int64_t counts[5] = {0}, wild[] = {-1, 50, INT64_MAX, INT64_MIN, 7};
+    srand(0);
+    for (int n = 0; n < 2000; n++) {
+        labels_batch batch = {rand() % 9, 1 + rand() % 5};
+        int64_t *offsets = guarded(8 * (batch.sequences + 1)), *ids = guarded(8 * batch.rows);
+        for (int64_t i = 0; i <= batch.sequences; i++) offsets[i] = batch.rows * i / batch.sequences;
+        for (int64_t i = 0; i < batch.rows; i++) ids[i] = rand() % 50;
+        if (rand() % 2) offsets[rand() % (batch.sequences + 1)] = wild[rand() % 5];
+        if (rand() % 2 && batch.rows) ids[rand() % batch.rows] = wild[rand() % 5];
+        int64_t state = 64 * batch.sequences;
+        batch.ids_offsets = offsets, batch.ids = ids;
+        batch.h = guarded(state), batch.c = guarded(state), batch.h_n = guarded(state), batch.c_n = guarded(state);
+        batch.scores = guarded(20 * batch.sequences);
+        int64_t bytes = labels_workspace(&batch);
+        void *workspace = guarded(bytes);
+        int code = labels_run(&batch, workspace, bytes);
+        if (labels_run(&batch, workspace, bytes - 1) == 0) return 3;
+        counts[code == 0 ? 0 : code == 3 ? 1 : code == 16 ? 2 : 3]++;
+    }
+    printf("%d %d %d %d\\n", (int)counts[0], (int)counts[1], (int)counts[2], (int)counts[3]);
+    return 0;
+}
+"""
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing_in_damaged_batches(exported):
+    _, folder, _ = exported
+    (folder / "fuzz.c").write_text(FUZZ)
+    options = "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Werror -o fuzz fuzz.c labels.c"
+    linked = f"{options} labels_kernels.o labels_weights.S -lm"
+    built = subprocess.run(["cc", *linked.split()], cwd=folder, capture_output=True, text=True)
+    if "cannot find -l" in built.stderr or "libasan" in built.stderr:
+        pytest.skip("the C compiler has no sanitizers")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run(["./fuzz"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    right, offsets, ids, others = map(int, done.stdout.split())
+    assert (right > 300, offsets > 300, ids > 100, others) == (True, True, True, 0)
+
+
+def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):
+    with vr.program_guard() as program:
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        found = vr.sequence_erase(ids, [0])
+    program.prune([found]).save(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), "--c", str(tmp_path / "erased")]) == 2
+    assert "sequence_erase" in capsys.readouterr().err
+    assert not (tmp_path / "erased").exists()
+
+
+def test_sizes_that_must_be_equal_are_one_count():
+    def run(feeds):
+        (a, _), (b, _), (c, _) = (feeds[name] for name in "abc")
+        if a.shape[0] != b.levels[0] or c.shape[1] != b.shape[1]:
+            raise counts.Refused("sizes differ")
+
+    from varlen_rnn.c_library import counts
+
+    with vr.program_guard() as program:
+        vr.feed_data("a", [-1, 2], "float32")
+        vr.feed_data("b", [-1, -1], "float32", lod_level=1)
+        vr.feed_data("c", [-1, -1], "float32")
+    declared = {var.name: of_var(var) for var in program.desc.blocks[0].vars if var.name in "abc"}
+    found = counts_of(declared, run)
+    assert found.names == ["a_size", "rows", "b_size_1", "c_size_0"]
+    assert found.which[("b", "sequences", 0)] == 0
+    assert found.which[("c", "size", 1)] == found.which[("b", "size", 1)]

@@ -1,0 +1,1 @@
+"""Export programs for inference as C libraries, which need no Python."""

@@ -1,0 +1,267 @@
+"""The C source of a library: calls of kernels, whose arguments are computed from the counts of a batch."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from varlen_rnn.c_library.fit import Box
+from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.numba_internals import is_code, name_of_code
+
+TYPES = {
+    "float32": "float", "float64": "double", "bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t",
+    "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t",
+    "uint64": "uint64_t",
+}  # fmt: skip
+_LETTERS = {
+    "p": "void *", "q": "int64_t", "i": "int32_t", "h": "int16_t", "c": "int8_t", "b": "uint8_t", "d": "double",
+    "f": "float",
+}  # fmt: skip
+FIRST_CHECK = 16  # the code that a run returns if its first check failed
+_CHECK = "expect"  # the name of the kernel that stops a run if a check failed
+_KEYWORDS = frozenset(
+    "auto break case char class const continue default delete do double else enum extern float for goto if inline int "
+    "long new register restrict return short signed sizeof static struct switch template this typedef union unsigned "
+    "void volatile while".split()
+)
+
+
+class Names(NamedTuple):
+    """Names in C.
+
+    prefix: the begin of all names that other files see
+    counts: the counts, in the order of a point
+    fields: the field of the batch for each role of a slot
+    """
+
+    prefix: str
+    counts: list[str]
+    fields: dict[tuple, str]
+
+
+def identifier(text: str) -> str:
+    """Return a name in C for a name of a variable.
+
+    Examples
+    --------
+    >>> identifier("sequence_pool.out"), identifier("2x")
+    ('sequence_pool_out', '_2x')
+    """
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return f"_{name}" if not name or name[0].isdigit() or name in _KEYWORDS else name
+
+
+class Weights:
+    """The content of the file of weights: arrays, one after another, each at a multiple of a cache line."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self._begins: dict[bytes, int] = {}
+
+    def add(self, array: np.ndarray) -> int:
+        """Return where the bytes of an array begin; equal bytes are stored once."""
+        content = array.tobytes()
+        if content not in self._begins:
+            self.content += bytes(-len(self.content) % CACHE_LINE)
+            self._begins[content] = len(self.content)
+            self.content += content
+        return self._begins[content]
+
+
+class Source:
+    """Writes the part of the source that depends on boxes.
+
+    Attributes
+    ----------
+    codes : dict of int to str
+        A name in C for the address of each code that is called.
+    operators : dict of str to str
+        For each of these names, the operator that calls the code.
+    checks : list of (str, str)
+        The operator and the kernel of each check of a run.
+    """
+
+    def __init__(self, names: Names, weights: Weights, persistables: dict[str, np.ndarray]) -> None:
+        self._names, self._weights = names, weights
+        self._begins = {name: weights.add(array) for name, array in persistables.items()}
+        self.codes: dict[int, str] = {}
+        self.operators: dict[str, str] = {}
+        self.checks: list[tuple[str, str]] = []
+        self._kinds: dict[str, str] = {}  # {name of code that C calls: the letters of its arguments}
+        self._constants: dict[tuple[str, ...], str] = {}
+        self._boxes: list[Box] = []
+        self._functions: list[str] = []
+
+    def add(self, box: Box) -> None:
+        """Add the functions of a box: one that lays out workspaces, and one that runs."""
+        number, run, counts = len(self._boxes), box.run, self._names.counts
+        self._boxes.append(box)
+        expressions, batch = _Expressions(box, counts), f"const {self._names.prefix}_batch *batch"
+        places = {slot: place for place, slot in enumerate(k for k in range(len(run.sizes)) if k not in run.roles)}
+        self._functions += [
+            f"static int64_t layout_{number}({batch}, int64_t *at) {{",
+            *count_lines(counts),
+            "    int64_t end = 0;",
+            *(f"    at[{place}] = end; end += round_up({expressions.size(slot)});" for slot, place in places.items()),
+            *("    return end;", "}", ""),
+            f"static int run_{number}({batch}, char *w) {{",
+            *count_lines(counts),
+            "    void *result = 0, *error = 0;",
+            f"    int64_t at[{len(places) + 1}];",
+            f"    layout_{number}(batch, at);",
+            *self._calls(run, expressions, places),
+            *("    return 0;", "}", ""),
+        ]
+
+    def _calls(self, run, expressions, places):
+        """Yield the lines that call the kernels of a run; `places` has the place of each workspace among `at`."""
+        at, before = 0, None
+        for call in run.calls:
+            if before is None or call.operator != before.operator:
+                yield f"    /* {call.operator} */"
+            name = self._code(call.words[0].which, call.kernel, call.operator, call.letters)
+            values = ", ".join(
+                self._value(call.operator, letter, word, expressions.word(at + k), run, places)
+                for k, (letter, word) in enumerate(zip(call.letters, call.words[1:], strict=True), 1)
+            )
+            code = f"{self._names.prefix.upper()}_FAILED"
+            if call.kernel == _CHECK and before is not None:
+                code = str(self._check(call.operator, before.kernel))
+            yield f"    if (failed({name}(&result, &error, {values}))) return {code};"
+            at, before = at + len(call.words), call
+
+    def _check(self, operator, kernel):
+        if (operator, kernel) not in self.checks:
+            self.checks.append((operator, kernel))
+        return FIRST_CHECK + self.checks.index((operator, kernel))
+
+    def _code(self, address, kernel, operator, letters=None):
+        if address not in self.codes:
+            name = f"{self._names.prefix}_{len(self.codes)}_{identifier(kernel)}"
+            self.codes[address], self.operators[name] = name, operator
+        if letters is not None:
+            self._kinds[self.codes[address]] = letters
+        return self.codes[address]
+
+    def _address(self, address, operator):
+        return f"(int64_t)&{self._code(address, name_of_code(address), operator)}"
+
+    def _value(self, operator, letter, word, number, run, places):
+        """Return a word as an expression in C."""
+        if word.kind == "float":
+            return _float(letter, word.which)
+        if word.kind == "code":
+            return self._address(word.which, operator)
+        if word.kind == "constant":
+            return self._constant(run.constants[word.which], operator)
+        if word.kind == "number":
+            return number if letter != "p" else "0"
+        role = run.roles.get(word.which)
+        if role is None:
+            begin = f"w + at[{places[word.which]}]"
+        elif role[0] == "persistable":
+            begin = f"WEIGHTS + {self._begins[role[1]]}"
+        else:
+            begin = f"(char *)batch->{self._names.fields[role]}"
+        return begin if number == "0" else f"{begin} + {number}"
+
+    def _constant(self, array, operator):
+        numbers = array.reshape(-1).tolist() if array.dtype == np.int64 else []
+        if not any(map(is_code, numbers)):
+            return f"WEIGHTS + {self._weights.add(array)}"
+        values = tuple(self._address(one, operator) if is_code(one) else str(one) for one in numbers)
+        name = self._constants.setdefault(values, f"constant_{len(self._constants)}")
+        return f"(char *){name}"
+
+    def declarations(self) -> Iterable[str]:
+        """Yield declarations of the kernels and constants."""
+        for name in self.codes.values():
+            letters = self._kinds.get(name)
+            kinds = "void" if letters is None else ", ".join(["void *, void **", *(_LETTERS[one] for one in letters)])
+            yield f"int32_t {name}({kinds});"
+        for values, name in self._constants.items():
+            yield f"static const int64_t {name}[{len(values)}] = {{{', '.join(values)}}};"
+
+    def functions(self) -> Iterable[str]:
+        """Yield the functions of all boxes, and the function that returns the box of a batch."""
+        yield from self._functions
+        yield f"static int box_of(const {self._names.prefix}_batch *batch) {{"
+        yield from count_lines(self._names.counts)
+        for number, box in enumerate(self._boxes):
+            conditions = [f"{name} >= {low} && {name} <= {high}"
+                          for name, low, high in zip(self._names.counts, box.low, box.high, strict=True)]  # fmt: skip
+            yield f"    if ({' && '.join(conditions) or '1'}) return {number};"
+        yield from ("    return -1;", "}", "")
+
+    @property
+    def num_boxes(self) -> int:
+        """The number of boxes."""
+        return len(self._boxes)
+
+    def most_places(self) -> int:
+        """Return the largest number of workspaces of a box, and one."""
+        return 1 + max(len(box.run.sizes) for box in self._boxes)
+
+
+class _Expressions:
+    """Returns the numbers of a Box as expressions in C."""
+
+    def __init__(self, box, counts):
+        self._numbers, self._counts = box.numbers.constants.tolist(), counts
+        self._varying = {
+            position: (base, coefficients)
+            for position, base, coefficients in zip(
+                box.numbers.varying.tolist(), box.numbers.bases.tolist(), box.numbers.coefficients.tolist(), strict=True
+            )
+        }
+        self._words = sum(len(call.words) for call in box.run.calls)
+        self._sizes = len(box.run.sizes)
+        self._shapes = [len(shape) for shape in box.run.shapes]
+
+    def word(self, position):
+        if position not in self._varying:
+            return _integer(self._numbers[position])
+        base, coefficients = self._varying[position]
+        terms = [name if factor == 1 else f"{factor} * {name}"
+                 for name, factor in zip(self._counts, coefficients, strict=True) if factor]  # fmt: skip
+        return " + ".join([*terms, *([_integer(base)] if base else [])])
+
+    def size(self, slot):
+        return self.word(self._words + slot)
+
+    def shape(self, fetch):
+        begin = self._words + self._sizes + sum(self._shapes[:fetch])
+        return [self.word(begin + axis) for axis in range(self._shapes[fetch])]
+
+
+def shape_of(box: Box, counts: Sequence[str], fetch: int) -> list[str]:
+    """Return the shape of a fetch, by its number, as expressions in C."""
+    return _Expressions(box, list(counts)).shape(fetch)
+
+
+def count_lines(counts: Iterable[str]) -> list[str]:
+    """Return the lines of a function that define the counts of a batch."""
+    return [f"    const int64_t {name} = batch->{name}; (void){name};" for name in counts]
+
+
+def _integer(number):
+    if -(2**31) < number < 2**31:
+        return str(number)
+    return "INT64_MIN" if number == -(2**63) else f"INT64_C({number})"
+
+
+def _float(letter, bits):
+    """Return the number with these bits as an expression in C."""
+    kind = "d" if letter == "d" else "f"
+    (number,) = struct.unpack(kind, (bits & (2**64 - 1)).to_bytes(8, "little")[: struct.calcsize(kind)])
+    end = "" if letter == "d" else "f"
+    if number != number:
+        return f'__builtin_nan{end}("")'
+    if number in (float("inf"), float("-inf")):
+        return f"{'-' if number < 0 else ''}__builtin_inf{end}()"
+    return number.hex() + end
