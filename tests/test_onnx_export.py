@@ -126,6 +126,7 @@ LAYERS = {
     "deep, both ways": lambda: vr.nn.LSTM(4, 5, num_layers=2, bidirectional=True),
     "backward": lambda: vr.nn.GRU(4, 5, direction="backward"),
     "GRU": lambda: vr.nn.GRU(4, 5, bidirectional=True),
+    "heads": lambda: vr.nn.GRU(4, 6, bidirectional=True, num_heads=3),
     "GRU, reset before": lambda: vr.nn.GRU(4, 5, reset_after=False, clip=0.5),
     "RNN": lambda: vr.nn.RNN(4, 5, bidirectional=True),
     "RNN of relu": lambda: vr.nn.RNN(4, 5, nonlinearity="relu", bias=False),

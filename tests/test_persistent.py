@@ -185,7 +185,7 @@ def test_otherwise_the_plain_kernels_run(why, tf32, monkeypatch):
         monkeypatch.setattr(cuda.driver, "limits", Limits((9, 0), 3, 64 * 1024))
     x = np.empty((1, 1), dtype)
     directions = [recurrence.Direction(*own) for own in layer.directions]
-    shape = recurrence.layer.shape_of(layer.x, directions[0])
+    shape = recurrence.layer.shape_of(layer.cell, layer.x, directions[0])
     assert not persistent.fits(Call(layer.cell, x, directions, None, layer.plan, (False, True), shape))
     if why != "float64":
         for there, here in zip(layer.run("cuda"), layer.run("cpu"), strict=True):

@@ -433,6 +433,7 @@ CALLS = {
     "lstm_cell": (vr.cells.lstm_cell,),
     "gru_cell": (vr.cells.gru_cell,),
     "rnn_cell": (vr.cells.rnn_cell,),
+    "slstm_cell": (vr.cells.slstm_cell,),
     "operator, input": (lambda x: doubled()(x), lambda: X),
     "operator, constant": (lambda times: doubled()(X, times=times), lambda: 2),
     "operator, result": (lambda result: doubled(forward=lambda: result)(X), lambda: X),
@@ -827,6 +828,7 @@ OPTIONS = {
     "gru_cell": {"reset_after": bool, "origin_mode": bool, "clip": lambda: None,
                  "activations": lambda: ("sigmoid", "tanh"), "zoneout": bool, "recurrent_dropout": bool},
     "rnn_cell": {"activation": lambda: "tanh", "clip": lambda: None, "zoneout": bool, "recurrent_dropout": bool},
+    "slstm_cell": {"forget": lambda: "exp"},
     "Cell": {"name": lambda: "of_a_test", "gates": lambda: "y", "states": lambda: "h", "slots": lambda: "y",
              "step": lambda: linear, "step_grad": lambda: linear_grad, "product_slots": dict},
 }  # fmt: skip
@@ -843,6 +845,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "merge": lambda: "concat",
         "dropout_per": lambda: "row",
         "recompute": bool,
+        "num_heads": lambda: 1,
         "clip": lambda: None,
         "zoneout": float,
         "recurrent_dropout": float,
@@ -855,6 +858,11 @@ for name in ("LSTM", "GRU", "RNN"):
     OPTIONS[f"{name}Cell"] = {"bias": bool, "dtype": lambda: "f4"}
     step, before = getattr(vr.nn, f"{name}Cell")(3, 4), (lambda: (H[0], H[0])) if name == "LSTM" else (lambda: H[0])
     CALLS[f"{name}Cell, x"] = (step, lambda: X[:3], before)
+CALLS["SLSTM"] = (vr.nn.SLSTM, lambda: 3, lambda: 4, lambda: 2)
+CALLS["SLSTM, x"] = (vr.nn.SLSTM(3, 4), rows, lambda: (H, H, H, H))
+not_of_slstm = {"num_heads", "clip", "zoneout", "recurrent_dropout"}
+OPTIONS["SLSTM"] = {key: make for key, make in OPTIONS["GRU"].items() if key not in not_of_slstm}
+OPTIONS["SLSTM"] |= {"forget": lambda: "exp"}
 OPTIONS["LSTM"] |= {"proj_size": lambda: 2, "proj_clip": lambda: 1.0}
 for name in ("RNN", "RNNCell"):
     OPTIONS[name]["nonlinearity"] = lambda: "tanh"
@@ -899,7 +907,7 @@ def call_with_wrong_arguments(name):
                 raise AssertionError(f"argument {place}, {kind}: {type(error).__name__}") from error
 
 
-FAMILIES = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_cell"}
+FAMILIES = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_cell", "SLSTM": "slstm_cell"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

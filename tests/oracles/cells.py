@@ -85,13 +85,17 @@ def mgu(x, product, states, v):
     return ((1 - f) * h + f * n,)
 
 
-def slstm(x, product, states, v):
-    h, c, n, m = states
-    i, f, z, o = (x[name] + product(name, h) for name in "ifzo")
-    m_t = np.maximum(f + m, i)
-    c = np.exp(f + m - m_t) * c + np.exp(i - m_t) * np.tanh(z)
-    n = np.exp(f + m - m_t) * n + np.exp(i - m_t)
-    return sigmoid(o) * c / n, c, n, m_t
+def slstm(forget="exp"):
+    def step(x, product, states, v):
+        h, c, n, m = states
+        i, f, z, o = (x[name] + product(name, h) for name in "ifzo")
+        f = f if forget == "exp" else np.log(sigmoid(f))
+        m_t = np.maximum(f + m, i)
+        c = np.exp(f + m - m_t) * c + np.exp(i - m_t) * np.tanh(z)
+        n = np.exp(f + m - m_t) * n + np.exp(i - m_t)
+        return sigmoid(o) * c / n, c, n, m_t
+
+    return step
 
 
 def ligru(x, product, states, v):

@@ -112,7 +112,7 @@ def sees_nothing(window, query, num_queries, key, num_keys):
 @cpu_inlined
 def pack_block(code, at, rows, columns, stride, transposed, panels, counters):
     """Pack the rows at an address into panels, as a weight (rows, columns), or as its transpose if `transposed`."""
-    weight = Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, stride)
+    weight = Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, stride, 1, 1)
     count = (in_panels(at, rows if transposed else columns)) // width_of(at)
     pack(code.pack, ((weight, no_weight(panels)), transposed, Blocks(0, count, False, counters, counters)))
 

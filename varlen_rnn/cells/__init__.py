@@ -14,7 +14,7 @@ from varlen_rnn.cells.min_gru import MIN_GRU
 from varlen_rnn.cells.min_lstm import MIN_LSTM
 from varlen_rnn.cells.registry import find_cell
 from varlen_rnn.cells.rnn import RNN_RELU, RNN_TANH, rnn_cell
-from varlen_rnn.cells.slstm import SLSTM
+from varlen_rnn.cells.slstm import SLSTM, slstm_cell
 from varlen_rnn.cells.sru import SRU
 from varlen_rnn.kernels.activations import (
     clip,
@@ -69,6 +69,7 @@ __all__ = [
     "relu",
     "rnn_cell",
     "sigmoid",
+    "slstm_cell",
     "sqrt",
     "tanh",
     "where",

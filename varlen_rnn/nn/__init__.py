@@ -24,7 +24,7 @@ from varlen_rnn.nn.layers import (
 from varlen_rnn.nn.module import Buffer, Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
-from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, Recurrent
+from varlen_rnn.nn.recurrent.layers import GRU, LSTM, RNN, SLSTM, Recurrent
 from varlen_rnn.nn.recurrent.stateful import Stateful
 from varlen_rnn.nn.recurrent.weight_norm import weight_norm
 from varlen_rnn.nn.standardize import Standardize
@@ -33,7 +33,7 @@ from varlen_rnn.nn.transducer_decoder import TransducerDecoder
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
-    "ELU", "GELU", "GRU", "LSTM", "RNN", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder", "CTCLoss",
+    "ELU", "GELU", "GRU", "LSTM", "RNN", "SLSTM", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder", "CTCLoss",
     "Dropout", "DynamicRNN", "Embedding", "GRUCell", "KenLM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
     "LinearChainCRF", "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter",
     "ParameterList", "RMSNorm", "RNNCell", "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential",

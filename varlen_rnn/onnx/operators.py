@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from varlen_rnn.cells import find_cell
 from varlen_rnn.onnx.graph import Graph, Sequences, Unsaid, Value
 from varlen_rnn.onnx.recurrent import options_of, said_activations, specs_of, theirs
 from varlen_rnn.onnx.table import attribute, axis_in_graph, node_of, type_number
+from varlen_rnn.recurrence import heads_of
 from varlen_rnn.tape.index import index_to_text
 from varlen_rnn.tape.operator import Op
 from varlen_rnn.tape.spec import TensorSpec
@@ -305,6 +307,8 @@ def _recurrent(
     if any(array is None and weight is not None for array, weight in zip(arrays, weights, strict=True)):
         raise Unsaid("weights that are computed from a feed")
     ways: list[list[Any]] = [arrays[first : first + own] for first in range(0, len(arrays), own)]
+    for way in ways:
+        way[1] = _without_heads(way[1], len(find_cell(cell).h_gates))
     names = _weights(graph, kind, bool(options.get("coupled")), ways)
     directions = {(0,): "forward", (1,): "reverse", (0, 1): "bidirectional", None: "forward"}
     direction = "bidirectional" if len(ways) == 2 else directions[tuple(reverse) if reverse else None]
@@ -327,6 +331,16 @@ def _recurrent(
         for end, state in zip(ends, states, strict=True)
     ]
     return [_like(x, rows), *(Value(end, 3, x.dtype) for end in ends), None]
+
+
+def _without_heads(weight_hh: np.ndarray, gates: int) -> np.ndarray:
+    """Return a recurrent weight with zeros outside the blocks of its heads, because ONNX has no heads."""
+    rows, size = weight_hh.shape
+    heads = heads_of(rows, size, gates)
+    blocks, full = weight_hh.reshape(gates, heads, size, size), np.zeros((gates, heads, size, heads, size))
+    for head in range(heads):
+        full[:, head, :, head] = blocks[:, head]
+    return full.reshape(rows, heads * size).astype(weight_hh.dtype)
 
 
 def _weights(graph: Graph, kind: str, coupled: bool, ways: list[list[Any]]) -> list[str]:

@@ -27,18 +27,25 @@ ALL_ROWS.flags.writeable = False  # all lists of rows are read-only, because ker
 
 
 class Weight(NamedTuple):
-    """A weight to pack: its address `at`, its shape (0 rows if there is no weight), and the address of its panels."""
+    """A weight to pack: its address `at`, its shape (0 rows if there is no weight), and the address of its panels.
+
+    A weight with heads is block-diagonal, and only its blocks are stored.  Within each group of rows, the rows of head
+    1 follow the rows of head 0, and each head multiplies its own part of the operand.  A piece of a panel has the
+    numbers of one head, and zeros in the columns of other heads.
+    """
 
     at: Any
     rows: int
     columns: int
-    groups: int  # groups of equally many rows (gates) of a transposed weight; panel p belongs to group p % groups
+    groups: int  # groups of equally many rows (gates); panel p of a transposed weight belongs to group p % groups
     bias: Any
     has_bias: bool  # if False, the last row of a panel is not written
     order: Any  # row k of a panel is row `order[k]` of the weight
     num_ordered: int  # the length of `order`; 0 if rows keep their own order
     panels: Any
     stride: int  # elements from row to row
+    heads: int  # blocks of the diagonal; 1 for a weight without heads
+    pieces: int  # pieces of a panel: the most heads whose columns a panel has
 
 
 class Blocks(NamedTuple):
@@ -56,15 +63,15 @@ def weight_of(weight, bias, groups, panels):
     """Return the Weight for packing an array (rows, columns) and its bias."""
     rows, columns = weight.shape
     none = pointer(ALL_ROWS, 0)
-    return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels, columns)
+    return Weight(pointer(weight, 0), rows, columns, groups, pointer(bias, 0), True, none, 0, panels, columns, 1, 1)
 
 
 @cpu_inlined
-def part_of_weight(weight, bias, first, groups, size, panels):
+def part_of_weight(weight, bias, first, groups, size, panels, heads, pieces):
     """Return the Weight for packing `groups` groups of `size` rows of an array from row `first` on, and their bias."""
     none, columns = pointer(ALL_ROWS, 0), weight.shape[1]
-    at = pointer(weight, first * columns)
-    return Weight(at, groups * size, columns, groups, pointer(bias, first), True, none, 0, panels, columns)
+    at, rows = pointer(weight, first * columns), groups * size
+    return Weight(at, rows, columns, groups, pointer(bias, first), True, none, 0, panels, columns, heads, pieces)
 
 
 @cpu_inlined
@@ -72,28 +79,49 @@ def weight_without_bias(weight, panels):
     """Return the Weight for packing an array (rows, columns) without a bias."""
     rows, columns = weight.shape
     at = pointer(weight, 0)
-    return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, columns)
+    return Weight(at, rows, columns, 1, at, False, pointer(ALL_ROWS, 0), 0, panels, columns, 1, 1)
 
 
 @cpu_inlined
 def no_weight(panels):
     """Return a Weight without rows, if there is nothing to pack."""
-    return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels, 0)
+    return Weight(panels, 0, 0, 1, panels, False, pointer(ALL_ROWS, 0), 0, panels, 0, 1, 1)
+
+
+@cpu_inlined
+def _columns_of_piece(unit, piece, head, valid):
+    """Return the head of a piece of the panel that begins at `unit`, and where its columns in the panel begin and end.
+
+    `head` is the number of units of a head.  With heads of 20 units and panels of 32, piece 1 of the panel at unit 32
+    has head 2, whose columns 8 to 28 are units 40 to 60.
+    """
+    number = unit // head + piece
+    return number, number * head - unit if piece else 0, least(valid, (number + 1) * head - unit)
 
 
 @cpu_inlined
 def _pack_rows(weight, first, end):
     """Pack panels `first` to `end` of a weight that is not transposed; zeros fill the last panel."""
-    panels, depth, width = weight.panels, weight.rows, width_of(weight.panels)
-    for p in range(first, least(end, (weight.columns + width - 1) // width)):
-        valid, panel = least(width, weight.columns - p * width), offset(panels, p * (depth + 1) * width)
-        for k in range(depth):
-            row = weight.order[k] if k < weight.num_ordered else k
-            copy_units(1, offset(weight.at, row * weight.stride + p * width), 0, offset(panel, k * width), 0, valid)
+    panels, width, pieces, head = weight.panels, width_of(weight.panels), weight.pieces, weight.columns
+    size, units = weight.rows // weight.groups, weight.columns * weight.heads
+    of_head = size // weight.heads
+    depth = weight.groups * of_head
+    for p in range(first * pieces, least(end, (units + width - 1) // width) * pieces):
+        unit = p // pieces * width
+        number, low, high = _columns_of_piece(unit, p % pieces, head, least(width, units - unit))
+        panel, source = offset(panels, p * (depth + 1) * width), offset(weight.at, unit + low - number * head)
+        for group in range(weight.groups if low < high else 0):
+            target = offset(panel, group * of_head * width + low)
+            for k in range(of_head):
+                at = group * size + number * of_head + k
+                row = weight.order[at] if at < weight.num_ordered else at
+                copy_units(1, offset(source, row * weight.stride), 0, offset(target, k * width), 0, high - low)
         if weight.has_bias:
-            copy_units(1, offset(weight.bias, p * width), 0, offset(panel, depth * width), 0, valid)
-        for k in range(depth + weight.has_bias if valid < width else 0):
-            for j in range(valid, width):
+            copy_units(1, offset(weight.bias, unit), 0, offset(panel, depth * width), 0, high)
+        for k in range(depth + weight.has_bias if high - low < width else 0):
+            for j in range(low):
+                panel[k * width + j] = 0
+            for j in range(high, width):
                 panel[k * width + j] = 0
 
 
@@ -104,26 +132,28 @@ def _pack_columns(weight, first, end):
     depth, width, lanes = weight.columns, width_of(panels), lanes_of(panels)
     if weight.rows == 0:
         return
-    groups, size = weight.groups, weight.rows // weight.groups
-    for p in range(first * groups, end * groups):
-        unit, panel = p // groups * width, offset(panels, p * (depth + 1) * width)
-        valid, row = least(width, size - unit), p % groups * size + unit
+    groups, pieces, size = weight.groups, weight.pieces, weight.rows // weight.groups
+    for p in range(first * groups * pieces, end * groups * pieces):
+        unit, panel = p // (groups * pieces) * width, offset(panels, p * (depth + 1) * width)
+        piece, row = p // groups % pieces, p % groups * size + unit
+        _, low, high = _columns_of_piece(unit, piece, size // weight.heads, least(width, size - unit))
         for j in range(width):
-            panel[depth * width + j] = weight.bias[row + j] if j < valid and weight.has_bias else 0
+            panel[depth * width + j] = weight.bias[row + j] if low <= j < high and weight.has_bias else 0
         for k in range(0, depth, lanes):
             for j in range(0, width, lanes):
                 source, target = offset(weight.at, (row + j) * weight.stride + k), offset(panel, k * width + j)
-                if k + lanes <= depth and j + lanes <= valid:
+                if k + lanes <= depth and low <= j and j + lanes <= high:
                     transpose_block(source, weight.stride, target, width)
                 else:
                     for i in range(least(lanes, depth - k)):
                         for lane in range(lanes):
-                            target[i * width + lane] = source[lane * weight.stride + i] if j + lane < valid else 0
+                            is_own = low <= j + lane < high
+                            target[i * width + lane] = source[lane * weight.stride + i] if is_own else 0
 
 
 def _arguments(scalar):
     number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
-    fields = address, number, number, number, address, types.boolean, numbers, number, address, number
+    fields = address, number, number, number, address, types.boolean, numbers, number, address, *[number] * 3
     weight = types.NamedTuple(fields, Weight)
     blocks = types.NamedTuple((number, number, types.boolean, numbers, numbers), Blocks)
     return types.UniTuple(weight, 2), types.boolean, blocks
@@ -134,7 +164,8 @@ def pack(weights, transposed, blocks):
     """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
     If a weight is transposed, block i has one panel for each group: panel `i * groups + g` begins at row `i * width` of
-    group g.  A panel that reaches beyond the end of its group is filled with zeros.
+    group g.  A panel that reaches beyond the end of its group is filled with zeros.  With several pieces, block i has
+    all panels of its first piece, then all panels of its next piece.
     """
     optimise_for_size()
     block = blocks.first

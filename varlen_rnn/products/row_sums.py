@@ -56,7 +56,7 @@ from varlen_rnn.products.vectors import (
     width_of,
 )
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import beside, contiguous, empty, on_device, zeros
+from varlen_rnn.runtime.device import beside, contiguous, copy_into, empty, joined, on_device, zeros
 from varlen_rnn.runtime.jit import body, called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
@@ -86,6 +86,9 @@ class Factor(NamedTuple):
     initial: np.ndarray  # (n, columns); an entry -1 - i of `rows` means row i of `initial`
     rows: np.ndarray  # row k of `a` is multiplied by row `rows[k]` of `b`; by row k if `rows` is empty
     targets: np.ndarray = ALL_ROWS  # row i of the product goes to row `targets[i]`; to row i if `targets` is empty
+    # Heads of a block-diagonal product; 1 if it has none.  Row i belongs to unit `i % columns`, column j to unit j, and
+    # only products of units of one head are computed.
+    heads: int = 1
 
 
 class Cut(NamedTuple):
@@ -128,6 +131,8 @@ class _Side(NamedTuple):
     c_rows: Any  # the offset of each row of sums
     c_columns: int  # elements of a row of sums
     c_step: int
+    head: int  # columns of a head; `columns` if there are no heads
+    spans: Any  # the two results of `_columns_of_tile` for tile i of the columns of `a`, at 2 * i
 
 
 _addition = called_by_address(lambda scalar: (*[types.CPointer(scalar)] * 3, types.intp))
@@ -149,6 +154,27 @@ def _add_last(part, total, lost, count):
 
 
 @cpu_inlined
+def _columns_of_tile(first, end, columns, head):
+    """Return the first column that rows `first` to `end` of a product need, and the end of these columns.
+
+    If the rows begin with the last units of a gate and end with the first units of the next gate, they need the columns
+    from the first one on, and those before the end.  Then the end is not greater than the first column.
+    """
+    if head == columns or end <= first or end - first >= columns:
+        return 0, columns
+    low, high = first % columns // head * head, ((end - 1) % columns // head + 1) * head
+    wraps = first % columns > (end - 1) % columns
+    return (0, columns) if wraps and low < high else (low, high)
+
+
+@cpu_inlined
+def _needs(side, tile, column, width):
+    """Return whether a tile of the columns of `a` needs the panel that begins with a column."""
+    low, high = side.spans[2 * tile], side.spans[2 * tile + 1]
+    return column + width > low and column < high if low < high else column + width > low or column < high
+
+
+@cpu_inlined
 def _side_of(factor, c, cut, num_rows, panels, c_rows):
     """Return the _Side of a shard for a factor; set the columns that pad the factor's last panel to zero."""
     before, width = factor.first - cut.lowest, width_of(panels)
@@ -157,6 +183,11 @@ def _side_of(factor, c, cut, num_rows, panels, c_rows):
         c_rows[i] = i * c.shape[2]
     for i in range(len(factor.targets)):
         c_rows[before + i] = (before + factor.targets[i]) * c.shape[2]
+    head, spans = factor.columns // factor.heads, offset(c_rows, c.shape[1])
+    for i in range(c.shape[1] // TILE_ROWS):
+        begin, end = i * TILE_ROWS - before, least((i + 1) * TILE_ROWS, factor.end - cut.lowest) - before
+        begin = begin if begin > 0 else 0
+        spans[2 * i], spans[2 * i + 1] = _columns_of_tile(begin, end, factor.columns, head)
     last = (factor.columns - 1) // width
     for k in range(least(cut.depth, num_rows) if factor.columns else 0):
         for j in range(factor.columns - last * width, width):
@@ -164,7 +195,7 @@ def _side_of(factor, c, cut, num_rows, panels, c_rows):
     return _Side(
         factor.first, factor.end, pointer(factor.b, factor.column), factor.b.shape[1], factor.columns,
         pointer(factor.initial, 0), pointer(factor.rows, 0), len(factor.rows), panels, panel_step,
-        pointer(c, 0), c_rows, c.shape[2], c.shape[1] * c.shape[2],
+        pointer(c, 0), c_rows, c.shape[2], c.shape[1] * c.shape[2], head, spans,
     )  # fmt: skip
 
 
@@ -251,7 +282,8 @@ def _add_products(columns, side, cut, block, count, first, end, zeros, later, la
     for p in range(0, side.columns, width):
         panels = offset(side.panels, p // width * side.panel_step)
         for m in range(first, end, TILE_ROWS):
-            if m < side.end and m + TILE_ROWS > side.first:
+            is_of_side = m < side.end and m + TILE_ROWS > side.first
+            if is_of_side and _needs(side, (m - cut.lowest) // TILE_ROWS, p, width):
                 _prefetch_sums(side, c, m + TILE_ROWS - cut.lowest, end - cut.lowest, p)
                 tile = offset(columns.tiles, (m - first) // TILE_ROWS * columns.size)
                 sums = Sums(offset(c, p), offset(side.c_rows, m - cut.lowest), 0)
@@ -267,14 +299,16 @@ def _end_group(code, side, cut, block, is_last, first, end):
     """Add a group's sums, for columns `first` to `end` of `a`, to the totals."""
     for m in range(first, end):
         if side.first <= m < side.end:
-            total = offset(side.c, side.c_rows[m - cut.lowest])
+            total, count = offset(side.c, side.c_rows[m - cut.lowest]), side.c_columns
+            if side.head < side.columns:  # only the columns of the row's head have sums
+                total, count = offset(total, (m - side.first) % side.columns // side.head * side.head), side.head
             part, lost = offset(total, side.c_step), offset(total, 2 * side.c_step)
-            for j in range(side.c_columns if block < 2 * _GROUP else 0):  # the first rounding errors start from zero
+            for j in range(count if block < 2 * _GROUP else 0):  # the first rounding errors start from zero
                 lost[j] = 0
             if is_last:
-                _add_last(code[1], (part, total, lost, side.c_columns))
+                _add_last(code[1], (part, total, lost, count))
             else:
-                add_up(code[0], (part, total, lost, side.c_columns))
+                add_up(code[0], (part, total, lost, count))
 
 
 @cpu_inlined
@@ -313,7 +347,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     more = offset(panels, c[0].shape[2] * cut.panel_rows)
     sides = (
         _side_of(Factor(*factors[0]), c[0], cut, columns.num_rows, panels, at),
-        _side_of(Factor(*factors[1]), c[1], cut, columns.num_rows, more, offset(at, c_rows)),
+        _side_of(Factor(*factors[1]), c[1], cut, columns.num_rows, more, offset(at, c_rows + 2 * c_rows // TILE_ROWS)),
     )
     pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
     slab, number, until = -1, 0, 0
@@ -411,11 +445,12 @@ def row_product_kernel():
 def row_products(a, one, two, num_columns=0):
     """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of the columns of `a`.
 
-    The product with a factor has the shape (end - first, columns).  On the CPU, the sum of a column that no factor uses
-    can be 0 instead; the sums of the first `num_columns` columns are always computed.
+    The product with a factor has the shape (end - first, columns / heads): a row has the products of its head.  On the
+    CPU, the sum of a column that no factor uses can be 0 instead; the sums of the first `num_columns` columns are
+    always computed.
     """
     if on_device(a):
-        return [*(_row_product_on_device(a, *factor) for factor in (one, two)), _row_sum_on_device(a)]
+        return [*(_head_products_on_device(a, factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest = 0 if num_columns else min((f.first for f in windows), default=0)
     highest = max([num_columns, *(f.end for f in windows)])
@@ -431,7 +466,19 @@ def row_products(a, one, two, num_columns=0):
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
         sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`
     narrow = [c[0, f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]
-    return [*map(contiguous, narrow), sums]
+    return [*(_blocks_of_heads(c, f.heads) for c, f in zip(narrow, (one, two), strict=True)), sums]
+
+
+def _blocks_of_heads(product, heads):
+    """Return the blocks of a product's heads as a contiguous array, given the product of all rows and columns."""
+    if heads == 1:
+        return contiguous(product)
+    rows, columns = product.shape
+    head = columns // heads
+    apart, blocks = product.reshape(-1, heads, head, columns), empty((rows // columns, heads, head, head), product)
+    for number in range(heads):
+        copy_into(blocks[:, number], apart[:, number, :, number * head : (number + 1) * head])
+    return blocks.reshape(rows, head)
 
 
 def memory_of(num_rows, lowest, highest, padded, like, num_shards):
@@ -447,10 +494,25 @@ def memory_of(num_rows, lowest, highest, padded, like, num_shards):
     whole = _ALL_SLABS if num_shards == 1 else max(0, -(-num_rows // depth) - 2 * num_shards)
     num_tiles, span = piece // TILE_ROWS, TILE_ROWS + width  # `span` is an upper bound
     size = num_tiles * (depth * TILE_ROWS + span) + width + sum(padded) * panel_rows
-    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows)
+    counters, offsets = COUNTER * (1 + -(-columns // piece)), 2 * (TILE_ROWS + rows + 2 * rows // TILE_ROWS)
     totals = zeros((1 + num_shards, max(columns, _SLAB * num_tiles * span)), like, np.float64)
     integers = zeros((1 + num_shards, max(counters, offsets)), like, np.int64)
     return (lowest, highest, piece, depth, panel_rows, whole), empty((num_shards, size), like), totals, integers
+
+
+def _head_products_on_device(a, factor):
+    """Return the product of `a` with a factor, block by block if it has heads."""
+    *plain, heads = factor
+    if heads == 1:
+        return _row_product_on_device(a, *plain)
+    (first, end, b, column, columns, initial, rows, targets), blocks = plain, {}
+    head = columns // heads
+    for row in range(0, end - first, head):
+        of_head = row % columns
+        begin, to = contiguous(initial[:, of_head : of_head + head]), targets[row] if len(targets) else row
+        window = first + row, first + row + head, b, column + of_head, head
+        blocks[to] = _row_product_on_device(a, *window, begin, rows, ALL_ROWS)
+    return joined([blocks[to] for to in sorted(blocks)]) if blocks else empty((0, head), a)
 
 
 def _row_product_on_device(a, first, end, b, column, columns, initial, rows, targets):
@@ -476,5 +538,5 @@ def row_product(a, b):
     none = empty((0, 0), a)
     factor = Factor(0, a.shape[1], b, 0, b.shape[1], none, ALL_ROWS)
     if on_device(a):
-        return _row_product_on_device(a, *factor)
+        return _head_products_on_device(a, factor)
     return row_products(a, factor, Factor(0, 0, none, 0, 0, none, ALL_ROWS))[0]

@@ -18,6 +18,7 @@ from varlen_rnn.products.tile import Panels, Prefetch, Rows, Sums, multiply
 from varlen_rnn.products.vectors import (
     L2_ELEMENTS,
     RUN_BYTES,
+    TILE_ROWS,
     TILE_VECTORS,
     VECTOR_BYTES,
     add_run,
@@ -49,6 +50,8 @@ from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
 
 SUMMED_STEPS = 48  # steps whose gradients of vectors are summed before the sum is added to the total
+# Rows whose products with a panel of several heads are computed at once; two planes of the scratch hold them.
+_ROWS_OF_HEADS = 2 * BACKWARD_ROWS * (RUN_BYTES // (TILE_VECTORS * VECTOR_BYTES))
 
 
 class _Layer(NamedTuple):
@@ -292,9 +295,9 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
     For each sequence, the offset is the lower one of its next two rows.  Each step prefetches for half of the
     sequences, beginning with number `asked`, so two steps cover all.  Return the number of offsets.  It is 0 if L2
-    cannot hold the panels, because tiles then prefetch panels instead.
+    cannot hold the panels, because tiles then prefetch panels instead, or if a panel has several heads.
     """
-    if (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
+    if phase.pieces > 1 or (units.end_block - units.first_block) * (phase.depth + 1) * units.width > L2_ELEMENTS:
         return 0
     count, back = (alive + 1) // 2, 1 if share.reverse else -1
     for i in range(count):
@@ -303,20 +306,66 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 
 @cpu_inlined
+def _segment_of(layer, units, scratch, phase, place, number, segment, way):
+    """Return the gradients of gates, and the panels from number `place` on, of one segment of head `number`."""
+    step, depth = (phase.depth + 1) * units.width, phase.depth // phase.segments
+    at = phase.panels + place * step + segment * depth * units.width
+    gates = Rows(offset(layer.kept, (phase.h_slot + segment) * layer.hidden + number * depth), scratch.gates)
+    return gates, Panels(offset(units.panels, at), way * step, depth)
+
+
+@cpu_inlined
+def _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first, last):
+    """Add the products of a panel that has units of heads `first` to `last`.
+
+    The products of a head are computed for all columns, in the memory of planes.  Only its own columns are copied.
+    """
+    unit, head = panel * units.width, phase.units // phase.heads
+    for r in range(least(_ROWS_OF_HEADS, alive)):
+        scratch.later[r] = r * units.width
+    apart = Sums(scratch.planes, scratch.later, 0)
+    for begin in range(0, alive, _ROWS_OF_HEADS):
+        rows, there = least(_ROWS_OF_HEADS, alive - begin), offset(sums.offsets, begin)
+        for number in range(first, last + 1):
+            start, place = Sums(sums.at, there, 0), panel * phase.pieces + number - first
+            for segment in range(phase.segments):
+                gates, panels = _segment_of(layer, units, scratch, phase, place, number, segment, 0)
+                of_rows, nothing = Rows(gates.at, offset(gates.offsets, begin)), Prefetch(panels.at, scratch.later, 0)
+                multiply(code.multiply, (rows, 1, of_rows, panels, start, apart, nothing))
+                start = apart
+            low, high = number * head - unit if number > first else 0, least(units.width, (number + 1) * head - unit)
+            for r in range(rows):
+                for j in range(low, high):
+                    sums.at[there[r] + j] = scratch.planes[r * units.width + j]
+
+
+@cpu_inlined
 def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
     """Add the products of a step's gradients of gates with the weights to the gradients of the phase's operands.
 
-    The order of panels alternates from step to step, because the caches still hold the panels used last.
+    The order of panels alternates from step to step, because the caches still hold the panels used last.  Neighbouring
+    panels of one head are multiplied together.
     """
-    step, end = (phase.depth + 1) * units.width, least(units.end_block, (phase.units + units.width - 1) // units.width)
-    way, nearest = (-1, end - 1) if t % 2 else (1, units.first_block)
-    panels = Panels(offset(units.panels, phase.panels + nearest * step), way * step, phase.depth)
-    plane = phase.target * group.count * units.row
-    at = offset(group.carry, plane + (nearest - units.first_block) * units.width)
-    sums = Sums(at, scratch.carried, way * units.width)
-    gates = Rows(offset(layer.kept, phase.h_slot * layer.hidden), scratch.gates)
-    later = Prefetch(layer.kept, scratch.later, num_later)
-    multiply(code.multiply, (alive, end - units.first_block, gates, panels, sums, sums, later))
+    width, end = units.width, least(units.end_block, (phase.units + units.width - 1) // units.width)
+    (way, panel), left, tiles = (-1, end - 1) if t % 2 else (1, units.first_block), end - units.first_block, 0
+    head, of_tile = phase.units // phase.heads, (alive + TILE_ROWS - 1) // TILE_ROWS
+    of_head = (head + width - 1) // width
+    while left > 0:
+        at = phase.target * group.count * units.row + (panel - units.first_block) * width
+        sums, count = Sums(offset(group.carry, at), scratch.carried, way * width), 1
+        first, last = panel * width // head, (least((panel + 1) * width, phase.units) - 1) // head
+        if last > first:
+            _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first, last)
+        else:
+            if phase.pieces == 1:
+                count = least(left, of_head - panel % of_head if way > 0 else panel % of_head + 1)
+            for segment in range(phase.segments):
+                gates, panels = _segment_of(layer, units, scratch, phase, panel * phase.pieces, first, segment, way)
+                done = least(tiles, num_later)
+                later = Prefetch(layer.kept, offset(scratch.later, done), num_later - done)
+                multiply(code.multiply, (alive, count, gates, panels, sums, sums, later))
+                tiles += count * of_tile
+        panel, left = panel + way * count, left - count
 
 
 @cpu_inlined
@@ -370,14 +419,15 @@ def _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows):
         phase = backward_phase(phases, number)
         count = (phase.units + units.width - 1) // units.width
         panels, blocks = offset(units.panels, phase.panels), blocks_to_pack(share, count, number)
-        at = pointer(weights.weight_hh, phase.first_row * layer.outputs)
+        columns, rows = phase.units // phase.heads, phase.depth * phase.heads
+        at = pointer(weights.weight_hh, phase.first_row * weights.weight_hh.shape[1])
         if phase.equations == 0:
             at = pointer(weights.weight_hr, 0)
-        num_ordered = phase.depth if len(weight_rows) and phase.equations else 0
+        num_ordered = rows if len(weight_rows) and phase.equations else 0
         of_phase = offset(order, phase.first_row)
         weight = Weight(
-            at=at, rows=phase.depth, columns=phase.units, groups=1, bias=at, has_bias=False, order=of_phase,
-            num_ordered=num_ordered, panels=panels, stride=phase.units,
+            at=at, rows=rows, columns=columns, groups=phase.segments, bias=at, has_bias=False, order=of_phase,
+            num_ordered=num_ordered, panels=panels, stride=columns, heads=phase.heads, pieces=phase.pieces,
         )  # fmt: skip
         pack(code.pack, ((weight, no_weight(panels)), False, blocks))
 

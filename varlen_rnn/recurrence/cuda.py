@@ -66,7 +66,7 @@ def forward(call, columns, keep):
 
 def run_steps(call, ranks, sizes, initial, projected, kept, y):
     """Run all steps forward, from projected inputs: write the outputs and the saved rows."""
-    cell, directions, (_, hidden, outputs) = call.cell, call.directions, call.shape
+    cell, directions, (_, hidden, outputs, heads) = call.cell, call.directions, call.shape
     projected, kept, count = unstacked(projected), unstacked(kept), len(directions)
     weights = weights_of(directions, "weight_hh") + (weights_of(directions, "weight_hr") if call.shape.projects else ())
     weights, bias = transposed(weights), weights_of(directions, "bias_hh")
@@ -78,7 +78,8 @@ def run_steps(call, ranks, sizes, initial, projected, kept, y):
             places = kept, reads, weights[count:], y.dtype.type(cell.proj_clip), y
             steps.append((outputs, Prepared(cuda_steps.project, 0, 0, ranks, *places)))
             continue
-        places = (weights[:count], bias, phase.first_row, phase.depth, reads), passed, phase.keeps
+        product = weights[:count], bias, phase.first_row, phase.depth, hidden // heads, reads
+        places = product, passed, phase.keeps
         steps.append((hidden, Prepared(cuda_steps.forward_step_of(cell, number), 0, 0, ranks, layer, *places)))
         if phase.norms:
             places = passed, phase.first_pass, phase.norms, kept, *_norm_places(call, phase)
@@ -113,10 +114,13 @@ def backward(call, saved, arriving, weight_rows):
 
 def _products(call, phases, weight_rows):
     """Return, for each phase, the argument `product` of `cuda_steps.product_grad_of`."""
-    weight, hidden = weights_of(call.directions, "weight_hh"), call.shape.hidden
-    found = [(phase.h_slot * hidden, phase.depth, weight, weight_rows, phase.first_row) for phase in phases]
+    weight, hidden, heads = weights_of(call.directions, "weight_hh"), call.shape.hidden, call.shape.heads
+    found = []
+    for phase in phases:
+        segments = phase.segments, hidden, phase.depth // phase.segments
+        found.append((phase.h_slot * hidden, segments, heads, weight, weight_rows, phase.first_row))
     if call.shape.projects:
-        found[-1] = *found[-1][:2], weights_of(call.directions, "weight_hr"), beside(ALL_ROWS, weight[0]), 0
+        found[-1] = *found[-1][:3], weights_of(call.directions, "weight_hr"), beside(ALL_ROWS, weight[0]), 0
     return found
 
 

@@ -69,13 +69,25 @@ def products_of(gates):
 
 @body
 def product_grad_of(start, kept, row, product, d, unit):
-    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; empty `rows` means all rows in order."""
-    column, depth, weights, rows, first_row = product
+    """Return `start + kept[row, column:] @ weight[d][first_row:][rows, unit]`; empty `rows` means all rows in order.
+
+    A head multiplies `depth` neighbouring numbers of each of `count` segments, which are `step` numbers apart.
+    """
+    column, (count, step, depth), _, weights, rows, first_row = product
     total, weight = start, weights[d]
-    for k in range(depth):
-        weight_row = rows[first_row + k] if rows.shape[0] else k
-        total += kept[row, column + k] * weight[first_row + weight_row, unit]
+    number = unit // weight.shape[1]  # the unit's head
+    for segment in range(count):
+        first = segment * step + number * depth
+        for k in range(first, first + depth):
+            weight_row = rows[first_row + k] if rows.shape[0] else k
+            total += kept[row, column + k] * weight[first_row + weight_row, unit - number * weight.shape[1]]
     return total
+
+
+@body
+def units_of(product, d):
+    """Return how many units the operand of a product has in a direction."""
+    return product[2] * product[3][d].shape[1]
 
 
 @functools.cache
@@ -121,7 +133,7 @@ def forward_step_of(cell, number):
         """
         i = cuda.grid(1)
         initial, projected, given, vectors, kept, y, outputs = layer
-        weight, bias, first_row, depth, reads = product
+        weight, bias, first_row, depth, head, reads = product
         hidden = initial.shape[3]
         if i < len(kept) * alive * hidden:
             d, r, unit = unravel(i, alive, hidden)
@@ -134,6 +146,7 @@ def forward_step_of(cell, number):
                 operand, at, column = initial[0, d], sequence, 0
             else:
                 operand, at, column = y, row_before, y_column
+            column += unit // head * depth
             h = products(operand, at, column, depth, weight[d], bias[d], first_row + unit, hidden)
             x, earlier = take_x(projected[d][row], unit, hidden), take_passed(passed[d, :, r, unit], 0, 1)
             v = take_vectors(vectors[d][:, unit], 0, 1) + take_rows(given[d][row if num_rows else 0], unit, hidden)
@@ -248,7 +261,7 @@ def backward_step_of(cell, number):
         if i < len(kept) * alive * hidden:
             d, r, unit = unravel(i, alive, hidden)
             row, saved, mine = row_of(ranks, d, r, t), kept[d], carried[d, :, r, unit]
-            if (r < later or not comes_first) and unit < product[2][d].shape[1]:
+            if (r < later or not comes_first) and unit < units_of(product, d):
                 of_product = row_of(ranks, d, r, t + comes_first)
                 mine[target] = product_grad_of(mine[target], saved, of_product, product, d, unit)
             if d_y.shape[0]:
@@ -282,7 +295,7 @@ def project_grad(t, alive, later, ranks, kept, keeps, of_outputs, carried, produ
     """
     i = cuda.grid(1)
     y, d_y, bound = of_outputs
-    outputs, hidden = product[2][0].shape[1], carried.shape[3]
+    outputs, hidden = units_of(product, 0), carried.shape[3]
     if i < len(kept) * alive * hidden:
         d, r, j = unravel(i, alive, hidden)
         row = row_of(ranks, d, r, t)
@@ -325,7 +338,7 @@ def initial_grads(ranks, kept, carried, alive, product, d_initial):
         plane, r, unit = unravel(i, d_initial.shape[2], d_initial.shape[3])
         s, d = plane // d_initial.shape[1], plane % d_initial.shape[1]
         total = carried[d, s, r, unit]
-        if s == 0 and r < alive and unit < product[2][d].shape[1]:
+        if s == 0 and r < alive and unit < units_of(product, d):
             total = product_grad_of(total, kept[d], row_of(ranks, d, r, 0), product, d, unit)
         d_initial[s, d, ranks[2][r], unit] = total
 

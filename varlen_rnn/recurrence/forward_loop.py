@@ -184,16 +184,37 @@ def _load_states(sizes, units, scratch, carry, block, panel):
 
 
 @cpu_inlined
+def _copy_products(units, scratch, block, phase, planes, begin):
+    """Copy the products at `planes` to the scratch, for all gates and the columns of a panel from `begin` on."""
+    for gate in range(phase.gates):
+        for r in range(block.count):
+            for j in range(begin, units.width):
+                at = gate * scratch.plane + r * units.width + j
+                scratch.planes[at] = planes[at]
+
+
+@cpu_inlined
 def _multiply_panel(code, units, scratch, block, panel, phase, operand, depth, way):
-    """Compute the recurrent products of a panel of units, gate after gate; `way` is -1 to begin with the last gate."""
+    """Compute the recurrent products of a panel of units, gate after gate; `way` is -1 to begin with the last gate.
+
+    The products of each head in the panel are computed on their own, for all columns.  Those of the second head and of
+    later ones go to the memory of results first, because only the columns of the head itself are right.
+    """
     step, nearest = (phase.depth + 1) * units.width, 0 if way > 0 else phase.gates - 1
-    panels = offset(units.panels, phase.panels + (panel.number * phase.gates + nearest) * step)
-    biases = Sums(offset(panels, phase.depth * units.width), scratch.no_offsets, way * step)
-    products = Sums(offset(scratch.planes, nearest * scratch.plane), scratch.sums, way * scratch.plane)
-    multiply(code.multiply, (
-        block.count, phase.gates, Rows(operand, scratch.h_rows), Panels(panels, way * step, depth), biases,
-        products, Prefetch(panels, scratch.no_offsets, 0),
-    ))  # fmt: skip
+    head = phase.units // phase.heads
+    first, last = panel.unit // head, (panel.unit + panel.valid - 1) // head
+    for number in range(first, last + 1):
+        place = (panel.number * phase.pieces + number - first) * phase.gates + nearest
+        panels = offset(units.panels, phase.panels + place * step)
+        biases = Sums(offset(panels, phase.depth * units.width), scratch.no_offsets, way * step)
+        planes = scratch.planes if number == first else offset(scratch.planes, scratch.results)
+        products = Sums(offset(planes, nearest * scratch.plane), scratch.sums, way * scratch.plane)
+        multiply(code.multiply, (
+            block.count, phase.gates, Rows(offset(operand, number * phase.depth), scratch.h_rows),
+            Panels(panels, way * step, depth), biases, products, Prefetch(panels, scratch.no_offsets, 0),
+        ))  # fmt: skip
+        if number > first:
+            _copy_products(units, scratch, block, phase, planes, number * head - panel.unit)
 
 
 @cpu_inlined
@@ -267,15 +288,17 @@ def _pack_weights(code, share, sizes, phases, task, layer, units):
     blocks, first = blocks_to_pack(share, units.num_blocks, 0), forward_phase(phases, 0)
     of_x = weight_of(weights.weight_ih, weights.bias_ih, sizes.x_gates, units.panels)
     of_h = part_of_weight(
-        weights.weight_hh, weights.bias_hh, 0, first.gates, layer.hidden, offset(units.panels, first.panels)
-    )
+        weights.weight_hh, weights.bias_hh, 0, first.gates, layer.hidden, offset(units.panels, first.panels),
+        first.heads, first.pieces,
+    )  # fmt: skip
     pack(code.pack, ((of_x, of_h), True, blocks))
     for number in range(1, sizes.phases):
         phase = forward_phase(phases, number)
         panels = offset(units.panels, phase.panels)
         of_phase = part_of_weight(
-            weights.weight_hh, weights.bias_hh, phase.first_row, phase.gates, layer.hidden, panels
-        )
+            weights.weight_hh, weights.bias_hh, phase.first_row, phase.gates, layer.hidden, panels, phase.heads,
+            phase.pieces,
+        )  # fmt: skip
         if phase.equations == 0:
             of_phase = weight_without_bias(weights.weight_hr, panels)
         count = (phase.units + units.width - 1) // units.width

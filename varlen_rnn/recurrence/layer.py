@@ -49,7 +49,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
     """
     if (step := _one_step(cell, x, directions, plan)) is not None:
         return step.forward(x, directions[0], initial, keep)
-    shape, engine = shape_of(x, directions[0]), cuda if on_device(x) else cpu
+    shape, engine = shape_of(cell, x, directions[0]), cuda if on_device(x) else cpu
     call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
     return engine.forward(call, _places(cell, shape).kept, keep)
 
@@ -68,7 +68,7 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
     """
     if arriving.d_others is None and (step := _one_step(cell, x, directions, plan)) is not None:
         return step.backward(x, directions[0], initial, saved, arriving, need_x, need_weights)
-    shape, engine = shape_of(x, directions[0]), cuda if on_device(x) else cpu
+    shape, engine = shape_of(cell, x, directions[0]), cuda if on_device(x) else cpu
     call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
     places = _places(cell, shape)
     d_initial, d_vectors = engine.backward(call, saved, arriving, places.all_rows)
@@ -98,7 +98,7 @@ def _one_step(cell, x, directions, plan):
         return None
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
         return None
-    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(x, directions[0]))
+    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(cell, x, directions[0]))
 
 
 @functools.lru_cache(maxsize=_STEPS)
@@ -124,14 +124,14 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
     )  # fmt: skip
     of_h = Factor(
         first=windows[0][0], end=windows[0][1], b=y, column=column, columns=shape.outputs, initial=first,
-        rows=previous, targets=places.rows[0],
+        rows=previous, targets=places.rows[0], heads=shape.heads,
     )  # fmt: skip
     d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, places.num_slots)
     d_bias_ih = _scatter(sums[slice(*places.of_x)], places.x_rows)
     d_bias_hh = _scatter(sums[slice(*windows[0])], places.rows[0])
     d_weight_hr = None
     if len(windows) > 1:
-        d_weight_hh, d_bias_hh = _of_later_phases(cell, places, hidden, slots, sums, d_weight_hh, d_bias_hh)
+        d_weight_hh, d_bias_hh = _of_later_phases(cell, places, shape, slots, sums, d_weight_hh, d_bias_hh)
     if shape.projects:
         operand = cell.num_kept * hidden
         d_weight_hr = _product_of_columns(slots, operand + hidden, operand + hidden + shape.outputs, operand, hidden)
@@ -143,12 +143,13 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
     )  # fmt: skip
 
 
-def _of_later_phases(cell, places, hidden, slots, sums, d_weight, d_bias):
+def _of_later_phases(cell, places, shape, slots, sums, d_weight, d_bias):
     """Return the gradients of `weight_hh` and `bias_hh`, given their first phase's rows, `d_weight` and `d_bias`."""
-    weights, biases, operand = [d_weight], [d_bias], (len(cell.slots) + len(cell.states) - 1) * hidden
+    weights, biases, hidden = [d_weight], [d_bias], shape.hidden
+    operand = (len(cell.slots) + len(cell.states) - 1) * hidden
     for window, rows in zip(places.of_phases[1:], places.rows[1:], strict=True):
         if window[1] > window[0]:
-            weights.append(_product_of_columns(slots, *window, operand, hidden, rows))
+            weights.append(_product_of_columns(slots, *window, operand, hidden, rows, shape.heads))
             biases.append(_scatter(sums[slice(*window)], rows))
             operand += hidden
     return _joined(weights), _joined(biases)
@@ -175,10 +176,10 @@ def _columns(slots, columns, hidden):
     return joined([none if k < 0 else slots[:, k * hidden : (k + 1) * hidden] for k in columns], axis=1)
 
 
-def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS):
+def _product_of_columns(kept, first, end, column, columns, targets=ALL_ROWS, heads=1):
     """Return the product A^T B: A has the columns of `kept` from `first` to `end`, B has `columns` from `column` on."""
     none = Factor(first=0, end=0, b=kept[:0], column=0, columns=0, initial=kept[:0], rows=ALL_ROWS)
-    factor = none._replace(first=first, end=end, b=kept, column=column, columns=columns, targets=targets)
+    factor = none._replace(first=first, end=end, b=kept, column=column, columns=columns, targets=targets, heads=heads)
     return row_products(kept, factor, none)[0]
 
 

@@ -70,8 +70,8 @@ class OneStep:
 
     @staticmethod
     def fits(cell, shape):
-        """Return whether the layer is small and its cell has one phase and no vectors, row inputs or projection."""
-        others = len(cell.phases) > 1 or cell.vectors or cell.row_inputs or shape.projects
+        """Return whether the layer is small, and has one phase and no vectors, row inputs, projection or heads."""
+        others = len(cell.phases) > 1 or cell.vectors or cell.row_inputs or shape.projects or shape.heads > 1
         gates = (len(cell.x_gates) + len(cell.h_gates)) * shape.hidden
         weights = gates * max(shape.features, shape.hidden)
         return not others and min(len(cell.x_gates), len(cell.h_gates), shape.features) > 0 and weights < _MOST_WEIGHTS
@@ -130,10 +130,10 @@ class OneStep:
         return d_x
 
     def _gradient_of_weights(self, memory, x, kept, y, before):
-        (features, hidden, _), places = self._shape, self._places
+        (features, hidden, *_), places = self._shape, self._places
         (first, end), (first_h, end_h) = places.of_x, places.of_phases[0]
-        of_x = first, end, x, 0, features, x[:0], ALL_ROWS, ALL_ROWS
-        of_h = first_h, end_h, y, 0, hidden, before, self._before[: len(x)], places.rows[0]
+        of_x = first, end, x, 0, features, x[:0], ALL_ROWS, ALL_ROWS, 1
+        of_h = first_h, end_h, y, 0, hidden, before, self._before[: len(x)], places.rows[0], 1
         d_ih, d_hh = products = [np.empty(sizes, self._dtype) for sizes in self._of_products]
         memory.totals[0].fill(0)
         memory.integers[0].fill(0)

@@ -66,7 +66,7 @@ class Packed:
     def __init__(self, cell, direction, features, reverse):
         dtype = direction.weight_hh.dtype
         self.cell, self.reverse, self.dtype = cell, reverse, dtype
-        self.shape = shape_of(np.empty((0, features), dtype), direction)
+        self.shape = shape_of(cell, np.empty((0, features), dtype), direction)
         self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
         self._loop, self._none = loop_of(cell, dtype, self.shape), none_of(dtype)
         self._panels = empty((self._loop.panel_rows, self._loop.width), self._none)

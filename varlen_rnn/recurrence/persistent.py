@@ -251,7 +251,8 @@ def forward_kernel(cell, layout):
 
 def fits(call):
     """Return whether a layer runs in one launch: the precision is tf32, and the GPU has room for all blocks at once."""
-    if get_float32_matmul_precision() != "tf32" or call.x.dtype != np.float32 or call.shape.projects:
+    is_plain = not call.shape.projects and call.shape.heads == 1
+    if get_float32_matmul_precision() != "tf32" or call.x.dtype != np.float32 or not is_plain:
         return False
     layout, count = Layout.of(call.cell, call.shape.hidden), call.plan.num_sequences
     if not call.plan.max_seq_len or layout is None:

@@ -4,6 +4,7 @@ A phase is a recurrent product and the equations after it.  If a layer projects 
 phase: one product without equations, whose result is the output.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,8 @@ class Sizes(NamedTuple):
     """The sizes of a cell, as both loops read them.  A column is `hidden` numbers of a saved row.
 
     x_gates: the number of gates with a projected input
-    gates, phase_slots: the largest number of recurrent products in a phase, and of slots that a phase saves
+    gates, phase_slots: the largest number of recurrent products in a phase, and of slots that a phase saves; with the
+        states, these are at least as many as the products, because the memory of results also holds products
     states: the number of states, counting the output
     slots: the number of saved columns that the backward loop replaces by gradients
     passes, norms: the number of values that phases pass to later phases, and how many of these are normalised
@@ -84,6 +86,7 @@ class ForwardPhase(NamedTuple):
     panels, first_row: where its packed weights begin, in elements, and the first row of its weight
     first_pass, norms, first_norm: the index of the first value that it passes on; how many of its values are
         normalised; how many values earlier phases normalise
+    heads, pieces: the heads of its weight (1 if it has none), and the pieces of a packed panel: see `Weight`
     """
 
     equations: int
@@ -99,6 +102,8 @@ class ForwardPhase(NamedTuple):
     first_pass: int
     norms: int
     first_norm: int
+    heads: int
+    pieces: int
 
 
 class BackwardPhase(NamedTuple):
@@ -109,12 +114,14 @@ class BackwardPhase(NamedTuple):
     first_read, num_read: the first slot that its equations read, and how many they read: its own slots, and slots
         that earlier phases saved
     h_slot: the first column of the gradients of its products
-    depth, units: the rows and columns of its weight
+    depth, units: the rows of a packed panel, and the units of the operand
     target: the carried gradient to which the products with its weight are added
     panels, first_row: where its packed weights begin, in elements, and the first row of its weight
     of_outputs, of_states: whether it receives the gradients of outputs, and the gradients of other states at every row
     norms, first_norm: how many of its passed values are normalised, and how many values earlier phases normalise
     first_vector, vectors: the first vector whose gradient it returns, and how many gradients of vectors it returns
+    heads, pieces: as in ForwardPhase
+    segments: how many runs of neighbouring gradients of gates a head multiplies: one for each gate; 1 without heads
     """
 
     equations: int
@@ -134,6 +141,9 @@ class BackwardPhase(NamedTuple):
     first_norm: int
     first_vector: int
     vectors: int
+    heads: int
+    pieces: int
+    segments: int
 
 
 _FORWARD_FIELDS, _BACKWARD_FIELDS = len(ForwardPhase._fields), len(BackwardPhase._fields)
@@ -144,7 +154,8 @@ def forward_phase(phases, number):
     """Return row `number` of a table of ForwardPhases."""
     at = pointer(phases, number * _FORWARD_FIELDS)
     return ForwardPhase(
-        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12]
+        at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12],
+        at[13], at[14],
     )  # fmt: skip
 
 
@@ -154,7 +165,7 @@ def backward_phase(phases, number):
     at = pointer(phases, number * _BACKWARD_FIELDS)
     return BackwardPhase(
         at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8], at[9], at[10], at[11], at[12], at[13], at[14],
-        at[15], at[16],
+        at[15], at[16], at[17], at[18], at[19],
     )  # fmt: skip
 
 
@@ -198,9 +209,10 @@ def kept_numbers(cell, shape):
 
 def sizes_of(cell, projects):
     """Return the Sizes of a cell; `projects` says whether the layer projects its outputs."""
-    phase_slots = max(phase.kept[1] - phase.kept[0] for phase in cell.phases)
+    gates, phase_slots = most_gates(cell), max(phase.kept[1] - phase.kept[0] for phase in cell.phases)
+    phase_slots = max(phase_slots, gates - len(cell.states))
     return Sizes(
-        x_gates=len(cell.x_gates), gates=most_gates(cell), states=len(cell.states), slots=len(cell.slots),
+        x_gates=len(cell.x_gates), gates=gates, states=len(cell.states), slots=len(cell.slots),
         phase_slots=phase_slots, passes=passed_by(cell), carried=carried_by(cell), kept=cell.num_kept,
         phases=len(cell.phases) + projects, reads_output=cell.reads_output, norms=norms_of(cell),
         rows=len(cell.row_inputs), vectors=len(cell.vectors),
@@ -209,11 +221,15 @@ def sizes_of(cell, projects):
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer: features of an input row, hidden units, and units of an output."""
+    """The sizes of a layer: features of an input row, hidden units, units of an output, and heads.
+
+    The recurrent products of a head read the outputs of this head alone.
+    """
 
     features: int
     hidden: int
     outputs: int
+    heads: int = 1
 
     @property
     def projects(self):
@@ -221,10 +237,25 @@ class Shape(NamedTuple):
         return self.outputs != self.hidden
 
 
-def shape_of(x, weights):
-    """Return the Shape of a layer that gets rows `x`, from the weights of a Direction."""
-    hidden = weights.hidden
-    return Shape(x.shape[1], hidden, hidden if weights.weight_hr is None else weights.weight_hr.shape[0])
+def heads_of(rows, columns, gates):
+    """Return the number of heads of a recurrent weight with this shape and number of gates; 1 if no number fits."""
+    of_head = gates * columns
+    return rows // of_head if of_head > 0 and rows > 0 and rows % of_head == 0 else 1
+
+
+def shape_of(cell, x, weights):
+    """Return the Shape of a layer of a cell that gets rows `x`, from the weights of a Direction."""
+    if weights.weight_hr is not None:
+        return Shape(x.shape[1], *weights.weight_hr.shape[::-1])
+    rows, columns = weights.weight_hh.shape
+    heads = heads_of(rows, columns, len(cell.h_gates))
+    return Shape(x.shape[1], heads * columns, heads * columns, heads)
+
+
+def _pieces(size, heads, width):
+    """Return the most heads whose units a panel of `width` units has; `size` is the number of all units."""
+    head = size // heads
+    return min(heads, (head - math.gcd(head, width) + width - 1) // head + 1)
 
 
 def _table(rows):
@@ -240,9 +271,10 @@ def forward_table(cell, shape, width, addresses):
     """
     blocks, count = -(-shape.hidden // width), len(cell.phases)
     panels, first_row, rows = blocks * len(cell.x_gates) * (shape.features + 1), 0, []
+    heads, pieces = shape.heads, _pieces(shape.hidden, shape.heads, width)
     operand, passes, norms = len(cell.slots) + len(cell.states) - 1, 0, 0
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
-        (first, end), depth = phase.kept, shape.hidden if number else shape.outputs
+        (first, end), depth = phase.kept, (shape.hidden if number else shape.outputs) // heads
         last = number == count - 1
         keeps, states = NOTHING, (len(cell.states) - 1) * last
         if last:
@@ -253,10 +285,10 @@ def forward_table(cell, shape, width, addresses):
             ForwardPhase(
                 equations=address, gates=phase.gates, first_slot=first, slots=end - first, states=states, keeps=keeps,
                 depth=depth, units=shape.hidden, panels=panels * width, first_row=first_row, first_pass=passes,
-                norms=phase.norms, first_norm=norms,
+                norms=phase.norms, first_norm=norms, heads=heads, pieces=pieces,
             )
         )  # fmt: skip
-        panels += blocks * phase.gates * (depth + 1)
+        panels += blocks * pieces * phase.gates * (depth + 1)
         first_row += phase.gates * shape.hidden
         passes, norms = passes + phase.passes, norms + phase.norms
     if shape.projects:
@@ -264,7 +296,7 @@ def forward_table(cell, shape, width, addresses):
             ForwardPhase(
                 equations=0, gates=1, first_slot=cell.num_kept + 1, slots=0, states=0, keeps=OUTPUT,
                 depth=shape.hidden, units=shape.outputs, panels=panels * width, first_row=0, first_pass=0,
-                norms=0, first_norm=0,
+                norms=0, first_norm=0, heads=1, pieces=1,
             )
         )  # fmt: skip
         panels += -(-shape.outputs // width) * (shape.hidden + 1)
@@ -274,9 +306,10 @@ def forward_table(cell, shape, width, addresses):
 def backward_table(cell, shape, width, addresses):
     """Return the table of BackwardPhases, and how many rows of `width` numbers all packed weights take."""
     panels, first_row, rows, operand, last, norms = 0, 0, [], len(cell.states), len(cell.phases) - 1, 0
+    heads, pieces = shape.heads, _pieces(shape.hidden, shape.heads, width)
     for number, (phase, address) in enumerate(zip(cell.phases, addresses, strict=True)):
         (first, end), units = phase.slots, shape.hidden if number else shape.outputs
-        depth, target = phase.gates * shape.hidden, operand if number else 0
+        depth, target = phase.gates * (shape.hidden // heads), operand if number else 0
         read = [one.kept for one in cell.phases[: number + 1] if one.kept[1] > one.kept[0]] or [(0, 0)]
         first_read, (first_vector, end_vector) = read[0][0], phase.vectors
         rows.append(
@@ -285,19 +318,20 @@ def backward_table(cell, shape, width, addresses):
                 num_read=read[-1][1] - first_read, h_slot=phase.h_slot, depth=depth, units=units, target=target,
                 panels=panels * width, first_row=first_row, of_outputs=number == last and not shape.projects,
                 of_states=number == last, norms=phase.norms, first_norm=norms, first_vector=first_vector,
-                vectors=end_vector - first_vector,
+                vectors=end_vector - first_vector, heads=heads, pieces=pieces,
+                segments=max(1, phase.gates) if heads > 1 else 1,
             )
         )  # fmt: skip
         norms += phase.norms
-        panels += -(-units // width) * (depth + 1)
-        first_row += depth
+        panels += -(-units // width) * pieces * (depth + 1)
+        first_row += phase.gates * shape.hidden
     if shape.projects:
         column = cell.num_kept + 1
         rows.append(
             BackwardPhase(
                 equations=0, first_slot=column, slots=0, first_read=0, num_read=0, h_slot=column, depth=shape.outputs,
                 units=shape.hidden, target=0, panels=panels * width, first_row=0, of_outputs=True, of_states=False,
-                norms=0, first_norm=0, first_vector=0, vectors=0,
+                norms=0, first_norm=0, first_vector=0, vectors=0, heads=1, pieces=1, segments=1,
             )
         )  # fmt: skip
         panels += -(-shape.hidden // width) * (shape.outputs + 1)

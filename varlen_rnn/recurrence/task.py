@@ -16,7 +16,7 @@ class Direction(NamedTuple):
     """The weights of one direction of a layer, in PyTorch's shapes: the rows of gate 0, then the rows of gate 1, ...
 
     weight_ih: (x_gates * hidden, input)
-    weight_hh: (h_gates * hidden, outputs)
+    weight_hh: (h_gates * hidden, outputs), or (h_gates * hidden, hidden / heads): see `Weight`
     bias_ih: (x_gates * hidden,)
     bias_hh: (h_gates * hidden,)
     weight_hr: (outputs, hidden); None if outputs are the hidden units, without a projection
@@ -32,11 +32,6 @@ class Direction(NamedTuple):
     weight_hr: np.ndarray | None = None
     vectors: np.ndarray | None = None
     rows: np.ndarray | None = None
-
-    @property
-    def hidden(self):
-        """The number of hidden units."""
-        return (self.weight_hh if self.weight_hr is None else self.weight_hr).shape[1]
 
 
 def weights_of(directions, name, otherwise=None):

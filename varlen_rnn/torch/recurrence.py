@@ -172,7 +172,9 @@ def _direction(cell: Cell, features: int, dtype: Any, weights: Sequence[Any]) ->
 
 def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
     """Return states of `count` sequences, or their gradients, as one array, with zeros for missing states and units."""
-    full = np.zeros((len(given), len(directions), count, directions[0].hidden), directions[0].weight_hh.dtype)
+    weight_hh, weight_hr = directions[0].weight_hh, directions[0].weight_hr
+    hidden = (weight_hh if weight_hr is None else weight_hr).shape[1]
+    full = np.zeros((len(given), len(directions), count, hidden), weight_hh.dtype)
     for number, state in enumerate(given):
         if state is not None:
             full[number, ..., : state.shape[2]] = state

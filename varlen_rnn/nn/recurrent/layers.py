@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell
+from varlen_rnn.cells import CELLS, Cell, find_cell, gru_cell, lstm_cell, rnn_cell, slstm_cell
 from varlen_rnn.cells.family import Family
 from varlen_rnn.errors import (
     NO_BATCH_AXIS,
@@ -33,13 +33,14 @@ from varlen_rnn.nn.recurrent.options import (
     LSTMOptions,
     Merge,
     RNNOptions,
+    SLSTMOptions,
     Way,
     drawn,
     layer_of,
 )
 from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
-from varlen_rnn.ops.recurrent.inputs import form_of, weight_shapes
+from varlen_rnn.ops.recurrent.inputs import check_heads, form_of, weight_shapes
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
@@ -77,6 +78,17 @@ def _check_projection(cell: Cell, proj_size: int, hidden_size: int) -> int:
         expected = f"0, because the cell {cell.name!r} cannot project"
         raise ShapeError("proj_size", expected=expected, got=shown(proj_size), hint=hint)
     return proj_size
+
+
+def _check_heads(cell: Cell, num_heads: int, hidden_size: int, proj_size: int) -> int:
+    num_heads = check_int(num_heads, "num_heads", 1)
+    if hidden_size % num_heads:
+        raise ShapeError("num_heads", expected=f"a divisor of hidden_size={hidden_size}", got=shown(num_heads))
+    if proj_size and num_heads > 1:
+        hint = "a projection mixes the units of all heads: leave out proj_size, or use num_heads=1"
+        raise ShapeError("num_heads", expected=f"1, with proj_size={proj_size}", got=shown(num_heads), hint=hint)
+    check_heads("num_heads", cell, num_heads)
+    return num_heads
 
 
 def _check_recompute(recompute: bool | int, cell: Cell) -> bool | int:
@@ -118,6 +130,11 @@ class Recurrent(Module):
         The size to which a layer projects its output, less than `hidden_size`; 0 for no projection.  The recurrent
         products read the projected output.  Only for cells, such as the LSTM, whose equations read the output nowhere
         else.
+    num_heads : int
+        The number of heads, a divisor of `hidden_size`.  A head is `hidden_size / num_heads` neighbouring units whose
+        recurrent products read only the outputs of the same head.  So the recurrent weights are block-diagonal, and
+        take 1/num_heads of the memory and multiply-adds.  A layer with four heads is equal to four separate layers that
+        read the same `x`, with their outputs side by side.  Not with `proj_size`, nor for cells that call `norm`.
     recompute : bool or int
         Whether to save memory in training: the forward pass saves states only every `recompute` steps, and the backward
         pass recomputes the other states, which makes a training step about 1.5 times as long.  True means the square
@@ -127,7 +144,10 @@ class Recurrent(Module):
     Attributes
     ----------
     weight_ih_l{k}[_reverse] : (gates * hidden_size, input_size or the columns of the layer below)
-    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size or proj_size)
+    weight_hh_l{k}[_reverse] : (gates * hidden_size, hidden_size / num_heads or proj_size)
+        With heads, it has the blocks of the diagonal: after `reshape(gates, num_heads, size, size)`, where `size` is
+        `hidden_size / num_heads`, entry `[g, j]` is the matrix by which gate g of head j multiplies the head's outputs.
+        The rows have the same order as without heads: gate after gate, and unit after unit.
     bias_ih_l{k}[_reverse], bias_hh_l{k}[_reverse] : (gates * hidden_size,), or None
     weight_hr_l{k}[_reverse] : (proj_size, hidden_size), where there is a projection
     {vector}_l{k}[_reverse] : (hidden_size,), for each vector of the cell
@@ -153,6 +173,10 @@ class Recurrent(Module):
     >>> x = create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 0, 3]])
     >>> Recurrent(GRU, 3, 4, direction="both", merge="sum")(x)[0].shape
     (5, 4)
+    >>> Recurrent(GRU, 3, 4, num_heads=2).weight_hh_l0.shape
+    (12, 2)
+
+    Source: heads as in the sLSTM of Beck et al. (2024), "xLSTM: extended long short-term memory".
     """
 
     @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
@@ -171,6 +195,7 @@ class Recurrent(Module):
         merge: Merge = "concat",
         dropout_per: Per = "row",
         proj_size: int = 0,
+        num_heads: int = 1,
         recompute: bool | int = False,
     ) -> None:
         if not isinstance(cell, Cell):
@@ -188,6 +213,7 @@ class Recurrent(Module):
         check_choice(dropout_per, "dropout_per", "row", "sequence")
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
+        self.num_heads = _check_heads(cell, num_heads, hidden_size, self.proj_size)
         self.recompute = _check_recompute(recompute, cell)
         self._every = None if self.recompute is False else int(self.recompute) * (self.recompute is not True)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
@@ -196,7 +222,8 @@ class Recurrent(Module):
             for suffix in self.suffixes(layer):
                 for name, shape in shapes.items():
                     present = shape[0] and (bias or not name.startswith("bias"))
-                    setattr(self, name + suffix, uniform(shape, hidden_size, self._dtype) if present else None)
+                    size = hidden_size // self.num_heads  # weights begin like the weights of separate layers
+                    setattr(self, name + suffix, uniform(shape, size, self._dtype) if present else None)
         self._form = form_of(cell, self._dtype, input_size, hidden_size, self.output_size)
         # Names are built only once: building them in each call would take as long as a small layer's product.
         endings = (suffix for layer in range(num_layers) for suffix in self.suffixes(layer))
@@ -205,7 +232,7 @@ class Recurrent(Module):
     def _shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
         below = self.output_size * (self.num_directions if self.merge == "concat" else 1)
         width = below if layer else self.input_size
-        return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None)
+        return weight_shapes(self.cell, width, self.hidden_size, self.proj_size or None, self.num_heads)
 
     if TYPE_CHECKING:  # Which parameters exist depends on the arguments.
 
@@ -439,16 +466,16 @@ class Recurrent(Module):
 
     def _unusual(self) -> dict[str, Any]:
         """Return the options that `repr` shows because they are not at their defaults."""
-        usual = {"dropout_per": "row", "merge": "concat", "proj_size": 0, "recompute": False}
+        usual = {"dropout_per": "row", "merge": "concat", "proj_size": 0, "num_heads": 1, "recompute": False}
         return {name: getattr(self, name) for name, default in usual.items() if getattr(self, name) != default}
 
 
 class _OfFamily(Recurrent):
-    """The base of RNN, LSTM and GRU: a layer of a cell family with zoneout, recurrent and weight dropout."""
+    """The base of layers of a cell family, with weight dropout, and zoneout and recurrent dropout if the family can."""
 
     _family: Family
-    zoneout: tuple[float, ...]
-    recurrent_dropout: float
+    zoneout: tuple[float, ...] = (0.0,)
+    recurrent_dropout: float = 0.0
     weight_dropout: float
 
     def __init__(self, *sizes: Any, options: Mapping[str, Any]) -> None:
@@ -456,7 +483,8 @@ class _OfFamily(Recurrent):
             setattr(self, name, option.check(options.get(name, option.default), name))
         of_cell = {name: value for name, value in options.items() if name in self._family.options}
         of_layer = {name: value for name, value in options.items() if name not in of_cell | drawn(self._family)}
-        of_cell |= {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
+        masks = {"zoneout": any(self.zoneout), "recurrent_dropout": self.recurrent_dropout > 0}
+        of_cell |= {name: value for name, value in masks.items() if name in self._family.options}
         super().__init__(self._family(**of_cell), *sizes, **of_layer)
 
     def weights(self, suffix: str) -> list[Variable | None]:
@@ -589,4 +617,41 @@ class RNN(_OfOneState):
         **options: Unpack[RNNOptions],
     ) -> None:
         given = {**options, "activation": nonlinearity}
+        super().__init__(input_size, hidden_size, num_layers, bias, options=given)
+
+
+@layer_of(slstm_cell, SLSTMOptions, Recurrent)
+class SLSTM(_OfFamily):
+    """The scalar LSTM of xLSTM, with heads, over rows with a LoD; the sequences of the last LoD level are the batch.
+
+    A call `y, (h_n, c_n, n_n, m_n) = slstm(x, states)` takes rows `x` of shape `(rows, input_size)` and optional
+    initial states, zeros by default.  It returns the outputs `y` of shape `(rows, columns)` with the LoD of `x`, and
+    the states of each sequence after its last row: the output, the cell, the normaliser and the stabiliser.  `columns`
+    is `hidden_size`, and twice as many if `direction` is "both" and `merge` is "concat".  Each state has the shape
+    `(num_layers * num_directions, sequences, hidden_size)`.  An empty sequence keeps its initial states.  If you give
+    initial states, the normaliser `n` must be positive where `c` is not 0.
+
+    The four gates are i, f, z and o.
+
+    Examples
+    --------
+    >>> from varlen_rnn.rows.lod import create_lod_tensor
+    >>> layer = SLSTM(3, 8, num_heads=4, forget="sigmoid")
+    >>> y, (h_n, c_n, n_n, m_n) = layer(create_lod_tensor(np.zeros((5, 3), np.float32), [[2, 3]]))
+    >>> y.shape, n_n.shape, layer.weight_hh_l0.shape
+    ((5, 8), (1, 2, 8), (32, 2))
+
+    Source: the equations in `varlen_rnn.cells.slstm`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_heads: int = 4,
+        num_layers: int = 1,
+        bias: bool = True,
+        **options: Unpack[SLSTMOptions],
+    ) -> None:
+        given = {**options, "num_heads": num_heads}
         super().__init__(input_size, hidden_size, num_layers, bias, options=given)

@@ -1,4 +1,4 @@
-"""The options of RNN, GRU and LSTM: their types, and signatures and docstrings that are built from tables of options.
+"""The options of layers of a family of cells: their types, and signatures and docstrings made from tables of options.
 
 `Recurrent` documents the options of every layer, each family of cells has a table of its own options, and `drawn`
 returns the options, such as dropout, for which a layer draws random numbers.  Type checkers take the types of options
@@ -28,8 +28,8 @@ Merge: TypeAlias = Literal["concat", "sum", "mean"]
 RENAMED = {"nonlinearity": "activation"}  # {argument of a layer: option of its cells}
 
 
-class LayerOptions(TypedDict, total=False):
-    """The options that `RNN`, `GRU` and `LSTM` share."""
+class CommonOptions(TypedDict, total=False):
+    """The options that layers of all families share."""
 
     dropout: float
     bidirectional: bool
@@ -38,9 +38,15 @@ class LayerOptions(TypedDict, total=False):
     merge: Merge
     dropout_per: Per
     recompute: bool | int
+    weight_dropout: float
+
+
+class LayerOptions(CommonOptions, total=False):
+    """The options that `RNN`, `GRU` and `LSTM` share."""
+
+    num_heads: int
     clip: float | None
     recurrent_dropout: float
-    weight_dropout: float
 
 
 class RNNOptions(LayerOptions, total=False):
@@ -69,6 +75,12 @@ class LSTMOptions(LayerOptions, total=False):
     proj_clip: float | None
     activations: Sequence[Activation]
     zoneout: float | tuple[float, float]
+
+
+class SLSTMOptions(CommonOptions, total=False):
+    """The options of `SLSTM`."""
+
+    forget: Literal["exp", "sigmoid"]
 
 
 def _probability(p: Any, name: str) -> float:
@@ -100,11 +112,12 @@ def drawn(family: Family) -> dict[str, Option]:
         "In training, the probability that an element of `weight_hh` is zeroed in a forward pass (DropConnect; Merity, "
         "Keskar and Socher, 2018)."
     )
-    return {
+    masks = {
         "zoneout": Option(0.0, probabilities, kind, zoneout),
         "recurrent_dropout": Option(0.0, _probability, "float", recurrent_dropout),
-        "weight_dropout": Option(0.0, _probability, "float", weight_dropout),
     }
+    found = {name: option for name, option in masks.items() if name in family.options}
+    return found | {"weight_dropout": Option(0.0, _probability, "float", weight_dropout)}
 
 
 def layer_of(family: Family, options: Any, base: Any) -> Callable[[T], T]:

@@ -107,14 +107,15 @@ def _form_of(states, dtype, features, hidden, outputs):
     return Form(dtype, features, sizes)
 
 
-def weight_shapes(cell, features, hidden, outputs=None):
+def weight_shapes(cell, features, hidden, outputs=None, heads=1):
     """Return the shapes of the weights of a direction by name, in the order in which the operator takes them.
 
-    `outputs` is the number of units of a projected output, otherwise None.  A weight that the cell does not use has 0
-    rows, and is None among the inputs.  Raise ShapeError if a vector or a row input has the name of another input.
+    `outputs` is the number of units of a projected output, otherwise None.  With `heads`, `weight_hh` has the columns
+    of one head.  A weight that the cell does not use has 0 rows, and is None among the inputs.  Raise ShapeError if a
+    vector or a row input has the name of another input.
     """
-    x_gates, h_gates = len(cell.x_gates), len(cell.h_gates)
-    found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, x_gates, h_gates, features, hidden, outputs)
+    sizes = len(cell.x_gates), len(cell.h_gates), features, hidden, outputs, heads
+    found = _weight_shapes(cell.states, cell.vectors, cell.row_inputs, sizes)
     if isinstance(found, list):
         expected, got = f"vectors and rows with names other than {found}", cell.vectors + cell.row_inputs
         hint = "inputs of the layer have these names"
@@ -123,13 +124,14 @@ def weight_shapes(cell, features, hidden, outputs=None):
 
 
 @functools.lru_cache(maxsize=256)
-def _weight_shapes(states, vectors, row_inputs, x_gates, h_gates, features, hidden, outputs):
+def _weight_shapes(states, vectors, row_inputs, sizes):
     """Return the shapes by name; if several inputs have the same name, return a list of such names instead."""
+    x_gates, h_gates, features, hidden, outputs, heads = sizes
     inputs = {"x", "weight_hr", *WEIGHTS, *(f"{state}_0" for state in states)}
     if taken := inputs.intersection(vectors + row_inputs):
         return sorted(taken)
     of_x, of_h = x_gates * hidden, h_gates * hidden
-    shapes = (of_x, features), (of_h, hidden if outputs is None else outputs), (of_x,), (of_h,)
+    shapes = (of_x, features), (of_h, hidden // heads if outputs is None else outputs), (of_x,), (of_h,)
     named = dict(zip(WEIGHTS, shapes, strict=True)) | ({} if outputs is None else {"weight_hr": (outputs, hidden)})
     return MappingProxyType(named | dict.fromkeys(vectors, (hidden,)))
 
@@ -142,6 +144,7 @@ class Layer(NamedTuple):
     directions: the weights of each direction by name
     hidden: the number of units of a state
     outputs: the number of units of the output, less than `hidden` if the output is projected
+    heads: the number of heads, which follows from the shape of `weight_hh`
     """
 
     x: object
@@ -149,6 +152,7 @@ class Layer(NamedTuple):
     directions: list
     hidden: int
     outputs: int
+    heads: int
 
     @property
     def projects(self):
@@ -159,6 +163,10 @@ class Layer(NamedTuple):
         """Return the number of units of a state; the first state is the output, which can be projected."""
         return self.hidden if number else self.outputs
 
+    def weight_shapes(self, cell, features):
+        """Return the shapes of the weights of a direction by name; rows have `features` numbers."""
+        return weight_shapes(cell, features, self.hidden, self.outputs if self.projects else None, self.heads)
+
 
 def layer_of(cell, inputs):
     """Return the inputs of an operator as a Layer; raise unless their number is right for the cell."""
@@ -168,10 +176,10 @@ def layer_of(cell, inputs):
         dict(zip(names, weights[first : first + len(names)], strict=True))
         for first in range(0, len(weights), len(names))
     ]
-    hidden = _hidden(cell, directions[0])
+    hidden, heads = _hidden_and_heads(cell, directions[0])
     projection = directions[0].get("weight_hr")
     outputs = hidden if projection is None else projection.shape[0]
-    return Layer(inputs[0], inputs[1:cut], directions, hidden, outputs)
+    return Layer(inputs[0], inputs[1:cut], directions, hidden, outputs, heads)
 
 
 def names_of_weights(cell, count):
@@ -197,8 +205,8 @@ def names_of_inputs(cell, count):
     return ("x", *(f"{state}_0" for state in cell.states), *(name + end for end in ends for name in names)), ends
 
 
-def _hidden(cell, weights):
-    """Return the hidden size, read from the shape of one weight of a direction."""
+def _hidden_and_heads(cell, weights):
+    """Return the hidden size and the number of heads, read from the shape of one weight of a direction."""
     if "weight_hr" in weights:
         name, axis, parts = "weight_hr", 1, 1
     elif cell.h_gates:
@@ -210,7 +218,9 @@ def _hidden(cell, weights):
     if weights[name] is None:
         raise ShapeError(f"recurrent, {name}", expected="a weight for each direction", got="None")
     check_rank("recurrent", name, weights[name], 1 if name in cell.vectors else 2)
-    return weights[name].shape[axis] // parts
+    shape = weights[name].shape
+    heads = recurrence.heads_of(*shape, len(cell.h_gates)) if name == "weight_hh" else 1
+    return heads * shape[axis] // parts, heads
 
 
 def ways_of(reverse, directions):
@@ -235,8 +245,8 @@ def check_layer(cell, layer):
     check_lod_level("recurrent", "x", x)
     if layer.projects:
         _check_projection(cell, layer)
-    features = features if cell.x_gates else x.shape[1]
-    shapes = weight_shapes(cell, features, layer.hidden, layer.outputs if layer.projects else None)
+    check_heads("recurrent, heads", cell, layer.heads)
+    shapes = layer.weight_shapes(cell, features if cell.x_gates else x.shape[1])
     for weights in layer.directions:
         for name, shape in shapes.items():
             _check_weight(x, name, weights[name], shape)
@@ -256,6 +266,13 @@ def _check_projection(cell, layer):
     if -1 not in (layer.outputs, layer.hidden) and not 0 < layer.outputs < layer.hidden:
         expected = f"1 to {layer.hidden - 1} rows, fewer than hidden units"
         raise ShapeError("recurrent, weight_hr", expected=expected, got=layer.outputs)
+
+
+def check_heads(where, cell, heads):
+    """Raise if a cell normalises values over the units of all heads, or has no recurrent product for heads."""
+    if heads > 1 and (not cell.h_gates or any(phase.norms for phase in cell.phases)):
+        reason = "normalises values over all units" if cell.h_gates else "has no recurrent weights"
+        raise ShapeError(where, expected=f"1, because the cell {cell.name!r} {reason}", got=heads)
 
 
 def _check_rows(x, name, rows, hidden):
@@ -296,7 +313,7 @@ def _direction(cell, layer, weights):
     end = len(arrays) - len(cell.row_inputs)
     of_rows, arrays = arrays[end:], arrays[:end]
     if None in weights.values():
-        shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+        shapes = layer.weight_shapes(cell, layer.x.shape[1])
         pairs = zip(arrays, shapes.values(), strict=True)
         arrays = [zeros(shape, layer.x.data) if array is None else array for array, shape in pairs]
     projection = arrays[4] if layer.projects else None
@@ -304,7 +321,7 @@ def _direction(cell, layer, weights):
     return recurrence.Direction(*arrays[:4], projection, vectors, joined(of_rows, 1) if of_rows else None)
 
 
-def flat(directions):
+def flat(cell, directions):
     """Return the weights (or gradients) of Directions as one list, in the order of the operator's inputs."""
     arrays = []
     for direction in directions:
@@ -312,8 +329,9 @@ def flat(directions):
         arrays += [*four, *(() if projection is None else (projection,))]
         arrays += () if vectors is None else unstacked(vectors)
         if of_rows is not None:
-            columns = range(0, of_rows.shape[1], direction.hidden)
-            arrays += [contiguous(of_rows[:, first : first + direction.hidden]) for first in columns]
+            hidden = of_rows.shape[1] // len(cell.row_inputs)
+            columns = range(0, of_rows.shape[1], hidden)
+            arrays += [contiguous(of_rows[:, first : first + hidden]) for first in columns]
     return arrays
 
 

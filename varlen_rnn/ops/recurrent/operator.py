@@ -175,7 +175,7 @@ def _like_states_and_weights(cell, inputs, outputs):
     layer = layer_of(cell, inputs)
     last = outputs[len(outputs) - len(cell.states) :]
     states = [like if state is None else state for state, like in zip(layer.states, last, strict=True)]
-    shapes = weight_shapes(cell, layer.x.shape[1], layer.hidden, layer.outputs if layer.projects else None)
+    shapes = layer.weight_shapes(cell, layer.x.shape[1])
     return states + [
         spec_of_tensor(shapes[name], layer.x.dtype) if weight is None else weight
         for weights in layer.directions
@@ -262,13 +262,13 @@ def _work(inputs, cell):
     layer = layer_of(cell, inputs)
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
     rows *= len(layer.directions)
-    of_step = len(cell.h_gates) * hidden * outputs + layer.projects * outputs * hidden
+    of_step = len(cell.h_gates) * hidden * (outputs // layer.heads) + layer.projects * outputs * hidden
     kept = rows * (kept_by(cell, layer.projects) * hidden - 1) * layer.x.dtype.itemsize
     return 2 * rows * len(cell.x_gates) * hidden * features, 2 * rows * of_step, kept
 
 
 def _cost(inputs, outputs, cell, keep, every=None, **constants):
-    """2 gates hidden (input + output) operations, plus 2 hidden output for a projection, per row and direction."""
+    """2 gates hidden (input + output / heads) operations, plus 2 hidden output for a projection, per row and way."""
     of_x, of_step, kept = _work(inputs, find_cell(cell))
     return Cost(of_x + of_step, kept if keep and every is None else 0)
 
@@ -395,7 +395,7 @@ def recurrent_grad(
     d_x = x.like(d_x) if need_x else x
     # If the gradients of weights are not needed, return the weights in their place (zeros for a missing bias).
     groups = d_weights if need_weights else weights
-    d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(groups))]
+    d_inputs = [d_x, *map(LoDTensor.wrap, of_outputs(layer, d_initial) + flat(cell, groups))]
     return _with_lods(cell, layer, d_inputs) if cell.row_inputs else d_inputs
 
 

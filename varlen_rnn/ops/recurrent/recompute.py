@@ -46,7 +46,8 @@ def forward(cell, x, directions, initial, plan, every, reverse):
     each direction an array of the states with which its chunks begin, chunk after chunk, one row per state of a
     sequence.
     """
-    outputs, hidden = directions[0].weight_hh.shape[1], directions[0].hidden
+    shape = recurrence.shape_of(cell, x, directions[0])
+    outputs, hidden = shape.outputs, shape.hidden
     sizes = len(cell.states), len(directions), plan.num_sequences, hidden
     last = zeros(sizes, x) if initial is None else initial.copy()
     y, kept = [], []
@@ -85,7 +86,7 @@ def backward(cell, x, directions, kept, plan, arriving, *, every, need_x, need_w
 
     `kept` and `every` are from `forward`.  Raise ShapeError if the states do not fit the chunks.
     """
-    outputs, d_directions = directions[0].weight_hh.shape[1], []
+    outputs, d_directions = recurrence.shape_of(cell, x, directions[0]).outputs, []
     d_x, d_initial = zeros(x.shape, x) if need_x else None, arriving.d_last.copy()
     hidden = d_initial.shape[-1]
     for number, (direction, way) in enumerate(zip(directions, reverse, strict=True)):
