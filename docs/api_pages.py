@@ -37,6 +37,7 @@ KERNELS += ("updates", "windows", "convolutions")
 MORE = {
     "varlen_rnn.cells.family": ["Family"],
     "varlen_rnn.kernels": [],
+    "varlen_rnn.nn.matrix.stream": ["MatrixStream"],
     "varlen_rnn.nn.recurrent.prepared": ["Prepared"],
     "varlen_rnn.nn.recurrent.stream": ["Stream"],
     "varlen_rnn.ops": [],
@@ -51,6 +52,7 @@ GROUPS = {
     "Layers": [
         "varlen_rnn.nn",
         "varlen_rnn.nn.functional",
+        "varlen_rnn.nn.matrix.stream",
         "varlen_rnn.nn.recurrent.prepared",
         "varlen_rnn.nn.recurrent.stream",
         "varlen_rnn.cells",

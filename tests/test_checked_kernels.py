@@ -80,6 +80,7 @@ WRONG = {
     "next_window_cpu": (X, indices(0, 2, FAR), np.zeros((2, 1, 2)), np.zeros((2, 1, 2))),
     "causal_conv_grad_cpu": (0, 1, X, indices(0, 2, FAR), OUT, np.zeros((2, 2, 2)), np.zeros((2, 2, 2)), X),
     "causal_conv_weight_grad_cpu": (0, 1, X, X, indices(0, 1), np.zeros((1, 2, 2)), OUT),
+    "stabilise_cpu": (X, X, indices(0, 2, FAR), OUT, OUT, X, X),
     "cumsum_cpu": (X, indices(0, 2, FAR), 1, X),
     "draw_mask_cpu": (0, 1, indices(1, 2), indices(), 1, 2**31, 0.0, 1.0, X),
     "largest_cpu": (ONES, indices(0, 3), indices(0, 1), indices(0)),

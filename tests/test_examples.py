@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -307,3 +308,9 @@ def test_a_line_without_the_fields_is_named(script, tmp_path):
     assert "bad.jsonl, line 2: expected" in done.stderr
     done = run(script, "--data", lines_of(tmp_path / "few.jsonl", [{"query": "a", "answer": "b", "items": []}]))
     assert "expected at least 20" in done.stderr.lower()
+
+
+def test_stream_recall_answers_row_by_row():
+    out = run("stream_recall.py", "--steps", 2, "--size", 8, "--most", 3, "--cell", "gla")
+    assert out.returncode == 0, out.stderr
+    assert re.search(r"told: ([a-p]\d)+\nasked and answered: [a-p]\d( [a-p]\d)*\n$", out.stdout)

@@ -106,6 +106,7 @@ CASES = {
     "layer_norm": ([X, dense(3), dense(3)], {"eps": 0.1}),
     "layer_norm_grad": ([X, X, dense(3)], {"eps": 0.1, "centres": True}),
     "layer_norm_weight_grad": ([X, X], {"eps": 0.1, "centres": False}),
+    "stabiliser": ([X, X, dense(4, 3)], {}),
     "rms_norm": ([X, dense(3)], {"eps": 0.1}),
     "sequence_softmax": ([X], {}),
     "sequence_softmax_grad": ([X, X, X], {}),

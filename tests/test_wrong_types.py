@@ -403,7 +403,7 @@ CALLS = {
     "LayerNorm": (vr.nn.LayerNorm, lambda: 3, lambda: 0.1, bool, bool),
     "LayerNorm, x": (vr.nn.LayerNorm(3), rows),
     "rms_norm": (F.rms_norm, rows, lambda: X[0], lambda: 0.1),
-    "RMSNorm": (vr.nn.RMSNorm, lambda: 3, lambda: 0.1, bool, lambda: "float32"),
+    "RMSNorm": (vr.nn.RMSNorm, lambda: 3, lambda: 0.1, bool),
     "RMSNorm, x": (vr.nn.RMSNorm(3), rows, rows),
     "Variable": (vr.Variable, lambda: X),
     "backward": (vr.backward, lambda: (parameter() * 2.0).sum()),
@@ -803,7 +803,7 @@ OPTIONS = {
                    "hotword_weight": float},
     "TransducerDecoder": {"blank": lambda: 0, "max_symbols": lambda: 2},
     "Momentum": {"nesterov": bool},
-    **{name: {"dtype": lambda: "float32"} for name in ("LayerNorm", "Linear", "BatchNorm1d")},
+    **{name: {"dtype": lambda: "float32"} for name in ("LayerNorm", "Linear", "BatchNorm1d", "RMSNorm")},
     "Embedding": {"sparse": bool, "dtype": lambda: "float32", "shard": lambda: None}, "embedding": {"sparse": bool},
     "Embedding, from_pretrained": {"sparse": bool, "shard": vr.distributed.Communicator},
     "Dropout": {"per": lambda: "row"}, "dropout": {"per": lambda: "row"},
@@ -864,6 +864,16 @@ not_of_slstm = {"num_heads", "clip", "zoneout", "recurrent_dropout"}
 OPTIONS["SLSTM"] = {key: make for key, make in OPTIONS["GRU"].items() if key not in not_of_slstm}
 OPTIONS["SLSTM"] |= {"forget": lambda: "exp"}
 OPTIONS["LSTM"] |= {"proj_size": lambda: 2, "proj_clip": lambda: 1.0}
+for name, option in {"GatedDeltaNet": "conv_size", "DeltaNet": "conv_size", "Mamba2": "d_conv", "MLSTM": None,
+                     "GatedLinearAttention": "gate_low_rank_dim"}.items():  # fmt: skip
+    layer = getattr(vr.nn, name)
+    CALLS[name] = (layer, lambda: 3, lambda: 4, lambda: 2, lambda: 1)
+    OPTIONS[name] = {
+        **({} if option is None else {option: lambda: 2}), "dropout": float, "bidirectional": bool,
+        "direction": lambda: "forward", "dtype": lambda: "f4", **({"d_state": lambda: 3} if name == "Mamba2" else {}),
+        **({"allow_neg_eigval": bool} if "DeltaNet" in name else {}),
+    }  # fmt: skip
+    CALLS[f"{name}, x"] = (layer(3, 4), rows, lambda: None)
 for name in ("RNN", "RNNCell"):
     OPTIONS[name]["nonlinearity"] = lambda: "tanh"
 

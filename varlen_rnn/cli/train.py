@@ -25,7 +25,11 @@ def number(text):
 # Options of estimators: their types and help.  An option that is not given has the estimator's default, which its help
 # names.
 OPTIONS = {
-    "cell": (str, "lstm, gru, rnn, or the name of another cell; default lstm, with --horizon gru"),
+    "cell": (
+        str,
+        "lstm, gru, rnn, gated_delta, delta, mamba2, mlstm, gla, or the name of another cell; "
+        "default lstm, with --horizon gru",
+    ),
     "hidden_size": (int, "units of a layer in a direction; default 64, with --horizon 32"),
     "num_layers": (int, "recurrent layers; default 1"),
     "max_epochs": (number, "passes over the sequences; default auto"),

@@ -1,4 +1,4 @@
-"""Weighted sums of windows of rows, and running sums, along each sequence and for each feature; windows of images.
+"""Weighted sums of windows of rows, running sums and maxima, along each sequence and for each feature; image windows.
 
 Sequence i has rows `offsets[i]` to `offsets[i + 1]`.
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
@@ -178,3 +178,56 @@ def add_windows_to_images(windows, strides, before, out):
                             column = j * strides[1] - before[1] + b
                             if 0 <= column < width:
                                 out[n, c, row, column] += windows[n, i, j, c, a, b]
+
+
+@cpu_kernel
+def stabilise_cpu(log_decay, log_input, offsets, first, last, shift, out):
+    """`m = max(log_decay + m before, log_input)`, row by row; `shift` is how much m falls."""
+    for i in range(first.shape[0]):
+        last[i] = first[i]
+        for row in range(offsets[i], offsets[i + 1]):
+            for j in range(out.shape[1]):
+                before, level = last[i, j], log_decay[row, j] + last[i, j]
+                last[i, j] = log_input[row, j] if log_input[row, j] > level else level
+                shift[row, j], out[row, j] = before - last[i, j], last[i, j]
+
+
+@cuda_kernel
+def stabilise_cuda(log_decay, log_input, offsets, first, last, shift, out):
+    """Twin of `stabilise_cpu`; one thread per column of a sequence."""
+    thread, width = cuda.grid(1), out.shape[1]
+    if thread < first.shape[0] * width:
+        i, j = thread // width, thread % width
+        m = first[i, j]
+        for row in range(offsets[i], offsets[i + 1]):
+            before, level = m, log_decay[row, j] + m
+            m = log_input[row, j] if log_input[row, j] > level else level
+            shift[row, j], out[row, j] = before - m, m
+        last[i, j] = m
+
+
+@twins(stabilise_cpu, stabilise_cuda, lambda *arguments: arguments[3].size)
+def stabilise(log_decay, log_input, offsets, first, last, shift, out):
+    """Compute the running maximum m of decaying inputs, on a logarithmic scale, for each column of a sequence.
+
+    Row by row, `m = max(log_decay + m, log_input)`.
+
+    Parameters
+    ----------
+    log_decay, log_input : (rows, columns) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    first : (num_sequences, columns) C-contiguous
+        m before each sequence.
+    last : as `first`; written
+        m after each sequence.
+    shift : as `log_decay`; written
+        m before each row, less m.
+    out : as `log_decay`; written
+
+    Examples
+    --------
+    >>> decay, x = np.full((3, 1), -1.0), np.array([[2.0], [0.0], [3.0]])
+    >>> last, shift, out = np.empty((1, 1)), np.empty((3, 1)), np.empty((3, 1))
+    >>> stabilise(decay, x, np.array([0, 3]), np.zeros((1, 1)), last, shift, out); out.ravel(), shift.ravel()
+    (array([2., 1., 3.]), array([-2.,  1., -2.]))
+    """

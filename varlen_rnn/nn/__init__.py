@@ -21,6 +21,10 @@ from varlen_rnn.nn.layers import (
     SequenceConv,
     SequencePool,
 )
+from varlen_rnn.nn.matrix.delta_net import DeltaNet, GatedDeltaNet
+from varlen_rnn.nn.matrix.gla import GatedLinearAttention
+from varlen_rnn.nn.matrix.mamba2 import Mamba2
+from varlen_rnn.nn.matrix.mlstm import MLSTM
 from varlen_rnn.nn.module import Buffer, Module, Parameter
 from varlen_rnn.nn.recurrent.cells import GRUCell, LSTMCell, RNNCell
 from varlen_rnn.nn.recurrent.dynamic import DynamicRNN
@@ -33,12 +37,12 @@ from varlen_rnn.nn.transducer_decoder import TransducerDecoder
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
-    "ELU", "GELU", "GRU", "LSTM", "RNN", "SLSTM", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder", "CTCLoss",
-    "Dropout", "DynamicRNN", "Embedding", "GRUCell", "KenLM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear",
-    "LinearChainCRF", "ModelSummary", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter",
-    "ParameterList", "RMSNorm", "RNNCell", "ReLU", "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential",
-    "SiLU", "Sigmoid", "Softmax", "Softplus", "Standardize", "Stateful", "Tanh", "TransducerDecoder", "TransducerLoss",
-    "functional", "summary", "weight_norm",
+    "ELU", "GELU", "GRU", "LSTM", "MLSTM", "RNN", "SLSTM", "AdditiveAttention", "BatchNorm1d", "Buffer", "CTCDecoder",
+    "CTCLoss", "DeltaNet", "Dropout", "DynamicRNN", "Embedding", "GRUCell", "GatedDeltaNet", "GatedLinearAttention",
+    "KenLM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LinearChainCRF", "Mamba2", "ModelSummary", "Module",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "Parameter", "ParameterList", "RMSNorm", "RNNCell", "ReLU",
+    "Recurrent", "RowConv", "SequenceConv", "SequencePool", "Sequential", "SiLU", "Sigmoid", "Softmax", "Softplus",
+    "Standardize", "Stateful", "Tanh", "TransducerDecoder", "TransducerLoss", "functional", "summary", "weight_norm",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.

@@ -39,6 +39,7 @@ from varlen_rnn.ops.sequence import (
     pad,
     pool,
     ranks,
+    stabiliser,
     steps,
     structure,
     transducer,

@@ -78,6 +78,7 @@ def _elu_grad(x, y, d_y, alpha: float):
     return where(x > 0, d_y, d_y * (exp(minimum(0, x)) * alpha))
 
 
+@quiet  # NaN
 def _softplus(x, beta, threshold):
     """Compute `softplus` by NumPy's `logaddexp`, which is more accurate than the equation in float32."""
     z = x * beta

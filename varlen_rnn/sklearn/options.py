@@ -37,7 +37,12 @@ def _entry(field: Any) -> str:
 class Options:
     """The options of all estimators that learn from sequences and labels."""
 
-    cell: str = option("lstm", "str", 'The cell of the network: "lstm", "gru", "rnn", or the name of another cell.')
+    cell: str = option(
+        "lstm",
+        "str",
+        'The cell of the network: "lstm", "gru" or "rnn"; with four heads and states that are matrices "gated_delta", '
+        '"delta", "mamba2", "mlstm" or "gla"; or the name of another cell.',
+    )
     hidden_size: int = option(64, "int", "The units of a recurrent layer, in each direction.")
     _: dataclasses.KW_ONLY
     num_layers: int = option(1, "int", "The number of recurrent layers, as in `nn.Recurrent`.")

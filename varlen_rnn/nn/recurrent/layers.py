@@ -51,14 +51,15 @@ _REVERSE = {"forward": (0,), "backward": (1,), "both": (0, 1)}  # 1 for each dir
 _ENDS = ("", "_reverse")  # endings of parameter names, forward and backward
 
 
-def _check_layers(num_layers: int) -> int:
+def check_layers(num_layers: int) -> int:
+    """Return a number of layers; raise if it is none, or a mistake."""
     num_layers = check_int(num_layers, "num_layers", 1)
     if num_layers > _MOST_LAYERS:
         raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))
     return num_layers
 
 
-def _check_direction(direction: Way | None, bidirectional: bool) -> Way:
+def check_direction(direction: Way | None, bidirectional: bool) -> Way:
     """Return the direction, taken from `bidirectional` if it is None; raise if the two contradict each other."""
     if direction is None:
         return "both" if bidirectional else "forward"
@@ -206,9 +207,9 @@ class Recurrent(Module):
         # `check_int` returns Python ints, because products of NumPy's small ints overflow.
         self.input_size = input_size = check_int(input_size, "input_size", 1)
         self.hidden_size = hidden_size = check_int(hidden_size, "hidden_size", 1)
-        self.num_layers = num_layers = _check_layers(num_layers)
+        self.num_layers = num_layers = check_layers(num_layers)
         check_probability(dropout)
-        self.direction = _check_direction(direction, check_flag(bidirectional, "bidirectional"))
+        self.direction = check_direction(direction, check_flag(bidirectional, "bidirectional"))
         check_choice(merge, "merge", "concat", "sum", "mean")
         check_choice(dropout_per, "dropout_per", "row", "sequence")
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge

@@ -22,7 +22,7 @@ _ONES = LoD([[0]])
 def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     """Return, for each layer, a list of the packed weights of its directions."""
     check_cell(f"{what}, layer", layer)
-    _check_on_host(f"{what}, layer", layer.parameters()[0].device, "a layer")
+    check_on_host(f"{what}, layer", layer.parameters()[0].device, "a layer")
     found, none = [], [None] * len(layer.cell.states)
     for number in range(layer.num_layers):
         given = [weight for suffix in layer.suffixes(number) for weight in layer.present_weights(suffix)]
@@ -37,7 +37,8 @@ def packed_directions(layer: Any, what: str) -> list[list[Packed]]:
     return found
 
 
-def _check_on_host(what: str, place: Place, noun: str) -> None:
+def check_on_host(what: str, place: Place, noun: str) -> None:
+    """Raise unless a place is the host."""
     if place != HOST:
         raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="move it by to('cpu')")
 
@@ -61,7 +62,7 @@ class Arrays:
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
         """Return rows as a C-contiguous array; raise if they do not fit the layer."""
-        array = rows if type(rows) is np.ndarray else _host_rows(rows, f"{where}, {self.form.rows}")
+        array = rows if type(rows) is np.ndarray else host_rows(rows, f"{where}, {self.form.rows}")
         # This test avoids the full check, which would take a tenth of the time of a row (a few microseconds).
         if array.shape[1:] != self._features or array.dtype != self.dtype:
             self.form.check_rows(where, array)
@@ -72,7 +73,7 @@ class Arrays:
         if states is None:
             return None
         given = self.form.each(where, "states", states)
-        arrays = [None if state is None else _host_rows(state, f"{where}, states") for state in given]
+        arrays = [None if state is None else host_rows(state, f"{where}, states") for state in given]
         self.form.check_states(where, arrays, (self.num_rows_of_states, count))
         if all(array is None for array in arrays):
             return None
@@ -87,7 +88,8 @@ class Arrays:
         return together([states[:, 0, :, : self.output_size], *(states[:, n] for n in range(1, self.num_states))])
 
 
-def _host_rows(rows: Any, what: str) -> np.ndarray:
+def host_rows(rows: Any, what: str) -> np.ndarray:
+    """Return rows as an array; raise unless they are on the host."""
     array = as_rows(rows, what)
-    _check_on_host(what, place_of(array), "an array")
+    check_on_host(what, place_of(array), "an array")
     return array
