@@ -418,6 +418,17 @@ for dtype in (np.float32, np.float64):
         layer(embedding(x)).sum().backward()
     many = vr.create_lod_tensor(np.ones((9000, 8), dtype), [[9] * 1000])
     nn.GRU(8, 9, dtype=dtype)(many)[0].sum().backward()
+    embedding, layer, output = nn.Embedding(3, 5, dtype=dtype), nn.GRU(5, 7, dtype=dtype), nn.Linear(7, 3, dtype=dtype)
+    rule = optim.Adam([*embedding.parameters(), *layer.parameters(), *output.parameters()], lr=0.1)
+    @vr.bound
+    def step(ids, labels):
+        rule.zero_grad()
+        loss = nn.functional.cross_entropy(output(vr.sequence_pool(layer(embedding(ids))[0], "last")), labels)
+        loss.backward()
+        rule.step()
+        return loss
+    for rows in range(1, 13):
+        step(vr.create_lod_tensor(np.ones(rows + 2, int), [[rows, 2]]), np.zeros(2, int))
 """
 
 

@@ -1,6 +1,7 @@
 """Small trainings and inferences that call the kernels of all layers, optimizers and examples."""
 
 import functools
+import itertools
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from varlen_rnn.ops.sequence.steps import concat_outputs, init_memories, segment
 from varlen_rnn.products.row_sums import MANY_ROWS
 from varlen_rnn.rows.lod import create_lod_tensor
 from varlen_rnn.rows.plan import sort_by_seq_len
+from varlen_rnn.training.bound import bound
 
 # Units of layers: more than the columns of one panel of packed weights, because a single panel has another layout.
 _SIZE = 200
@@ -45,6 +47,7 @@ def works():
         "dropout": _drop_and_normalise,
         "functions": _curve,
         "random convolutions": _convolve_at_random,
+        "bound steps": _bind,
     }
     return layers | {"optimizers": _optimize, "structures": _decode, "sequences": _move_rows}
 
@@ -104,6 +107,32 @@ def _optimize(dtype):
         optimizer = rule([*embedding.parameters(), *output.parameters()], lr=1e-3)
         output(embedding(ids)).sum().backward()
         optimizer.step()
+
+
+def _bind(dtype):
+    """Run training steps of classifiers and taggers by `bound`, on batches of several sizes, with all optimizers."""
+    rules = itertools.cycle(OPTIMIZERS)
+    for number in range(max(2 * len(LAYERS), len(OPTIMIZERS))):
+        layer, is_tagger = list(LAYERS.values())[number % len(LAYERS)], number % 2
+        embedding, output = nn.Embedding(4, _SIZE, sparse=number % 4 > 1, dtype=dtype), nn.Linear(_SIZE, 2, dtype=dtype)
+        recurrent = layer(_SIZE, _SIZE, dtype=dtype)
+        parameters = [p for module in (embedding, recurrent, output) for p in module.parameters()]
+        step = bound(_step_of(embedding, recurrent, output, next(rules)(parameters, lr=1e-3), is_tagger))
+        for lengths in [[1], [2, 1], [0, 3], [2, 2, 1], [4], [1, 1], [3, 2], [2, 0, 1, 3], [5, 1], [3, 3, 3]]:
+            ids = create_lod_tensor(np.ones(sum(lengths), np.int64), [lengths])
+            step(ids, ids.like(np.zeros(sum(lengths), np.int64)) if is_tagger else np.zeros(len(lengths), np.int64))
+
+
+def _step_of(embedding, recurrent, output, optimizer, is_tagger):
+    def step(ids, labels):
+        optimizer.zero_grad()
+        outputs = recurrent(embedding(ids))[0]
+        loss = F.cross_entropy(output(outputs if is_tagger else sequence_pool(outputs, "last")), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def _attend(dtype):

@@ -29,6 +29,7 @@ from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.rows.lod import LoDTensor, rows_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.dry_run import copy_of, room
+from varlen_rnn.tape.gradient import updates_of
 from varlen_rnn.tape.values import bits_of_value, memory_of
 from varlen_rnn.tape.variable import Variable
 
@@ -81,6 +82,7 @@ class Binding:
         self._forms: list[Any] = []
         self._written: list[Any] = []  # the memory of persistables that a run updates
         self._written_ids: set[int] = set()
+        self._updates: list[Any] = []
 
     @property
     def refusal(self) -> str | None:
@@ -107,9 +109,9 @@ class Binding:
         finally:
             self._turn.append(None)
 
-    def memories_of_updated(self) -> list[Any] | None:
-        """Return the memory of the persistables that a run updates, in the order of `updated`, or None if unknown."""
-        return self._written if self._is_begun and self._has_values() else None
+    def updates(self) -> list[Any] | None:
+        """Return `updates_of` the persistables that a run updates, or None if they have other values now."""
+        return self._updates if self._is_begun and self._has_values() else None
 
     def _given(self, fed):
         return {name: variable.value for name, variable in self._variables.items()} | dict(fed)
@@ -205,6 +207,7 @@ class Binding:
         self._forms = list(map(_form_of, self._arrays))
         self._written = [memory_of(self._variables[name].value) for name in self._updated]
         self._written_ids = set(map(id, self._written))
+        self._updates = updates_of([self._variables[name] for name in self._updated])
         self._is_begun = True
 
 

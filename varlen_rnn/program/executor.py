@@ -100,7 +100,7 @@ def run_ready(ready: Ready, fed: Mapping[str, Value]) -> list[np.ndarray | Any]:
     try:
         results = binding.run(fed, functools.partial(_execute, ready))
     finally:  # even after an error, because some updates may have run
-        was_updated(*ready.updated, memories=binding.memories_of_updated())
+        was_updated(*ready.updated, updates=binding.updates())
     if ready.updated:
         next_step()
     return results

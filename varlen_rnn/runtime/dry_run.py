@@ -346,7 +346,7 @@ def place_of(placeholder):
 
 
 def _fit_views(points, placeholders):
-    """Return what `fit` returns for where arrays begin in their slots, their shapes and their strides."""
+    """Fit the first byte of each array in its slot, its shape and its strides."""
     forms = [one.form for one in placeholders]
     starts = [_address(one.form) - _address(one.slot.form) for one in placeholders]
     numbers = np.array([(start, *form.shape, *form.strides) for start, form in zip(starts, forms, strict=True)])

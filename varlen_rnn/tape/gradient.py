@@ -23,7 +23,7 @@ from varlen_rnn.tape.values import memory_of, own, plain
 
 SUFFIX = "@GRAD"  # the end of a gradient's name in a program
 _numbers = itertools.count()
-_updates: dict = {}  # {id of an array's memory: (weak reference to the memory, number of its last update)}
+_updates: dict = {}  # {id of an array's memory: [weak reference to the memory, number of its last update]}
 _last_update = -1
 
 # Held while records are taken, or while one `grad` is compared and set; no operator runs meanwhile.  Always take it by
@@ -86,21 +86,30 @@ class _Outputs(list):
         return iter(self[:])
 
 
-def was_updated(*variables, memories=None):
+def was_updated(*variables, updates=None):
     """Note that memory of variables was updated, also for their views; records that used old values then raise.
 
-    memories: the result of `memory_of` for the value of each variable, or None
+    updates: the result of `updates_of` for these variables, if the caller keeps it
     """
     global _last_update
-    if memories is None:
-        memories = [memory_of(variable.value) for variable in variables]
+    updates = updates_of(variables) if updates is None else updates
     with _swapping:
         number = _last_update = next(_numbers)
-        for variable, memory in zip(variables, memories, strict=True):
+        for variable in variables:
             variable.updated_at = number
-            if memory is not None:
-                owner, _ = _updates.get(id(memory)) or (weakref.ref(memory, _forget(id(memory))), None)
-                _updates[id(memory)] = owner, number
+        for update in updates:
+            update[1] = number
+
+
+def updates_of(variables):
+    """Return the entries of `_updates` for the memory of variables, which must live as long as they are used."""
+    memories = [memory_of(variable.value) for variable in variables]
+    with _swapping:
+        return [
+            _updates.get(id(memory)) or _updates.setdefault(id(memory), [weakref.ref(memory, _forget(id(memory))), -1])
+            for memory in memories
+            if memory is not None
+        ]
 
 
 def _forget(key):

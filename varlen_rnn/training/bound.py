@@ -113,7 +113,7 @@ class Bound:
             return self._step(*args, **named)
         feeds: list[Any] = []
         try:
-            key = _structure((args, named), feeds)
+            key = _structure(args, feeds), _structure(named, feeds) if named else ()
         except RecursionError as error:
             expected, got = "arrays, in lists and dicts that do not contain themselves", "one that does, or a deep one"
             raise DTypeError("bound, arguments", expected=expected, got=got) from error
@@ -138,6 +138,8 @@ class Bound:
 
 def _structure(value: Any, feeds: list[Any]) -> Any:
     """Return a key that is equal for values of one structure, and append the arrays among them to `feeds`."""
+    if type(value) is tuple or type(value) is list:  # before the others, because most calls have a tuple of arrays
+        return type(value), *[_structure(item, feeds) for item in value]
     if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
         value = value.value if isinstance(value, Variable) else value
         tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
