@@ -37,11 +37,12 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library") / "labels"
     vr.manual_seed(0)
     embedding, lstm, linear = vr.nn.Embedding(IDS, 8), vr.nn.LSTM(8, HIDDEN), vr.nn.Linear(HIDDEN, CLASSES)
+    norm = vr.nn.LayerNorm(HIDDEN)  # its kernel allocates memory; the kernel of softmax calls Numba's `reshape`
     with vr.program_guard() as program:
         ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
         states = [vr.feed_data(name, [1, -1, HIDDEN], "float32") for name in ("h", "c")]
         y, (h_n, c_n) = lstm(embedding(ids), states)
-        scores = linear(vr.sequence_pool(y, "last"))
+        scores = vr.nn.functional.softmax(linear(norm(vr.sequence_pool(y, "last"))))
     scores.name, h_n.name, c_n.name = "scores", "h_n", "c_n"
     program = program.prune([scores, h_n, c_n])
     program.save(folder.parent / "model")
@@ -95,7 +96,7 @@ def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
         code, results = run(library, *batch)
         assert code == 0
         assert same(results, wanted(program, *batch)), batch[0]
-    assert sum((folder / name).stat().st_size for name in ("labels.o", "labels_kernels.o")) < 100_000
+    assert sum((folder / name).stat().st_size for name in ("labels.o", "labels_kernels.o")) < 100 * 1024
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ static void *guarded(int64_t bytes) {
 int main(void) {
     int64_t counts[5] = {0}, wild[] = {-1, 50, INT64_MAX, INT64_MIN, 7};
     srand(0);
-    for (int n = 0; n < 2000; n++) {
+    for (int n = 0; n < 1000; n++) {
         labels_batch batch = {rand() % 9, 1 + rand() % 5};
         int64_t *offsets = guarded(8 * (batch.sequences + 1)), *ids = guarded(8 * batch.rows);
         for (int64_t i = 0; i <= batch.sequences; i++) offsets[i] = batch.rows * i / batch.sequences;
@@ -206,7 +207,7 @@ def test_sanitizers_find_nothing_in_damaged_batches(exported):
     done = subprocess.run(["./fuzz"], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     right, offsets, ids, others = map(int, done.stdout.split())
-    assert (right > 300, offsets > 300, ids > 100, others) == (True, True, True, 0)
+    assert (right > 150, offsets > 150, ids > 50, others) == (True, True, True, 0)
 
 
 def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):

@@ -28,10 +28,7 @@ from varlen_rnn.runtime.place import HOST
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.whole_file import write_file
 
-_RESHAPE = "numba_attempt_nocopy_reshape"  # a function of Numba that the source of a library has
-_OF_PYTHON = re.compile(
-    r"NRT_|numba(?!_attempt_nocopy_reshape)|_?Py"
-)  # names of functions that only a process with Numba has
+_OF_PYTHON = re.compile(r"NRT_|numba|_?Py")  # names of functions that only a process with Numba has
 # The features of processors that GCC and Clang can ask for, among LLVM's names.
 _ASKED = frozenset("avx avx2 bmi bmi2 fma popcnt sse4.2 avx512bw avx512cd avx512dq avx512f avx512vl".split())
 
@@ -100,13 +97,14 @@ class _Export:
         level = LEVELS[HOST_LEVEL]
         content, missing = object_of(level.cpu, source.codes)
         for name, functions in missing.items():
-            if python := [one for one in functions if _OF_PYTHON.match(one)]:
+            python = [one for one in functions if _OF_PYTHON.match(one) and one not in files.RUNTIME]
+            if python:
                 got = f"operator {source.operators[name]!r}, whose kernel {name} calls {python[0]}"
                 raise ProgramError("export", expected="kernels that need no Python", got=got)
         features = tuple(one for one in level.features if one in _ASKED)
         most = dict(zip(counts.names, counts.most, strict=True))
-        reshapes = any(_RESHAPE in functions for functions in missing.values())
-        library = files.Library(self._prefix, most, fields, self._states, features, reshapes)
+        runtime = tuple(one for one in files.RUNTIME if any(one in functions for functions in missing.values()))
+        library = files.Library(self._prefix, most, fields, self._states, features, runtime)
         texts = {
             f"{self._prefix}.h": files.header(library),
             f"{self._prefix}.c": files.source(library, source),

@@ -48,7 +48,7 @@ class Library(NamedTuple):
     fields: the arrays of a batch
     states: for each feed that is a state, the fetch with the state after a row
     features: the features that the processor must have, by GCC's names
-    reshapes: whether a kernel calls Numba's function that reshapes an array
+    runtime: the functions of Numba's runtime that kernels call
     """
 
     prefix: str
@@ -56,7 +56,7 @@ class Library(NamedTuple):
     fields: list[Field]
     states: dict[str, str]
     features: tuple[str, ...]
-    reshapes: bool
+    runtime: tuple[str, ...]
 
 
 def _comment(field):
@@ -165,6 +165,7 @@ def source(it: Library, source: Source) -> str:
 
 #include "{it.prefix}.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Kernels, in {it.prefix}_kernels.o.  They return 0 or -2, or another number if they failed. */
@@ -179,7 +180,7 @@ static int64_t round_up(int64_t bytes) {{ return (bytes + 63) / 64 * 64; }}
 
 static char *aligned(void *workspace) {{ return (char *)workspace + (64 - (uintptr_t)workspace % 64) % 64; }}
 
-{_RESHAPE if it.reshapes else ""}{functions}
+{"".join(f"{RUNTIME[name]}{chr(10)}" for name in it.runtime)}{functions}
 /* Return whether offsets begin with 0, do not decrease, and end at `end`. */
 static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {{
     if (offsets[0] != 0 || offsets[count] != end) return 0;
@@ -192,10 +193,13 @@ static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {{
 {_error_source(it, source)}{_step_source(it) if it.states else ""}"""
 
 
-_RESHAPE = """/* Called by kernels: set the strides of an array of another shape; return 0 if it is not contiguous. */
-__attribute__((weak, visibility("hidden"))) int numba_attempt_nocopy_reshape(
+# The functions of Numba's runtime that kernels call, in C.  Each name maps to its text.
+_OWN = '__attribute__((weak, visibility("hidden")))'
+RUNTIME = {
+    "numba_attempt_nocopy_reshape": f"""/* Set strides for another shape; return 0 if the array is not contiguous. */
+{_OWN} int numba_attempt_nocopy_reshape(
     int64_t ndim, const int64_t *shape, const int64_t *strides, int64_t new_ndim, const int64_t *new_shape,
-    int64_t *new_strides, int64_t itemsize, int is_f_order) {
+    int64_t *new_strides, int64_t itemsize, int is_f_order) {{
     int64_t expected = itemsize, size = 1;
     for (int64_t i = 0; i < ndim; i++) size *= shape[i];
     for (int64_t i = ndim - 1; i >= 0; expected *= shape[i--])
@@ -203,9 +207,22 @@ __attribute__((weak, visibility("hidden"))) int numba_attempt_nocopy_reshape(
     expected = itemsize;
     for (int64_t i = new_ndim - 1; i >= 0; expected *= new_shape[i--]) new_strides[i] = expected;
     return !is_f_order || ndim < 2;
+}}
+""",
+    "NRT_MemInfo_alloc_aligned": f"""/* Return scratch memory for a kernel, which frees it before it returns. */
+struct scratch {{ size_t uses; void *unused, *unused_too; char *data; size_t size; }};
+{_OWN} void *NRT_MemInfo_alloc_aligned(size_t size, uint32_t align) {{
+    struct scratch *it = size < SIZE_MAX / 2 ? malloc(sizeof *it + size + align) : 0;
+    if (!it) return 0;
+    *it = (struct scratch){{1, 0, 0, (char *)(it + 1), size}};
+    it->data += (align - (uintptr_t)it->data % align) % align;
+    return it;
+}}
+""",
+    "NRT_MemInfo_call_dtor": f"""/* Free the scratch memory of a kernel. */
+{_OWN} void NRT_MemInfo_call_dtor(void *it) {{ free(it); }}
+""",
 }
-
-"""
 
 
 def _run_source(it, source):

@@ -23,7 +23,7 @@ _INSIDE = 8  # points inside of a box whose dry runs are compared with its words
 class Box(NamedTuple):
     """The calls of a program for all counts between `low` and `high`, both included.
 
-    run: the Run at the corner `low`
+    run: the Run at the corner `high`
     numbers: the values of all words, one call after another, then the bytes of slots, then the shapes of fetches
     """
 
@@ -90,7 +90,7 @@ class Boxes:
     def _fitted(self, low, high):
         axes = [axis for axis in range(len(low)) if high[axis] > low[axis]]
         chosen = np.random.default_rng(0)
-        points = [low, *[_with(low, axis, high[axis]) for axis in axes]]
+        points = [high, *[_with(high, axis, (low[axis] + high[axis]) // 2) for axis in axes]]
         points += itertools.product(*[sorted({a, b}) for a, b in zip(low, high, strict=True)])
         points += [tuple(min(a + step, b) for a, b in zip(low, high, strict=True)) for step in (1, 2)]
         points += [
@@ -103,7 +103,7 @@ class Boxes:
                 raise Refused(_difference(forms[0], form))
         varying = np.array([[point[axis] for axis in axes] for point in points], np.int64)
         found = np.array([_numbers_of(run) for run in runs], np.int64)
-        numbers, wrong = fit(varying, found, np.zeros(found.shape, bool))
+        numbers, wrong = fit(varying, found, np.array([_unread_of(run) for run in runs]))
         if wrong is not None:
             raise Refused(_told(runs[0], wrong))
         coefficients = np.zeros((len(numbers.varying), len(low)), np.int64)
@@ -142,6 +142,12 @@ def _difference(form, other):
 def _numbers_of(run):
     words = [word.value for call in run.calls for word in call.words]
     return words + run.sizes + [size for shape in run.shapes for size in shape]
+
+
+def _unread_of(run):
+    """Return for each of the numbers that `_numbers_of` returns whether nobody reads it."""
+    words = [position in call.unread for call in run.calls for position in range(len(call.words))]
+    return words + [False] * (len(_numbers_of(run)) - len(words))
 
 
 def _told(run, position):

@@ -37,12 +37,17 @@ class Word(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a kernel by an operator; `letters` has the types of the words after the first one, the code."""
+    """A call of a kernel by an operator.
+
+    letters: the types of the words after the first one, which is the code
+    unread: positions of words that the kernel does not read, because they are strides along axes with one element
+    """
 
     operator: str
     kernel: str
     letters: str
     words: list[Word]
+    unread: list[int]
 
 
 class Sizes(NamedTuple):
@@ -143,7 +148,7 @@ def _named(noted):
             else:
                 words[at] = Word("constant", len(constants), 0)
                 constants.append(next(kept))
-        calls.append(Call(call.operator, call.name, call.letters, words))
+        calls.append(Call(call.operator, call.name, call.letters, words, call.unread))
     return calls, constants
 
 

@@ -229,7 +229,7 @@ class _Expressions:
         base, coefficients = self._varying[position]
         terms = [name if factor == 1 else f"{factor} * {name}"
                  for name, factor in zip(self._counts, coefficients, strict=True) if factor]  # fmt: skip
-        return " + ".join([*terms, *([_integer(base)] if base else [])])
+        return " + ".join([*terms, *([_integer(base)] if base or not terms else [])])
 
     def size(self, slot):
         return self.word(self._words + slot)

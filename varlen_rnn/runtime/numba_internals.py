@@ -75,18 +75,13 @@ def from_bytes(payload, target_context, linkable):
 
 def _symbols_alone(library):
     """Return bitcode with an empty function for each name that the library must find in its machine code."""
-    functions = library._get_module_for_linking().functions
-    module = _module_of_empty([function.name for function in functions if not function.is_declaration])
+    module = llvmlite.ir.Module(library.name)
+    for function in library._get_module_for_linking().functions:
+        if not function.is_declaration:
+            kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [])
+            empty = llvmlite.ir.Function(module, kind, function.name)
+            llvmlite.ir.IRBuilder(empty.append_basic_block()).unreachable()
     return parse_assembly(str(module)).as_bitcode()
-
-
-def _module_of_empty(names):
-    """Return a module of functions that do nothing."""
-    module = llvmlite.ir.Module("empty")
-    for name in names:
-        empty = llvmlite.ir.Function(module, llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), []), name)
-        llvmlite.ir.IRBuilder(empty.append_basic_block()).ret_void()
-    return module
 
 
 def compiled_for_processor(cpu, kernel, arguments):
@@ -97,10 +92,6 @@ def compiled_for_processor(cpu, kernel, arguments):
         return kernel._compiler._compile_core(arguments, None)
     finally:
         context._internal_codegen = before
-
-
-# Frees an array that a kernel made.  Code that was given all its arrays calls it nowhere, but contains calls.
-_FREE = "NRT_MemInfo_call_dtor"
 
 
 def object_of(cpu, codes):
@@ -122,14 +113,13 @@ def object_of(cpu, codes):
     """
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(cpu=cpu, opt=3, reloc="pic", codemodel="default")
+    whole, missing = parse_assembly(""), {}
     with global_compiler_lock:
-        whole, missing = parse_assembly(str(_module_of_empty([_FREE]))), {}
         for address, name in codes.items():
             module = _module_without_wrappers(cpu, machine, *_KNOWN[address], name)
             declared = [one.name for one in module.functions if one.is_declaration]
-            missing[name] = [one for one in declared if not one.startswith("llvm.") and one != _FREE]
+            missing[name] = [one for one in declared if not one.startswith("llvm.")]
             whole.link_in(module)
-        whole.get_function(_FREE).linkage = "internal"
         return machine.emit_object(whole), missing
 
 
