@@ -14,8 +14,10 @@ from varlen_rnn.onnx.nodes import READS
 from varlen_rnn.onnx.table import NODES
 from varlen_rnn.tape.operator import OPERATORS
 
-SIZE, OPSET = 3, 17
+SIZE = 3
 LAYERS = ("RNN", "GRU", "LSTM")
+NEW = ("CausalConvWithState", "LinearAttention")  # since opset 27
+ALONE = LAYERS + NEW  # kinds without an LSTM before or behind them
 ELEMENTWISE = {op.onnx for op in OPERATORS.values() if op.onnx} - READS.keys()
 KINDS = sorted(READS.keys() | ELEMENTWISE | {kind for kind, _ in NODES.values()})
 ROWS = vr.create_lod_tensor(np.linspace(-1, 1, 5 * SIZE, dtype=np.float32).reshape(5, SIZE), [[3, 0, 2]])
@@ -64,9 +66,22 @@ WHOLE = {
     "ArgMax": ([IT], {"axis": -1, "keepdims": 0, "select_last_index": 0}),
     **{kind: ([IT], {"axes": [-1], "keepdims": 0}) for kind in ("ReduceMean", "ReduceMax", "ReduceMin")},
     "ReduceSum": ([IT, ints(-1)], {"keepdims": 0, "noop_with_empty_axes": 0}),
+    "LinearAttention": (
+        [IT, IT, IT, np.full((3, SIZE, 1, 1), np.float32(0.1)), IT, IT],
+        {"q_num_heads": SIZE, "kv_num_heads": SIZE, "update_rule": "gated_delta", "scale": 0.5, "chunk_size": 64},
+    ),
+    "CausalConvWithState": (
+        [IT, np.ones((SIZE, 1, 2), np.float32), VECTOR, np.ones((3, SIZE, 1), np.float32)],
+        {"activation": "silu"},
+    ),
     **{kind: ([IT, *_weights(kind)], {"hidden_size": SIZE, "direction": "forward"}) for kind in LAYERS},
 }
 BOOLS = ("And", "Or", "Not")  # these are placed on a comparison of the value
+
+
+def opset_of(kind):
+    """Return the opset of models with a kind of node."""
+    return 27 if kind in NEW else 17
 
 
 def whole(kind):
@@ -122,9 +137,8 @@ INPUTS = [
 
 def models(kind) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield each damaged model of a kind of node, with words that name the damage."""
-    opset = onnx.defs.get_schema(kind, OPSET)
-    names = [*opset.attributes, "nobody"]
-    for place in ("x",) if kind in LAYERS else ("h",) if kind == "Conv" else ("y", "h", "x"):
+    names = [*onnx.defs.get_schema(kind, opset_of(kind)).attributes, "nobody"]
+    for place in ("x",) if kind in ALONE else ("h",) if kind == "Conv" else ("y", "h", "x"):
         inputs, attributes = whole(kind)
         yield f"{place}, whole", model(kind, place, inputs, attributes)
         for name in names:
@@ -148,6 +162,7 @@ def models(kind) -> Iterator[tuple[str, onnx.ModelProto]]:
 
 def model(kind, place, inputs, attributes, outputs=("z",)):
     """Return a model of an LSTM and a node of a kind, which gets arrays, names of values, or IT."""
+    outputs = ("z", "last") if kind in NEW and len(outputs) == 1 else outputs  # both are required
     gates = {f"{name}0": array for name, array in zip("wrb", _weights("LSTM")[:3], strict=True)}
     arrays, names, nodes = dict(gates), [], []
     layer = helper.make_node("LSTM", ["x" if place != "x" else "z", *gates], ["y", "h", "c"], hidden_size=SIZE)
@@ -158,6 +173,9 @@ def model(kind, place, inputs, attributes, outputs=("z",)):
     if kind == "Conv":  # (sequences, channels, 1)
         it = "across"
         nodes.append(helper.make_node("Transpose", [place], ["across"], perm=[1, 2, 0]))
+    if kind == "CausalConvWithState":  # (sequences, channels, steps)
+        it = "across"
+        nodes.append(helper.make_node("Transpose", [place], ["across"], perm=[0, 2, 1]))
     for number, value in enumerate(inputs):
         if isinstance(value, (np.ndarray, np.generic)):
             names.append(f"input{number}")
@@ -169,7 +187,7 @@ def model(kind, place, inputs, attributes, outputs=("z",)):
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
     ]
-    alone = kind in LAYERS
+    alone = kind in ALONE
     nodes = [*more, *nodes] if alone else [*more, *nodes, layer] if place == "x" else [layer, *more, *nodes]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, SIZE])]
     used = {name for node in nodes for name in node.input}
@@ -180,7 +198,7 @@ def model(kind, place, inputs, attributes, outputs=("z",)):
         nodes, "model", given, [helper.make_tensor_value_info(found, TensorProto.FLOAT, [None])],
         [numpy_helper.from_array(array, name) for name, array in arrays.items()],
     )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset_of(kind))], ir_version=8)
 
 
 def _node(kind, names, outputs, attributes):

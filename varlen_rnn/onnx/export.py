@@ -11,7 +11,8 @@ from varlen_rnn.errors import ProgramError, check_path
 from varlen_rnn.interop.foreign import library
 from varlen_rnn.nn import Module
 from varlen_rnn.nn.recurrent.layers import Recurrent
-from varlen_rnn.onnx.graph import Graph, Sequences, Unsaid, Value, needed
+from varlen_rnn.onnx import linear_attention  # noqa: F401 - its converters are in the table of `operators`
+from varlen_rnn.onnx.graph import OPSET, Graph, Sequences, Unsaid, Value, needed
 from varlen_rnn.onnx.operators import SAID, one_node
 from varlen_rnn.onnx.table import node_of
 from varlen_rnn.program.attrs import decode
@@ -27,7 +28,7 @@ from varlen_rnn.tape.run import run
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.whole_file import write_file
 
-OPSET, IR_VERSION = 17, 8
+_IR_VERSION = 8  # of opset 17
 _RECORDING = (
     "record a call of it: `with vr.program_guard() as program: {y} = model(vr.feed_data("
     "'x', [-1, {size}], 'float32', lod_level=1))`, then `vr.onnx.export(program, path, [y])`"
@@ -148,6 +149,10 @@ class _Writer:
         places = sum(not place.startswith("*") for place in op.inputs)
         inputs = inputs + [None] * (places - len(inputs))
         if op.type in SAID:
+            names = described.input_names()
+            for n, (value, name) in enumerate(zip(inputs, names, strict=False)):
+                if value is not None and self.vars[name].type.lod_tensor is not None:
+                    inputs[n] = value._replace(sizes=of_var(self.vars[name]).shape)
             return SAID[op.type](self.graph, op.type, *inputs, **attrs)
         if node_of(op)[0] is None:
             raise Unsaid(op.type)
@@ -209,13 +214,15 @@ class _Writer:
 
     def model(self) -> Any:
         helper = self.onnx.helper
+        self.graph.finish()
         nodes = needed(self.graph.nodes, [item.name for item in self.outputs])
         read = {name for node in nodes for name in node.input}
         arrays = {name: array for name, array in self.graph.constants.items() if name in read}
         constants = [self.onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
         graph = helper.make_graph(nodes, "varlen_rnn", self.inputs, self.outputs, constants)
-        opset = helper.make_opsetid("", OPSET)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="varlen_rnn")
+        opsets = [helper.make_opsetid("", self.graph.opset)]
+        version = _IR_VERSION if self.graph.opset == OPSET else helper.find_min_ir_version_for(opsets)
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="varlen_rnn")
         if model.ByteSize() >= 2**31:
             raise ProgramError("onnx.export", expected="a model of less than 2 GiB", got=f"{model.ByteSize()} bytes")
         return model

@@ -13,6 +13,9 @@ import numpy as np
 
 from varlen_rnn.onnx.nested import names_from_outside
 
+OPSET = 17
+_REDUCTIONS = ("ReduceMax", "ReduceMean", "ReduceMin")  # since opset 18, their axes are an input
+
 
 class Unsaid(Exception):
     """Raised for an operator with constants or inputs that ONNX cannot express; the message describes them."""
@@ -26,6 +29,7 @@ class Value(NamedTuple):
     dtype: np.dtype
     sequences: Sequences | None = None  # None without a LoD
     data: np.ndarray | None = None  # the numbers if it is a constant, otherwise None
+    sizes: tuple[int, ...] = ()  # in the program, -1 where unknown; only inputs of converters have them
 
 
 class Sequences(NamedTuple):
@@ -40,6 +44,7 @@ class Graph:
 
     def __init__(self, onnx: Any, taken: Container[str]) -> None:
         self.onnx, self._names, self._taken = onnx, 0, taken
+        self.opset = OPSET  # the least that has all nodes
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
 
@@ -62,6 +67,13 @@ class Graph:
         name = self.fresh("constant")
         self.constants[name] = np.ascontiguousarray(array, dtype)
         return name
+
+    def finish(self) -> None:
+        """Give nodes the form that they have in `opset`."""
+        for node in self.nodes if self.opset >= 18 else ():
+            for item in [one for one in node.attribute if one.name == "axes" and node.op_type in _REDUCTIONS]:
+                node.input.append(self.numbers(*item.ints))
+                node.attribute.remove(item)
 
     def numbers(self, *numbers: int) -> str:
         """Add a constant vector of integers; return its name."""

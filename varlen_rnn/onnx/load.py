@@ -9,7 +9,7 @@ import numpy as np
 
 from varlen_rnn.errors import InputError, ProgramError, check_path
 from varlen_rnn.interop.foreign import library
-from varlen_rnn.onnx import convolutions, layers  # noqa: F401 - their converters are in the table of `nodes`
+from varlen_rnn.onnx import convolutions, layers, linear_attention  # noqa: F401 - their converters are in the table of `nodes`
 from varlen_rnn.onnx.checks import Damaged, Schemas, Unread, array_of, damaged, label
 from varlen_rnn.onnx.constants import evaluated
 from varlen_rnn.onnx.fixed import Fixed, checked_fixed, declared_sizes
@@ -23,7 +23,7 @@ from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.program.program import Program
 from varlen_rnn.tape.variable import Variable
 
-_OPSETS = range(13, 24)
+_OPSETS = range(13, 29)
 _REFUSED = object()
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 

@@ -19,6 +19,8 @@ from varlen_rnn.onnx.table import operator_of
 # Kinds of nodes between an input and a recurrent layer that keep the axes of steps and sequences.  A line below adds
 # the kinds that operators declare by `onnx=`.
 _ALONG = {"Dropout", "Cast", "MatMul", "Softmax", "LayerNormalization", "Concat", "Pad", "Pow", "Slice"}
+# Nodes with carried states: the axes of steps and of sequences, and the places of the inputs that have them.
+_OF_STATES = {"LinearAttention": ((1, 0), (0, 1, 2, 4, 5)), "CausalConvWithState": ((2, 0), (0,))}
 Axes = tuple[int, int | None]  # of steps, and of sequences; None if the value has no axis of sequences
 
 
@@ -39,6 +41,9 @@ def found_sequences(nodes: Iterable[Any], given: set[str], constants: Mapping[st
         while name in made and made[name].op_type in ALIKE:
             name = made[name].input[0]
         lengths |= {name} & given
+    for node in nodes:
+        axes, places = _OF_STATES.get(node.op_type, ((0, 0), ()))
+        waiting += [(node.input[place], axes) for place in places if len(node.input) > place and node.input[place]]
     seen = set(waiting)
     while waiting:
         name, axes = waiting.pop()
