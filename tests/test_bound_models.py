@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.program import binding
 from varlen_rnn.runtime import device_array
 from varlen_rnn.tape.values import bits_of_value
 
@@ -14,10 +13,9 @@ WORDS, CLASSES = 20, 4
 
 
 @pytest.fixture(autouse=True)
-def bound_at_once(monkeypatch):
+def no_device(monkeypatch):
     """A process that uses a device, as other tests do, binds no programs."""
     monkeypatch.setattr(device_array, "in_use", False)
-    monkeypatch.setattr(binding, "_DRY_RUNS", 1000)
 
 
 def offsets_of(rng, sequences, rows):
@@ -35,7 +33,13 @@ def labelled(rng, size):
 
 def tagged(rng, size):
     ids = ids_of(rng, *size)
-    return ids, ids.structure and vr.LoDTensor(rng.integers(0, CLASSES, size[1]), ids.structure)
+    return ids, vr.LoDTensor(rng.integers(0, CLASSES, size[1]), ids.structure)
+
+
+def read(rng, size):
+    x, _ = valued(rng, size)
+    labels = size[0] + 2 if size[0] else 0
+    return x, vr.LoDTensor(rng.integers(1, CLASSES, labels), [offsets_of(rng, size[0], labels)])
 
 
 def valued(rng, size):
@@ -52,6 +56,72 @@ class Classifier(vr.nn.Module):
 
     def forward(self, ids, labels):
         return F.cross_entropy(self.out(vr.sequence_pool(self.layer(self.table(ids))[0], self.pool)), labels)
+
+
+class Regressor(vr.nn.Module):
+    def __init__(self, *pools):
+        super().__init__()
+        self.layer, self.out, self.pools = vr.nn.GRU(6, 5, bidirectional=True), vr.nn.Linear(10 * len(pools), 1), pools
+
+    def forward(self, x, y):
+        y_of_rows = self.layer(x)[0]
+        pooled = [vr.sequence_pool(y_of_rows, pool, pad_value=0.5) for pool in self.pools]
+        return F.mse_loss(self.out(F.concat(pooled, axis=1)), y)
+
+
+class Tagger(vr.nn.Module):
+    def __init__(self, with_crf=False):
+        super().__init__()
+        self.table, self.layer = vr.nn.Embedding(WORDS, 5, sparse=True), vr.nn.LSTM(5, 7)
+        self.out, self.crf = vr.nn.Linear(7, CLASSES), vr.nn.LinearChainCRF(CLASSES) if with_crf else None
+
+    def forward(self, ids, tags):
+        scores = self.out(self.layer(self.table(ids))[0])
+        return F.cross_entropy(scores, tags) if self.crf is None else self.crf(scores, tags).mean()
+
+
+class Attending(vr.nn.Module):
+    """A tagger whose rows attend to the rows of their sequence, and to the sequences' last states, several ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = vr.nn.Embedding(WORDS, 6), vr.nn.LSTM(6, 6)
+        self.dot, self.additive = vr.nn.MultiheadAttention(6, 2), vr.nn.AdditiveAttention(6, 6, 4)
+        self.out = vr.nn.Linear(12, CLASSES)
+
+    def forward(self, ids, tags):
+        rows = self.layer(self.table(ids))[0]
+        seen = F.concat([self.dot(rows, rows, rows), self.additive(rows, rows)], axis=1)
+        return F.cross_entropy(self.out(seen), tags)
+
+
+class Windows(vr.nn.Module):
+    """A text's classifier by convolutions and other operators along sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = vr.nn.Embedding(WORDS, 6), vr.nn.Linear(9, CLASSES)
+        self.conv, self.padding = (vr.nn.Parameter(np.ones((n, k), np.float32)) for n, k in ((18, 5), (2, 6)))
+        self.row = vr.nn.Parameter(np.full((2, 5), 0.5, np.float32))
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        y = vr.sequence_reverse(vr.row_conv(vr.sequence_conv(x, self.conv, None, self.padding), self.row))
+        y = vr.sequence_softmax(y) + vr.sequence_expand_as(vr.sequence_pool(y, "mean"), y)
+        both = vr.sequence_concat([y, y * 2.0, vr.sequence_cumsum(y)])
+        padded = vr.sequence_pad(both[:, :1], maxlen=60)[0][:, :4, 0]
+        return F.cross_entropy(self.out(F.concat([vr.sequence_pool(both, "sqrt"), padded], axis=1)), labels)
+
+
+class Reader(vr.nn.Module):
+    """A model of texts in rows, with the CTC loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = vr.nn.RNN(6, 7), vr.nn.Linear(7, CLASSES)
+
+    def forward(self, x, texts):
+        return F.ctc_loss(F.log_softmax(self.out(self.layer(x)[0])), texts).mean()
 
 
 class Training:
@@ -91,6 +161,12 @@ OPTIMIZERS = {
     "Adadelta": lambda p: vr.optim.Adadelta(p, lr=0.1),
 }
 MODELS = {
+    "regressor": (lambda: Training(lambda: Regressor("mean", "sqrt", "max", "first")), valued),
+    "tagger": (lambda: Training(Tagger), tagged),
+    "CRF": (lambda: Training(lambda: Tagger(with_crf=True)), tagged),
+    "attention": (lambda: Training(Attending), tagged),
+    "windows": (lambda: Training(Windows), labelled),
+    "CTC": (lambda: Training(Reader), read),
     "padding": (lambda: Training(lambda: Classifier(padding_idx=3)), labelled),
     "dense table, padding": (lambda: Training(lambda: Classifier(padding_idx=3, sparse=False)), labelled),
     "clipping": (lambda: Training(Classifier, max_norm=0.1), labelled),

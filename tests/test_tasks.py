@@ -21,7 +21,7 @@ def tasks_by_loops(lengths, chunk, heads, costs):
 @pytest.mark.parametrize("chunk", [1, 4, 2**40])
 def test_tasks(lengths, chunk):
     offsets, costs = np.cumsum([0, *lengths]), np.arange(1, len(lengths) + 1)
-    tasks = tasks_of(offsets, chunk, 2, costs, np.arange(len(lengths)))
+    tasks = tasks_of(offsets, offsets[-1], chunk, 2, costs, np.arange(len(lengths)))
     wanted = sorted(tasks_by_loops(lengths, chunk, 2, costs), key=lambda task: -task[0])
     assert tasks.tolist() == [numbers for _, numbers in wanted]
     assert (tasks.dtype, tasks.flags.c_contiguous) == (np.int64, True)

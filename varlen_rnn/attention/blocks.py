@@ -3,13 +3,13 @@
 from typing import Any, NamedTuple
 
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, Weight, no_weight, pack
+from varlen_rnn.products.tasks import UNLIMITED
 from varlen_rnn.products.tile import Panels, Prefetch, Sums, multiply
 from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import cpu_inlined
 
 QUERIES, KEYS = 96, 192  # rows of a block of queries, and of a block of keys (a multiple of a panel's width)
-UNLIMITED = 2**40  # rows; more than any sequence has, so a window of this size has no limit
 CHUNK = 4 * QUERIES  # the most rows of queries in a task of the forward loop
 
 

@@ -163,6 +163,8 @@ def forward(shard, num_shards, code, counters, tasks, numbers, offsets, it):
         if number >= tasks.shape[0]:
             return
         task = task_of(tasks, number)
+        if task.head < 0:
+            return
         of = operands_of(it.q, it.k, it.v, heads, task.head)
         memory = _memory(pointer(numbers, shard * numbers.shape[1]), pointer(offsets, shard * offsets.shape[1]), of)
         _attend(code, memory, it, task, of, counter)

@@ -1,23 +1,27 @@
 """The entry to attention: choose the device, and cut a call into tasks (work items)."""
 
-import numpy as np
-
 from varlen_rnn.attention import backward_loop, cuda, forward_loop
 from varlen_rnn.attention.additive import score, score_grad
 from varlen_rnn.attention.blocks import CHUNK, UNLIMITED
 from varlen_rnn.attention.softmax import differentiate, weigh
+from varlen_rnn.kernels.arithmetic import multiply
+from varlen_rnn.kernels.reductions import sum_over
+from varlen_rnn.kernels.sums import sum_rows_in_float64
 from varlen_rnn.products.gemm import code_of
 from varlen_rnn.products.tasks import run_tasks, tasks_of
 from varlen_rnn.products.vectors import panel_width
-from varlen_rnn.runtime.device import empty, on_device
+from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.placeholder import Placeholder
 
 
 def _tasks(q, v, call, chunk):
     """Return the array of tasks, a Task in each row, and the number of multiply-adds of all tasks."""
     queries, keys = call.q_offsets, call.k_offsets
-    counts = np.diff(keys)
-    tasks = tasks_of(queries, chunk, call.heads, counts, queries[:-1], keys[:-1], keys[1:])
-    return tasks, int((np.diff(queries) * counts).sum()) * (q.shape[1] + v.shape[1])
+    counts = keys[1:] - keys[:-1]
+    tasks = tasks_of(queries, len(q), chunk, call.heads, counts, queries[:-1], keys[:-1], keys[1:])
+    if type(tasks) is Placeholder:
+        return tasks, 0  # a dry run has one thread in any case
+    return tasks, int(((queries[1:] - queries[:-1]) * counts).sum()) * (q.shape[1] + v.shape[1])
 
 
 def forward(q, k, v, call):
@@ -59,10 +63,11 @@ def backward(q, k, v, out, sums, d_out, call):
     if on_device(q):
         return cuda.backward(q, k, v, out, sums, d_out, call)
     d_q, d_k, d_v = empty(q.shape, q), empty(k.shape, k), empty(v.shape, v)
-    dots = np.ascontiguousarray((out * d_out).reshape(len(q), call.heads, v.shape[1] // call.heads).sum(axis=2).T)
+    products = multiply(out, d_out).reshape(len(q), call.heads, v.shape[1] // call.heads)
+    dots = as_operand(sum_over(products, 2).T)
     tasks, work = _tasks(q, v, call, UNLIMITED)
     weight, sums = call.weight_like(q), sums.reshape(2 * call.heads, len(q))
-    d_weight = np.empty((len(tasks), len(weight)), q.dtype)
+    d_weight = empty((len(tasks), len(weight)), q)
     it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, weight, d_weight, q.dtype.type(call.scale), call.left, call.right
     scores = (0, 0) if call.weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
     code = *code_of(q.dtype), differentiate.address(q.dtype), *scores
@@ -70,4 +75,6 @@ def backward(q, k, v, out, sums, d_out, call):
     run_tasks(backward_loop.backward, code, tasks, scratch, 3 * work, q, it)
     if call.weight is None:
         return d_q, d_k, d_v
-    return d_q, d_k, d_v, d_weight.sum(axis=0, dtype=np.float64).astype(q.dtype)
+    found = empty((len(weight),), q)
+    sum_rows_in_float64(d_weight, found)
+    return d_q, d_k, d_v, found

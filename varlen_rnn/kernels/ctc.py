@@ -178,14 +178,15 @@ def run_backward(log_probs, begin, end, target, memory, at, scale, d):
 
 
 @body
-def of_sequence(i, given, scratch, places, losses, scales, d):
+def of_sequence(i, given, scratch, at, losses, scales, d):
     """Write the loss of a sequence; if `d` has rows, also write its gradient, times the sequence's scale.
 
-    `given` is `(log_probs, offsets, targets, target_offsets, blank)`.
+    `given` is `(log_probs, offsets, targets, target_offsets, blank)`.  The memory of the sequence begins at
+    `scratch[at]`.
     """
     log_probs, offsets, targets, target_offsets, blank = given
     begin, end, first = offsets[i], offsets[i + 1], target_offsets[i]
-    target, at = (targets, first, 2 * (target_offsets[i + 1] - first) + 1, blank), places[i]
+    target = targets, first, 2 * (target_offsets[i + 1] - first) + 1, blank
     loss = run_forward(log_probs, begin, end, target, scratch, at)
     losses[i] = loss
     for row in range(begin, end if d.shape[0] else begin):
@@ -198,9 +199,15 @@ def of_sequence(i, given, scratch, places, losses, scales, d):
 @cpu_kernel
 def ctc_cpu(shard, num_shards, log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Compute the losses of every `num_shards`-th sequence, beginning with sequence `shard`."""
+    most, memory, is_given = 0, scratch, scratch.shape[0] > 0
+    for i in range(shard, losses.shape[0] if not is_given else 0, num_shards):
+        size = (offsets[i + 1] - offsets[i] + 4) * (2 * (target_offsets[i + 1] - target_offsets[i]) + 3)
+        most = size if size > most else most
+    if not is_given:
+        memory = np.empty(most, log_probs.dtype)
     for i in range(shard, losses.shape[0], num_shards):
         given = log_probs, offsets, targets, target_offsets, blank
-        of_sequence(i, given, scratch, places, losses, scales, d)
+        of_sequence(i, given, memory, places[i] if is_given else 0, losses, scales, d)
 
 
 @cuda_kernel
@@ -209,7 +216,12 @@ def ctc_cuda(log_probs, offsets, targets, target_offsets, blank, scratch, places
     i = cuda.grid(1)
     if i < losses.shape[0]:
         given = log_probs, offsets, targets, target_offsets, blank
-        of_sequence(i, given, scratch, places, losses, scales, d)
+        of_sequence(i, given, scratch, places[i], losses, scales, d)
+
+
+def _work(log_probs, offsets, targets, *rest):
+    """Return about how many operations the losses take: 20 for each step and state of its sequence."""
+    return 20 * len(log_probs) * (2 * len(targets) // max(1, len(offsets) - 1) + 3)
 
 
 def places_of(offsets, target_offsets):
@@ -218,7 +230,7 @@ def places_of(offsets, target_offsets):
     return np.concatenate([[0], np.cumsum((np.diff(offsets) + 4) * widths)])
 
 
-@twins(ctc_cpu, ctc_cuda, sequences, work=lambda *arguments: 20 * len(arguments[5]))  # of the scratch
+@twins(ctc_cpu, ctc_cuda, sequences, work=_work)
 def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, losses, scales, d):
     """Compute the losses of sequences and, if `d` has rows, the gradient of the sum of scale * loss.
 
@@ -229,6 +241,7 @@ def ctc(log_probs, offsets, targets, target_offsets, blank, scratch, places, los
     targets : (labels,) int64, classes except `blank`
     blank : int
     scratch : (numbers,) of the data type of `log_probs`, as many as `places_of` says; written
+        On the host, it may be empty: then each thread makes memory for its largest sequence.
     places : (sequences + 1,) int64, from `places_of`
     losses : (sequences,) of the data type of `log_probs`; written: infinity where no alignment exists
     scales : (sequences,) of the data type of `log_probs`

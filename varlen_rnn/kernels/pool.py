@@ -7,6 +7,8 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 Source of the pooling types: Fluid's `sequence_pool`.
 """
 
+import math
+
 import numpy as np
 
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
@@ -59,6 +61,22 @@ def pool_sum_cpu(x, offsets, scale, out):
         sum_sequence(x, offsets[i], offsets[i + 1], out, i)
         for j in range(out.shape[1]):
             out[i, j] *= scale[i]
+
+
+@cpu_kernel
+def inverse_lengths(offsets, of_root, out):
+    """`out[i]` = 1 / the length of sequence i, or 1 / its root; 1 for an empty sequence.  Computed in float64."""
+    for i in range(out.shape[0]):
+        length = np.float64(max(1, offsets[i + 1] - offsets[i]))
+        out[i] = 1 / (math.sqrt(length) if of_root else length)
+
+
+@cpu_kernel
+def fill_empty_sequences(offsets, number, out):
+    """Set `out[i]` to a number for each empty sequence i."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1] if offsets[i] == offsets[i + 1] else 0):
+            out[i, j] = number
 
 
 @cpu_kernel

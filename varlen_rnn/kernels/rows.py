@@ -97,6 +97,35 @@ def check_indices(ids, height, from_end, ignored, ignores, out, found):
 
 
 @cpu_kernel
+def check_classes(labels, first, end, excluded, found):
+    """Find the first label that is no class, or is the excluded class.
+
+    Parameters
+    ----------
+    labels : (n,) int64
+    first, end : int
+        The classes are `first <= label < end`.
+    excluded : int
+        A class, or any other number if none is excluded.
+    found : (1,) int64; written
+        The place of the first wrong label; -1 if there is none.
+
+    Examples
+    --------
+    >>> found = np.empty(1, np.int64); check_classes(np.array([1, 0, 3]), 0, 3, 0, found); found
+    array([1])
+    """
+    outside = False
+    for k in range(labels.shape[0]):  # without an early exit, the loop vectorises
+        outside |= (labels[k] < first) | (labels[k] >= end) | (labels[k] == excluded)
+    found[0] = -1
+    if outside:
+        for k in range(labels.shape[0] - 1, -1, -1):
+            if labels[k] < first or labels[k] >= end or labels[k] == excluded:
+                found[0] = k
+
+
+@cpu_kernel
 def gather_rows_cpu(table, ids, out):
     """`out[k] = table[ids[k]]`, 0 where the id is -1."""
     for k in range(out.shape[0]):

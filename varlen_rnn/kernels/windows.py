@@ -6,6 +6,7 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
+from varlen_rnn.kernels.pool import sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, twins
 from varlen_rnn.runtime import cuda
@@ -69,6 +70,94 @@ def row_conv(x, offsets, weight, direction, out):
     >>> row_conv(x, np.array([0, 2, 3]), weight, 1, out); out.ravel()
     array([21.,  2.,  3.])
     """
+
+
+@cpu_kernel
+def find_edges(offsets, start, taps, edges):
+    """Write the rows whose windows reach beyond their sequence, and then -1; the window of row t begins at t + start.
+
+    Examples
+    --------
+    >>> edges = np.empty(4, np.int64); find_edges(np.array([0, 4, 5]), -1, 3, edges); edges
+    array([ 0,  3,  4, -1])
+    """
+    count = 0
+    for i in range(offsets.shape[0] - 1):
+        for row in range(offsets[i], offsets[i + 1]):
+            if row + start < offsets[i] or row + start + taps > offsets[i + 1]:
+                edges[count] = row
+                count += 1
+    edges[count:] = -1
+
+
+@cpu_kernel
+def place_windows(offsets, start, up, rows, at, of_padding):
+    """Find the rows of windows, and of the padding before and after each sequence.
+
+    Parameters
+    ----------
+    offsets : (num_sequences + 1,) int64, in rows
+    start : int
+        The window of row t begins at row t + start.
+    up : int
+        Rows of padding before a sequence; other rows of padding come after it.
+    rows : (n,) int64, ascending
+        The rows whose windows are wanted.  Rows from the first -1 on have no window.
+    at, of_padding : (n, taps) int64; written
+        For each place of a window, the row and -1, or -1 and the row of padding.
+    """
+    i = 0
+    for k in range(rows.shape[0]):
+        row = rows[k]
+        while row >= offsets[i + 1]:
+            i += 1
+        for tap in range(at.shape[1]):
+            place = row + start + tap
+            at[k, tap] = of_padding[k, tap] = -1
+            if row >= 0 and place < offsets[i]:
+                of_padding[k, tap] = place - offsets[i] + up
+            elif row >= 0 and place >= offsets[i + 1]:
+                of_padding[k, tap] = place - offsets[i + 1] + up
+            elif row >= 0:
+                at[k, tap] = place
+
+
+@cpu_kernel
+def overwrite_listed(rows, values, out):
+    """`out[rows[k]] = values[k]` unless `rows[k]` is -1."""
+    for k in range(rows.shape[0]):
+        for j in range(out.shape[1] if rows[k] >= 0 else 0):
+            out[rows[k], j] = values[k, j]
+
+
+@cpu_kernel
+def copy_padding(padding, of_padding, out):
+    """`out[k] = padding[of_padding[k]]` unless `of_padding[k]` is -1."""
+    for k in range(out.shape[0]):
+        for j in range(out.shape[1] if of_padding[k] >= 0 else 0):
+            out[k, j] = padding[of_padding[k], j]
+
+
+@cpu_kernel
+def row_conv_weight_grad(x, d_out, offsets, products, d_weight):
+    """Compute the gradient of the weight of `row_conv` in the direction 1; sums are computed as in `kernels.sums`.
+
+    Parameters
+    ----------
+    x, d_out : (rows, features) C-contiguous
+    offsets : (num_sequences + 1,) int64, in rows
+    products : (rows, features) C-contiguous; written
+        Memory for the kernel.
+    d_weight : (context, features) C-contiguous; written
+    """
+    for k in range(d_weight.shape[0]):
+        count = 0
+        for i in range(offsets.shape[0] - 1):
+            for row in range(offsets[i], offsets[i + 1] - k):
+                for j in range(x.shape[1]):
+                    products[count, j] = d_out[row, j] * x[row + k, j]
+                count += 1
+        sum_sequence(products, 0, count, d_weight, k)
 
 
 @cpu_kernel

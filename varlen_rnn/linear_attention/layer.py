@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from varlen_rnn.kernels.copies import full
+from varlen_rnn.kernels.plans import place_evenly
 from varlen_rnn.linear_attention import backward_loop, backward_memory, cuda, forward_loop
 from varlen_rnn.linear_attention.blocks import Sizes, num_chunks
 from varlen_rnn.linear_attention.scores import decay_scores
 from varlen_rnn.linear_attention.steps import differentiate_steps, run_steps
 from varlen_rnn.products.gemm import code_of
-from varlen_rnn.products.tasks import run_tasks, tasks_of
+from varlen_rnn.products.tasks import UNLIMITED, run_tasks, tasks_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.runtime.device import empty, on_device
 
@@ -24,8 +26,10 @@ def _sizes(q, v, decay, call):
 
 def _tasks(call):
     offsets = call.offsets
-    sequences, ones = np.arange(len(offsets) - 1), np.ones(len(offsets) - 1, np.int64)
-    return tasks_of(offsets, max(1, int(offsets[-1])), call.heads.all, ones, sequences)
+    sequences = empty((len(offsets) - 1,), offsets)
+    place_evenly(1, sequences)
+    ones = full(sequences.shape, 1, sequences)
+    return tasks_of(offsets, 0, UNLIMITED, call.heads.all, ones, sequences)
 
 
 def forward(q, k, v, decay, beta, first, call):

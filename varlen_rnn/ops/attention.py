@@ -14,9 +14,10 @@ from varlen_rnn.attention import UNLIMITED, Call, weights_cuda
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import evenly
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.products import gemm
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, same_offsets
 from varlen_rnn.runtime.device import as_operand, on_device
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
@@ -65,7 +66,7 @@ def _operands(query, key, value, op):
         expected = f"{len(offsets) - 1} sequences, as many as query has"
         hint = "pass sequences into a step of DynamicRNN as a state, which the step returns unchanged"
         raise LoDError(f"{op}, key", expected=expected, got=len(of_keys) - 1, hint=hint)
-    if value.num_levels and not np.array_equal(levels_of(value.structure)[-1], of_keys):
+    if value.num_levels and not same_offsets(levels_of(value.structure)[-1], of_keys):
         raise LoDError(f"{op}, value", expected="sequences of the same lengths as in key", got="other lengths")
     if len(value.data) != len(key.data):
         expected = f"{len(key.data)} rows, as many as key has"
@@ -75,8 +76,9 @@ def _operands(query, key, value, op):
 
 def _offsets(query, key):
     """Return the offsets of queries and of keys; without a LoD, each query is a sequence."""
-    of_queries = levels_of(query.structure)[-1] if query.num_levels else np.arange(len(query.data) + 1)
-    return of_queries, levels_of(key.structure)[-1]
+    of_keys = levels_of(key.structure)[-1]
+    of_queries = levels_of(query.structure)[-1] if query.num_levels else evenly(len(query.data) + 1, of_keys)
+    return of_queries, of_keys
 
 
 def _call(query, offsets, scale, left, right, weight=None):

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
-from varlen_rnn.kernels.rows import check_indices, gather_rows
+from varlen_rnn.kernels.plans import place_evenly
+from varlen_rnn.kernels.rows import check_classes, check_indices, gather_rows
 from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
 from varlen_rnn.runtime.placeholder import first_of
@@ -38,6 +39,24 @@ def indices(what, tensor, height, noun, of="", from_end=False, ignored=None):
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)
     is_kept = on_device(tensor.data) and not from_end and ignored is None and numbers.dtype == _INT64
     return numbers.reshape(-1) if is_kept else positions
+
+
+def labels_of(what, tensor, classes, noun, excluded=-1):
+    """Return labels as a new flat int64 array; raise unless all are classes, and none is the excluded one."""
+    labels = host_numbers(tensor.data).reshape(-1).astype(_INT64)
+    found = empty((1,), labels)
+    check_classes(labels, 0, classes, excluded, found)
+    if first_of(found, -1) >= 0:
+        expected = f"{noun} 0 to {classes - 1}" + (f", except the blank, {excluded}" if excluded >= 0 else "")
+        raise OutOfRangeError(what, expected=expected, got=f"{labels.min()} to {labels.max()}")
+    return labels
+
+
+def evenly(count, like, step=1):
+    """Return `count` int64, 0, `step`, 2 `step` and so on, on the host; in a dry run they are a kernel's result."""
+    found = empty((count,), like if isinstance(like, np.ndarray) else np.empty(0), _INT64)
+    place_evenly(step, found)
+    return found
 
 
 def rows_at(table, flat):

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_flag, check_number, shown
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.linear_attention import Call, Heads, layer, num_chunks
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
+from varlen_rnn.ops.indices import evenly
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import contiguous, copy_into, empty, overwrite, zeros
@@ -191,7 +190,7 @@ def _call(inputs, delta, normalise, scale, keep):
             expected = f"{len(query.data)} rows, as query"
             raise ShapeError(f"{_NAME}, {name}", expected=expected, got=f"shape {given.shape}")
     rows = len(query.data)
-    offsets = levels_of(query.structure)[-1] if query.num_levels else np.arange(rows + 1)
+    offsets = levels_of(query.structure)[-1] if query.num_levels else evenly(rows + 1, query.data)
     if state is not None and len(state.data) != len(offsets) - 1:
         expected = f"{len(offsets) - 1} sequences, as query"
         raise ShapeError(f"{_NAME}, state", expected=expected, got=f"shape {state.shape}")

@@ -7,31 +7,62 @@ the first counter, until none is left.  Row `shard` of `numbers` and of `offsets
 
 import numpy as np
 
+from varlen_rnn.kernels.plans import sort_descending
 from varlen_rnn.products.sync import COUNTER
-from varlen_rnn.runtime.device import empty, zeros
+from varlen_rnn.runtime.device import as_operand, empty, zeros
+from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
+UNLIMITED = 2**40  # rows; more than any sequence has, so each sequence is one chunk
 
-def tasks_of(offsets, chunk, heads, costs, *columns):
+
+def tasks_of(offsets, num_rows, chunk, heads, costs, *columns):
     """Return a row of int64 for each task: head, first row, end of rows, and the entries of its sequence in `columns`.
 
-    `costs` (sequences,) is the cost of a row of each sequence; the most expensive tasks come first.  A task has at most
-    `chunk` rows.  A sequence without rows has one empty task for each head.
+    `costs` (sequences,) int64 is the cost of a row of each sequence; the most expensive tasks come first.  A task has
+    at most `chunk` of the `num_rows` rows.  A sequence without rows has one empty task for each head.  In a dry run,
+    unused rows at the end have the head -1.
 
     Examples
     --------
     >>> offsets = np.array([0, 2, 7])
-    >>> tasks_of(offsets, 4, 1, np.ones(2), offsets[:-1]).tolist()
+    >>> tasks_of(offsets, 7, 4, 1, np.ones(2, int), offsets[:-1]).tolist()
     [[0, 2, 6, 2], [0, 0, 2, 0], [0, 6, 7, 2]]
     """
-    pieces = np.maximum(1, -(-np.diff(offsets) // chunk))
-    sequence = np.repeat(np.arange(len(pieces)), pieces)
-    number = np.arange(len(sequence)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    first = offsets[sequence] + number * chunk
-    end = np.minimum(first + chunk, offsets[sequence + 1])
-    order = np.argsort(-(end - first) * costs[sequence], kind="stable")
-    rows = np.stack([first, end, *(column[sequence] for column in columns)], axis=1)[order]
-    return np.column_stack([np.tile(np.arange(heads), len(rows)), np.repeat(rows, heads, axis=0)])
+    count = len(offsets) - 1
+    if chunk < UNLIMITED and type(offsets) is Placeholder:
+        count += num_rows
+    elif chunk < UNLIMITED:
+        count = int(np.maximum(1, -(-(offsets[1:] - offsets[:-1]) // chunk)).sum())
+    tasks = empty((count * heads, 3 + len(columns)), offsets)
+    memory = empty((5, count), offsets)
+    write_tasks(as_operand(offsets), chunk, heads, tuple(map(as_operand, (costs, *columns))), memory, tasks)
+    return tasks
+
+
+@cpu_kernel
+def write_tasks(offsets, chunk, heads, columns, memory, tasks):
+    """Write the result of `tasks_of`; `columns` begins with the costs, and `memory` (5, tasks of one head) is int64."""
+    costs, sequences, firsts, order, other = memory
+    count = 0
+    for i in range(offsets.shape[0] - 1):
+        begin = offsets[i]
+        while begin == offsets[i] or begin < offsets[i + 1]:
+            end = min(begin + chunk, offsets[i + 1])
+            costs[count], sequences[count], firsts[count] = (end - begin) * columns[0][i], i, begin
+            count += 1
+            begin += chunk
+    sort_descending(costs, count, order, other)
+    for k in range(count):
+        i, begin = sequences[order[k]], firsts[order[k]]
+        for head in range(heads):
+            task = tasks[k * heads + head]
+            task[0], task[1], task[2] = head, begin, min(begin + chunk, offsets[i + 1])
+            for c in range(1, len(columns)):
+                task[2 + c] = columns[c][i]
+    for k in range(count * heads, tasks.shape[0]):
+        tasks[k, 0] = -1
 
 
 def run_tasks(kernel, code, tasks, scratch, work, like, it):

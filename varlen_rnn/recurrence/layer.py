@@ -10,6 +10,7 @@ import numpy as np
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.rows import gather_rows
+from varlen_rnn.kernels.sums import sum_rows_in_float64
 from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
@@ -17,6 +18,7 @@ from varlen_rnn.recurrence import cpu, cuda
 from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Call, Direction
+from varlen_rnn.rows.checks import read_only
 from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
 from varlen_rnn.runtime.placeholder import Placeholder
 
@@ -165,8 +167,9 @@ def _sum_of_sequences(cell, d_vectors):
         total, ones = empty((count, hidden), d_vectors), np.ones(count, d_vectors.dtype)
         pool_sum(d_vectors.reshape(-1, hidden), np.arange(count + 1) * sequences, ones, total)
         return _rows_in_order(total, np.argsort(cell.vector_order))
-    total = np.empty((len(d_vectors), d_vectors.shape[2]), d_vectors.dtype)
-    total[list(cell.vector_order)] = d_vectors.sum(axis=1, dtype=np.float64)
+    total = empty((len(d_vectors), d_vectors.shape[2]), d_vectors)
+    for number, place in enumerate(cell.vector_order):
+        sum_rows_in_float64(d_vectors[number], total[place])
     return total
 
 
@@ -190,7 +193,7 @@ def _joined(parts):
 
 def _rows_in_order(array, rows):
     """Return the given rows of a matrix, on the matrix's device."""
-    if not on_device(array):
+    if type(array) is np.ndarray:
         return array[rows]
     out = empty((len(rows), array.shape[1]), array)
     gather_rows(array, rows, out)
@@ -200,8 +203,7 @@ def _rows_in_order(array, rows):
 @functools.lru_cache
 def _weight_rows(order, hidden):
     """Return the weight's row for each gradient of a gate in a saved row; an empty array means row k for gradient k."""
-    rows = np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel()
-    rows.flags.writeable = False
+    rows = read_only(np.add.outer(np.multiply(order, hidden), np.arange(hidden)).ravel())
     return ALL_ROWS if np.array_equal(rows, np.arange(len(rows))) else rows
 
 
@@ -231,8 +233,8 @@ def _places(cell, shape):
     rows, all_rows = [_weight_rows(phase.order, hidden) for phase in cell.phases], ALL_ROWS
     if any(map(len, rows)):
         counted = (np.arange(phase.gates * hidden) for phase in cell.phases)
-        all_rows = np.concatenate([part if len(part) else own for part, own in zip(rows, counted, strict=True)])
-        all_rows.flags.writeable = False
+        parts = [part if len(part) else own for part, own in zip(rows, counted, strict=True)]
+        all_rows = read_only(np.concatenate(parts))
     return _Places(
         of_x=(start, start + len(cell.x_gates) * hidden), of_phases=of_phases,
         x_rows=_weight_rows(cell.x_order, hidden), rows=rows, all_rows=all_rows, num_slots=len(cell.slots) * hidden,
@@ -244,7 +246,7 @@ def _scatter(values, places):
     """Return a vector whose entry `places[k]` is `values[k]`, or `values` itself if `places` is empty."""
     if not len(places):
         return values
-    if on_device(values):
+    if type(values) is not np.ndarray:
         return _rows_in_order(values.reshape(-1, 1), np.argsort(places)).reshape(-1)
     scattered = np.empty_like(values)
     scattered[places] = values

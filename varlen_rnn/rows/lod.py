@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, PlaceError, check_int, count, shown
 from varlen_rnn.frozen import Frozen
+from varlen_rnn.kernels.plans import compare_offsets, compose_offsets
 from varlen_rnn.rows.checks import (
     KEEPS_GRADIENT,
     as_indices,
@@ -36,10 +37,11 @@ from varlen_rnn.rows.checks import (
     offsets_of,
     read_only,
 )
-from varlen_rnn.runtime.device import moved, on_device, place_of
+from varlen_rnn.runtime.device import empty, moved, on_device, place_of
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.runtime.placeholder import Placeholder, first_of
 from varlen_rnn.typing import Lengths, Offsets, Rows
 
 T = TypeVar("T")
@@ -233,7 +235,11 @@ class LoD(Frozen):
         level = self._check_level(level)
         rows = self._levels[level].view()
         for lower in self._levels[level + 1 :]:
-            rows = lower[rows]
+            if type(rows) is Placeholder:
+                upper, rows = rows, empty(rows.shape, rows)
+                compose_offsets(upper, lower, rows)
+            else:
+                rows = lower[rows]
         return rows
 
     def slice(self, level: int, begin: int, end: int) -> tuple[LoD, int, int]:
@@ -256,7 +262,7 @@ class LoD(Frozen):
         if not isinstance(other, LoD):
             return NotImplemented
         same_depth = len(self) == len(other)
-        return self is other or (same_depth and all(map(np.array_equal, self._levels, other._levels)))
+        return self is other or (same_depth and all(map(same_offsets, self._levels, other._levels)))
 
     def __hash__(self) -> int:
         return hash(tuple(level.tobytes() for level in self._levels))
@@ -266,6 +272,28 @@ class LoD(Frozen):
 
 
 NO_LOD = LoD.trusted(())
+
+
+def same_offsets(some: np.ndarray, others: np.ndarray) -> bool:
+    """Return whether two levels are equal; in a dry run they are, and a run whose levels differ stops."""
+    if type(some) is not Placeholder and type(others) is not Placeholder:
+        return np.array_equal(some, others)
+    if some is others or some.shape != others.shape:
+        return some is others
+    found = empty((1,), some if type(some) is Placeholder else others)
+    compare_offsets(some, others, found)
+    return bool(first_of(found, 1))
+
+
+def lod_of(levels: Iterable[np.ndarray], num_rows: int) -> LoD:
+    """Return the LoD of levels that an operator computed for `num_rows` rows, or took from another LoD."""
+    levels = tuple(levels)
+    if not any(type(level) is Placeholder for level in levels):
+        return LoD.trusted([read_only(level) if level.flags.writeable else level for level in levels])
+    levels = tuple(level.view() for level in levels)
+    for level in levels:
+        level.flags.writeable = False
+    return LoD.without_numbers(levels, num_rows)
 
 
 def _restored(levels: tuple[np.ndarray, ...], positions: np.ndarray | None, axis: int) -> LoD:

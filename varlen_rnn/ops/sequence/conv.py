@@ -17,12 +17,13 @@ from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.kernels.rows import gather_rows, scatter_add_rows
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.indices import put_rows, rows_at
+from varlen_rnn.ops.indices import evenly, put_rows, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.rows.lod import LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -102,9 +103,9 @@ class Window(NamedTuple):
 
 def _products_of_conv(x, offsets, window, weight, bias=None, padding=None):
     """Return the products of all windows of rows with a weight."""
-    out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window)
+    out, edges = empty((len(x), weight.shape[1]), x), _leaving(offsets, window, len(x))
     if 2 * len(edges) >= len(x) or on_device(x):
-        edges = np.arange(len(x))
+        edges = evenly(len(x), offsets)
     else:  # multiply all windows in place; those at the ends of sequences read wrong rows, and are replaced below
         first, end = window.up, min(len(x), len(x) - window.start - window.taps + 1)
         gemm.product(x[first + window.start : end + window.start], weight, out[first:end], bias=bias)
@@ -113,37 +114,41 @@ def _products_of_conv(x, offsets, window, weight, bias=None, padding=None):
         some = edges[first : first + block]
         products = empty((len(some), weight.shape[1]), x)
         gemm.product(_copied(x, offsets, window, padding, some), weight, products, bias=bias)
-        put_rows(out, some, products)
+        if on_device(x):
+            put_rows(out, some, products)
+        else:
+            windows.overwrite_listed(some, products, out)
     return out
 
 
-def _leaving(offsets, window):
-    """Return the positions of the rows whose windows reach beyond their sequence."""
-    firsts, lengths = np.arange(offsets[-1]) + window.start, np.diff(offsets)
-    begins, ends = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
-    return np.flatnonzero((firsts < begins) | (firsts + window.taps > ends))
+def _leaving(offsets, window, num_rows):
+    """Return the positions of the rows whose windows reach beyond their sequence; in a dry run, -1 fills the end."""
+    edges = empty((min(num_rows, (len(offsets) - 1) * window.padding_rows),), offsets)
+    windows.find_edges(offsets, window.start, window.taps, edges)
+    return edges if type(edges) is Placeholder else edges[: np.count_nonzero(edges >= 0)]
 
 
 def _copied(x, offsets, window, padding, rows):
     """Return a copy of the windows of the rows at positions `rows`, `(len(rows), taps * features)`."""
-    at, of_padding = _places(offsets, window, rows, np.arange(window.taps))
-    windows = empty((at.size, x.shape[1]), x)
-    gather_rows(x, at.ravel(), windows)
-    if padding is not None:
+    at, of_padding = _places(offsets, window, rows, 0, window.taps)
+    copied = empty((at.size, x.shape[1]), x)
+    gather_rows(x, at.reshape(-1), copied)
+    if padding is not None and on_device(x):
         outside = np.flatnonzero(at < 0)
-        put_rows(windows, outside, rows_at(padding, of_padding.ravel()[outside]))
-    return windows.reshape(len(rows), window.taps * x.shape[1])
+        put_rows(copied, outside, rows_at(padding, of_padding.ravel()[outside]))
+    elif padding is not None:
+        windows.copy_padding(padding, of_padding.reshape(-1), copied)
+    return copied.reshape(len(rows), window.taps * x.shape[1])
 
 
-def _places(offsets, window, rows, taps):
-    """Return two arrays for the `taps` of the windows of `rows`: the row of `x`, and the row of the padding.
+def _places(offsets, window, rows, first, count):
+    """Return two arrays for `count` taps of the windows of `rows`: the row of `x`, and the row of the padding.
 
     Each place of a window has one of them, and -1 in the other array.
     """
-    sequence = np.searchsorted(offsets, rows, side="right")[:, None] - 1
-    begins, ends, at = offsets[sequence], offsets[sequence + 1], rows[:, None] + window.start + taps
-    of_padding = np.where(at < begins, at - begins + window.up, np.where(at >= ends, at - ends + window.up, -1))
-    return np.where(of_padding < 0, at, -1), of_padding
+    at, of_padding = (empty((len(rows), count), offsets) for _ in range(2))
+    windows.place_windows(offsets, window.start + first, window.up, rows, at, of_padding)
+    return at, of_padding
 
 
 @sequence_conv.infer
@@ -214,14 +219,15 @@ def _infer_grad(d, weight, filter_size, padding_start):
 @operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[2]))
 def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the weight of `sequence_conv`."""
-    window, offsets, rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], np.arange(len(d.data))
+    window, offsets = Window.of(filter_size, padding_start), levels_of(d.structure)[-1]
+    rows = evenly(len(d.data), offsets)
     initial = zeros((1, x.shape[1]), x.data) if padding is None else as_operand(padding.data)
     d_rows, x_rows = as_operand(d.data), as_operand(x.data)
     d_weight = empty((filter_size, x.shape[1], d.shape[1]), x.data)
     for tap in range(filter_size):
-        at, of_padding = _places(offsets, window, rows, tap)
-        listed = np.where(at < 0, -1 - (0 if padding is None else of_padding), at).ravel()
-        listed.setflags(write=False)  # as the rows of recurrent layers are, so that both use one kernel
+        at, of_padding = _places(offsets, window, rows, tap, 1)
+        listed = np.where(at < 0, -1 if padding is None else -1 - of_padding, at).reshape(-1)
+        listed.flags.writeable = False  # as the rows of recurrent layers are, so that both use one kernel
         of_tap = row_sums.Factor(0, d.shape[1], x_rows, 0, x.shape[1], initial, listed)
         nothing = row_sums.Factor(0, 0, initial, 0, 0, initial, ALL_ROWS)
         assign(row_sums.row_products(d_rows, of_tap, nothing)[0].T, d_weight[tap])
@@ -244,13 +250,16 @@ def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
 def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
-    edges, count, filters = _leaving(offsets, window), len(padding.data), d.shape[1]
+    edges, count, filters = _leaving(offsets, window, len(d_rows)), len(padding.data), d.shape[1]
     sums = zeros((count * filter_size, filters), d.data)  # the sums over rows that read a row of padding at a tap
     for tap in range(filter_size):
-        at, of_padding = _places(offsets, window, edges, tap)
-        outside = np.flatnonzero(at < 0)
-        ids = of_padding[outside, 0] * filter_size + tap
-        scatter_add_rows(rows_at(d_rows, edges[outside]), ids, sums)
+        _, of_padding = _places(offsets, window, edges, tap, 1)
+        listed, of_padding = edges, of_padding.reshape(-1)
+        if on_device(d_rows):
+            outside = np.flatnonzero(of_padding >= 0)
+            listed, of_padding = edges[outside], of_padding[outside]
+        ids = np.where(of_padding < 0, -1, of_padding * filter_size + tap)
+        scatter_add_rows(rows_at(d_rows, listed), ids, sums)
     d_padding = empty(padding.shape, d.data)
     turned = as_operand(_turned(as_operand(weight.data), filter_size)).reshape(filter_size * filters, -1)
     gemm.product(sums.reshape(count, filter_size * filters), turned, d_padding)
@@ -333,8 +342,11 @@ def _infer_row_conv(x, weight):
 def _row_conv_grad(x, weight, d_out):
     offsets = levels_of(x.structure)[-1]
     d_rows, rows = as_operand(d_out.data), as_operand(x.data)
-    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))  # rows from each to the sequence's end
     d_weight = empty(weight.shape, weight.data)
+    if not on_device(rows):
+        windows.row_conv_weight_grad(rows, d_rows, offsets, empty(rows.shape, rows), d_weight)
+        return x.like(_convolved(d_out, x.structure, weight, -1)), LoDTensor.wrap(d_weight)
+    left = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(x.data))  # rows from each to the sequence's end
     for k in range(len(d_weight)):
         at = np.flatnonzero(left > k)
         assign(sum_over(multiply(rows_at(d_rows, at), rows_at(rows, at + k)), 0), d_weight[k])

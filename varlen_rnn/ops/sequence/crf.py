@@ -10,8 +10,9 @@ from varlen_rnn.kernels.n_best import search_labellings
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops import traits
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers, to_host
+from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, same_offsets
+from varlen_rnn.runtime.device import as_operand, beside, empty, to_host, zeros
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -21,15 +22,11 @@ _INT64 = np.dtype(np.int64)
 
 def _tags(emission, label, name):
     """Return labels as a flat int64 array; raise unless each row of `emission` has a label that is a tag."""
-    labels, tags = host_numbers(label.data).reshape(-1).astype(np.int64), emission.shape[1]
-    if len(labels) != len(emission.data):
+    if label.data.size != len(emission.data):
         raise ShapeError(f"{name}, label", expected=f"{len(emission.data)} rows", got=f"shape {label.shape}")
-    if label.num_levels and not np.array_equal(levels_of(label.structure)[-1], levels_of(emission.structure)[-1]):
+    if label.num_levels and not same_offsets(levels_of(label.structure)[-1], levels_of(emission.structure)[-1]):
         raise LoDError(f"{name}, label", expected="sequences of the same lengths as in emission", got="other lengths")
-    if labels.size and not 0 <= labels.min() <= labels.max() < tags:
-        expected, got = f"tags 0 to {tags - 1}", f"{labels.min()} to {labels.max()}"
-        raise OutOfRangeError(f"{name}, label", expected=expected, got=got)
-    return labels
+    return labels_of(f"{name}, label", label, emission.shape[1], "tags")
 
 
 def _costs(emission, label, transition, scales, with_gradient):
@@ -186,7 +183,7 @@ def crf_marginals(emission, transition):
 
     Source: the gradient of the logarithm of the normalising sum (Lafferty, McCallum and Pereira, 2001).
     """
-    label = LoDTensor.wrap(np.zeros(len(emission.data), np.int64))
+    label = LoDTensor.wrap(zeros((len(emission.data),), levels_of(emission.structure)[-1]))
     scales = full((emission.num_elements(-1),), 1, emission.data)
     _, gradient, _ = _costs(emission, label, transition, scales, with_gradient=True)
     # The gradient of the costs is the probabilities, minus 1 at the labels, which are all 0 here.

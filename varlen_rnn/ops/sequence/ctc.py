@@ -10,20 +10,12 @@ from varlen_rnn.kernels.prefixes import DEPTH, LABEL, NODE, PARENT, TOTAL, searc
 from varlen_rnn.kernels.reductions import argmax_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import labels_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers, to_host
+from varlen_rnn.runtime.device import as_operand, beside, empty, on_device, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-
-
-def labels_of(op, targets, classes, blank):
-    """Return the labels of targets as a flat int64 array; raise unless all are classes, and none is the blank."""
-    labels = host_numbers(targets.data).reshape(-1).astype(np.int64)
-    if labels.size and (labels.min() < 0 or labels.max() >= classes or (labels == blank).any()):
-        expected = f"classes 0 to {classes - 1}, except the blank, {blank}"
-        raise OutOfRangeError(f"{op}, targets", expected=expected, got=f"{labels.min()} to {labels.max()}")
-    return labels
 
 
 def _run(log_probs, targets, blank, scales, d):
@@ -32,12 +24,16 @@ def _run(log_probs, targets, blank, scales, d):
     if len(offsets) != len(ends):
         expected = f"{len(offsets) - 1} sequences, as many as log_probs has"
         raise LoDError("ctc_loss, targets", expected=expected, got=len(ends) - 1)
-    labels, rows = labels_of("ctc_loss", targets, log_probs.shape[1], blank), as_operand(log_probs.data)
-    places, losses = places_of(offsets, ends), empty((len(offsets) - 1,), rows)
+    labels = labels_of("ctc_loss, targets", targets, log_probs.shape[1], "classes", blank)
+    rows = as_operand(log_probs.data)
+    losses, places, size = empty((len(offsets) - 1,), rows), offsets, 0  # on the host, the kernel makes its own memory
+    if on_device(rows):
+        places = places_of(offsets, ends)
+        size = int(places[-1])
     if scales is not None and scales.shape != losses.shape:
         raise ShapeError("ctc_loss_grad, d_out", expected=f"{len(losses)} sequences", got=scales.shape)
-    scratch, scales = empty((int(places[-1]),), rows), losses if scales is None else as_operand(scales)
-    ctc(rows, offsets, labels, ends, blank, scratch, places, losses, scales, d)
+    scales = losses if scales is None else as_operand(scales)
+    ctc(rows, offsets, labels, ends, blank, empty((size,), rows), places, losses, scales, d)
     return losses
 
 
@@ -52,7 +48,8 @@ def ctc_losses(log_probs, targets, blank: int, per_label: bool):
 
 
 def _labels(targets, like):
-    return astype(beside(np.maximum(1, np.diff(levels_of(targets.structure)[-1])), like), like.dtype)
+    ends = levels_of(targets.structure)[-1]
+    return astype(beside(np.maximum(ends[1:] - ends[:-1], 1), like), like.dtype)
 
 
 def check_targets(op, log_probs, targets, blank):

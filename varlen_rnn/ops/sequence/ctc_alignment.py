@@ -5,7 +5,8 @@ import numpy as np
 from varlen_rnn.errors import LoDError
 from varlen_rnn.kernels.alignment import MOVES, SCORES, align_texts, table_of_texts
 from varlen_rnn.ops.examples import LOD
-from varlen_rnn.ops.sequence.ctc import check_targets, labels_of
+from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.ops.sequence.ctc import check_targets
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty, unstacked
 from varlen_rnn.tape.declare import operator
@@ -69,7 +70,7 @@ def ctc_forced_align(log_probs, targets, blank: int = 0):
     if len(texts) != count:
         expected = f"{count} sequences, as many as log_probs has"
         raise LoDError("ctc_forced_align, targets", expected=expected, got=len(texts))
-    labels = labels_of("ctc_forced_align", targets, log_probs.shape[1], blank)
+    labels = labels_of("ctc_forced_align, targets", targets, log_probs.shape[1], "classes", blank)
     rows, sources = as_operand(log_probs.data), np.repeat(np.arange(count), texts)
     table = table_of_texts(offsets, text_offsets, sources)
     scores, moves = empty((int(table[-1, SCORES]),), rows), empty((int(table[-1, MOVES]),), rows, np.dtype(np.int8))

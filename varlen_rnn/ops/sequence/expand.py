@@ -10,6 +10,7 @@ from varlen_rnn.kernels.moves import repeat_sequences
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import evenly
 from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember, remember_last, take_sequences
 from varlen_rnn.runtime.device import empty
@@ -59,11 +60,13 @@ def _copies_of(lod, offsets):
 
 
 def _copies_of_rows(lod, level):
-    return remember(lod, ("copies of rows", level), _of_rows, levels_of(lod)[level])
+    return remember(lod, ("copies of rows", level), _of_rows, lod, level)
 
 
-def _of_rows(offsets):
-    return _Copies(NO_LOD, int(offsets[-1]), np.arange(len(offsets)), np.diff(offsets))
+def _of_rows(lod, level):
+    below, offsets = levels_of(lod)[level:], levels_of(lod)[level]
+    count = lod.num_rows if len(below) == 1 else len(below[1]) - 1
+    return _Copies(NO_LOD, count, evenly(len(offsets), offsets), offsets[1:] - offsets[:-1])
 
 
 def _repeated(x, copies, lod):

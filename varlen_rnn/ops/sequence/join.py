@@ -9,8 +9,8 @@ from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.sequence.movement import check_moved, flat, unflat
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
 from varlen_rnn.rows.checks import read_only
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import empty, host_numbers
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, lod_of, same_offsets
+from varlen_rnn.runtime.device import as_operand, empty, host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import spec_of_tensor
@@ -83,10 +83,10 @@ def _infer_slice(x, offset, length):
 
 @sequence_slice.backward("x")
 def _backward(x, offset, length, d_out):
-    starts, new_offsets, lengths = _placed(x, offset, length)
+    starts, new_offsets, _ = _placed(x, offset, length)
     if not d_out.shape or len(d_out.data) != new_offsets[-1]:
         raise ShapeError("sequence_slice_grad, d_out", expected=f"{new_offsets[-1]} rows", got=f"shape {d_out.shape}")
-    return x.like(runs_placed(d_out.data, starts, lengths, len(x.data)))
+    return x.like(runs_placed(d_out.data, starts, new_offsets, len(x.data)))
 
 
 @sequence_slice.examples
@@ -99,10 +99,13 @@ def _slice_examples(rng):
 
 
 def _joined(inputs):
-    """Return the offsets of the result, and two arrays (inputs, sequences): first rows in the result, and lengths."""
-    levels = np.array([levels_of(x.structure)[-1] for x in inputs])  # (inputs, sequences + 1)
-    lengths, offsets = levels[:, 1:] - levels[:, :-1], levels.sum(axis=0)
-    return offsets, offsets[:-1] + lengths.cumsum(axis=0) - lengths, lengths
+    """Return the offsets of the result, and for each input its offsets, and where its sequences begin in the result."""
+    levels = [levels_of(x.structure)[-1] for x in inputs]
+    offsets = sum(levels[1:], start=levels[0])
+    places = [offsets[:-1]]
+    for level in levels[:-1]:
+        places.append(places[-1] + (level[1:] - level[:-1]))
+    return offsets, list(zip(levels, places, strict=True))
 
 
 @operator(name="sequence_concat", cost=nothing, rows="sequence")
@@ -114,15 +117,15 @@ def _join(*x):
         if len(levels[-1]) != len(first[-1]):
             expected = f"{len(first[-1]) - 1} sequences, as many as the first input has"
             raise LoDError(f"sequence_concat, x_{number}", expected=expected, got=len(levels[-1]) - 1)
-        if any(not np.array_equal(*pair) for pair in zip(levels[:-1], first[:-1], strict=True)):
+        if not all(map(same_offsets, levels[:-1], first[:-1])):
             expected = "the same levels above the last as in the first input"
             raise LoDError(f"sequence_concat, x_{number}", expected=expected, got="other levels")
-    offsets, places, lengths = _joined(x)
+    offsets, runs = _joined(x)
     inputs = [flat(one.data) for one in x]
-    out = empty((int(offsets[-1]), inputs[0].shape[1]), inputs[0])
-    for rows_of_one, *runs in zip(inputs, places, lengths, strict=True):
-        copy_runs(rows_of_one, runs[1].cumsum() - runs[1], *runs, out)
-    lod = LoD.trusted([*first[:-1], read_only(offsets)])
+    out = empty((sum(map(len, inputs)), inputs[0].shape[1]), inputs[0])
+    for rows_of_one, (level, places) in zip(inputs, runs, strict=True):
+        copy_runs(rows_of_one, as_operand(level), as_operand(places), level[1:] - level[:-1], out)
+    lod = lod_of([*first[:-1], offsets], len(out))
     return LoDTensor.wrap(out.reshape(len(out), *x[0].shape[1:]), lod.at_positions_of(x[0].structure))
 
 
@@ -156,11 +159,13 @@ def _join_examples(rng):
 @operator(name="sequence_split", outputs=("*out",), cost=nothing)
 def _split(joined, *like):
     """Split the result of `sequence_concat`, or its gradient, into the rows of each input."""
-    offsets, *runs = _joined(like)
-    if offsets[-1] != len(joined.data):
-        expected = f"{offsets[-1]} rows, as many as all inputs have"
+    _, runs = _joined(like)
+    count = sum(len(x.data) for x in like)
+    if count != len(joined.data):
+        expected = f"{count} rows, as many as all inputs have"
         raise ShapeError("sequence_split, joined", expected=expected, got=len(joined.data))
-    return tuple(x.like(runs_taken(joined.data, *its)) for x, *its in zip(like, *runs, strict=True))
+    pairs = zip(like, runs, strict=True)
+    return tuple(x.like(runs_taken(joined.data, places, level, len(x.data))) for x, (level, places) in pairs)
 
 
 @_split.infer

@@ -5,15 +5,16 @@ import math
 import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
-from varlen_rnn.kernels.copies import copied
+from varlen_rnn.kernels.plans import find_longer, number_rows
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
-from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.ops.indices import evenly, indices, rows_at
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
-from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, beside, host_numbers
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, lod_of
+from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
+from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec, sizes_fit
@@ -23,9 +24,9 @@ _INT64 = np.dtype(np.int64)
 _MOST_STEPS = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
-def _places_of_pad(lengths, steps):
+def _places_of_pad(offsets, steps):
     """Return the first place of each sequence in a padded batch, which has `steps` places for each sequence."""
-    return np.arange(len(lengths)) * steps
+    return evenly(len(offsets) - 1, offsets, steps)
 
 
 def _flat_places(data):
@@ -78,20 +79,22 @@ def sequence_pad(x, pad_value: float = 0.0, maxlen: int | None = None):
     Source: the operator `sequence_pad` of PaddlePaddle Fluid, which takes one level and fails on a batch without rows.
     """
     *above, offsets = levels_of(x.structure)
-    lengths = np.diff(offsets)
-    steps = _steps("sequence_pad", lengths, maxlen)
-    out = runs_placed(x.data, _places_of_pad(lengths, steps), lengths, len(lengths) * steps, pad_value)
-    lod = LoD(above).at_positions_of(x.structure)
-    out = out.reshape(len(lengths), steps, *x.shape[1:])
-    return LoDTensor.wrap(out, lod), LoDTensor.wrap(beside(lengths, x.data), lod)
+    count, steps = len(offsets) - 1, _steps("sequence_pad", offsets, maxlen)
+    out = runs_placed(x.data, _places_of_pad(offsets, steps), offsets, count * steps, pad_value)
+    lod = (lod_of(above, count) if above else NO_LOD).at_positions_of(x.structure)
+    lengths = LoDTensor.wrap(beside(offsets[1:] - offsets[:-1], x.data), lod)
+    return LoDTensor.wrap(out.reshape(count, steps, *x.shape[1:]), lod), lengths
 
 
-def _steps(op, lengths, maxlen):
+def _steps(op, offsets, maxlen):
     """Return the number of steps of a padded batch; raise if a sequence is longer."""
-    longest = int(lengths.max(initial=0))
-    if maxlen is not None and longest > maxlen:
+    if maxlen is None:
+        return int((offsets[1:] - offsets[:-1]).max(initial=0))
+    found = empty((1,), offsets)
+    find_longer(offsets, maxlen, found)
+    if (longest := first_of(found, -1)) >= 0:
         raise OutOfRangeError(f"{op}, maxlen", expected=f"at least {longest}, the longest sequence", got=maxlen)
-    return longest if maxlen is None else maxlen
+    return maxlen
 
 
 @sequence_pad.infer
@@ -117,10 +120,10 @@ def holds(dtype, number):
 @sequence_pad.backward("x", cost=nothing)
 def _pad_grad(x, d_out, pad_value, maxlen):
     offsets = levels_of(x.structure)[-1]
-    lengths = np.diff(offsets)
-    steps = _steps("sequence_pad_grad", lengths, maxlen)
-    check_shape("sequence_pad_grad", "d_out", d_out, (len(lengths), steps, *x.shape[1:]))
-    return x.like(runs_taken(_flat_places(d_out.data), _places_of_pad(lengths, steps), lengths).reshape(x.shape))
+    steps = _steps("sequence_pad_grad", offsets, maxlen)
+    check_shape("sequence_pad_grad", "d_out", d_out, (len(offsets) - 1, steps, *x.shape[1:]))
+    places, count = _places_of_pad(offsets, steps), len(x.data)
+    return x.like(runs_taken(_flat_places(d_out.data), places, offsets, count).reshape(x.shape))
 
 
 @sequence_pad.examples
@@ -163,8 +166,7 @@ def sequence_unpad(x, length):
     Source: the operator `sequence_unpad` of PaddlePaddle Fluid, where scalar steps become rows of one element.
     """
     offsets = _offsets("sequence_unpad", x, length)
-    lengths = np.diff(offsets)
-    out = runs_taken(_flat_places(x.data), _places_of_pad(lengths, x.shape[1]), lengths)
+    out = runs_taken(_flat_places(x.data), _places_of_pad(offsets, x.shape[1]), offsets, int(offsets[-1]))
     above = shared_lod("sequence_unpad", x, length, names=("x", "length"))
     lod = LoD([*levels_of(above), offsets]).at_positions_of(above)
     return LoDTensor.wrap(out.reshape(len(out), *x.shape[2:]), lod)
@@ -198,8 +200,8 @@ def _infer_unpad(x, length):
 def _unpad_grad(x, length, d_out):
     offsets = _offsets("sequence_unpad_grad", x, length)
     check_shape("sequence_unpad_grad", "d_out", d_out, (int(offsets[-1]), *x.shape[2:]))
-    lengths, steps = np.diff(offsets), x.shape[1]
-    out = runs_placed(d_out.data, _places_of_pad(lengths, steps), lengths, len(lengths) * steps)
+    steps = x.shape[1]
+    out = runs_placed(d_out.data, _places_of_pad(offsets, steps), offsets, (len(offsets) - 1) * steps)
     return x.like(out.reshape(x.shape))
 
 
@@ -272,11 +274,13 @@ def _places_of_scatter(op, x, index, updates):
     if len(x.data) != len(offsets) - 1:
         expected = f"{len(offsets) - 1} rows, one per sequence of index"
         raise LoDError(f"{op}, x", expected=expected, got=len(x.data))
-    if len(updates.data) != offsets[-1]:
-        expected = f"{offsets[-1]} rows, one per row of index"
+    if len(updates.data) != len(index.data):
+        expected = f"{len(index.data)} rows, one per row of index"
         raise ShapeError(f"{op}, updates", expected=expected, got=f"shape {updates.shape}")
     positions = indices(f"{op}, index", index, x.shape[1], "position")
-    return positions + np.repeat(np.arange(len(x.data)) * x.shape[1], np.diff(offsets))
+    sequences = empty(positions.shape, positions)
+    number_rows(offsets, sequences)
+    return positions + sequences * x.shape[1]
 
 
 @operator(cost=lambda inputs, outputs: size(inputs[2]), rows="batch")
@@ -311,7 +315,7 @@ def sequence_scatter(x, index, updates):
     Source: the operator `sequence_scatter` of PaddlePaddle Fluid, which takes one level and does not check positions.
     """
     places = _places_of_scatter("sequence_scatter", x, index, updates)
-    out = copied(x.data)
+    out = x.data.copy()
     added = as_operand(updates.data).reshape(len(places), math.prod(x.shape[2:]))
     scatter_add_rows(added, places, _flat_places(out))
     return x.like(out)

@@ -15,7 +15,7 @@ from varlen_rnn.kernels.arithmetic import divide
 from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.largest import largest
 from varlen_rnn.kernels.moves import pick_ends, pick_ends_grad
-from varlen_rnn.kernels.rows import fill_rows
+from varlen_rnn.kernels.rows import check_classes, fill_rows
 from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.kernels.windows import cumsum
 from varlen_rnn.ops.cost import per_input_element
@@ -23,8 +23,9 @@ from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import flat, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
-from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, remember
+from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, lod_of, remember
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device, zeros
+from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import FLOATS, check_float, check_lod_level, check_tensor
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import LOD_TENSOR
@@ -80,9 +81,13 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
     if pad_value != 0:
-        fill_rows(np.flatnonzero(offsets[:-1] == offsets[1:]), out.dtype.type(pad_value), out)
+        number = out.dtype.type(pad_value)
+        if on_device(out):
+            fill_rows(np.flatnonzero(offsets[:-1] == offsets[1:]), number, out)
+        else:
+            pool.fill_empty_sequences(offsets, number, out)
     above = levels_of(x.structure)[: level % x.num_levels]
-    lod = (LoD.trusted(above) if above else NO_LOD).at_positions_of(x.structure)
+    lod = (lod_of(above, len(out)) if above else NO_LOD).at_positions_of(x.structure)
     return LoDTensor.wrap(unflat(out, x.data), lod), LoDTensor.wrap(index)
 
 
@@ -115,8 +120,9 @@ def _scale_of(x, pool_type, level):
     offsets = _offsets(x, level)
     if pool_type == "sum":
         return full((len(offsets) - 1,), 1, x.data)
-    lengths = np.maximum(1, offsets[1:] - offsets[:-1])
-    return beside((1 / (lengths if pool_type == "mean" else np.sqrt(lengths))).astype(x.dtype), x.data)
+    found = empty((len(offsets) - 1,), offsets, x.dtype)
+    pool.inverse_lengths(offsets, pool_type == "sqrt", found)
+    return beside(found, x.data)
 
 
 @sequence_pool.infer
@@ -162,8 +168,12 @@ def _pool_grad(x, index, d_out, pool_type, pad_value, level):
 def _check_picked(index, d_rows, num_rows):
     """Raise unless each element of `index` is -1 or a row of `x`, because kernels use it unchecked."""
     # An index on a device is checked by the kernel, because it has never been on the host.
-    is_wrong = index.size and not on_device(index) and not -1 <= index.min() <= index.max() < num_rows
-    if index.shape != d_rows.shape or is_wrong:
+    is_wrong = index.shape != d_rows.shape
+    if not is_wrong and not on_device(index):
+        given, found = as_operand(index).reshape(-1), empty((1,), index)
+        check_classes(given, -1, num_rows, num_rows, found)
+        is_wrong = first_of(found, -1) >= 0
+    if is_wrong:
         expected = f"positions of rows, -1 to {num_rows - 1}, in an array of shape {d_rows.shape}"
         raise OutOfRangeError("sequence_pool_grad, index", expected=expected, got=f"shape {index.shape}")
 

@@ -31,20 +31,20 @@ def rows_taken_grad(d_out, index, height):
     return unflat(d_data, d_out)
 
 
-def runs_taken(data, starts, lengths):
-    """Return runs of `data`, one after another: run i is the `lengths[i]` rows from row `starts[i]` on."""
-    rows, ends, lengths = flat(data), lengths.cumsum(), as_operand(lengths)
-    out = empty((int(ends[-1]) if len(ends) else 0, rows.shape[1]), rows)
-    copy_runs(rows, as_operand(starts), ends - lengths, lengths, out)
+def runs_taken(data, starts, offsets, count):
+    """Return `count` rows: run i, the rows of `data` from row `starts[i]` on, takes the place of sequence i."""
+    rows, offsets = flat(data), as_operand(offsets)
+    out = empty((count, rows.shape[1]), rows)
+    copy_runs(rows, as_operand(starts), offsets, offsets[1:] - offsets[:-1], out)
     return unflat(out, data)
 
 
-def runs_placed(data, places, lengths, height, elsewhere=0):
-    """Return `height` rows: the runs of `data`, one after another, at ascending `places`; `elsewhere` in other rows."""
-    rows = flat(data)
+def runs_placed(data, places, offsets, height, elsewhere=0):
+    """Return `height` rows: the sequences of `data` at ascending `places`, and `elsewhere` in other rows."""
+    rows, offsets = flat(data), as_operand(offsets)
     out = empty((height, rows.shape[1]), rows)
-    places, lengths = as_operand(places), as_operand(lengths)
+    places, lengths = as_operand(places), offsets[1:] - offsets[:-1]
     if height > len(rows):
         fill_between_runs(places, lengths, np.array(elsewhere).astype(out.dtype)[()], out)
-    copy_runs(rows, lengths.cumsum() - lengths, places, lengths, out)
+    copy_runs(rows, offsets[:-1], places, lengths, out)
     return unflat(out, data)
