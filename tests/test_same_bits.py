@@ -71,6 +71,8 @@ def test_views_copies_conversions_and_constants():
         lambda x: x[None, :, None, :, None].astype(np.float64),
         lambda x: (x > 0).astype(np.float32),
         lambda x: (x > 0).astype(np.int64).astype(bool),
+        lambda x: x[np.array([1, -1, 0])],
+        lambda x: x**2 + np.zeros_like(x),
         lambda x: x.astype(np.float32, copy=False) * places.astype(np.float32),
     ):
         found, expected = run(compute, x), compute(x)

@@ -9,7 +9,8 @@ from varlen_rnn.kernels.elementwise import elementwise
 
 def _inverse_deviation(variance, epsilon):
     deviation = np.sqrt(variance + variance.dtype.type(epsilon))
-    return np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation != 0)
+    with np.errstate(divide="ignore"):
+        return np.where(deviation != 0, 1 / deviation, variance.dtype.type(0))
 
 
 @elementwise(_inverse_deviation, numbers=1)

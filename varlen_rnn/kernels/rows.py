@@ -313,20 +313,24 @@ def fill_rows(rows, value, out):
     """
 
 
-def _mark_by_numpy(ids, out):
-    out[...] = 0
-    out[np.arange(len(ids)), ids] = 1
+@cpu_kernel
+def mark_cpu(ids, out):
+    """Set each row of `out` to 0, and to 1 at the row's id."""
+    for k in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[k, j] = 0
+        out[k, ids[k]] = 1
 
 
 @cuda_kernel
 def mark_cuda(ids, out):
-    """Twin of `_mark_by_numpy`."""
+    """Twin of `mark_cpu`."""
     i = cuda.grid(1)
     if i < out.size:
         out[i // out.shape[1], i % out.shape[1]] = 1 if ids[i // out.shape[1]] == i % out.shape[1] else 0
 
 
-@twins(_mark_by_numpy, mark_cuda)
+@twins(mark_cpu, mark_cuda)
 def mark(ids, out):
     """Compute one-hot rows: 1 at the id of each row, 0 elsewhere.
 

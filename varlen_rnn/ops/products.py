@@ -16,7 +16,7 @@ from varlen_rnn.ops.elementwise import grad_like, with_lod
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.products import gemm, row_sums
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
-from varlen_rnn.runtime.device import as_operand, empty, on_device
+from varlen_rnn.runtime.device import as_operand, contiguous, empty, on_device
 from varlen_rnn.tape.checks import broadcast_shape, check_float, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -155,7 +155,7 @@ def _matrices(data, before):
 
 
 def _flipped(matrices):
-    return np.ascontiguousarray(np.swapaxes(matrices, 1, 2))
+    return contiguous(matrices.swapaxes(1, 2))
 
 
 @batched_matmul.infer

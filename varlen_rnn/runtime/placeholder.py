@@ -155,6 +155,11 @@ class Placeholder:
                 self.dry_run.refuse("NumPy takes elements at computed places")
         return parts if any(part is Ellipsis for part in parts) else (*parts, ...)
 
+    def __pow__(self, exponent):
+        if self.dtype.kind == "f" and type(exponent) in (int, float) and exponent in _POWERS:
+            return _POWERS[exponent](self)
+        self.dry_run.refuse("NumPy or Python computes between kernels: pow")
+
     def __setitem__(self, key, value):
         target = self[key]
         if isinstance(value, (bool, int, float, np.bool_, np.number)):
@@ -237,6 +242,8 @@ class Placeholder:
             parts, axis = arguments[0], named.get("axis", 0)
             axis %= parts[0].ndim + 1
             return self._joined([part[(*(slice(None),) * axis, None)] for part in parts], axis)
+        if function is np.zeros_like and not named:
+            return self.dry_run.zeros(self.shape, self.dtype)
         if function in _VIEWS and type(arguments[0]) is Placeholder:
             return self._view(function(arguments[0].form, *arguments[1:], **named))
         return self._computed(function, function.__name__, arguments, None, named)
@@ -279,8 +286,8 @@ class Placeholder:
 
 def _set_operators():
     names = "array bool int float complex index hash contains matmul rmatmul imatmul divmod rdivmod invert pos"
-    names += " delitem buffer round"
-    for name in "floordiv mod pow and or xor lshift rshift".split():
+    names += " delitem buffer round rpow ipow"
+    for name in "floordiv mod and or xor lshift rshift".split():
         names += f" {name} r{name} i{name}"
     for name in names.split():
         setattr(Placeholder, f"__{name}__", _refused(name))
@@ -309,6 +316,8 @@ def _apply_in_place(self, ufunc, other):
 _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide}
 _OTHER = {"neg": np.negative, "abs": np.absolute, "eq": np.equal, "ne": np.not_equal}
 _OTHER |= {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+# Exponents at which NumPy calls another function than `pow`.
+_POWERS = {2: lambda x: x * x, 1: lambda x: x.copy(), 0.5: np.sqrt, -1: lambda x: 1 / x}
 _set_operators()
 
 
