@@ -29,6 +29,7 @@ LLVM_ALLOWED = {
     "activations.py",
     "vectors.py",
     "tile.py",
+    "pairs.py",
     "triangles.py",
     "sync.py",
 }

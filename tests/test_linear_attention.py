@@ -270,19 +270,22 @@ def test_a_state_of_nan_stays_with_its_sequence():
 @pytest.mark.parametrize("delta", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_any_decay_is_finite_and_right(decay, delta, dtype):
-    lengths, form = [100], {"given": ("decay", "beta"), "delta": delta}
-    arrays, constants = drawn(lengths, form, (1, 1, 1), (8, 8), dtype)
-    arrays["decay"][:] = decay
-    results, gradients = step_of(arrays, lengths, constants)
-    assert all(np.isfinite(x).all() for x in results + flat(gradients.values()))
-    for mine, right in zip(results, wanted_of(arrays, lengths, constants), strict=True):
-        np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
+    for name in ("decay", "decays"):
+        lengths, form = [100], {"given": (name, "beta"), "delta": delta}
+        arrays, constants = drawn(lengths, form, (1, 1, 1), (8, 8), dtype)
+        arrays["decay"][:] = decay
+        arrays["decay"][1::2, ..., 1:] -= np.array(0.1, dtype)
+        results, gradients = step_of(arrays, lengths, constants)
+        assert all(np.isfinite(x).all() for x in results + flat(gradients.values()))
+        for mine, right in zip(results, wanted_of(arrays, lengths, constants), strict=True):
+            np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-5)
 
 
-def test_rounding_does_not_grow_with_the_rows():
+@pytest.mark.parametrize("form", ["gated delta", "gated delta of rows"])
+def test_rounding_does_not_grow_with_the_rows(form):
     """20,000 steps in float32, with decays near 1, against float64."""
     lengths = [20_000]
-    arrays, constants = drawn(lengths, FORMS["gated delta"], (1, 1, 1), (8, 8), np.float32)
+    arrays, constants = drawn(lengths, FORMS[form], (1, 1, 1), (8, 8), np.float32)
     arrays["decay"] /= 200
     wide = {name: x.astype(np.float64) for name, x in arrays.items()}
     found, wanted = (vr.linear_attention(**variables(x, lengths), **constants)[0].numpy() for x in (arrays, wide))

@@ -148,7 +148,8 @@ def _attend(dtype):
 
 def _attend_linearly(dtype):
     x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
-    linear_attention(x, x, x, x[:, :, 0])[0].sum().backward()
+    for decay in (x[:, :, 0], x):
+        linear_attention(x, x, x, decay)[0].sum().backward()
     rows = _embedded(dtype)
     for layer in (nn.GatedDeltaNet, nn.DeltaNet, nn.Mamba2, nn.MLSTM, nn.GatedLinearAttention):
         layer(_SIZE, _SIZE, bidirectional=True, dtype=dtype)(rows)[0].sum().backward()

@@ -6,6 +6,8 @@ For one head, with a state S (depth, depth of values), log decays g (a number, o
 
 For example, with keys of 1, values v and no decay, the state is the sum of the values so far.
 
+If each row of a state has a decay of its own, a chunk is run in blocks of 8 rows (`rates`).
+
 Memory is in proportion to the rows: one state is kept for each chunk, and the gradient computes scores again.
 
 Sources: Katharopoulos et al. (2020), "Transformers are RNNs"; Yang et al. (2024), "Gated Linear Attention Transformers

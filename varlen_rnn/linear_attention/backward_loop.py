@@ -48,8 +48,11 @@ class Code(NamedTuple):
 
     multiply: int
     pack: int
-    decay_scores: int
+    scores: int  # `decay_scores`, or `score_block` for a decay of each row of a state
     differentiate_steps: int
+    differentiate_block: int  # of `rates`, as the others; 0 if all rows of a state have one decay
+    write_left: int
+    pass_state: int
 
 
 class Backward(NamedTuple):
@@ -75,6 +78,16 @@ class Backward(NamedTuple):
 
 
 @cpu_inlined
+def write_y(memory, of, sizes, part, rows):
+    """Write the rows of y, the corrected values times beta."""
+    padded_v = in_panels(memory.y, sizes.depth_v)
+    for i in range(rows):
+        to, u, beta = offset(memory.y, i * padded_v), offset(part.u, i * part.u_stride), part.beta[i * of.beta_stride]
+        for x in range(sizes.depth_v):
+            to[x] = beta * u[x]
+
+
+@cpu_inlined
 def _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters):
     """Pack the operands of a chunk; write its scores M, -A and D, and the rows y with their transpose."""
     width, padded_v, depth = width_of(memory.y), in_panels(memory.y, sizes.depth_v), sizes.depth
@@ -91,11 +104,8 @@ def _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters
     scores = Scores(
         memory.scores, memory.of_keys, memory.between, memory.numbers, decay, of.decay_stride, rows, sizes.delta
     )
-    decay_scores(code.decay_scores, (scores, it.scale, it.tiny))
-    for i in range(rows):
-        to, u, beta = offset(memory.y, i * padded_v), offset(part.u, i * part.u_stride), part.beta[i * of.beta_stride]
-        for x in range(sizes.depth_v):
-            to[x] = beta * u[x]
+    decay_scores(code.scores, (scores, it.scale, it.tiny))
+    write_y(memory, of, sizes, part, rows)
     pack_block(code, memory.y, rows, sizes.depth_v, padded_v, True, memory.y_turned, counters)
 
 
@@ -120,10 +130,17 @@ def _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last):
         times(code, count, sizes.depth_v, weights, d_out, here, here)
     if sizes.delta:
         _solve(code, memory, rows_of, of, sizes, part, rows)
-        return
-    for p in range(panels):
+    else:
+        multiply_by_beta(memory, of, sizes, part, rows)
+
+
+@cpu_inlined
+def multiply_by_beta(memory, of, sizes, part, rows):
+    """Write dU without `delta`: dY times beta."""
+    width = width_of(memory.y)
+    for p in range(in_panels(memory.y, sizes.depth_v) // width):
         for i in range(rows):
-            at, beta = p * step + i * width, part.beta[i * of.beta_stride]
+            at, beta = p * CHUNK * width + i * width, part.beta[i * of.beta_stride]
             d_y, d_w = offset(memory.d_y, at), offset(memory.d_written, at)
             for x in range(width):
                 d_w[x] = d_y[x]
@@ -155,7 +172,7 @@ def _solve(code, memory, rows_of, of, sizes, part, rows):
 
 
 @cpu_inlined
-def _write_values(memory, it, sizes, part, rows):
+def write_values(memory, it, sizes, part, rows):
     """Write dU as the gradient of values, and the gradient of beta so far."""
     width, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth_v)
     d_beta = offset(memory.numbers, 4 * CHUNK)
@@ -333,7 +350,7 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counter
         load_state(pointer(it.states, (first + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state)
         _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters)
         _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last)
-        _write_values(memory, it, sizes, part, rows)
+        write_values(memory, it, sizes, part, rows)
         _differentiate_scores(code, memory, rows_of, it, sizes, part, rows)
         _read_states(code, memory, rows_of, it, sizes, part, rows, counters)
         _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows)
@@ -343,48 +360,57 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counter
 
 
 @cpu_inlined
-def _differentiate_by_steps(code, memory, it, of, sizes, task):
-    """Run a task step by step; the gradient of its state is the first state in `memory.steps`."""
+def differentiate_by_steps(code, memory, it, of, sizes, task):
+    """Run a task of one row, or of none, by a step; the gradient of its state is the first state in `memory.steps`."""
     size, first = sizes.depth * sizes.depth_v, chunks_before(task.first, task.sequence)
     state, states = offset(memory.steps, size), offset(memory.steps, 2 * size)
-    scratch = offset(states, size * (CHUNK if sizes.rates > 1 else 1))
-    chunks = (task.end - task.first + CHUNK - 1) // CHUNK
-    for back in range(chunks):
-        chunk = chunks - 1 - back
-        row = task.first + chunk * CHUNK
+    scratch = offset(states, size)
+    for row in range(task.first, task.end):
         part = part_of(it, of, row, task.head, sizes)
-        kept = pointer(it.states, (first + chunk) * it.states.shape[1] + task.head * size)
+        kept = pointer(it.states, first * it.states.shape[1] + task.head * size)
         for j in range(size):
             state[j] = kept[j]
         steps = Steps(
             part.q, part.k, part.u, offset(of.decay, row * of.decay_stride), part.beta, state, scratch, of.q_stride,
-            of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, least(CHUNK, task.end - row), sizes.depth,
-            sizes.depth_v, sizes.rates, sizes.delta,
+            of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, 1, sizes.depth, sizes.depth_v,
+            sizes.rates, sizes.delta,
         )  # fmt: skip
         to = Gradients(
             part.d_out, part.d_q, part.d_k, part.d_v, part.d_decay, part.d_beta, memory.steps, states,
             it.d_q.shape[1], it.d_v.shape[1], it.d_decay.shape[1], it.d_beta.shape[1],
         )  # fmt: skip
         differentiate_steps(code.differentiate_steps, (steps, to, it.scale))
+    d_first = first_gradient(it, sizes, task)
+    for j in range(size):
+        d_first[j] = memory.steps[j]
+
+
+@cpu_inlined
+def load_gradient(memory, it, sizes, heads, task):
+    """Copy the gradient of a task's last state to `memory.steps`, or zeros if another head writes this state."""
+    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
+    d_last = pointer(it.d_last, task.sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
+    for j in range(size):
+        memory.steps[j] = d_last[j] if own >= 0 else 0
+
+
+@cpu_inlined
+def first_gradient(it, sizes, task):
+    """Return the address of the gradient of a task's first state."""
+    size = sizes.depth * sizes.depth_v
+    return pointer(it.d_first, task.sequence * it.d_first.shape[1] + task.head * size)
 
 
 @cpu_inlined
 def _run(code, memory, rows_of, it, of, sizes, heads, task, counters):
     """Run a task: write the gradients of its rows, and of its first state."""
-    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
-    d_last = pointer(it.d_last, task.sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
-    d_first = pointer(it.d_first, task.sequence * it.d_first.shape[1] + task.head * size)
-    d_state = memory.steps
-    for j in range(size):
-        d_state[j] = d_last[j] if own >= 0 else 0
-    if task.end - task.first > 1 and sizes.rates == 1:
-        load_state(d_state, sizes, memory.d_state)
+    load_gradient(memory, it, sizes, heads, task)
+    if task.end - task.first > 1:
+        load_state(memory.steps, sizes, memory.d_state)
         _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters)
-        store_state(memory.d_state, sizes, d_first)
-        return
-    _differentiate_by_steps(code, memory, it, of, sizes, task)
-    for j in range(size):
-        d_first[j] = d_state[j]
+        store_state(memory.d_state, sizes, first_gradient(it, sizes, task))
+    else:
+        differentiate_by_steps(code, memory, it, of, sizes, task)
 
 
 @engine_kernel

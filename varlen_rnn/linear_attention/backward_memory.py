@@ -74,15 +74,14 @@ class Offsets(NamedTuple):
     none: Any
 
 
-def places_of(depth, depth_v, rates, width):
+def places_of(depth, depth_v, width):
     """Return where each field of `Memory` begins, in numbers, and how many numbers a thread needs, as one tuple."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     state, square, keys, values = padded * padded_v, CHUNK * CHUNK, CHUNK * padded, CHUNK * padded_v
-    states = 2 + (CHUNK if rates > 1 else 1)
     sizes = (
         *[state] * 4, CHUNK * (depth + 1), CHUNK * (depth + 1), keys + padded, keys + padded, values + padded_v,
         2 * values, 2 * (values + padded_v), *[square] * 6, values, CHUNK * (depth_v + 1), values, values, 2 * keys,
-        keys, 5 * CHUNK, width, padded + padded_v, states * depth * depth_v + scratch_of_steps(depth, depth_v, width),
+        keys, 5 * CHUNK, width, padded + padded_v, 3 * depth * depth_v + scratch_of_steps(depth, depth_v, width),
     )  # fmt: skip
     return tuple(itertools.accumulate(sizes, initial=0))
 

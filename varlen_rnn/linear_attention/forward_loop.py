@@ -40,8 +40,9 @@ class Code(NamedTuple):
 
     multiply: int
     pack: int
-    decay_scores: int
+    scores: int  # `decay_scores`, or `score_block` for a decay of each row of a state
     run_steps: int
+    pass_state: int  # of `rates`; 0 if all rows of a state have one decay
 
 
 class Forward(NamedTuple):
@@ -91,7 +92,8 @@ def scratch_of(depth, depth_v, width):
 
 
 @cpu_inlined
-def _memory(numbers, offsets, of, sizes):
+def memory_of(numbers, offsets, of, sizes):
+    """Return the _Memory of a thread, and write its lists of offsets."""
     padded, padded_v = in_panels(numbers, sizes.depth), in_panels(numbers, sizes.depth_v)
     square, values, count = CHUNK * CHUNK, CHUNK * padded_v, CHUNK if padded < CHUNK else padded
     strides = of.q_stride, of.k_stride, width_of(numbers), CHUNK, 0
@@ -111,7 +113,7 @@ def _memory(numbers, offsets, of, sizes):
 
 
 @cpu_inlined
-def _values_to_panels(memory, v, stride, sizes, rows):
+def values_to_panels(memory, v, stride, sizes, rows):
     """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta."""
     width = width_of(memory.y)
     for p in range(in_panels(memory.y, sizes.depth_v) // width):
@@ -129,7 +131,7 @@ def _values_to_panels(memory, v, stride, sizes, rows):
 
 
 @cpu_inlined
-def _write_rows(panels, rows, sizes, target, stride):
+def write_rows(panels, rows, sizes, target, stride):
     """Copy rows of values from panels to an array."""
     width = width_of(panels)
     for p in range(in_panels(panels, sizes.depth_v) // width):
@@ -162,7 +164,7 @@ def _score(code, memory, it, of, sizes, row, rows):
     scores = Scores(
         memory.of_queries, memory.of_keys, memory.between, memory.since, decay, of.decay_stride, rows, sizes.delta
     )
-    decay_scores(code.decay_scores, (scores, it.scale, it.tiny))
+    decay_scores(code.scores, (scores, it.scale, it.tiny))
 
 
 @cpu_inlined
@@ -191,7 +193,7 @@ def _run_chunk(code, memory, it, of, sizes, row, rows):
     for i in range(rows):
         memory.betas[i] = beta[i * of.beta_stride]
     _score(code, memory, it, of, sizes, row, rows)
-    _values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
+    values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
     for begin in range(0, rows if sizes.delta else 0, SOLVED):
         end = least(rows, begin + SOLVED)
         if begin:
@@ -225,17 +227,28 @@ def _run_by_chunks(code, memory, it, of, sizes, task, counters):
         k = offset(of.k, row * of.k_stride)
         pack_block(code, k, rows, sizes.depth, of.k_stride, True, memory.keys, counters)
         _run_chunk(code, memory, it, of, sizes, row, rows)
-        _write_rows(memory.read, rows, sizes, pointer(it.out, row * it.out.shape[1] + own), it.out.shape[1])
+        write_rows(memory.read, rows, sizes, pointer(it.out, row * it.out.shape[1] + own), it.out.shape[1])
         if sizes.delta and sizes.keep:
             written = pointer(it.written, row * it.written.shape[1] + own)
-            _write_rows(memory.u, rows, sizes, written, it.written.shape[1])
+            write_rows(memory.u, rows, sizes, written, it.written.shape[1])
         _write_to_state(code, memory, sizes, rows)
 
 
 @cpu_inlined
-def _run_by_steps(code, memory, it, of, sizes, task, state):
-    """Run a task step by step, in place on its state, which is kept before each chunk."""
+def states_of(it, sizes, heads, task):
+    """Return the addresses of the first and of the last state of a task."""
+    at = task.sequence * it.first.shape[1] + task.head * heads.state // heads.all * sizes.depth * sizes.depth_v
+    return pointer(it.first, at), pointer(it.last, at)
+
+
+@cpu_inlined
+def run_by_steps(code, memory, it, of, sizes, heads, task):
+    """Run a task step by step, and keep its state before each chunk."""
     size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    first, last = states_of(it, sizes, heads, task)
+    state = last if own_state(heads, task.head) >= 0 else memory.steps
+    for j in range(size):
+        state[j] = first[j]
     chunk, keeps_u = chunks_before(task.first, task.sequence), sizes.delta and sizes.keep
     for row in range(task.first, task.end, CHUNK):
         kept = pointer(it.states, (chunk * it.states.shape[1] + task.head * size) if sizes.keep else 0)
@@ -255,7 +268,7 @@ def _run_by_steps(code, memory, it, of, sizes, task, state):
 
 
 @cpu_inlined
-def _clear_unused(it, sizes, task):
+def clear_unused(it, sizes, task):
     """Write zeros for the number of no chunk that a sequence may have."""
     size, unused = sizes.depth * sizes.depth_v, (task.end - task.first + CHUNK - 1) // CHUNK
     unused += chunks_before(task.first, task.sequence)
@@ -266,20 +279,15 @@ def _clear_unused(it, sizes, task):
 @cpu_inlined
 def _run(code, memory, it, of, sizes, heads, task, counters):
     """Run a task: write its outputs, its last state, and the operands of the gradient."""
-    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
-    at = task.sequence * it.first.shape[1] + task.head * heads.state // heads.all * size
-    first, last = pointer(it.first, at), pointer(it.last, at)
-    _clear_unused(it, sizes, task)
-    if task.end - task.first > 1 and sizes.rates == 1:
+    clear_unused(it, sizes, task)
+    if task.end - task.first > 1:
+        first, last = states_of(it, sizes, heads, task)
         load_state(first, sizes, memory.state)
         _run_by_chunks(code, memory, it, of, sizes, task, counters)
-        if own >= 0:
+        if own_state(heads, task.head) >= 0:
             store_state(memory.state, sizes, last)
-        return
-    state = last if own >= 0 else memory.steps
-    for j in range(size):
-        state[j] = first[j]
-    _run_by_steps(code, memory, it, of, sizes, task, state)
+    else:
+        run_by_steps(code, memory, it, of, sizes, heads, task)
 
 
 @engine_kernel
@@ -295,5 +303,5 @@ def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
             return
         task = task_of(tasks, number)
         of = operands_of(it, sizes, heads, task.head)
-        memory = _memory(own, pointer(offsets, shard * offsets.shape[1]), of, sizes)
+        memory = memory_of(own, pointer(offsets, shard * offsets.shape[1]), of, sizes)
         _run(code, memory, it, of, sizes, heads, task, counter)

@@ -4,8 +4,16 @@ import numpy as np
 
 from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.plans import place_evenly
-from varlen_rnn.linear_attention import backward_loop, backward_memory, cuda, forward_loop
+from varlen_rnn.linear_attention import (
+    backward_loop,
+    backward_memory,
+    cuda,
+    forward_loop,
+    rates_backward,
+    rates_forward,
+)
 from varlen_rnn.linear_attention.blocks import Sizes, num_chunks
+from varlen_rnn.linear_attention.rates import differentiate_block, pass_state, score_block, write_left
 from varlen_rnn.linear_attention.scores import decay_scores
 from varlen_rnn.linear_attention.steps import differentiate_steps, run_steps
 from varlen_rnn.products.gemm import code_of
@@ -65,11 +73,16 @@ def forward(q, k, v, decay, beta, first, call):
         cuda.forward((q, k, v, decay, beta), first, (out, last, written, states), sizes, call)
         return out, last, written, states
     it = q, k, v, decay, beta, first, out, last, written, states, q.dtype.type(call.scale), _tiny(q.dtype)
-    functions = decay_scores, run_steps
-    code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
-    scratch = forward_loop.scratch_of(sizes.depth, sizes.depth_v, panel_width(q.dtype))
-    work = len(q) * heads.all * 4 * sizes.depth * sizes.depth_v
-    run_tasks(forward_loop.forward, code, _tasks(call), scratch, work, q, (it, tuple(sizes), tuple(heads)))
+    of_size, work = (sizes.depth, sizes.depth_v, panel_width(q.dtype)), len(q) * size * 4
+    given = it, tuple(sizes), tuple(heads)
+    if sizes.rates == 1:
+        code = *code_of(q.dtype), decay_scores.address(q.dtype), run_steps.address(q.dtype), 0
+        run_tasks(forward_loop.forward, code, _tasks(call), forward_loop.scratch_of(*of_size), work, q, given)
+    else:
+        functions = score_block, run_steps, pass_state
+        code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
+        given = *given, forward_loop.scratch_of(*of_size)[0]
+        run_tasks(rates_forward.forward, code, _tasks(call), rates_forward.scratch_of(*of_size), work, q, given)
     return out, last, written, states
 
 
@@ -84,21 +97,24 @@ def backward(q, k, v, decay, beta, written, states, d_out, d_last, call):
     d_last : (sequences, heads of states * depth * depth of values)
     """
     sizes, heads = _sizes(q, v, decay, call), call.heads
-    of = {"depth": sizes.depth, "depth_v": sizes.depth_v}
-    columns = sizes.depth, sizes.depth, sizes.depth_v, sizes.rates, 1
+    columns, size = (sizes.depth, sizes.depth, sizes.depth_v, sizes.rates, 1), sizes.depth * sizes.depth_v
     gradients = [empty((len(q), heads.all * size), q) for size in columns]
-    gradients.append(empty((len(d_last), heads.all * sizes.depth * sizes.depth_v), q))
+    gradients.append(empty((len(d_last), heads.all * size), q))
     if on_device(q):
         given = q, k, written if call.delta else v, decay, beta
         cuda.backward(given, states, d_out, d_last, gradients, sizes, call)
         return gradients
     it = q, k, v, decay, beta, written, states, d_out, d_last, *gradients, q.dtype.type(call.scale), _tiny(q.dtype)
-    functions = decay_scores, differentiate_steps
-    code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
-    width = panel_width(q.dtype)
-    places = backward_memory.places_of(**of, rates=sizes.rates, width=width)
-    scratch = places[-1], backward_memory.num_offsets(**of, width=width)
-    work = len(q) * heads.all * 12 * sizes.depth * sizes.depth_v
-    tasks = _tasks(call)
-    run_tasks(backward_loop.backward, code, tasks, scratch, work, q, (it, tuple(sizes), tuple(heads), places[:-1]))
+    of_size, work = (sizes.depth, sizes.depth_v, panel_width(q.dtype)), len(q) * heads.all * 12 * size
+    (*places, count), offsets = backward_memory.places_of(*of_size), backward_memory.num_offsets(*of_size)
+    given = it, tuple(sizes), tuple(heads), tuple(places)
+    if sizes.rates == 1:
+        code = *code_of(q.dtype), decay_scores.address(q.dtype), differentiate_steps.address(q.dtype), 0, 0, 0
+        run_tasks(backward_loop.backward, code, _tasks(call), (count, offsets), work, q, given)
+    else:
+        functions = score_block, differentiate_steps, differentiate_block, write_left, pass_state
+        code = *code_of(q.dtype), *(function.address(q.dtype) for function in functions)
+        *steps, more = rates_backward.sizes_of(*of_size)
+        given = *given, (count, *steps)
+        run_tasks(rates_backward.backward, code, _tasks(call), (count + more, offsets), work, q, given)
     return gradients

@@ -1,4 +1,4 @@
-"""The recurrence step by step, for a sequence of one row, and for decays of each row of a state; and its gradient.
+"""The recurrence step by step, for a sequence of one row, such as a step of a stream; and its gradient.
 
 A state is (depth, depth of values) here, and stays in the first-level cache.  A step reads it once for `S^T k`, with
 `delta`, and once to update it and to read `S^T q`.  All functions are compiled separately, so that their inner loops,

@@ -93,9 +93,10 @@ def linear_attention(
     heads of states or of queries, whichever are more.  Each number divides the larger ones: head h of 4 uses head
     h // 2 of 2.  So queries and keys can be shared by states, and states by queries.
 
-    Rows are computed in chunks of 32, which begin at the first row of each sequence.  If a sequence is cut at multiples
-    of 32 rows, and the state is handed on, the results have the same bits; but a piece of one row, such as a step of
-    `DynamicRNN`, is rounded otherwise.  A NaN reaches no row before its own.
+    Rows are computed in chunks of 32, which begin at the first row of each sequence, or of 8 in them if each row of a
+    state has a decay.  If a sequence is cut at multiples of 32 rows, and the state is handed on, the results have the
+    same bits; but a piece of one row, such as a step of `DynamicRNN`, is rounded otherwise.  A NaN reaches no row
+    before its own.
 
     These cells are forms of it:
 
