@@ -219,6 +219,23 @@ def test_engines_of_a_policy_agree():
     assert parity.disagreement(found) is None
 
 
+def test_a_package_is_compared_before_and_after(monkeypatch):
+    """A package that is here is replaced by a layer of torch."""
+    torch = pytest.importorskip("torch")
+    clients, main = (importlib.import_module(f"benchmarks.clients.{name}") for name in ("packages", "__main__"))
+
+    def build(change):
+        lstm = change(torch.nn.LSTM(40, 4, batch_first=True))
+        x = clients.padded(40)
+        return clients.trained(lstm, lambda: [lstm(x)[0]])
+
+    monkeypatch.setitem(clients.CLIENTS, "torch", clients.Client(build, ("torch",), "a layer"))
+    monkeypatch.setattr(main, "ROUNDS", 1)
+    line = main.compared("torch")
+    assert line["difference"] < 1e-4  # sums over 12,800 rows in float32
+    assert len(line["seconds"]) == 2
+
+
 def test_a_gradient_of_the_wrong_scale_is_seen(monkeypatch):
     case = {"data_set": "sentences", "batch_size": 3, "num_batches": 3}
     right = build("classifiers", OURS, case, 1)

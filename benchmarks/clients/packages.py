@@ -1,0 +1,153 @@
+"""What is run of each package: a function that takes the changed line, and returns a call with arrays as results.
+
+The changed line is the argument `change` of each function; `change(model)` is `varlen_rnn.torch.replace(model)`, or
+nothing.  Lengths are lognormal: 64 sequences, median 20.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+
+LENGTHS = np.sort(np.clip(np.random.default_rng(0).lognormal(3, 0.7, 64), 1, 200).astype(int))[::-1].copy()
+
+
+class Client(NamedTuple):
+    """A package.
+
+    Attributes
+    ----------
+    build : callable(change) -> callable() -> list of Tensor
+    needs : tuple of str
+        The distributions whose versions are shown.
+    does : str
+        What a call does.
+    """
+
+    build: callable
+    needs: tuple
+    does: str
+
+
+def trained(model, call):
+    """Return a call of a forward and backward pass; its results are outputs and the gradients of parameters."""
+
+    def run():
+        model.zero_grad()
+        outputs = call()
+        sum(output.square().sum() for output in outputs).backward()
+        gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        return [*(output.detach() for output in outputs), *gradients]
+
+    return run
+
+
+def padded(features):
+    """Return a padded batch `(sequences, steps, features)`."""
+    rows = np.random.default_rng(1).standard_normal((len(LENGTHS), LENGTHS.max(), features), np.float32)
+    return torch.from_numpy(rows * (np.arange(LENGTHS.max()) < LENGTHS[:, None])[..., None])
+
+
+def sb3_contrib(change):
+    """Return the call of `train` of a RecurrentPPO on a rollout of cart-poles."""
+    contrib = importlib.import_module("sb3_contrib")
+    options = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "seed": 0, "device": "cpu"}
+    algorithm = contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs={"lstm_hidden_size": 256}, **options)
+    change(algorithm.policy)
+    algorithm.learn(128)
+
+    def run():
+        np.random.seed(0)  # noqa: NPY002  # it chooses the parts of a batch
+        algorithm.train()
+        return [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
+
+    return run
+
+
+def torchrl(change):
+    """Return a forward and backward pass of an `LSTMModule` over 16 rollouts of 128 steps, with resets."""
+    modules, tensordict = importlib.import_module("torchrl.modules"), importlib.import_module("tensordict")
+    module = modules.LSTMModule(
+        input_size=16, hidden_size=128, in_keys=["x", "h", "c"], out_keys=["y", ("next", "h"), ("next", "c")]
+    )
+    change(module)
+    x, is_init = torch.randn(16, 128, 16), torch.rand(16, 128, 1) < 0.05
+    states = torch.zeros(16, 128, 1, 128)
+
+    def call():
+        given = tensordict.TensorDict({"x": x, "h": states, "c": states, "is_init": is_init}, [16, 128])
+        with modules.set_recurrent_mode(True):
+            return [module(given)["y"]]
+
+    return trained(module, call)
+
+
+def silero_vad(change):
+    """Return the call of the detector on a frame of 64 recordings side by side, after `change(model)`."""
+    detector = importlib.import_module("silero_vad").load_silero_vad(onnx=True)
+    if change is not unchanged:
+        detector.session = Session(importlib.import_module("silero_vad").__file__)
+    frames = 0.1 * torch.randn(20, 64, 512)
+
+    def run():
+        detector.reset_states()
+        return [detector(frame, 16000) for frame in frames]
+
+    return run
+
+
+class Session:
+    """onnxruntime's session of silero-vad's default model, on our programs."""
+
+    def __init__(self, package):
+        import varlen_rnn as vr
+        import varlen_rnn.onnx
+
+        path = Path(package).parent / "data" / "silero_vad.onnx"
+        fixed = {"sr": 16000, "input": (None, 576), "state": (2, None, 128)}
+        self.program, self.executor = vr.onnx.load(path, fixed=fixed), vr.Executor()
+
+    def run(self, _, feeds):
+        """Return the probabilities and the states after a frame."""
+        given = {name: np.ascontiguousarray(feeds[name]) for name in ("input", "state")}
+        return [np.asarray(found) for found in self.executor.run(self.program, given)]
+
+
+def stanza(change):
+    """Return a pass of the HighwayLSTM of stanza's taggers and parsers, on packed sentences."""
+    highway = importlib.import_module("stanza.models.common.hlstm").HighwayLSTM
+    model = highway(100, 200, num_layers=2, batch_first=True, bidirectional=True, highway_func=torch.tanh)
+    change(model)
+    x, lengths = padded(100), torch.from_numpy(LENGTHS)
+    return trained(model, lambda: [model(x, lengths)[0].data])
+
+
+def speechbrain(change):
+    """Return a pass of speechbrain's bidirectional LSTM, with relative lengths."""
+    if importlib.util.find_spec("torchaudio") is None:  # no release of it fits PyTorch 2.13, and its layers need none
+        spec = importlib.machinery.ModuleSpec("torchaudio", None)
+        sys.modules["torchaudio"] = MagicMock(__version__="2.9", __spec__=spec)
+    model = importlib.import_module("speechbrain.nnet.RNN").LSTM(128, input_size=40, num_layers=2, bidirectional=True)
+    change(model)
+    x, lengths = padded(40), torch.from_numpy(LENGTHS / LENGTHS.max())
+    return trained(model, lambda: [model(x, lengths=lengths)[0]])
+
+
+def unchanged(model):
+    """Return a model as it is."""
+    return model
+
+
+CLIENTS = {
+    "sb3-contrib": Client(sb3_contrib, ("sb3-contrib",), "RecurrentPPO.train, 256 units"),
+    "torchrl": Client(torchrl, ("torchrl", "tensordict"), "LSTMModule, forward and backward, 128 units"),
+    "silero-vad": Client(silero_vad, ("silero-vad", "onnxruntime"), "20 frames of 64 recordings"),
+    "stanza": Client(stanza, ("stanza",), "HighwayLSTM, forward and backward, 2 x 200 units both ways"),
+    "speechbrain": Client(speechbrain, ("speechbrain",), "LSTM, forward and backward, 2 x 128 units both ways"),
+}
