@@ -19,7 +19,7 @@ import varlen_rnn as vr
 from benchmarks.machine import describe
 
 FILE = Path(__file__).parent / "results" / "heads.txt"
-ROUNDS, SEQUENCES, MEDIAN = 5, 64, 60
+ROUNDS, SEQUENCES, MEDIAN = 3, 64, 60
 # (name, layer, inputs, units, heads)
 CASES = [
     *(("LSTM", vr.nn.LSTM, inputs, 512, 4) for inputs in (64, 192, 512)),
