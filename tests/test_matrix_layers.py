@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.emulated.device import Driver
 from tests.oracles import matrix_cells as oracle
 from varlen_rnn import nn
 from varlen_rnn.linear_attention import CHUNK
+from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import to_host
 from varlen_rnn.sklearn import SequenceClassifier, load
 
 CELLS = {
@@ -202,3 +205,19 @@ def test_what_does_not_fit_is_told():
     for call, message in cases:
         with pytest.raises(vr.InputError, match=message):
             call()
+
+
+@pytest.mark.slow
+@pytest.mark.needs_device
+@pytest.mark.parametrize("cls", [nn.GatedDeltaNet, nn.MLSTM], ids=lambda cls: cls.__name__)
+def test_layers_run_on_a_device_as_on_the_cpu(cls, monkeypatch):
+    monkeypatch.setattr(cuda, "driver", Driver())
+    layer, x = made(cls, np.float32), rows([2, 0, 36], np.float32)
+    found = []
+    for place in ("cpu", "cuda"):
+        layer.zero_grad()
+        y, _ = layer.to(place)(x.to(place))
+        (y * y).sum().backward()
+        found.append([to_host(y.value.data), *(to_host(parameter.grad) for parameter in layer.parameters())])
+    for right, mine in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=0, atol=1e-4 * max(1, np.abs(right).max()))
