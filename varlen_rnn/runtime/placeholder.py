@@ -9,6 +9,7 @@ numbers in arrays of the same shapes.  A dry run writes no memory.
 
 import functools
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -317,7 +318,7 @@ _ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv":
 _OTHER = {"neg": np.negative, "abs": np.absolute, "eq": np.equal, "ne": np.not_equal}
 _OTHER |= {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
 # Exponents at which NumPy calls another function than `pow`.
-_POWERS = {2: lambda x: x * x, 1: lambda x: x.copy(), 0.5: np.sqrt, -1: lambda x: 1 / x}
+_POWERS: dict[float, Any] = {2: lambda x: x * x, 1: lambda x: x.copy(), 0.5: np.sqrt, -1: lambda x: 1 / x}
 _set_operators()
 
 
