@@ -186,8 +186,8 @@ def test_the_page_on_cells(capsys):
     assert names["y"].shape == (5, 32)
     assert np.abs(names["layer"].weight_hh_l0.grad).max() > 0
     said = re.search(r"print\(error\)\s+# (.*)", (ROOT / "docs" / "cells.md").read_text())[1]
-    loss, refused, shapes, error = capsys.readouterr().out.splitlines()
-    assert shapes == "(7, 8) (1, 3, 8)"
+    loss, refused, of_slstm, shapes, error = capsys.readouterr().out.splitlines()
+    assert (of_slstm, shapes) == ("(5, 16) (1, 3, 16) (64, 4)", "(7, 8) (1, 3, 8)")
     assert float(loss) < 0.3, "as the page says: it learned"
     assert (refused, error) == ("True", said)
     assert names["seeing"].num_kept == 4
