@@ -208,3 +208,20 @@ def test_batches_on_both_sides_of_each_threshold_have_the_bits_of_eager_mode(mon
     assert binding.runs > 30
     corners = [(bound.box.lowest, bound.box.highest) for _, bound in binding.bounds._boxes]
     assert any(high == (4096,) for _, high in corners), corners
+
+
+def test_the_gradient_of_a_mean_is_no_constant_of_a_size():
+    rng, layer = np.random.default_rng(0), vr.nn.Linear(3, 1)
+
+    def step(x):
+        layer.zero_grad()
+        loss = (layer(x) * layer(x)).mean()
+        loss.backward()
+        return loss
+
+    step = vr.bound(step)
+    for _ in range(20):
+        rows = rng.integers(2, 60)
+        step(vr.LoDTensor(rng.standard_normal((rows, 3)).astype(np.float32), [[0, 1, rows]]))
+    (binding,) = bindings(step)
+    assert binding.runs > 10, binding.refusal

@@ -21,7 +21,7 @@ from varlen_rnn.kernels.reductions import (
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
-from varlen_rnn.runtime.device import zeros
+from varlen_rnn.runtime.device import beside, zeros
 from varlen_rnn.tape.array_methods import operand
 from varlen_rnn.tape.checks import check_float, check_like, check_tensor
 from varlen_rnn.tape.declare import operator
@@ -183,7 +183,8 @@ def _rows_of_grad(specs, axes, axis, keepdims, scale):
 def reduce_grad(x, d_y, axis: int | None, keepdims: bool, scale: bool):
     """Return the gradient of a sum or mean: `d_y` for every element, divided by the number of elements if `scale`."""
     count = x.data.size if axis is None else x.data.shape[axis]
-    return x.like(spread_over(d_y.data, x.shape, axis if axis is None else axis % x.data.ndim, count if scale else 1))
+    d = beside(d_y.data, x.data)  # in a dry run, a loss's own gradient of 1 must not become constants for each size
+    return x.like(spread_over(d, x.shape, axis if axis is None else axis % x.data.ndim, count if scale else 1))
 
 
 @reduce_grad.infer
@@ -218,7 +219,7 @@ def _infer_weighted(x, weight):
 def _grad_of_weighted(inputs, outputs, d_outputs):
     (x, weight), d = inputs, d_outputs[0]
     tiny = operand(_TINY, weight)
-    d_sum = d / apply("maximum", weight, tiny)
+    d_sum = d * (operand(1.0, weight) / apply("maximum", weight, tiny))  # with the bits of `reduce_grad`
     d_x = apply("reduce_grad", x, d_sum, axis=None, keepdims=False, scale=False) if x.requires_grad else None
     if not weight.requires_grad:
         return [d_x, None]
