@@ -224,6 +224,14 @@ def test_a_kernel_that_fails_leaves_the_run_to_the_operators(linear, monkeypatch
         assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
 
 
+def test_a_kernel_that_writes_to_a_constant_ends_the_binding(linear, monkeypatch):
+    bound, x = Bound(linear), batch_of(np.random.default_rng(1))
+    monkeypatch.setattr(dry_run.Records, "restore_constants", lambda self: True)
+    for _ in range(6):
+        assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+    assert (bound.binding.runs, bound.binding.refusal) == (1, "a kernel writes to a constant")
+
+
 def test_a_large_batch_runs_as_before(linear, monkeypatch):
     monkeypatch.setattr(bounds, "_MOST_BYTES", 100)
     bound, x = Bound(linear), vr.LoDTensor(np.ones((50, 6), np.float32), [[0, 50]])

@@ -183,6 +183,29 @@ REFUSED = {
 }
 
 
+def test_an_array_may_be_assigned_to_a_part_of_itself():
+    dry_run = DryRun()
+    x = dry_run.around(np.arange(6.0)).copy()
+    x[1:] = x[:-1]
+    x[::2] = x[::2]
+    view, _ = ran(dry_run)
+    assert view(x).tolist() == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_constants_that_a_run_changed_are_restored():
+    dry_run = DryRun()
+    x = dry_run.around(np.ones(2))
+    constant = x.constant(np.array([3.0, 4.0]))
+    constant[...] = x
+    records = Records(dry_run)
+    records.place(room(records.size))
+    assert not records.restore_constants()
+    assert records.run() == -1
+    assert records.restore_constants()
+    assert constant.form.tolist() == [3.0, 4.0]
+    assert not records.restore_constants()
+
+
 def test_a_trace_refuses_what_no_record_can_do():
     def check(name):
         dry_run = DryRun()

@@ -166,6 +166,9 @@ class Binding:
             values = {name: LoDTensor.wrap(copy.array) for name, copy in theirs.items()}
             if bound.run(fed, copies) >= 0:
                 return False
+            if bound.records.restore_constants():  # the next run would read other numbers
+                self._is_given_up, self.bounds.refusal = True, "a kernel writes to a constant"
+                return False
             found, (_, _, call) = bound.results(fed, copies), random.upcoming()
             try:
                 wanted = execute({**given, **fed, **values})

@@ -99,7 +99,9 @@ class Bounds:
     def _bind_box(self, structure: Any, counts: Counts, dry_run: DryRunAt) -> None:
         """Bind a box around all sizes that came, or else a part of it around `counts`."""
         seen = [
-            its_counts for its_structure, its_counts in self._seen if its_structure == structure and all(its_counts)
+            its_counts
+            for its_structure, its_counts in list(self._seen)
+            if its_structure == structure and all(its_counts)
         ]
         if len(seen) < _LEAST_SEEN:
             return

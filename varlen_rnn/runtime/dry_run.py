@@ -52,6 +52,8 @@ class DryRun:
     calls : list of Call
     kept : list
         Ordinary arrays whose addresses are among the words.
+    constants : list of (array, bytes)
+        Copies of ordinary arrays, outside of the memory of a run, and their content.
     refusal : str or None
         Why the notes cannot be run; None if they can.
     drawn : Placeholder or None
@@ -69,7 +71,7 @@ class DryRun:
     """
 
     def __init__(self):
-        self.slots, self.calls, self.kept = [], [], []
+        self.slots, self.calls, self.kept, self.constants = [], [], [], []
         self.refusal = self.drawn = self.operator = None
 
     def refuse(self, why):
@@ -272,6 +274,7 @@ class Records:
             raise Unbound(_told(dry_run, wrong))
         self.size = _put_in_order(dry_run.slots, flat[:, len(flat[0]) - len(dry_run.slots) :].max(axis=0).tolist())
         self.names = tuple((call.name, call.letters) for call in dry_run.calls)
+        self._constants = dry_run.constants
         self._kept = [dry_run.kept, [slot.form for slot in dry_run.slots if slot.is_outside]]
         self.outside, places, starts, end = [], [], [], 0
         for call in dry_run.calls:
@@ -328,6 +331,13 @@ class Records:
             if outside in copies:
                 words[position] += copies[outside].shift
         return records.run_records(self._trampolines[1:], self._at[1:] + (_address(words) - _address(self._words)))
+
+    def restore_constants(self):
+        """Restore the constants that runs have changed; return whether there were any."""
+        changed = [(array, content) for array, content in self._constants if array.tobytes() != content]
+        for array, content in changed:
+            array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
+        return bool(changed)
 
     def place_of(self, *placeholders):
         """Return the Place of the array that a Placeholder of each dry run stands for."""

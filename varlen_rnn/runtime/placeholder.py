@@ -122,7 +122,9 @@ class Placeholder:
     def constant(self, array):
         """Return a Placeholder in the same dry run with the numbers that an ordinary array has now."""
         key = array.dtype, array.shape, array.tobytes()
-        return self.dry_run.around(_constants.setdefault(key, np.array(array, order="C")))
+        found = _constants.setdefault(key, np.array(array, order="C"))
+        self.dry_run.constants.append((found, key[2]))
+        return self.dry_run.around(found)
 
     def __len__(self):
         return len(self.form)
@@ -179,6 +181,9 @@ class Placeholder:
         kinds = source.dtype, self.dtype
         if kinds[0].kind == "f" and kinds[1].kind in "iu":  # C leaves open which integer a large number becomes
             self.dry_run.refuse(f"NumPy converts {kinds[0]} to {kinds[1]}")
+        places = [(_bounds(form), form.strides) for form in (source.form, self.form)]
+        if places[0] != places[1] and np.may_share_memory(source.form, self.form):
+            source = source.copy()  # because the kernel would read elements that it has written already
         self._copy(source, np.broadcast_to(source.form, self.shape), self.form, kinds[0] == kinds[1])
 
     def _copy(self, source, given, form, bits):
