@@ -79,6 +79,19 @@ def scorer(request, tmp_path, monkeypatch):
     return vr.nn.KenLM(path, LABELS)
 
 
+def test_a_thread_that_drops_kept_states_changes_no_score(scorer):
+    class Kept(dict):
+        """States that another thread drops as soon as one of them is found."""
+
+        def __contains__(self, texts):
+            scorer._states = {}
+            return super().__contains__(texts)
+
+    wanted = scorer([(1,), (2,)], (2,))
+    scorer._states = Kept(scorer._states)
+    assert scorer([(1,), (2,)], (2,)) == wanted
+
+
 def by_words(words, word):
     texts = ["".join(LABELS[label] for label in labels) for labels in words]
     return score(texts, "</s>" if word is None else "".join(LABELS[label] for label in word))

@@ -108,6 +108,15 @@ def test_levels_above_texts_are_kept_and_no_sequences_are_legal():
     assert list(decoder.parameters()) == []
 
 
+def test_a_text_whose_scores_are_nan_hides_no_other_text():
+    """The text (1,), one of two in the beam, has NaN scores; (2, 2) is better than the empty text."""
+    after = np.log([[0.001, 0.5, 0.499], [np.nan] * 3, [0.5, 0.1, 0.4]])  # scores after the blank and labels 1 and 2
+    decoder = TransducerDecoder(lambda labels, _: (after[labels], None), lambda _, rows: rows, 2)
+    texts, probabilities = zip(*decoded(decoder, vr.create_lod_tensor(np.ones((1, 1)), [[1]]))[0], strict=True)
+    assert texts == ((2,), (2, 2))
+    np.testing.assert_allclose(np.exp(probabilities), [0.499 * 0.5, 0.499 * 0.4 * 0.5])
+
+
 def without_states(labels, states):
     assert states is None
     return np.ones((len(labels), 2)), None

@@ -96,17 +96,17 @@ class KenLM:
         """Return the state after a beginning of a text, from the longest beginning whose state is kept."""
         if len(self._states) > _MOST:
             self._states = {}
-        known = len(texts)
-        while known and texts[:known] not in self._states:
+        kept, known = self._states, len(texts)  # `kept`, because another thread may replace the dict
+        while known and texts[:known] not in kept:
             known -= 1
-        state = self._states.get(texts[:known])
+        state = kept.get(texts[:known])
         if state is None:
             state = self._kenlm.State()
             self._model.BeginSentenceWrite(state)
         for count in range(known, len(texts)):
             after = self._kenlm.State()
             self._model.BaseScore(state, texts[count], after)
-            self._states[texts[: count + 1]] = state = after
+            kept[texts[: count + 1]] = state = after
         return state
 
 

@@ -185,7 +185,8 @@ class TransducerDecoder(Module):
                     log_probs[self.blank] = -np.inf
                     for label in np.argsort(-log_probs, kind="stable")[: self.beam_size].tolist():
                         extended[*text, label] = float(log_probs[label])
-                least = sorted(ended[k].values())[-self.beam_size] if len(ended[k]) >= self.beam_size else -np.inf
+                kept = [*_best(ended[k], self.beam_size, -np.inf).values()]
+                least = kept[-1] if len(kept) == self.beam_size else -np.inf
                 # A text below all that the beam keeps cannot enter it: its score only falls.
                 waiting[k] = {} if count == self.max_symbols else _best(extended, self.beam_size, least)
         for each, texts in zip(sequences, ended, strict=True):
