@@ -10,7 +10,7 @@ from tests.each import check_each
 from varlen_rnn.kernels.rows import gather_rows_cpu, scatter_add_rows_cpu
 from varlen_rnn.products import gemm
 from varlen_rnn.runtime.device import contiguous, empty, joined, zeros
-from varlen_rnn.runtime.dry_run import DryRun, Records, place_of, room
+from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound, first_of
 
@@ -40,7 +40,7 @@ def ran(dry_run):
     memory = room(records.size)
     memory[:] = 255
     records.place(memory)
-    return lambda placeholder: place_of(placeholder).view(memory), records.run()
+    return lambda placeholder: records.place_of(placeholder).view(memory), records.run()
 
 
 def test_a_record_calls_a_kernel_with_its_numbers_arrays_and_tuples():
@@ -75,7 +75,7 @@ def test_zeros_are_zeroed_at_each_run():
     records.place(memory)
     for _ in range(3):
         assert records.run() == -1
-        assert place_of(out).view(memory).sum(axis=1).tolist() == [0, 6, 0, 0]
+        assert records.place_of(out).view(memory).sum(axis=1).tolist() == [0, 6, 0, 0]
 
 
 def test_a_kernel_that_raises_stops_the_run():
@@ -90,7 +90,7 @@ def test_a_kernel_that_raises_stops_the_run():
     records.place(memory)
     assert records.run() == 1
     assert records.names[1][0] == "fail_at"
-    assert [place_of(out).view(memory)[0] for out in outs] == [1, 0, 0]
+    assert [records.place_of(out).view(memory)[0] for out in outs] == [1, 0, 0]
     x[0] = 5
     assert records.run() == -1, "a run after one that stopped is a run like any other"
 
@@ -135,7 +135,7 @@ def test_memory_can_be_placed_again():
         memory = room(records.size)
         records.place(memory)
         assert records.run() == -1
-        assert place_of(found).view(memory).tolist() == [0, 1, 2]
+        assert records.place_of(found).view(memory).tolist() == [0, 1, 2]
 
 
 def test_assignments_of_numpy_become_records():
@@ -234,7 +234,7 @@ x = dry_run.around(np.arange(3.0)).copy()
 made = records.Records(dry_run)
 memory = records.room(made.size)
 made.place(memory)
-assert made.run() == -1 and records.place_of(x).view(memory).tolist() == [0, 1, 2]
+assert made.run() == -1 and made.place_of(x).view(memory).tolist() == [0, 1, 2]
 from varlen_rnn.runtime.jit import _KEPT
 print(sum(sum(kernel.stats.cache_misses.values()) for kernel in _KEPT))
 """

@@ -5,7 +5,7 @@ import pytest
 
 from tests.native_census import calls_of_examples, refusal
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.dry_run import DryRun, Records, place_of, room
+from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.placeholder import SAME_BITS, Unbound
 from varlen_rnn.tape.operator import OPERATORS
 
@@ -23,7 +23,7 @@ def run(compute, *arrays):
     memory = room(records.size)
     records.place(memory)
     assert records.run() == -1
-    return place_of(made).view(memory).copy()
+    return records.place_of(made).view(memory).copy()
 
 
 def numbers(shape, dtype, seed):

@@ -12,6 +12,7 @@ import numpy as np
 from varlen_rnn.c_library.fit import Box
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.numba_internals import is_code, name_of_code
+from varlen_rnn.runtime.records import EXPECT
 
 TYPES = {
     "float32": "float", "float64": "double", "bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t",
@@ -23,7 +24,6 @@ _LETTERS = {
     "f": "float",
 }  # fmt: skip
 FIRST_CHECK = 16  # the code that a run returns if its first check failed
-_CHECK = "expect"  # the name of the kernel that stops a run if a check failed
 _KEYWORDS = frozenset(
     "auto break case char class const continue default delete do double else enum extern float for goto if inline int "
     "long new register restrict return short signed sizeof static struct switch template this typedef union unsigned "
@@ -130,7 +130,7 @@ class Source:
                 for k, (letter, word) in enumerate(zip(call.letters, call.words[1:], strict=True), 1)
             )
             code = f"{self._names.prefix.upper()}_FAILED"
-            if call.kernel == _CHECK and before is not None:
+            if call.kernel == EXPECT and before is not None:
                 code = str(self._check(call.operator, before.kernel))
             yield f"    if (failed({name}(&result, &error, {values}))) return {code};"
             at, before = at + len(call.words), call

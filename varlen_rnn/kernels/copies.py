@@ -11,7 +11,6 @@ from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import as_operand, contiguous, empty, launch, on_device
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
-from varlen_rnn.runtime.placeholder import Placeholder
 
 _AXES = 3  # the number of axes of the arrays that `assign_cuda` takes
 
@@ -72,15 +71,11 @@ def fill_cuda(number, out):
 
 def full(shape, number, like, dtype=None):
     """Return an array whose elements are all `number`, on the device of `like`, by default of its data type, too."""
-    dtype = np.dtype(like.dtype if dtype is None else dtype)
-    if type(like) is Placeholder:
-        out = empty(tuple(shape), like, dtype)
-        out[...] = number
-        return out
-    if not on_device(like):
-        return np.full(shape, number, dtype)
     out = empty(tuple(shape), like, dtype)
-    launch_beside(fill_cuda, out.size, dtype.type(number), out.reshape((out.size,)))
+    if on_device(like):
+        launch_beside(fill_cuda, out.size, out.dtype.type(number), out.reshape((out.size,)))
+    else:
+        out[...] = number
     return out
 
 

@@ -23,6 +23,7 @@ from varlen_rnn.linear_attention.blocks import (
     Sizes,
     chunks_before,
     clear,
+    copy_rows,
     dot,
     load_state,
     operands_of,
@@ -245,15 +246,6 @@ def _read_states(code, memory, rows_of, it, sizes, part, rows, counters):
 
 
 @cpu_inlined
-def _copy_rows(rows, count, source, stride, target, target_stride):
-    """Copy the first `count` numbers of some rows; strides are from row to row in elements."""
-    for i in range(rows):
-        row, to = offset(source, i * stride), offset(target, i * target_stride)
-        for r in range(count):
-            to[r] = row[r]
-
-
-@cpu_inlined
 def _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows):
     """Write the gradient of queries, and for each row the dot products of its reads with its query and key."""
     width, padded, reads = width_of(memory.y), in_panels(memory.y, sizes.depth), offset(memory.numbers, 2 * CHUNK)
@@ -264,7 +256,7 @@ def _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows):
             reads[i] += dot(k, read, sizes.depth, memory.spare)
     here, keys = Sums(memory.read, rows_of.padded, width), Panels(memory.key_rows, (rows + 1) * width, rows)
     times(code, rows, sizes.depth, Rows(memory.d_scores, rows_of.scores), keys, here, here)
-    _copy_rows(rows, sizes.depth, memory.read, padded, part.d_q, it.d_q.shape[1])
+    copy_rows(rows, sizes.depth, memory.read, padded, part.d_q, it.d_q.shape[1])
 
 
 @cpu_inlined
@@ -295,7 +287,7 @@ def _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last):
     transpose_scores(memory.d_scores, memory.turned)
     queries = Panels(memory.query_rows, (rows + 1) * width, rows)
     times(code, rows, sizes.depth, Rows(memory.turned, rows_of.scores), queries, here, here)
-    _copy_rows(rows, sizes.depth, memory.d_keys, padded, part.d_k, it.d_k.shape[1])
+    copy_rows(rows, sizes.depth, memory.d_keys, padded, part.d_k, it.d_k.shape[1])
 
 
 @cpu_inlined

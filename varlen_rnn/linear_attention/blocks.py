@@ -140,6 +140,15 @@ def clear(at, count, like):
 
 
 @cpu_inlined
+def copy_rows(rows, count, source, stride, target, target_stride):
+    """Copy the first `count` numbers of some rows; strides are from row to row in elements."""
+    for i in range(rows):
+        row, to = offset(source, i * stride), offset(target, i * target_stride)
+        for r in range(count):
+            to[r] = row[r]
+
+
+@cpu_inlined
 def scale_all(at, count, factor):
     """Multiply `count` neighbours by a number."""
     for j in range(count):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from numba import types
 
 from varlen_rnn.kernels.activations import exp
-from varlen_rnn.linear_attention.blocks import CHUNK, SOLVED
+from varlen_rnn.linear_attention.blocks import CHUNK, SOLVED, copy_rows
 from varlen_rnn.linear_attention.pairs import differentiate_pairs, score_pairs
 from varlen_rnn.products.vectors import lanes_of, offset, sum_of, transpose_block, vectorise_widely, width_of
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
@@ -204,14 +204,6 @@ def turn_block(source, stride, count, target):
             transpose_block(offset(source, i * stride + r), stride, offset(target, r * width + i), width)
 
 
-@cpu_inlined
-def _copy_rows(source, stride, target, target_stride, rows, count):
-    for i in range(rows):
-        row, to = offset(source, i * stride), offset(target, i * target_stride)
-        for r in range(count):
-            to[r] = row[r]
-
-
 @called_by_address(_arguments_of_gradient)
 def differentiate_block(of, it, to, scale, tiny):
     """Write the gradients of queries, keys and decays of a block; rows of the block are used as memory."""
@@ -234,15 +226,15 @@ def differentiate_block(of, it, to, scale, tiny):
         _decay(after, offset(of.decays, j * padded), count, tiny)
     _differentiate_reads(of, it, to, scale, of.spare)
     # Whole rows of the operands, whose numbers behind the depth are 0, as they are in `queries` and `keys` before.
-    _copy_rows(it.q, it.q_stride, of.queries, padded, it.rows, count)
-    _copy_rows(it.k, it.k_stride, of.keys, padded, it.rows, count)
+    copy_rows(it.rows, count, it.q, it.q_stride, of.queries, padded)
+    copy_rows(it.rows, count, it.k, it.k_stride, of.keys, padded)
     for at in range(it.rows * padded, SOLVED * padded):
         of.queries[at], of.keys[at] = kind(0), kind(0)
     scores, gradients = (to.d_scores, to.d_of_keys), (to.d_queries, to.d_left, of.left)
     differentiate_pairs(of.queries, of.keys, of.decays, padded, scores, tiny, gradients)
-    _copy_rows(to.d_queries, padded, to.d_q, to.depth_stride, it.rows, count)
-    _copy_rows(to.d_left, padded, to.d_k, to.depth_stride, it.rows, count)
-    _copy_rows(of.left, padded, to.d_decay, to.decay_stride, it.rows, count)
+    copy_rows(it.rows, count, to.d_queries, padded, to.d_q, to.depth_stride)
+    copy_rows(it.rows, count, to.d_left, padded, to.d_k, to.depth_stride)
+    copy_rows(it.rows, count, of.left, padded, to.d_decay, to.decay_stride)
 
 
 @called_by_address(_arguments)

@@ -185,7 +185,7 @@ class RMSNorm(Module):
         self.weight = Parameter(drawn((features,), np.ones).astype(dtype)) if affine else None
 
     def forward(self, x: Rows, gate: Rows | None = None) -> Variable:
-        """Return rows with the shape and LoD of `x`, times `silu(gate)` if there is a gate, a value of that shape."""
+        """Return normalised rows like `x`, multiplied by `silu(gate)` if a gate of the same shape is given."""
         y = apply("rms_norm", x, self.weight, eps=self.eps)
         return y if gate is None else y * functional.silu(gate)
 

@@ -104,12 +104,16 @@ def _checked(op, x, eps, **vectors):
 @layer_norm.grad
 def _grad(inputs, outputs, d_outputs, eps):
     (x, weight, bias), (d,) = inputs, d_outputs
+    of_bias = apply("row_sum", d) if bias is not None and bias.requires_grad else None
+    return [*_gradients(x, weight, d, eps, True), of_bias]
+
+
+def _gradients(x, weight, d, eps, centres):
+    """Return the gradients of rows and of a weight; None if they need none."""
+    of_weight = weight is not None and weight.requires_grad
     return [
-        apply("layer_norm_grad", x, d, weight, eps=eps, centres=True) if x.requires_grad else None,
-        apply("layer_norm_weight_grad", x, d, eps=eps, centres=True)
-        if weight is not None and weight.requires_grad
-        else None,
-        apply("row_sum", d) if bias is not None and bias.requires_grad else None,
+        apply("layer_norm_grad", x, d, weight, eps=eps, centres=centres) if x.requires_grad else None,
+        apply("layer_norm_weight_grad", x, d, eps=eps, centres=centres) if of_weight else None,
     ]
 
 
@@ -184,12 +188,7 @@ rms_norm.infer(lambda x, weight, eps: _checked("rms_norm", x, eps, weight=weight
 
 @rms_norm.grad
 def _grad_of_rms(inputs, outputs, d_outputs, eps):
-    (x, weight), (d,) = inputs, d_outputs
-    of_weight = weight is not None and weight.requires_grad
-    return [
-        apply("layer_norm_grad", x, d, weight, eps=eps, centres=False) if x.requires_grad else None,
-        apply("layer_norm_weight_grad", x, d, eps=eps, centres=False) if of_weight else None,
-    ]
+    return _gradients(*inputs, *d_outputs, eps, False)
 
 
 @rms_norm.examples

@@ -11,14 +11,15 @@ import math
 from typing import Any
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.kernels.copies import full
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.linear_attention import Call, Heads, layer, num_chunks
 from varlen_rnn.ops.cost import known
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
-from varlen_rnn.ops.indices import evenly
+from varlen_rnn.ops.sequence.carried import lod_of_states, offsets_of, rows_of_state
 from varlen_rnn.ops.sequence.movement import flat
-from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import contiguous, copy_into, empty, overwrite, zeros
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.runtime.device import contiguous, copy_into, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled
@@ -145,20 +146,9 @@ def _cost(inputs, outputs, **constants):
     return 6 * known(out.shape[0]) * known(out.shape[1]) * known(out.shape[2]) * known(last.shape[2])
 
 
-def _rows(specs, axes, **constants):
-    """Return "sequence" if rows have a LoD and no state is given, and "batch" otherwise.
-
-    Return None if an operand's rows are not along its first axis.
-    """
-    given = [axis for spec, axis in zip(specs, axes, strict=True) if spec is not None]
-    if set(given) != {0}:
-        return None
-    return "sequence" if specs[0].lod_level and specs[5] is None else "batch"
-
-
 @operator(
     name=_NAME, outputs=("out", "last", "written", "states"), intermediate=("written", "states"), cost=_cost,
-    inference={"keep": False}, rows=_rows,
+    inference={"keep": False}, rows=rows_of_state(5),
 )  # fmt: skip
 def attend_linearly(
     query, key, value, decay=None, beta=None, state=None, *, delta: bool, normalise: bool, scale: float | None,
@@ -169,12 +159,10 @@ def attend_linearly(
     arrays = _operands(call, query, key, value, decay, beta, state, normalise)
     out, last, written, states = layer.forward(*(*arrays, call))
     heads, of_state = call.heads, (query.shape[2], value.shape[2] + normalise)
-    # The last states keep the positions of their sequences, so that dropout draws the same for parts of a batch.
-    of_last = NO_LOD.at_positions_of(query.structure) if query.num_levels <= 1 else NO_LOD
     rows_of = lambda array: array.reshape(len(array), heads.all, of_state[1])
     found = (
         LoDTensor.wrap(rows_of(out), query.structure),
-        LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state), of_last),
+        LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state), lod_of_states(query.structure)),
     )
     if not keep:
         return found
@@ -190,8 +178,7 @@ def _call(inputs, delta, normalise, scale, keep):
         if len(given.data) != len(query.data):
             expected = f"{len(query.data)} rows, as query"
             raise ShapeError(f"{_NAME}, {name}", expected=expected, got=f"shape {given.shape}")
-    rows = len(query.data)
-    offsets = levels_of(query.structure)[-1] if query.num_levels else evenly(rows + 1, query.data)
+    offsets = offsets_of(query)
     if state is not None and len(state.data) != len(offsets) - 1:
         expected = f"{len(offsets) - 1} sequences, as query"
         raise ShapeError(f"{_NAME}, state", expected=expected, got=f"shape {state.shape}")
@@ -209,19 +196,13 @@ def _operands(call, query, key, value, decay, beta, state, normalise):
     q, rows, states = flat(query.data), len(query.data), call.heads.state
     v = value.data
     if normalise:
-        v = _ones((*value.shape[:2], value.shape[2] + 1), q)
+        v = full((*value.shape[:2], value.shape[2] + 1), 1, q)
         copy_into(v[:, :, :-1], value.data)
     g = zeros((rows, states), q) if decay is None else flat(decay.data)
-    b = _ones((rows, states), q) if beta is None else flat(beta.data)
+    b = full((rows, states), 1, q) if beta is None else flat(beta.data)
     size = query.shape[2] * v.shape[2]
     first = zeros((len(call.offsets) - 1, states * size), q) if state is None else flat(state.data)
     return q, flat(key.data), flat(v), g, b, first
-
-
-def _ones(shape, like):
-    found = empty(shape, like)
-    overwrite(found, ..., 1)
-    return found
 
 
 @attend_linearly.infer

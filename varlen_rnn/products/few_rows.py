@@ -9,10 +9,7 @@ from varlen_rnn.products.vectors import least, make_stack_memory, offset, pointe
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 MOST_ROWS = 4  # more rows are multiplied faster by a packed weight
-_WIDE, _NARROW = (
-    128,
-    64,
-)  # numbers of columns for which the compiler keeps the sums of one row, or of four, in registers
+_WIDE, _NARROW = 128, 64  # columns whose sums stay in registers, of one row and of up to four rows
 
 _sums_on_stack = make_stack_memory(lambda lanes: MOST_ROWS * _WIDE)
 

@@ -18,17 +18,17 @@ _DRY_RUNS = 8  # dry runs of single sizes that are always allowed
 _RUNS_EACH = 256  # runs by operators that allow one more dry run, so that dry runs take less than a tenth of their time
 _RECORDS_EACH = 32  # runs by records that allow one more dry run, so that dry runs take less than they have saved
 _OFTEN = 32  # times that a size comes after which its dry run is allowed in any case
-_MOST_BOXES = 8
+_MOST_BOXES = 8  # boxes whose records are kept
 _LEAST_SEEN = 3  # sizes that come before a box is made, so that few counts are tied by accident
-_BOXES = 2  # boxes that may be tried at once
-_RUNS_PER_BOX = 128  # runs that allow one more box to be tried
+_BOXES = 2  # attempts to bind a box that are always allowed
+_RUNS_PER_BOX = 128  # runs that allow one more attempt
 
 Size = tuple[Any, Counts]  # the structure of a batch, and its counts, as `measure` returns them
 DryRunAt = Callable[[Any, Counts], Ran]
 
 
 class Bounds:
-    """The Bounds of one program.
+    """The boxes and the single sizes of one program's batches that have records, and those that were refused.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Bounds:
     def bind(self, size: Size, dry_run: DryRunAt, runs: int) -> tuple[Bound, Counts] | None:
         """Bind a size without records, if dry runs are worth their time; return its Bound and free counts, or None.
 
-        runs: how many runs were made by records
+        `runs` is the number of runs that were made by records.
         """
         times, (structure, counts) = self.see(size), size
         if size in self._sizes:

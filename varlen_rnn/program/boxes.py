@@ -45,7 +45,7 @@ def measure(fed: Mapping[str, Any]) -> tuple[Any, Counts] | None:
         counts += shape
         if lod is not NO_LOD:
             if not lod.num_levels or lod.positions is not None or shape[0] != lod.num_rows:
-                return None  # the last is no LoDTensor that operators take
+                return None  # an array that does not fit its LoD is refused by operators
             like = next((number for number, other in enumerate(lods) if lod == other), len(lods))
             if like == len(lods):
                 counts += [len(level) - 1 for level in levels_of(lod)]

@@ -17,10 +17,9 @@ from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.dry_run import DryRun
 from varlen_rnn.runtime.placeholder import Unbound
+from varlen_rnn.runtime.records import EXPECT
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
-
-_EXPECT = "expect"  # the name of the kernel that stops a run if a check failed
 
 
 def dry_run_of(
@@ -99,7 +98,7 @@ def _run_operators(dry_run, instructions, held):
         except Exception as error:
             dry_run.refuse(f"operator {op.type!r} raises {type(error).__name__}: {error}")
         if first_update is not None and not op.in_place:
-            if any(call.name == _EXPECT for call in dry_run.calls[before:]):
+            if any(call.name == EXPECT for call in dry_run.calls[before:]):
                 dry_run.refuse(f"operator {op.type!r} checks its inputs after an update")
         before = len(dry_run.calls)
         for place, result in zip(outputs, results, strict=True):

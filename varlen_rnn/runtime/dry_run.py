@@ -350,11 +350,6 @@ class Records:
         return Place(first.slot, first.form, found)
 
 
-def place_of(placeholder):
-    """Return the Place of a Placeholder, after `Records` were made of its dry run alone."""
-    return Place(placeholder.slot, placeholder.form, _fit_views(np.zeros((1, 0), np.int64), [placeholder])[0])
-
-
 def _fit_views(points, placeholders):
     """Fit the first byte of each array in its slot, its shape and its strides."""
     forms = [one.form for one in placeholders]

@@ -6,7 +6,7 @@ arguments as Numba passes them.  Take `scale(x, 2.0, out)` with 3 numbers of flo
 such words and calls the kernel.  Kernels share it if their arguments have the same types, so programs of any operators
 need a few trampolines, which the disk cache keeps.
 
-`dry_run` makes records.  The last four kernels stand for assignments of NumPy, and for checks.
+`dry_run` makes records.  The last five kernels stand for assignments of NumPy, and for checks.
 """
 
 import functools
@@ -118,3 +118,6 @@ def expect(number, found):
     """Raise unless the first of the numbers that a check found is `number`."""
     if found[0] != number:
         raise ValueError("a check failed")
+
+
+EXPECT = expect.py_func.__name__  # the kernel's name in records

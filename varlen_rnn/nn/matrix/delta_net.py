@@ -108,7 +108,8 @@ class GatedDeltaNet(MatrixRecurrent):
     >>> y.shape, state.shape, window.shape
     ((5, 8), (1, 3, 2, 4, 4), (1, 3, 3, 24))
 
-    Source: Yang, Kautz and Hatamizadeh (2024), "Gated delta networks"; the equations in `varlen_rnn.nn.matrix`.
+    Source: Yang, Kautz and Hatamizadeh (2024), "Gated delta networks"; the equations in
+    `varlen_rnn.nn.matrix.delta_net`.
     """
 
     _gated = True

@@ -85,9 +85,9 @@ class MLSTM(MatrixRecurrent):
     stabiliser.
 
     A call `y, states = layer(x, states)` takes rows of shape `(rows, input_size)` and optional initial states.  It
-    returns rows of `hidden_size` numbers, and three states after the last rows.  Their shapes are
-    `(num_layers * num_directions, sequences, num_heads)` and `(d, d)` for the matrices, `(d,)` for the normalisers, and
-    no more for the stabilisers.
+    returns rows of `hidden_size` numbers, and three states after the last rows: matrices, normalisers and stabilisers.
+    Their shapes begin with `(num_layers * num_directions, sequences, num_heads)`.  A matrix has the shape `(d, d)`
+    there, a normaliser `(d,)`, and a stabiliser is a number.
 
     Parameters
     ----------

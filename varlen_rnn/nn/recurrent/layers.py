@@ -52,7 +52,7 @@ _ENDS = ("", "_reverse")  # endings of parameter names, forward and backward
 
 
 def check_layers(num_layers: int) -> int:
-    """Return a number of layers; raise if it is none, or a mistake."""
+    """Return a number of layers as an int; raise unless it is a number of layers that a module can have."""
     num_layers = check_int(num_layers, "num_layers", 1)
     if num_layers > _MOST_LAYERS:
         raise ShapeError("num_layers", expected=f"at most {_MOST_LAYERS}", got=shown(num_layers))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError, check_choice
 from varlen_rnn.kernels import causal
 from varlen_rnn.ops.cost import known, size
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
-from varlen_rnn.rows.lod import NO_LOD, LoDTensor, levels_of
+from varlen_rnn.ops.sequence.carried import lod_of_states, offsets_of, rows_of_state
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
@@ -76,14 +75,7 @@ def _cost(inputs, outputs):
     return 2 * known(inputs[0].shape[0]) * size(inputs[1])
 
 
-def _rows(specs, axes):
-    """Return "sequence" if rows have a LoD and no state is given, otherwise "batch"; None if a weight has rows."""
-    if axes[0] != 0 or any(axis is not None for axis in axes[1:3]) or (specs[3] is not None and axes[3] != 0):
-        return None
-    return "sequence" if specs[0].lod_level and specs[3] is None else "batch"
-
-
-@operator(name=_NAME, outputs=("out", "last"), cost=_cost, rows=_rows)
+@operator(name=_NAME, outputs=("out", "last"), cost=_cost, rows=rows_of_state(3, 1, 2))
 def convolve_causally(x, weight, bias=None, state=None):
     """Return a weighted sum of each row and of the rows before it, channel by channel, and the last rows."""
     data, offsets, taps, first = _operands(x, weight, state)
@@ -91,14 +83,12 @@ def convolve_causally(x, weight, bias=None, state=None):
     out, last = empty(data.shape, data), empty(first.shape, data)
     causal.causal_conv(data, offsets, taps, bias, first, out)
     causal.next_window(data, offsets, first, last)
-    # The last rows keep the positions of their sequences, so that dropout draws the same for parts of a batch.
-    return x.like(out), LoDTensor.wrap(last, NO_LOD.at_positions_of(x.structure) if x.num_levels <= 1 else NO_LOD)
+    return x.like(out), LoDTensor.wrap(last, lod_of_states(x.structure))
 
 
 def _operands(x, weight, state):
     """Return rows, offsets, weights with one row for each tap, and the windows before the sequences."""
-    data = as_operand(x.data)
-    offsets = levels_of(x.structure)[-1] if x.num_levels else np.arange(len(data) + 1)
+    data, offsets = as_operand(x.data), offsets_of(x)
     taps, shape = as_operand(weight.data.T), (len(offsets) - 1, weight.shape[1] - 1, x.shape[1])
     if state is not None and len(state.data) != shape[0]:
         raise ShapeError(f"{_NAME}, state", expected=f"{shape[0]} sequences, as x", got=f"shape {state.shape}")

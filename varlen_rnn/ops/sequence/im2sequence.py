@@ -26,7 +26,7 @@ def _im2sequence(x, filter_size: tuple[int, ...], stride: tuple[int, ...], paddi
     """Return the windows of images as rows, one sequence per image."""
     counts = _counts(x.shape, filter_size, stride, padding)
     if on_device(x.data):
-        places = _windows(np.arange(1, 1 + x.data.size).reshape(x.shape), filter_size, stride, padding) - 1
+        places = _places(x, filter_size, stride, padding)
         rows = rows_at(as_operand(x.data).reshape((x.data.size, 1)), places.reshape(-1)).reshape(places.shape)
     else:
         rows = _windows(x.data, filter_size, stride, padding)
@@ -40,6 +40,11 @@ def _windows(data, filter_size, stride, padding):
     windows = empty(shape, data)
     windows_of_images(data, stride, padding[:2], windows)
     return windows.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
+
+
+def _places(x, filter_size, stride, padding):
+    """Return the position of each number of the windows among all numbers of the images; -1 in the padding."""
+    return _windows(np.arange(1, 1 + x.data.size).reshape(x.shape), filter_size, stride, padding) - 1
 
 
 def _counts(shape, filter_size, stride, padding):
@@ -73,7 +78,7 @@ def _im2sequence_grad(x, d_out, filter_size, stride, padding):
     (height, width), counts = filter_size, _counts(x.shape, filter_size, stride, padding)
     check_shape("im2sequence_grad", "d_out", d_out, (len(x.data) * counts[0] * counts[1], x.shape[1] * height * width))
     if on_device(d_out.data):
-        places = _windows(np.arange(1, 1 + x.data.size).reshape(x.shape), filter_size, stride, padding).reshape(-1) - 1
+        places = _places(x, filter_size, stride, padding).reshape(-1)
         kept, d_x = np.flatnonzero(places >= 0), zeros((math.prod(x.shape), 1), d_out.data)
         scatter_add_rows(rows_at(as_operand(d_out.data).reshape((len(places), 1)), kept), places[kept], d_x)
         return x.like(d_x.reshape(x.shape))

@@ -1,25 +1,17 @@
 """The stabiliser of exponential gates: a running maximum along each sequence."""
 
-import numpy as np
-
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import windows
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.rows.lod import NO_LOD, LoDTensor, levels_of
+from varlen_rnn.ops.sequence.carried import lod_of_states, offsets_of, rows_of_state
+from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty, zeros
 from varlen_rnn.tape.checks import check_float, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 
 
-def _rows(specs, axes):
-    """Return "sequence" if rows have a LoD and no state is given, otherwise "batch"; None for rows along other axes."""
-    if set(axes[:2]) != {0} or (specs[2] is not None and axes[2] != 0):
-        return None
-    return "sequence" if specs[0].lod_level and specs[2] is None else "batch"
-
-
-@operator(outputs=("shift", "m", "last"), rows=_rows)
+@operator(outputs=("shift", "m", "last"), rows=rows_of_state(2))
 def stabiliser(log_decay, log_input, state=None):
     """Return the running maximum m of decaying inputs, on a logarithmic scale, for each column, without a gradient.
 
@@ -51,7 +43,7 @@ def stabiliser(log_decay, log_input, state=None):
     Source: the state m of xLSTM (Beck et al., 2024).
     """
     lod, data = shared_lod("stabiliser", log_decay, log_input, names=["log_decay", "log_input"]), log_decay.data
-    offsets = levels_of(lod)[-1] if lod.num_levels else np.arange(len(data) + 1)
+    offsets = offsets_of(LoDTensor.wrap(data, lod))
     shape = len(offsets) - 1, data.shape[1]
     for name, given, count in (("log_input", log_input, len(data)), ("state", state, shape[0])):
         if given is not None and len(given.data) != count:
@@ -59,8 +51,7 @@ def stabiliser(log_decay, log_input, state=None):
     first = zeros(shape, data) if state is None else as_operand(state.data)
     last, shift, m = empty(shape, data), empty(data.shape, data), empty(data.shape, data)
     windows.stabilise(as_operand(data), as_operand(log_input.data), offsets, first, last, shift, m)
-    of_last = NO_LOD.at_positions_of(lod) if lod.num_levels <= 1 else NO_LOD
-    return LoDTensor.wrap(shift, lod), LoDTensor.wrap(m, lod), LoDTensor.wrap(last, of_last)
+    return LoDTensor.wrap(shift, lod), LoDTensor.wrap(m, lod), LoDTensor.wrap(last, lod_of_states(lod))
 
 
 @stabiliser.infer
