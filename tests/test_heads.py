@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from oracles import cells as oracle
+from test_cell_zoo import Case, bits, check  # as pytest imports it, because a cell's name can be taken only once
 
 import varlen_rnn as vr
 from tests.conftest import Device
-from tests.test_cell_zoo import Case, bits, check
 from varlen_rnn.runtime import threads
 
 HOST, LENGTHS = Device("cpu"), [0, 3, 7, 1, 0, 4, 2]

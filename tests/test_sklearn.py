@@ -256,7 +256,7 @@ def test_labels_that_fit_nothing_are_named():
         SequenceClassifier(**RECURRENT).fit(X, y, sample_weight=[1, 2])
     with pytest.raises(vr.InputError, match="class_weight: expected keys that are classes"):
         SequenceClassifier(**RECURRENT, class_weight={"other": 2}).fit(X, y)
-    with pytest.raises(vr.ShapeError, match="cell: expected one of 'rnn', 'lstm', 'gru', or the name of a cell"):
+    with pytest.raises(vr.ShapeError, match=r"cell: expected one of 'rnn', 'lstm', .*'gla', or the name of a cell"):
         SequenceClassifier("cell", 4, model="recurrent").fit(X, y)
     with pytest.raises(vr.ShapeError, match="schedule: expected one of"):
         SequenceClassifier(**RECURRENT, schedule="step").fit(X, y)
