@@ -27,6 +27,8 @@ def ids_of(*lengths, high=9):
 IDS, OTHERS = ids_of([3, 1, 5, 2]), ids_of([2, 2, 1, 4])
 LINES = ids_of([2, 1, 3, 1], [3, 2, 1, 4, 0, 2, 3])
 CANDIDATES = RNG.integers(0, 9, (4, 3))
+SEEN = IDS.like(RNG.standard_normal((11, 4)).astype(np.float32))
+GAINS = RNG.standard_normal(11).astype(np.float32), RNG.standard_normal((11, 1)).astype(np.float32)
 WANTED = np.array([[1.0, 0.0, 0.0]] * 4, np.float32)
 
 
@@ -60,6 +62,11 @@ def of_pairs(model, words, near, wanted):
     return F.binary_cross_entropy_with_logits(model(words, near), wanted)
 
 
+def learned(model, episodes, actions, gains, returns):
+    """Return the loss of proximal policy optimisation for a policy that played at random."""
+    return example("recurrent_policy").loss(model, (episodes, actions, gains, returns), np.float32(-np.log(3)))
+
+
 STEPS = {
     "attention_classify": (lambda of: of.Classifier(9, 3, 8, 2), classified, (IDS, LABELS)),
     "classify_functions": (lambda of: of.Classifier(9, 3, 6, 5), classified, (LINES, LABELS)),
@@ -68,7 +75,9 @@ STEPS = {
     "language_model": (lambda of: of.LanguageModel(9, 6, 5), read_on, (IDS, ids_of([11]).data)),
     "match_answers": (lambda of: of.Matcher(9, 6, 5), of_two, (IDS, OTHERS, np.arange(4))),
     "recommend": (lambda of: of.Recommender(9, 6), of_two, (IDS, CANDIDATES, np.zeros(4, np.int64))),
+    "recurrent_policy": (lambda of: of.ActorCritic(4, 3, 5), learned, (SEEN, IDS.data % 3, *GAINS)),
     "restore_vowels": (lambda of: of.Speller(6, 8), of_two, (IDS, OTHERS, ids_of([9], high=29).data)),
+    "stream_recall": (lambda of: of.Recall("gla", 4), classified, (IDS, IDS.data)),
     "tag_tokens": (lambda of: of.Tagger(9, 3, 6, 5), tagged, (IDS, IDS.like(IDS.data % 3))),
     "word_vectors": (lambda of: of.SkipGram(9, 6), of_pairs, (LABELS, CANDIDATES, WANTED)),
 }

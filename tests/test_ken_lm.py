@@ -1,5 +1,7 @@
 """`KenLM` as the scorer of `CTCDecoder`, against the definition of back-off; with the package, or a stand-in for it."""
 
+import copy
+import pickle
 import sys
 import types
 from pathlib import Path
@@ -111,6 +113,14 @@ def test_texts_have_the_scores_of_the_model(scorer, by, boundary):
     texts = [tuple(text.tolist()) for text in ids.value.to_sequences()[0]]
     assert len(texts) == len(wanted)
     np.testing.assert_allclose(np.asarray(scores), [wanted[text] for text in texts], rtol=1e-6)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_has_the_same_scores(scorer, way):
+    wanted = scorer([(1,)], (2,))
+    again = way(scorer)
+    assert again([(1,)], (2,)) == wanted
+    assert again.labels == LABELS
 
 
 def test_states_are_kept_and_bounded(scorer, monkeypatch):

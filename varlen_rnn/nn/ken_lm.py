@@ -37,7 +37,7 @@ class KenLM:
     Notes
     -----
     Scores are natural logarithms.  A word that the model does not know has its score for unknown words.  The states of
-    beginnings are kept, so a word costs one look-up.
+    beginnings are kept, so a word costs one look-up.  A copy, or a pickle that is loaded, reads the file again.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class KenLM:
 
     def __init__(self, path: str | os.PathLike[str], labels: Iterable[str]) -> None:
         self.labels = [_text(label) for label in check_list(labels, "KenLM, labels", "a list of texts")]
-        self._kenlm = _kenlm()
+        self._kenlm, self._path = _kenlm(), path
         try:
             self._model = self._kenlm.Model(os.fspath(path))
         except TypeError as error:
@@ -60,6 +60,10 @@ class KenLM:
             expected = "a language model in ARPA's or kenlm's format"
             raise InputError("KenLM, path", expected=expected, got=f"{os.fspath(path)!r}: {error}") from error
         self._states: dict[tuple[str, ...], Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy, in another process too, read the file again, because a model of kenlm cannot be copied."""
+        return type(self), (self._path, self.labels)
 
     def __call__(self, before: Sequence[Any], *word: Any) -> Any:
         """Return the score of a word, or of the end if it is None, after words; without it, of each label after labels.
