@@ -81,6 +81,24 @@ def test_classes_of_rows(names):
     shares = np.exp([-of_first, -of_second])
     one_hot = np.array([[1, 0], [0, 1], [1, 0], shares, [1, 0]])
     assert np.allclose(names["d_scores"], shares - one_hot)
+    marks, place = names["checked"]
+    assert marks[:, 0].tolist() == [1, 0, 1, 1, 1]
+    assert place == -1
+
+
+@pytest.mark.slow
+def test_windows(names):
+    assert names["padded_sums"][:, 0].tolist() == [102, 202, 110, 18, 214]
+    y, after, d_x, d_state, d_weight, d_ahead = names["chunk"]
+    assert y[:, 0].tolist() == [7, 20, 47, 64, 86]
+    assert after[:, 0, 0].tolist() == [2, 7, 8]
+    assert d_x[:, 0].tolist() == [11, 10, 11, 11, 10]
+    assert d_state[:, 0, 0].tolist() == [1, 0, 1]
+    assert d_weight[:, 0].tolist() == [24, 20]
+    assert d_ahead[:, 0].tolist() == [20, 16]
+    assert names["level"][:, 0].tolist() == [0, -1, -1, -2, -3]
+    assert names["patches"][0, 1, 0, 0].tolist() == [[3, 4], [6, 7]]
+    assert names["counts"][0, 0].tolist() == [[1, 2, 1], [2, 4, 2], [1, 2, 1]]
 
 
 @pytest.mark.slow
@@ -186,3 +204,4 @@ def test_masks_by_place(names):
     key, share, places = philox.key_of(7, 0, 0), 2**30, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]
     kept = [[philox.word(*place, column, key) >= share for column in (0, 1)] for place in places]
     assert np.array_equal(names["thinned"], names["x"] * kept * (4 / 3))
+    assert np.array_equal(names["noted"], np.array(kept) * (4 / 3))
