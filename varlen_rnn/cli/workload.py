@@ -147,11 +147,11 @@ def _attend(dtype):
 
 
 def _attend_linearly(dtype):
-    x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
-    for decay in (x[:, :, 0], x):
-        linear_attention(x, x, x, decay)[0].sum().backward()
-    rows = _embedded(dtype)
+    for axes in ((), (slice(None), slice(None), 0)):
+        x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
+        linear_attention(x, x, x, x[axes])[0].sum().backward()
     for layer in (nn.GatedDeltaNet, nn.DeltaNet, nn.Mamba2, nn.MLSTM, nn.GatedLinearAttention):
+        rows = _embedded(dtype)
         layer(_SIZE, _SIZE, bidirectional=True, dtype=dtype)(rows)[0].sum().backward()
         layer(_SIZE, _SIZE, dtype=dtype).stream(3)(np.asarray(rows)[:3])
 
