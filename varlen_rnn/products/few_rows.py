@@ -6,7 +6,7 @@ To pack a weight takes several times as long as to multiply one row by it.  Sums
 from varlen_rnn.kernels.activations import multiply_add
 from varlen_rnn.products.tile import DEPTH_BLOCK
 from varlen_rnn.products.vectors import least, make_stack_memory, offset, pointer
-from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
+from varlen_rnn.runtime.jit import cpu_inlined, cpu_linked
 
 MOST_ROWS = 4  # more rows are multiplied faster by a packed weight
 _WIDE, _NARROW = 128, 64  # columns whose sums stay in registers, of one row and of up to four rows
@@ -25,7 +25,7 @@ def _add_products(rows, x, stride, depth, weight, step, sums, size):
                 sums[r * size + j] = multiply_add(number, row[j], sums[r * size + j])
 
 
-@engine_kernel  # not inlined, because its caller is compiled without vectors
+@cpu_linked  # not inlined, because its caller is compiled without vectors
 def multiply_few_rows(a, a_column, weight, bias, c, c_column):
     """Compute `c[:, c_column:][:, :columns] = a[:, a_column:][:, :depth] @ weight + bias`; all are C-contiguous."""
     (depth, columns), sums, first = weight.shape, _sums_on_stack(pointer(c, 0)), 0

@@ -1,4 +1,4 @@
-"""The only module that sets Numba's options: `body`, `cpu_kernel`, `engine_kernel`, `cpu_inlined`, `cuda_kernel`.
+"""The only module that sets Numba's options, by `body`, `cpu_kernel`, `engine_kernel`, `cuda_kernel` and others.
 
 An equation is a `body`: a plain function of scalars, inlined into a CPU loop (`cpu_kernel`) and into a CUDA loop
 (`cuda_kernel`) beside it.
@@ -56,6 +56,11 @@ def engine_kernel(function):
 def cpu_inlined(function):
     """Compile a function of an engine's loop; it is inlined into its callers, which must be compiled code."""
     return numba.njit(inline="always", **_INNER)(function)
+
+
+def cpu_linked(function):
+    """Compile a function that an engine's loop calls; only the loop is cached, with this code."""
+    return numba.njit(**_INNER)(function)
 
 
 def cuda_kernel(function):
