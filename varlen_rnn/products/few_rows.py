@@ -46,12 +46,10 @@ def multiply_few_rows(a, a_column, weight, bias, c, c_column):
                 _add_products(1, x, stride, count, weights, columns, sums, _WIDE)
             elif size == _NARROW and rows == MOST_ROWS:
                 _add_products(MOST_ROWS, x, stride, count, weights, columns, sums, _NARROW)
-            elif size == _NARROW and rows == 3:
-                _add_products(3, x, stride, count, weights, columns, sums, _NARROW)
-            elif size == _NARROW and rows == 2:
-                _add_products(2, x, stride, count, weights, columns, sums, _NARROW)
-            elif size == _NARROW and rows == 1:
-                _add_products(1, x, stride, count, weights, columns, sums, _NARROW)
+            elif size == _NARROW:
+                for r in range(rows):
+                    own = offset(x, r * stride), offset(sums, r * _NARROW)
+                    _add_products(1, own[0], stride, count, weights, columns, own[1], _NARROW)
             else:
                 _add_products(rows, x, stride, count, weights, columns, sums, size)
             for r in range(rows):
