@@ -188,7 +188,8 @@ rms_norm.infer(lambda x, weight, eps: _checked("rms_norm", x, eps, weight=weight
 
 @rms_norm.grad
 def _grad_of_rms(inputs, outputs, d_outputs, eps):
-    return _gradients(*inputs, *d_outputs, eps, False)
+    x, weight = inputs
+    return _gradients(x, weight, d_outputs[0], eps, False)
 
 
 @rms_norm.examples
