@@ -129,6 +129,7 @@ def _step_of(embedding, recurrent, output, optimizer, is_tagger):
         outputs = recurrent(embedding(ids))[0]
         loss = F.cross_entropy(output(outputs if is_tagger else sequence_pool(outputs, "last")), labels)
         loss.backward()
+        optim.clip_grad_norm_(optimizer.parameters, 1e-3)
         optimizer.step()
         return loss
 
