@@ -1,4 +1,4 @@
-"""Train a Gated DeltaNet to look up what it was told, and let it answer row by row, without padding.
+"""Train a Gated DeltaNet to look up digits by letters, and let it answer row by row, without padding.
 
     python examples/stream_recall.py                # train, and stream one sequence
     python examples/stream_recall.py --cell lstm    # the same with an LSTM

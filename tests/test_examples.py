@@ -287,7 +287,7 @@ def test_recurrent_policy_remembers_a_sign():
     episodes, actions, gains, returns = names["batch_of"](steps, 100, 0.99, 1.0, 1.0)
     first, rewards = [each[0][0] == 0 for each in steps], [each[-1][0] for each in steps]
     wanted = sum(0.99**t * reward for t, (reward, is_first) in enumerate(zip(rewards, first, strict=True)) if is_first)
-    assert returns[0, 0] == pytest.approx(wanted, abs=1e-5)  # with decay 1, the return alone, whatever the critic said
+    assert returns[0, 0] == pytest.approx(wanted, abs=1e-5)  # decay 1 leaves the critic out
     assert len(actions) == len(gains) == episodes.lod()[0][-1] == sum(len(running) for running, *_ in steps)
 
 

@@ -1,4 +1,4 @@
-"""Rollouts of a policy: how long their episodes are, what was seen and done, and the first weights."""
+"""Rollouts of a policy: lengths of episodes, observations, actions, and the first weights of the policy."""
 
 import dataclasses
 import functools
@@ -52,7 +52,7 @@ class Case:
         return draw_weights(np.random.default_rng(0), shapes, self.hidden_size)
 
     def summary(self):
-        """Return what a line of results says of this case."""
+        """Return the fields of this case in a line of results, as a dict."""
         data = self.data()
         lengths = np.diff(data.offsets)
         named = {"episodes": self.episodes, "size": [self.rollouts, self.steps, self.hidden_size]}
@@ -61,7 +61,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """What an update reads; rows are those of one rollout after another.
+    """The arrays that an update reads; the rows of a rollout follow those of the rollout before it.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Data:
     offsets : (parts + 1,) where each part of an episode begins; the first part of a rollout goes on with `states`
     whose : (parts,) the rollout of each part that begins one, otherwise -1
     states : (2, rollouts, hidden_size) the states before the rollouts
-    actions, before, gains, returns : (rows,) what was done, its log probability then, advantages, and returns
+    actions, before, gains, returns : (rows,) actions, their log probabilities when chosen, advantages, returns
     """
 
     rows: np.ndarray

@@ -307,7 +307,7 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 @cpu_inlined
 def _segment_of(layer, units, scratch, phase, place, number, segment, way):
-    """Return the gradients of gates, and the panels from number `place` on, of one segment of head `number`."""
+    """Return the gradients of gates and the panels of one segment of head `number`; panels begin at number `place`."""
     step, depth = (phase.depth + 1) * units.width, phase.depth // phase.segments
     at = phase.panels + place * step + segment * depth * units.width
     gates = Rows(offset(layer.kept, (phase.h_slot + segment) * layer.hidden + number * depth), scratch.gates)

@@ -68,6 +68,6 @@ def fit(points, numbers, unread):
     rises = found[1 : 1 + count] - found[0]
     coefficients = (rises // steps[:, None]).T
     bases = found[0] - coefficients @ points[0]
-    wrong = ((found != bases + points @ coefficients.T) & ~unread[:, varying]).any(axis=0)
+    wrong = ((found != bases + points @ coefficients.T) & np.logical_not(unread[:, varying])).any(axis=0)
     first = int(varying[wrong][0]) if wrong.any() else None
     return Affine(numbers[0], varying, bases, np.ascontiguousarray(coefficients)), first

@@ -267,7 +267,7 @@ class Records:
     def __init__(self, dry_run, others=(), points=((),)):
         self._points, all_runs = np.array(points, np.int64).reshape(1 + len(others), -1), [dry_run, *others]
         flat = np.array([_numbers_of(one) for one in all_runs], np.int64)
-        found, wrong = fit(self._points, flat, np.array(list(map(_unread_of, all_runs)), bool))
+        found, wrong = fit(self._points, flat, np.array(list(map(_unread_of, all_runs))))
         letters = "".join("q" + call.letters for call in dry_run.calls)
         floats = (position for position in found.varying.tolist() if letters[position : position + 1] in ("d", "f"))
         if wrong is not None or (wrong := next(floats, None)) is not None:
