@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.session import Gate
+from tests.passed import Passed
 
 # Doctests import their modules, and these need packages that may be missing.
 _NEEDED = {"varlen_rnn/torch/*": "torch", "varlen_rnn/runtime/cuda_intrinsics.py": "numba_cuda"}
@@ -20,9 +21,15 @@ os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # tests are sma
 MOST_WORKERS = 8  # each takes some 2 GiB, and a quarter of a minute to collect
 
 
+def pytest_addoption(parser):
+    """Add the option of tests/passed.py."""
+    parser.addoption("--unless-passed", action="store_true", help="leave out quick tests that passed in the last run")
+
+
 def pytest_configure(config):
-    """Judge the launches of CUDA kernels at the end of a run of all twin tests."""
+    """Judge the launches of CUDA kernels at the end of a run of all twin tests, and note which tests pass."""
     config.pluginmanager.register(Gate(config))
+    config.pluginmanager.register(Passed(config))
 
 
 @pytest.hookimpl(tryfirst=True)

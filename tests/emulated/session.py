@@ -9,7 +9,7 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 PARAMETER = "emulated"  # of the fixture `device`
-# By these options, pytest collects or runs a part of the tests; what other options take away, it calls deselected.
+# By these options, pytest collects or runs a part of the tests; what other options leave out, it calls deselected.
 OPTIONS = "file_or_dir", "lf", "collectonly", "ignore", "ignore_glob"
 
 
@@ -57,7 +57,8 @@ class Gate:
 
     def must_judge(self, session):
         """Return whether this machine has the device, and the command line asks for all tests, of which none failed."""
-        part = self.deselected or any(getattr(self.config.option, name, None) for name in OPTIONS)
+        part = not self.wanted.isdisjoint(self.deselected)
+        part = part or any(getattr(self.config.option, name, None) for name in OPTIONS)
         if part or session.exitstatus != pytest.ExitCode.OK:
             return False
         from tests.emulated.device import missing

@@ -1,0 +1,34 @@
+"""Quick tests that passed in the last run in this folder: `pytest --unless-passed` leaves them out."""
+
+import pytest
+
+KEY = "varlen_rnn/passed"  # in pytest's cache
+KEPT = "slow", "needs_device"  # the gate counts what the latter launch
+
+
+class Passed:
+    """Notes which tests pass, and leaves out those that the last run noted, unless they are slow or launch kernels."""
+
+    def __init__(self, config):
+        self.config = config
+        self.passed, self.others = set(), set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        if self.config.option.unless_passed:
+            before, kept, left_out = set(self.config.cache.get(KEY, ())), [], []
+            for item in items:
+                again = item.nodeid not in before or any(map(item.get_closest_marker, KEPT))
+                (kept if again else left_out).append(item)
+            self.config.hook.pytest_deselected(items=left_out)
+            items[:] = kept
+
+    def pytest_runtest_logreport(self, report):
+        if report.passed:
+            self.passed |= {report.nodeid} if report.when == "call" else set()
+        else:
+            self.others.add(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        if not hasattr(self.config, "workerinput") and hasattr(self.config, "cache"):
+            self.config.cache.set(KEY, sorted(self.passed - self.others))
