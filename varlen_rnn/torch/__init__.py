@@ -2,9 +2,10 @@
 
 from varlen_rnn.torch.function import Module, function
 from varlen_rnn.torch.layers import GRU, LSTM, RNN
+from varlen_rnn.torch.packing import packed
 from varlen_rnn.torch.swap import replace, restore
 
-__all__ = ["GRU", "LSTM", "RNN", "Module", "function", "replace", "restore"]
+__all__ = ["GRU", "LSTM", "RNN", "Module", "function", "packed", "replace", "restore"]
 
 
 def __dir__() -> list[str]:

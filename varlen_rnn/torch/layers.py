@@ -19,6 +19,7 @@ from varlen_rnn.ops.recurrent.inputs import Form
 from varlen_rnn.torch.eager import eager_unless, is_transformed
 from varlen_rnn.torch.in_graph import run
 from varlen_rnn.torch.layouts import Batch, lod_of_equal, of_equal, of_jagged, of_one, of_packed, of_padded, of_rows
+from varlen_rnn.torch.packing import is_packed, packed_lod
 from varlen_rnn.torch.recurrence import Step, directions_of, layer
 
 _CELLS = {name.upper(): cell for name, cell in CELLS.items()}  # by torch's `mode`
@@ -56,6 +57,8 @@ class _Unpadded(_Base):
             if self._parameters.get(name) is not weight:  # this takes half the time of torch's own test
                 self._update_flat_weights()
                 break
+        if lengths is None and offsets is None and is_packed() and isinstance(input, Tensor) and not input.is_nested:
+            return self._over_sequences(input, hx)
         if lengths is None and offsets is None and (operands := self._operands_of_step(input, hx)) is not None:
             weights = self._weights(0)
             output, *last = layer(self._step(weights), *operands, *weights)
@@ -84,6 +87,14 @@ class _Unpadded(_Base):
         output, last = self._over(batch, [batch.sort(state) for state in states])
         last = [batch.unsort(state) for state in last]
         return batch.shaped(output), tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _over_sequences(self, input: Tensor, hx: Any) -> tuple[Tensor, Any]:
+        """Return outputs and last states if the batch is one whose rows are several sequences, inside of `packed`."""
+        *axes, features = input.shape if input.dim() > 2 else (1, *input.shape)
+        is_swapped = input.dim() > 2 and not self.batch_first
+        lod = packed_lod(type(self).__name__, axes[::-1] if is_swapped else axes)
+        output, last = self.forward(input.reshape(lod.num_rows, features), hx, offsets=lod.levels[0])
+        return output.view(*input.shape[:-1], output.shape[1]), last
 
     def _operands_of_step(self, input: Any, hx: Any) -> tuple[Any, ...] | None:
         """Return the operands if the call is one step of one layer, otherwise None; general checks would be slower."""

@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 def of_rows(rows: Tensor, offsets: Any) -> Batch:
     """Return a Batch of rows; sequence i has the rows `offsets[i]` to `offsets[i + 1]`."""
-    lod = LoD([_numbers(offsets, "offsets")])
+    lod = LoD([numbers(offsets, "offsets")])
     if rows.dim() != 2 or len(rows) != lod.num_rows:
         expected = f"shape ({lod.num_rows}, features), because the last offset is {lod.num_rows}"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(rows.shape)}")
@@ -107,7 +107,7 @@ def of_padded(padded: Tensor, batch_first: bool, lengths: Any) -> Batch:
         expected = "a padded batch of three axes, because lengths are given"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(padded.shape)}")
     num_sequences, steps = padded.shape[:2] if batch_first else padded.shape[1::-1]
-    given = _numbers(lengths, "lengths")
+    given = numbers(lengths, "lengths")
     places = places_of_padded(given, num_sequences, steps, batch_first)
     flat = padded.reshape(num_sequences * steps, padded.shape[2])
     axes = padded.shape[:2]
@@ -143,7 +143,7 @@ def lod_of_equal(num_sequences: int, steps: int) -> LoD:
     return LoD([np.arange(num_sequences + 1) * steps])
 
 
-def _numbers(given: Any, name: str) -> np.ndarray:
+def numbers(given: Any, name: str) -> np.ndarray:
     """Return the integers of a tensor, an array or a list as an int64 array, or raise."""
     try:
         array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
