@@ -1,8 +1,10 @@
 """The table of measured lines in the README, from `benchmarks/results`; `python -m tests.readme_table` writes it."""
 
+import textwrap
 from pathlib import Path
 
 from benchmarks import results
+from benchmarks.clients import page as clients
 from benchmarks.engines import OURS
 from benchmarks.tables import markdown, show
 
@@ -17,6 +19,14 @@ TIMES = {  # cell, size, lengths and mode of each line of the suite `readme`
     "GRU, training step, 64 sequences, 256 units": ("GRU", [64, 256, 256], "lognormal", "training"),
     "LSTM, inference, 64 sequences, 256 units": ("LSTM", [64, 256, 256], "lognormal", "inference"),
     "LSTM, training step, the same with **equal** lengths": ("LSTM", [64, 256, 256], "equal", "training"),
+}
+
+PACKAGES = {  # calls of packages that are named below the table
+    "stanza": "stanza's LSTM",
+    "speechbrain": "speechbrain's LSTM",
+    "flair": "flair's tagger",
+    "sb3-contrib": "training in sb3-contrib",
+    "torchrl": "TorchRL's LSTM",
 }
 
 
@@ -49,12 +59,20 @@ def rows():
 
 
 def table():
-    """Return the table, and the machine and the commit that it was measured on."""
+    """Return the table, the machine and the commit that it was measured on, and the sentence on packages."""
     machine, lines = results.read(RESULTS / "readme.jsonl")
     assert not any(map(results.disturbed, lines)), "nothing else ran in at least one round of each engine"
     where = f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
     versions = f"commit {machine['commit']}, PyTorch {machine['torch']}, onnxruntime {machine['onnxruntime']}"
-    return f"{markdown(HEADER, rows())}\n\n{where}; {versions}.\n"
+    return f"{markdown(HEADER, rows())}\n\n{where}; {versions}.\n{packages()}\n"
+
+
+def packages():
+    """Return the sentence on packages before `replace` and after it."""
+    measured = {line["client"]: clients.times(line) for line in clients.read()}
+    *most, last = [f"{told} {show(measured[name])}" for name, told in PACKAGES.items()]
+    sentence = f"[Packages](docs/clients.md) took more CPU time before `replace`, in times: {', '.join(most)}, {last}."
+    return textwrap.fill(sentence, 128, break_on_hyphens=False)
 
 
 def page():

@@ -42,6 +42,7 @@ from benchmarks import (
 )
 from benchmarks.cells import Case as Cells
 from benchmarks.cells.case import KINDS, weight_shapes
+from benchmarks.clients import page as clients_page
 from benchmarks.engines import (
     BUILT_IN,
     ENGINES,
@@ -230,11 +231,15 @@ def test_a_package_is_compared_before_and_after(monkeypatch):
         x = clients.padded(40)
         return clients.trained(lstm, lambda: [lstm(x)[0]])
 
-    monkeypatch.setitem(clients.CLIENTS, "torch", clients.Client(build, ("torch",), "a layer"))
+    monkeypatch.setitem(clients.CLIENTS, "torch", clients.Client(build, "a layer", ("torch",)))
     monkeypatch.setattr(main, "ROUNDS", 1)
     line = main.compared("torch")
     assert line["difference"] < 1e-4  # sums over 12,800 rows in float32
     assert len(line["seconds"]) == 2
+
+
+def test_the_page_on_packages_has_the_lines_of_the_results():
+    assert clients_page.PATH.read_text() == clients_page.page(), "python -m benchmarks.clients writes it"
 
 
 def test_a_gradient_of_the_wrong_scale_is_seen(monkeypatch):

@@ -1,21 +1,19 @@
 """Compare and time packages of others, with our layers and without: ``python -m benchmarks.clients NAME...``."""
 
-import datetime
 import importlib.metadata
 import json
-import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import torch
 
 import varlen_rnn as vr
 import varlen_rnn.torch as vt
+from benchmarks.clients import page
 from benchmarks.clients.packages import CLIENTS, unchanged
+from benchmarks.machine import describe
 
-RESULTS = Path(__file__).parents[1] / "results" / "clients.jsonl"
 ROUNDS = 7
 
 
@@ -38,26 +36,21 @@ def compared(name):
             call()
             of_call.append(time.process_time() - began)
     versions = {package: importlib.metadata.version(package) for package in (*client.needs, "torch", "numpy", "numba")}
-    return {
-        "date": datetime.date.today().isoformat(), "client": name, "does": client.does, "difference": found,
-        "seconds": [statistics.median(of_call) for of_call in seconds], "rounds": seconds, "versions": versions,
-        "python": platform.python_version(), "processor": platform.machine(),
-    }  # fmt: skip
+    about = {key: value for key, value in describe(1).items() if key in ("date", "processor", "python", "commit")}
+    named = {"client": name, "does": client.does, "difference": found, "versions": versions}
+    return about | named | {"seconds": [statistics.median(of_call) for of_call in seconds], "rounds": seconds}
 
 
 def main():
-    """Print a line for each package, and write it in place of its last one."""
+    """Measure the named calls, all of them by default; put each line in place of its last one, and write the page."""
     vr.set_num_threads(1)
     torch.set_num_threads(1)
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     for name in sys.argv[1:] or CLIENTS:
         line = compared(name)
-        before, after = line["seconds"]
-        print(
-            f"{name:14} {before * 1e3:8.1f} ms {after * 1e3:8.1f} ms {before / after:6.2f} x   {line['difference']:.1e}"
-        )
-        lines = [other for other in lines if other["client"] != name] + [line]
-    RESULTS.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        print("".join(f"{cell}  " for cell in page.cells(line)), flush=True)
+        found = {other["client"]: other for other in page.read()} | {name: line}
+        page.RESULTS.write_text("".join(json.dumps(found[each]) + "\n" for each in sorted(found)))
+    page.PATH.write_text(page.page())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The changed line is the argument `change` of each function; `change(model)` is `
 nothing.  Lengths are lognormal: 64 sequences, median 20.
 """
 
+import copy
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,21 +19,39 @@ import torch
 LENGTHS = np.sort(np.clip(np.random.default_rng(0).lognormal(3, 0.7, 64), 1, 200).astype(int))[::-1].copy()
 
 
+CLIENTS = {}
+
+
 class Client(NamedTuple):
-    """A package.
+    """A call of a package.
 
     Attributes
     ----------
     build : callable(change) -> callable() -> list of Tensor
-    needs : tuple of str
-        The distributions whose versions are shown.
     does : str
         What a call does.
+    needs : tuple of str
+        The distributions whose versions are shown; the first one is the package's.
     """
 
     build: callable
-    needs: tuple
     does: str
+    needs: tuple
+
+
+def client(name, does, *needs):
+    """Return a decorator that adds a function to `CLIENTS` under a name, with what else `Client` holds."""
+
+    def add(build):
+        CLIENTS[name] = Client(build, does, needs)
+        return build
+
+    return add
+
+
+def unchanged(model):
+    """Return a model as it is."""
+    return model
 
 
 def trained(model, call):
@@ -54,13 +73,19 @@ def padded(features):
     return torch.from_numpy(rows * (np.arange(LENGTHS.max()) < LENGTHS[:, None])[..., None])
 
 
-def sb3_contrib(change):
-    """Return the call of `train` of a RecurrentPPO on a rollout of cart-poles."""
+def recurrent_ppo(change):
+    """Return a RecurrentPPO on cart-poles that has played and trained once."""
     contrib = importlib.import_module("sb3_contrib")
     options = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "seed": 0, "device": "cpu"}
     algorithm = contrib.RecurrentPPO("MlpLstmPolicy", "CartPole-v1", policy_kwargs={"lstm_hidden_size": 256}, **options)
     change(algorithm.policy)
-    algorithm.learn(128)
+    return algorithm.learn(128)
+
+
+@client("sb3-contrib", "RecurrentPPO.train, 256 units", "sb3-contrib")
+def sb3_contrib(change):
+    """Return the call of `train` of a RecurrentPPO on a rollout of cart-poles."""
+    algorithm = recurrent_ppo(change)
 
     def run():
         np.random.seed(0)  # noqa: NPY002  # it chooses the parts of a batch
@@ -70,6 +95,23 @@ def sb3_contrib(change):
     return run
 
 
+@client("sb3-contrib, learn", "RecurrentPPO.learn, 256 units, 512 steps", "sb3-contrib")
+def sb3_contrib_learn(change):
+    """Return the call of `learn` of a RecurrentPPO: it plays four rollouts, and trains after each."""
+    algorithm = recurrent_ppo(change)
+    first = copy.deepcopy(algorithm.policy.state_dict()), copy.deepcopy(algorithm.policy.optimizer.state_dict())
+
+    def run():
+        algorithm.policy.load_state_dict(first[0])
+        algorithm.policy.optimizer.load_state_dict(copy.deepcopy(first[1]))
+        algorithm.set_random_seed(0)
+        algorithm.learn(512)
+        return [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
+
+    return run
+
+
+@client("torchrl", "LSTMModule, forward and backward, 128 units", "torchrl", "tensordict")
 def torchrl(change):
     """Return a forward and backward pass of an `LSTMModule` over 16 rollouts of 128 steps, with resets."""
     modules, tensordict = importlib.import_module("torchrl.modules"), importlib.import_module("tensordict")
@@ -88,6 +130,7 @@ def torchrl(change):
     return trained(module, call)
 
 
+@client("silero-vad", "20 frames of 64 recordings", "silero-vad", "onnxruntime")
 def silero_vad(change):
     """Return the call of the detector on a frame of 64 recordings side by side, after `change(model)`."""
     detector = importlib.import_module("silero_vad").load_silero_vad(onnx=True)
@@ -119,6 +162,7 @@ class Session:
         return [np.asarray(found) for found in self.executor.run(self.program, given)]
 
 
+@client("stanza", "HighwayLSTM, forward and backward, 2 x 200 units both ways", "stanza")
 def stanza(change):
     """Return a pass of the HighwayLSTM of stanza's taggers and parsers, on packed sentences."""
     highway = importlib.import_module("stanza.models.common.hlstm").HighwayLSTM
@@ -128,6 +172,7 @@ def stanza(change):
     return trained(model, lambda: [model(x, lengths)[0].data])
 
 
+@client("speechbrain", "LSTM, forward and backward, 2 x 128 units both ways", "speechbrain")
 def speechbrain(change):
     """Return a pass of speechbrain's bidirectional LSTM, with relative lengths."""
     if importlib.util.find_spec("torchaudio") is None:  # no release of it fits PyTorch 2.13, and its layers need none
@@ -139,15 +184,48 @@ def speechbrain(change):
     return trained(model, lambda: [model(x, lengths=lengths)[0]])
 
 
-def unchanged(model):
-    """Return a model as it is."""
-    return model
+def characters():
+    """Return flair's dictionary of the small letters and the space."""
+    dictionary = importlib.import_module("flair.data").Dictionary()
+    for character in " abcdefghijklmnopqrstuvwxyz":
+        dictionary.add_item(character)
+    return dictionary
 
 
-CLIENTS = {
-    "sb3-contrib": Client(sb3_contrib, ("sb3-contrib",), "RecurrentPPO.train, 256 units"),
-    "torchrl": Client(torchrl, ("torchrl", "tensordict"), "LSTMModule, forward and backward, 128 units"),
-    "silero-vad": Client(silero_vad, ("silero-vad", "onnxruntime"), "20 frames of 64 recordings"),
-    "stanza": Client(stanza, ("stanza",), "HighwayLSTM, forward and backward, 2 x 200 units both ways"),
-    "speechbrain": Client(speechbrain, ("speechbrain",), "LSTM, forward and backward, 2 x 128 units both ways"),
-}
+def texts():
+    """Return sentences of random words of 1 to 10 small letters."""
+    rng = np.random.default_rng(1)
+    words = ["".join(map(chr, rng.integers(97, 123, size=rng.integers(1, 11)))) for _ in range(LENGTHS.sum())]
+    return [" ".join(words[end - length : end]) for length, end in zip(LENGTHS, LENGTHS.cumsum(), strict=True)]
+
+
+@client("flair", "SequenceTagger with characters and CRF, loss and backward, 256 units both ways", "flair")
+def flair(change):
+    """Return a pass of a tagger as Lample et al. (2016) built it, whose words are read letter by letter."""
+    data, models = importlib.import_module("flair.data"), importlib.import_module("flair.models")
+    embeddings = importlib.import_module("flair.embeddings").CharacterEmbeddings(characters())
+    tags = data.Dictionary(add_unk=False)
+    for tag in "ABCDE":
+        tags.add_item(tag)
+    model = models.SequenceTagger(embeddings, tags, "tag", word_dropout=0.0, locked_dropout=0.0)
+    change(model)
+    sentences = [data.Sentence(text.split(" ")) for text in texts()]
+    for sentence in sentences:
+        for number, token in enumerate(sentence):
+            token.set_label("tag", "ABCDE"[number % 5])
+
+    def loss():
+        for sentence in sentences:
+            sentence.clear_embeddings()
+        return [model.forward_loss(sentences)[0] / LENGTHS.sum()]
+
+    return trained(model, loss)
+
+
+@client("flair, embeddings", "LanguageModel.get_representation of 64 texts, 1,024 units", "flair")
+def flair_language_model(change):
+    """Return the outputs of a character language model, which flair pads with spaces."""
+    model = importlib.import_module("flair.models").LanguageModel(characters(), True, 1024, 1)
+    change(model.eval())
+    given = texts()
+    return torch.no_grad()(lambda: [model.get_representation(given, "\n", "\n")])
