@@ -1,0 +1,262 @@
+"""Functions of fla, mamba_ssm and causal-conv1d on our kernels, and models of transformers that use them."""
+
+import numpy as np
+import pytest
+
+from tests.each import check_each
+from tests.oracles import state_functions as oracle
+from varlen_rnn.errors import DTypeError, InputError
+
+torch = pytest.importorskip("torch")
+
+import varlen_rnn.torch as vt  # noqa: E402
+
+RNG = torch.Generator().manual_seed(0)
+LENGTHS = [3, 34, 1, 2]
+OFFSETS = torch.tensor([0, *np.cumsum(LENGTHS)])
+ROWS = sum(LENGTHS)
+SEQ_IDX = torch.repeat_interleave(torch.arange(len(LENGTHS), dtype=torch.int32), torch.tensor(LENGTHS))[None]
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=RNG)
+
+
+def close(found, wanted):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def of_delta(batch, steps, sequences):
+    q, k, v = draw(batch, steps, 2, 3), draw(batch, steps, 2, 3), draw(batch, steps, 4, 5)
+    g, beta = -draw(batch, steps, 4).abs(), draw(batch, steps, 4).sigmoid()
+    return q, k, v, g, beta, draw(sequences, 4, 3, 5)
+
+
+def arrays(*tensors):
+    return [tensor.numpy() for tensor in tensors]
+
+
+def test_gated_delta_rule_is_the_loop_over_steps():
+    for empty in (False, True):  # sequences without rows are legal among offsets
+        offsets = torch.tensor([0, 0, *OFFSETS[1:]]) if empty else OFFSETS
+        q, k, v, g, beta, state = of_delta(1, ROWS, len(offsets) - 1)
+        for call in (vt.chunk_gated_delta_rule, vt.fused_recurrent_gated_delta_rule):
+            options = {"cu_seqlens": offsets, "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+            found = call(q, k, v, g=g, beta=beta, initial_state=state, **options)
+            given = arrays(q, k, v, g, beta)
+            wanted = oracle.over_rows(
+                lambda *rows, state=state: oracle.gated_delta_rule(*rows, state.numpy(), units=True), offsets, *given
+            )
+            close(found, wanted)
+            turned = call(q, k, v, g=g, beta=beta, initial_state=state.transpose(2, 3), **options, state_v_first=True)
+            close(turned, (wanted[0], wanted[1].swapaxes(2, 3)))
+    q, k, v, g, beta, state = of_delta(2, 20, 2)
+    o, none = vt.chunk_gated_delta_rule(q, k, v, g, beta, initial_state=state)
+    close(
+        [o], oracle.over_rows(oracle.gated_delta_rule, [0, 20, 40], *arrays(q, k, v, g, beta), state=state.numpy())[:1]
+    )
+    assert none is None
+
+
+def test_gates_inside_of_the_gated_delta_rule():
+    q, k, v, g, beta, state = of_delta(1, 6, 1)
+    rates, bias, of_rows = draw(4), draw(4), -draw(1, 6, 4, 3).abs()
+    inside = {"use_gate_in_kernel": True, "A_log": rates, "dt_bias": bias}
+    inside |= {"use_beta_sigmoid_in_kernel": True, "allow_neg_eigval": True}
+    gates = -rates.exp() * torch.nn.functional.softplus(g + bias)
+    close(
+        vt.chunk_gated_delta_rule(q, k, v, g, beta, 0.5, state, True, **inside),
+        vt.chunk_gated_delta_rule(q, k, v, gates, 2 * beta.sigmoid(), 0.5, state, True),
+    )
+    found = vt.fused_recurrent_gated_delta_rule(q, k, v, g, of_rows, None, beta, None, state, True)
+    given = arrays(q, k, v, g[..., None] + of_rows, beta)
+    close(found, oracle.over_rows(oracle.gated_delta_rule, [0, 6], *given, state=state.numpy()))
+
+
+def test_simple_gla_is_the_loop_over_steps():
+    q, k, v = draw(1, ROWS, 2, 3), draw(1, ROWS, 2, 3), draw(1, ROWS, 2, 5)
+    g, state, gamma = -draw(1, ROWS, 2).abs(), draw(len(LENGTHS), 2, 3, 5), -draw(2).abs()
+    for given in ({"g": g}, {"g_gamma": gamma}, {}):
+        gates = {"g": g}.get("g") if "g" in given else (gamma if given else gamma * 0).expand(1, ROWS, 2)
+        found = vt.chunk_simple_gla(
+            q, k, v, **given, scale=0.3, initial_state=state, output_final_state=True, cu_seqlens=OFFSETS
+        )
+        wanted = oracle.over_rows(
+            lambda q, k, v, g, offsets: oracle.linear_attention(q, k, v, offsets, g, None, state.numpy(), scale=0.3),
+            OFFSETS, *arrays(q, k, v, gates),
+        )  # fmt: skip
+        close(found, wanted)
+
+
+def test_causal_convolution_is_the_loop_over_steps():
+    x, weight, bias = draw(1, 3, ROWS), draw(3, 4), draw(3)
+    wanted, _ = oracle.causal_conv1d(x[0].T.numpy(), OFFSETS, *arrays(weight, bias), activation="silu")
+    close([vt.causal_conv1d_fn(x, weight, bias, SEQ_IDX, activation="silu")], [wanted.T[None]])
+    x, state, out = draw(2, 3, 5), draw(2, 3, 3), torch.empty(2, 3, 3, dtype=torch.float64)
+    found = vt.causal_conv1d_fn(x, weight, bias, None, state, True, out)
+    rows = x.transpose(1, 2).reshape(10, 3).numpy()
+    wanted = oracle.causal_conv1d(rows, [0, 5, 10], *arrays(weight, bias, state))
+    close(found, [wanted[0].reshape(2, 5, 3).swapaxes(1, 2), wanted[1]])
+    assert found[1] is out
+    kept = torch.cat([draw(2, 3, 1), state], dim=2)  # a state may hold more rows than the width needs
+    steps = [vt.causal_conv1d_update(part, kept, weight, bias) for part in (x[:, :, 0], x[:, :, 1:])]
+    close([steps[0], steps[1], kept[:, :, 1:]], [found[0][:, :, 0], found[0][:, :, 1:], wanted[1]])
+    close([kept[:, :, :1]], [x[:, :, 1:2]])
+
+
+def of_mamba(batch, steps, sequences):
+    x, z, dt = draw(batch, steps, 4, 3), draw(batch, steps, 4, 3), draw(batch, steps, 4)
+    return x, dt, -draw(4).abs(), draw(batch, steps, 2, 5), draw(batch, steps, 2, 5), z, draw(sequences, 4, 3, 5)
+
+
+def test_scan_of_mamba_is_the_loop_over_steps():
+    x, dt, A, B, C, z, state = of_mamba(1, ROWS, len(LENGTHS))
+    bias, D = draw(4), draw(4, 3)
+    size = oracle.softplus((dt + bias).numpy()).clip(0.2, 1.0)
+    wanted = oracle.over_rows(
+        lambda x, dt, B, C, z, offsets: oracle.mamba_scan(x, dt, B, C, offsets, *arrays(A, D), z, state.numpy()),
+        OFFSETS, x.numpy(), size, *arrays(B, C, z),
+    )  # fmt: skip
+    options = {"dt_softplus": True, "dt_limit": (0.2, 1.0), "return_final_states": True}
+    given = x, dt, A, B, C, 64, D, z, bias, state
+    close(vt.mamba_chunk_scan_combined(*given, SEQ_IDX, **options), (wanted[0], wanted[1][-1:]))
+    found = vt.mamba_chunk_scan_combined(*given, SEQ_IDX, OFFSETS, **options, return_varlen_states=True)
+    close(found, (wanted[0], wanted[1][-1:], wanted[1]))
+    halves = [one[:, :40].reshape(2, 20, *one.shape[2:]) for one in (x, dt.abs(), B, C)]
+    idx = SEQ_IDX[:, :40].reshape(2, 20)
+    out, last = vt.mamba_chunk_scan_combined(
+        *halves[:2], A, *halves[2:], 64, D[:, 0], seq_idx=idx, return_final_states=True
+    )
+    wanted = oracle.over_rows(
+        lambda *rows: oracle.mamba_scan(*rows, *arrays(A, D[:, 0])), [0, 3, 20, 37, 38, 40], *arrays(*halves)
+    )
+    close((out, last), (wanted[0], wanted[1][[1, 4]]))
+
+
+def test_layer_of_mamba_is_its_parts():
+    heads, size, depth, groups, width = 4, 3, 5, 2, 4
+    dim = heads * size
+    channels = dim + 2 * groups * depth
+    rows, weight, bias = draw(1, ROWS, dim + channels + heads), draw(channels, width), draw(channels)
+    dt_bias, A, D, norm, out, out_bias = draw(4), -draw(4).abs(), draw(4), draw(dim), draw(6, dim), draw(6)
+    z, xBC, dt = np.split(rows[0].numpy(), [dim, dim + channels], axis=1)
+    x, B, C = np.split(
+        oracle.causal_conv1d(xBC, OFFSETS, *arrays(weight, bias), activation="silu")[0], [dim, dim + 10], axis=1
+    )
+    x, B, C = x.reshape(-1, heads, size), B.reshape(-1, groups, depth), C.reshape(-1, groups, depth)
+    scanned, _ = oracle.mamba_scan(x, oracle.softplus(dt + dt_bias.numpy()), B, C, OFFSETS, *arrays(A, D))
+
+    def normed(y):
+        grouped = y.reshape(ROWS, groups, -1)
+        return (grouped / np.sqrt((grouped**2).mean(-1, keepdims=True) + 1e-5)).reshape(ROWS, dim) * norm.numpy()
+
+    scanned = scanned.reshape(ROWS, dim)
+    given = rows, weight, bias, dt_bias, A, D, 64
+    options = {"seq_idx": SEQ_IDX, "headdim": size, "ngroups": groups, "rmsnorm_eps": 1e-5}
+    found = vt.mamba_split_conv1d_scan_combined(*given, **options, rmsnorm_weight=norm)
+    close([found[0]], [normed(scanned) * oracle.silu(z)])
+    found = vt.mamba_split_conv1d_scan_combined(
+        *given, **options, rmsnorm_weight=norm, norm_before_gate=False, outproj_weight=out, outproj_bias=out_bias
+    )
+    close([found[0]], [normed(scanned * oracle.silu(z)) @ out.T.numpy() + out_bias.numpy()])
+    close([vt.mamba_split_conv1d_scan_combined(*given, **options)[0]], [scanned * oracle.silu(z)])
+
+
+def test_step_of_mamba_updates_states():
+    for groups, has_one_rate in ((2, False), (1, True)):
+        state, x, dt, z = draw(2, 4, 3, 5), draw(2, 4, 3), draw(2, 4, 3), draw(2, 4, 3)
+        A, B, C, D, bias = -draw(4, 3, 5).abs(), draw(2, groups, 5), draw(2, groups, 5), draw(4, 3), draw(4, 3)
+        if has_one_rate:  # as Mamba-2 calls it
+            A, dt, bias = A[:, :1, :1].expand(4, 3, 5), dt[:, :, :1].expand(2, 4, 3), bias[:, :1].expand(4, 3)
+        wanted = oracle.selective_step(
+            state.numpy(), x.numpy(), oracle.softplus((dt + bias).numpy()), *arrays(A, B, C, D, z)
+        )
+        out = vt.selective_state_update(state, x, dt, A, B, C, D, z, bias, True)
+        close([out, state], wanted)
+    state, x, A, B = draw(2, 3, 5), draw(2, 3), -draw(3, 5).abs(), draw(2, 5)
+    wanted = oracle.selective_step(
+        *arrays(state[:, None], x[:, None], x[:, None], A, B[:, None], B[:, None]), 0.0, x[:, None].numpy()
+    )
+    out = vt.selective_state_update(state, x, x, A, B, B, z=x)
+    close([out, state], [part[:, 0] for part in wanted])
+
+
+def test_gradients():
+    delta, scan = of_delta(1, 6, 2), of_mamba(1, 6, 2)
+    offsets, idx = torch.tensor([0, 4, 6]), torch.tensor([[0, 0, 0, 0, 1, 1]])
+    options = {"output_final_state": True, "cu_seqlens": offsets}
+
+    def of_rule(q, k, v, g, beta, state):
+        return vt.chunk_gated_delta_rule(q, k, v, g, beta, None, state, use_qk_l2norm_in_kernel=True, **options)
+
+    def of_gla(q, k, v, g, state):
+        return vt.chunk_simple_gla(q, k, v, g, initial_state=state, **options)
+
+    def of_scan(x, dt, A, B, C, z, state, bias, D):
+        end = {"seq_idx": idx, "dt_softplus": True, "return_final_states": True}
+        return vt.mamba_chunk_scan_combined(x, dt, A, B, C, 64, D, z, bias, state, **end)
+
+    def of_conv(x, weight, bias, state):
+        return vt.causal_conv1d_fn(x, weight, bias, idx, state, True, activation="silu")
+
+    def of_layer(rows, weight, dt_bias, A, D, norm):
+        return vt.mamba_split_conv1d_scan_combined(
+            rows, weight, None, dt_bias, A, D, 64, seq_idx=idx, headdim=3, rmsnorm_weight=norm
+        )
+
+    cases = {
+        "rule": (of_rule, delta),
+        "gla": (of_gla, (*(draw(1, 6, 2, 3) for _ in "qkv"), -draw(1, 6, 2).abs(), draw(2, 2, 3, 3))),
+        "scan": (of_scan, (*scan, draw(4), draw(4))),
+        "conv": (of_conv, (draw(1, 3, 6), draw(3, 4), draw(3), draw(2, 3, 3))),
+        "layer": (of_layer, (draw(1, 6, 24), draw(16, 4), draw(2), -draw(2).abs(), draw(2), draw(6))),
+    }
+
+    def check(name):
+        call, inputs = cases[name]
+        assert torch.autograd.gradcheck(call, [one.clone().requires_grad_() for one in inputs], fast_mode=True)
+
+    check_each(cases, check)
+
+
+def test_types_of_results():
+    q, k, v, g, beta, _ = (one.bfloat16() for one in of_delta(1, 6, 1))
+    o, state = vt.chunk_gated_delta_rule(q, k, v, g, beta, output_final_state=True)
+    assert (o.dtype, state.dtype) == (torch.bfloat16, torch.float32)
+    x = draw(1, 3, 6).half()
+    assert vt.causal_conv1d_fn(x, draw(3, 4).float()).dtype == torch.float16
+
+
+def test_errors():
+    q, k, v, g, beta, _ = of_delta(2, 6, 2)
+    x, weight = draw(1, 3, 6), draw(3, 4)
+    step = draw(1, 2, 3), draw(1, 2), draw(1, 2), -draw(2, 3).abs(), draw(1, 3), draw(1, 3)
+    cases = [
+        (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=1), "cp_context: expected None"),
+        (lambda: vt.fused_recurrent_gated_delta_rule(q, k, v, gv=g), "gv: expected None, because it is not supported"),
+        (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, use_gate_in_kernel=True), "expected g and A_log"),
+        (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=OFFSETS), "expected a batch of one"),
+        (lambda: vt.chunk_gated_delta_rule(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=OFFSETS), "6 as its last"),
+        (lambda: vt.chunk_gated_delta_rule(q, k[:, :3], v, g, beta), "linear_attention, key"),
+        (lambda: vt.chunk_simple_gla(q, k, v, g, g[0, 0]), "expected g or g_gamma, got both"),
+        (lambda: vt.causal_conv1d_fn(x[0], weight), "causal_conv1d_fn, x: expected shape"),
+        (lambda: vt.causal_conv1d_fn(x, weight, seq_idx=SEQ_IDX), "causal_conv1d_fn, seq_idx: expected numbers"),
+        (lambda: vt.causal_conv1d_fn(x, weight, seq_idx=torch.ones(1, 6)), "seq_idx: expected integers"),
+        (lambda: vt.causal_conv1d_fn(x, weight, activation="relu"), "activation: expected one of 'silu' or 'swish'"),
+        (lambda: vt.causal_conv1d_update(x, x[:, :, :1], weight), "conv_state: expected shape"),
+        (lambda: vt.causal_conv1d_update(x, x[:, :, :3], weight, cache_seqlens=1), "cache_seqlens: expected None"),
+        (lambda: vt.selective_state_update(*step, state_batch_indices=1), "state_batch_indices: expected None"),
+        (lambda: vt.mamba_chunk_scan_combined(*of_mamba(1, 6, 1)[:5], 64, return_varlen_states=True), "cu_seqlens"),
+        (lambda: vt.mamba_split_conv1d_scan_combined(q[0], weight, None, g, g[0, 0], g[0, 0], 64), "headdim"),
+    ]
+
+    def check(number):
+        call, message = cases[number]
+        with pytest.raises(InputError, match=message):
+            call()
+
+    check_each(range(len(cases)), check)
+    with pytest.raises(DTypeError, match="a tensor on the CPU, got a tensor on meta"):
+        vt.causal_conv1d_fn(x.to("meta"), weight)

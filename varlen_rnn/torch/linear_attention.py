@@ -1,0 +1,337 @@
+"""Functions of flash-linear-attention, with their arguments, on our kernels.
+
+A batch `(batch, steps, ...)` is `batch` sequences of `steps` rows each, unless `cu_seqlens` or `seq_idx` divides its
+rows otherwise.  For example, `seq_idx` of `[[0, 0, 1], [0, 1, 1]]` divides two times three rows into four sequences,
+with the offsets 0, 2, 3, 4 and 6.  `cu_seqlens` has the offsets themselves, for a batch of one.
+
+Inputs of less than 32 bits are computed in float32, and outputs have the type of the values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
+from varlen_rnn.ops.last_axis import rms_norm
+from varlen_rnn.ops.linear_attention import linear_attention
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.torch.function import function
+from varlen_rnn.torch.layouts import lod_of_equal
+
+_EPSILON = 1e-6  # added to the squared length of queries and keys
+_LODS = 8  # how many LoDs of offsets are remembered: all layers of a model share one
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context: None = None,
+    *,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Run the gated delta rule over sequences, with the arguments of fla's function of this name.
+
+    Parameters
+    ----------
+    q, k : Tensor, shape `(batch, steps, heads of keys, depth)`
+    v : Tensor, shape `(batch, steps, heads, depth of values)`
+        `heads` is a multiple of the heads of keys.
+    g : Tensor, shape `(batch, steps, heads)`
+        The logarithm of the factor of each state.
+    beta : Tensor, shape `(batch, steps, heads)`
+        The rate at which a value replaces the state's own value for the key.
+    scale : float, optional
+        The factor of the outputs, `1 / sqrt(depth)` by default.
+    initial_state : Tensor, shape `(sequences, heads, depth, depth of values)`, optional
+        The states before the first rows; zeros if they are missing.
+    output_final_state : bool
+        Whether to return the states after the last rows.
+    use_qk_l2norm_in_kernel : bool
+        Whether to divide queries and keys by their lengths, `sqrt(sum of squares + 1e-6)`.
+    use_beta_sigmoid_in_kernel : bool
+        Whether `beta` is passed through a sigmoid.
+    allow_neg_eigval : bool
+        Whether this sigmoid is doubled.
+    state_v_first : bool
+        Whether the last two axes of states are exchanged.
+    cu_seqlens, cu_seqlens_cpu : Tensor, shape `(sequences + 1,)`, optional
+        The offsets of sequences in the rows of a batch of one; `cu_seqlens_cpu` is not read.
+    chunk_indices : Tensor, optional
+        Not read.
+    cp_context : None
+        Sequences over several processes are not supported.
+    use_gate_in_kernel : bool
+        Whether `g` becomes `-exp(A_log) * softplus(g + dt_bias)`.
+    A_log, dt_bias : Tensor, shape `(heads,)`, optional
+        They are read if `use_gate_in_kernel`.
+
+    Returns
+    -------
+    o : Tensor, shape `(batch, steps, heads, depth of values)`
+    final_state : Tensor, shape as `initial_state`
+        None unless `output_final_state`.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, or an option is not supported.
+
+    Examples
+    --------
+    >>> rows = torch.ones(1, 5, 2, 4)
+    >>> g, beta = torch.zeros(1, 5, 2), torch.ones(1, 5, 2)
+    >>> o, state = chunk_gated_delta_rule(
+    ...     rows, rows, rows, g, beta, output_final_state=True, cu_seqlens=torch.tensor([0, 2, 5])
+    ... )
+    >>> o.shape, state.shape
+    (torch.Size([1, 5, 2, 4]), torch.Size([2, 2, 4, 4]))
+
+    Source: Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks"; flash-linear-attention.
+    """
+    refuse("chunk_gated_delta_rule", cp_context=cp_context)
+    return fused_recurrent_gated_delta_rule(
+        q, k, v, g, None, None, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens,
+    )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Run the gated delta rule over sequences, with the arguments of fla's function of this name.
+
+    It is `chunk_gated_delta_rule` with other arguments.  Sequences of one row are computed as single steps.
+
+    Parameters
+    ----------
+    q, k, v, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel
+        As in `chunk_gated_delta_rule`.
+    g : Tensor, shape `(batch, steps, heads)`, optional
+        The logarithm of the factor of each state, 0 if it is missing.
+    gk : Tensor, shape `(batch, steps, heads, depth)`, optional
+        The logarithm of a factor of each row of a state; it is added to `g`.
+    gv : None
+        Factors of columns of a state are not supported.
+    beta : Tensor, shape `(batch, steps, heads)`, optional
+        1 if it is missing.
+    use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens
+        As in `chunk_gated_delta_rule`.
+
+    Returns
+    -------
+    o, final_state : Tensor
+        As in `chunk_gated_delta_rule`.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, or an option is not supported.
+
+    Examples
+    --------
+    >>> rows = torch.ones(2, 1, 2, 4)  # a step of two sequences
+    >>> fused_recurrent_gated_delta_rule(rows, rows, rows, initial_state=torch.zeros(2, 2, 4, 4))[0].shape
+    torch.Size([2, 1, 2, 4])
+
+    Source: Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks"; flash-linear-attention.
+    """
+    name = "gated_delta_rule"
+    refuse(name, gv=gv)
+    if use_gate_in_kernel:
+        g = _gate(name, g, A_log, dt_bias)
+    if gk is not None:
+        g = gk if g is None else g[..., None] + gk
+    if use_beta_sigmoid_in_kernel and beta is not None:
+        beta = beta.sigmoid() * (2 if allow_neg_eigval else 1)
+    first = initial_state if initial_state is None or not state_v_first else initial_state.transpose(2, 3)
+    lod = lod_of_batch(name, v, cu_seqlens)
+    o, last = attended(lod, q, k, v, g, beta, first, delta=True, units=use_qk_l2norm_in_kernel, scale=scale)
+    return o, _final(last, output_final_state, state_v_first)
+
+
+def chunk_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Run gated linear attention with one gate a head, with the arguments of fla's function of this name.
+
+    Parameters
+    ----------
+    q, k : Tensor, shape `(batch, steps, heads, depth)`
+    v : Tensor, shape `(batch, steps, heads, depth of values)`
+    g : Tensor, shape `(batch, steps, heads)`, optional
+        The logarithm of the factor of each state.
+    g_gamma : Tensor, shape `(heads,)`, optional
+        The same for all rows, in place of `g`.
+    scale, initial_state, output_final_state, state_v_first, cu_seqlens, cu_seqlens_cpu
+        As in `chunk_gated_delta_rule`.
+
+    Returns
+    -------
+    o, final_state : Tensor
+        As in `chunk_gated_delta_rule`.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, or both `g` and `g_gamma` are given.
+
+    Examples
+    --------
+    >>> rows = torch.ones(1, 3, 1, 1)
+    >>> chunk_simple_gla(rows, rows, rows, g_gamma=torch.tensor([0.5]).log())[0].flatten()
+    tensor([1.0000, 1.5000, 1.7500])
+
+    Source: Yang et al. (2024), "Gated Linear Attention Transformers with Hardware-Efficient Training";
+    flash-linear-attention.
+    """
+    if g is not None and g_gamma is not None:
+        raise ProgramError("chunk_simple_gla", expected="g or g_gamma", got="both")
+    if g_gamma is not None:
+        g = g_gamma.expand(*v.shape[:2], len(g_gamma))
+    first = initial_state if initial_state is None or not state_v_first else initial_state.transpose(2, 3)
+    lod = lod_of_batch("chunk_simple_gla", v, cu_seqlens)
+    o, last = attended(lod, q, k, v, g, None, first, scale=scale)
+    return o, _final(last, output_final_state, state_v_first)
+
+
+def lod_of_batch(name: str, rows: Tensor, cu_seqlens: Any = None, seq_idx: Tensor | None = None) -> LoD:
+    """Return the LoD of sequences in a batch `(batch, steps, ...)` whose rows follow one another."""
+    batch, steps = rows.shape[:2]
+    found = None if seq_idx is None else _runs(name, seq_idx, batch, steps)
+    if cu_seqlens is None:
+        return _remembered(found.tobytes()) if found is not None else lod_of_equal(batch, steps)
+    if batch != 1:
+        raise ShapeError(f"{name}, cu_seqlens", expected="a batch of one", got=f"shape {tuple(rows.shape)}")
+    lod = _remembered(np.asarray(cu_seqlens, np.int64).tobytes())
+    if lod.num_rows != steps:
+        raise ShapeError(f"{name}, cu_seqlens", expected=f"{steps} as its last number", got=lod.num_rows)
+    if found is not None and not np.array_equal(np.unique(lod.levels[0]), np.unique(found)):
+        got = [shown(offsets.tolist()) for offsets in (lod.levels[0], found)]
+        raise ShapeError(f"{name}, cu_seqlens", expected="the same sequences as in seq_idx", got=got)
+    return lod
+
+
+@functools.lru_cache(maxsize=_LODS)
+def _remembered(offsets: bytes) -> LoD:
+    return LoD([np.frombuffer(offsets, np.int64)])
+
+
+def _runs(name: str, seq_idx: Tensor, batch: int, steps: int) -> np.ndarray:
+    """Return the offsets of runs of equal numbers, in a batch whose rows follow one another."""
+    numbers = seq_idx.numpy()
+    if numbers.dtype.kind not in "iu":
+        raise DTypeError(f"{name}, seq_idx", expected="integers", got=seq_idx.dtype)
+    if numbers.shape != (batch, steps) or (numbers < 0).any():
+        expected = f"numbers of at least 0, of shape {(batch, steps)}"
+        raise ShapeError(f"{name}, seq_idx", expected=expected, got=shown(numbers))
+    begins = np.ones(numbers.shape, bool)
+    begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    return np.append(np.flatnonzero(begins), batch * steps).astype(np.int64)
+
+
+def refuse(name: str, **options: object) -> None:
+    """Raise if an option that is not supported has a value."""
+    for option, value in options.items():
+        if value is not None:
+            raise ProgramError(
+                f"{name}, {option}", expected="None, because it is not supported", got=type(value).__name__
+            )
+
+
+def _gate(name: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    if g is None or A_log is None:
+        raise ProgramError(f"{name}, use_gate_in_kernel", expected="g and A_log", got="None")
+    return -A_log.to(common_type(A_log, g)).exp() * torch.nn.functional.softplus(g if dt_bias is None else g + dt_bias)
+
+
+def _final(last: Tensor, wanted: bool, v_first: bool) -> Tensor | None:
+    return (last.transpose(2, 3) if v_first else last) if wanted else None
+
+
+def common_type(*tensors: Tensor | None) -> torch.dtype:
+    """Return the type that all tensors are computed in: float64 if one of them has it, otherwise float32."""
+    types = [tensor.dtype for tensor in tensors if tensor is not None]
+    return torch.float64 if torch.float64 in types else torch.float32
+
+
+def attended(
+    lod: LoD,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None,
+    beta: Tensor | None,
+    state: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Return outputs, with the first axes and the type of `v`, and last states."""
+    dtype = common_type(q, k, v, g, beta, state)
+    rows = [
+        None if x is None else x.to(dtype).reshape(math.prod(x.shape[:2]), *x.shape[2:]) for x in (q, k, v, g, beta)
+    ]
+    y, last = _linear(lod, *rows, None if state is None else state.to(dtype), **options)
+    return y.reshape(*v.shape[:2], *y.shape[2:]).to(v.dtype), last
+
+
+@function
+def _linear(
+    lod: LoD, query: Any, key: Any, value: Any, decay: Any, beta: Any, state: Any,
+    delta: bool = False, units: bool = False, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Return outputs, of shape `(1, rows, heads, numbers)`, because a result with a LoD would be a nested tensor."""
+    depth = query.shape[-1]
+    scale = depth**-0.5 if scale is None else scale
+    if units:  # x / sqrt(sum of x^2 + eps), with the factor of queries in `scale`
+        query, key = (rms_norm(x, eps=_EPSILON / depth) for x in (query, key))
+        key, scale = key * depth**-0.5, scale * depth**-0.5
+    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
+    y, last = linear_attention(query.with_lod(like), key, value, decay, beta, state, delta=delta, scale=scale)
+    return y.reshape(1, -1, *y.shape[1:]), last
