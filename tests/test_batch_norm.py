@@ -119,6 +119,22 @@ def test_a_program_trains_it_and_prunes_it():
     assert np.array_equal(vr.Executor().run(pruned, {"x": x}, [y.name])[0].data, model.eval()(x))
 
 
+def test_an_operator_that_raises_leaves_the_moments_of_a_program_as_they_were():
+    model = BatchNorm1d(3, dtype=np.float64)
+    with vr.program_guard() as program:
+        x = vr.feed_data("x", [-1, 3], "float64", lod_level=1)
+        labels = vr.feed_data("labels", [-1], "int64")
+        loss = vr.nn.functional.cross_entropy(vr.sequence_pool(model(x), "max"), labels)
+        vr.optim.SGD(model.parameters(), 0.1).minimize(loss)
+    before = {name: array.copy() for name, array in model.state_dict().items()}
+    given = {"x": rows([2, 4]), "labels": np.array([0, 3])}
+    with pytest.raises(vr.errors.OutOfRangeError, match="3"):
+        vr.Executor().run(program, given, [])
+    assert all(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
+    vr.Executor().run(program, given | {"labels": np.array([0, 2])}, [])
+    assert not any(np.array_equal(array, before[name]) for name, array in model.state_dict().items())
+
+
 def test_two_passes_before_a_gradient_and_inference_that_records_nothing():
     layer = BatchNorm1d(3, dtype=np.float64)
     (layer(rows([2, 3])) + layer(rows([2, 3], seed=1))).sum().backward()

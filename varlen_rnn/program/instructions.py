@@ -34,7 +34,7 @@ class Instructions:
 
     def __init__(self, desc, block, kept, given):
         """`given` maps the names of the arguments to their specs."""
-        ops = [op for op in block.ops if op.type not in EDGES]
+        ops = _with_late_updates([op for op in block.ops if op.type not in EDGES])
         names = dict.fromkeys(n for op in ops for n in (*op.input_names(), *op.output_names()) if n)
         names |= dict.fromkeys([*kept, *given])
         self.place = {name: number for number, name in enumerate(names)}
@@ -92,6 +92,25 @@ class Instructions:
         for instruction in self.all:
             trace.run(instruction, held)
         self._checked = [trace.end(), *self._checked]  # at once, because other threads may run the block
+
+
+def _with_late_updates(ops):
+    """Return the operators in an order in which each update comes as late as it can.
+
+    An operator that raises then leaves no persistable changed, where eager steps have moved the moments of BatchNorm.
+    """
+    order, updates, read, written = [], [], set(), set()
+    for op in ops:
+        names = {*op.input_names(), *op.output_names()} - {""}
+        is_update = bool(find(op.type).in_place)
+        if not is_update and not (written.isdisjoint(names) and read.isdisjoint(op.output_names())):
+            order += updates  # the operator needs their results, or changes what they read
+            updates, read, written = [], set(), set()
+        if is_update:
+            read |= set(op.input_names())
+            written |= set(op.output_names())
+        (updates if is_update else order).append(op)
+    return order + updates
 
 
 def _shared(ops):
