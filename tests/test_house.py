@@ -30,7 +30,7 @@ LLVM_ALLOWED = {
     "vectors.py",
     "tile.py",
     "pairs.py",
-    "triangles.py",
+    "writer.py",
     "sync.py",
 }
 # The modules of Numba that its documentation names for users; all else stands in one file.

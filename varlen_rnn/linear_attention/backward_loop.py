@@ -35,12 +35,13 @@ from varlen_rnn.linear_attention.blocks import (
     transpose_scores,
     transpose_state,
 )
-from varlen_rnn.linear_attention.scores import Scores, decay_scores
+from varlen_rnn.linear_attention.scores import Scores, decay_scores, differentiate_row
 from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_steps
 from varlen_rnn.linear_attention.triangles import solve_upper
+from varlen_rnn.linear_attention.writer import add_to_row, multiply_row
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
-from varlen_rnn.products.vectors import least, offset, pointer, sum_of, vectorise_widely, width_of
+from varlen_rnn.products.vectors import copy_units, least, offset, pointer, sum_of, vectorise_widely, width_of
 from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
 
 
@@ -122,7 +123,8 @@ def _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last):
     times(code, rows, sizes.depth_v, Rows(part.k, rows_of.k), state, zeros, Sums(memory.d_y, rows_of.panel, step))
     for p in range(panels):
         for i in range(rows):
-            scale_all(offset(memory.d_y, p * step + i * width), width, last[i])
+            d_y = offset(memory.d_y, p * step + i * width)
+            multiply_row(d_y, d_y, last[i])
     transpose_scores(memory.scores, memory.turned)
     for begin in range(0, rows, SOLVED):
         here, count = Sums(offset(memory.d_y, begin * width), rows_of.panel, step), least(SOLVED, rows - begin)
@@ -141,11 +143,10 @@ def multiply_by_beta(memory, of, sizes, part, rows):
     width = width_of(memory.y)
     for p in range(in_panels(memory.y, sizes.depth_v) // width):
         for i in range(rows):
-            at, beta = p * CHUNK * width + i * width, part.beta[i * of.beta_stride]
-            d_y, d_w = offset(memory.d_y, at), offset(memory.d_written, at)
-            for x in range(width):
-                d_w[x] = d_y[x]
-                d_y[x] *= beta
+            at = p * CHUNK * width + i * width
+            d_y = offset(memory.d_y, at)
+            copy_units(1, d_y, width, offset(memory.d_written, at), width, width)
+            multiply_row(d_y, d_y, part.beta[i * of.beta_stride])
 
 
 @cpu_inlined
@@ -177,19 +178,18 @@ def write_values(memory, it, sizes, part, rows):
     """Write dU as the gradient of values, and the gradient of beta so far."""
     width, padded_v = width_of(memory.y), in_panels(memory.y, sizes.depth_v)
     d_beta = offset(memory.numbers, 4 * CHUNK)
+    for p in range(padded_v // width):
+        d_v, valid = offset(part.d_v, p * width), least(width, sizes.depth_v - p * width)
+        copy_units(rows, offset(memory.d_y, p * CHUNK * width), width, d_v, it.d_v.shape[1], valid)
     for i in range(rows):
-        u, d_v = offset(part.u, i * part.u_stride), offset(part.d_v, i * it.d_v.shape[1])
         for p in range(padded_v // width):
-            at = p * CHUNK * width + i * width
-            d_u, d_w, products = (
-                offset(memory.d_y, at), offset(memory.d_written, at), offset(memory.spare, p * width)
-            )  # fmt: skip
-            valid = least(width, sizes.depth_v - p * width)
-            for x in range(valid):
-                d_v[p * width + x] = d_u[x]
-                products[x] = d_w[x] * u[p * width + x]
-            for x in range(valid, width):
-                products[x] = 0
+            u, valid = offset(part.u, i * part.u_stride + p * width), least(width, sizes.depth_v - p * width)
+            products = offset(memory.spare, p * width)
+            if valid < width:  # a whole row of the panel would be read from behind the values
+                copy_units(1, u, width, products, width, valid)
+                u = products
+            multiply_row(products, u, offset(memory.d_written, p * CHUNK * width + i * width))
+            clear(offset(products, valid), width - valid, it.scale)
         d_beta[i] = sum_of(memory.spare, padded_v)
 
 
@@ -202,25 +202,16 @@ def _differentiate_scores(code, memory, rows_of, it, sizes, part, rows):
     times(code, rows, rows, d_out, y, zeros, Sums(memory.d_scores, rows_of.scores, width))
     if sizes.delta:
         times(code, rows, rows, d_u, y, zeros, Sums(memory.d_of_keys, rows_of.scores, width))
-    passing, zero = offset(memory.numbers, CHUNK), it.scale - it.scale
+    passing = offset(memory.numbers, CHUNK)
     clear(passing, CHUNK, it.scale)
     for back in range(rows):
         i = rows - 1 - back
-        d_m, m, decays = (
-            offset(memory.d_scores, i * CHUNK), offset(memory.scores, i * CHUNK), offset(memory.between, i * CHUNK)
+        at = i * CHUNK
+        of_row = (
+            offset(memory.between, at), offset(memory.d_scores, at), offset(memory.scores, at),
+            offset(memory.d_of_keys, at), offset(memory.of_keys, at),
         )  # fmt: skip
-        d_a, a = offset(memory.d_of_keys, i * CHUNK), offset(memory.of_keys, i * CHUNK)
-        for j in range(CHUNK):
-            value = passing[j] + d_m[j] * m[j]
-            passing[j] = value if j < i else zero
-            value = d_m[j] * (it.scale * decays[j])
-            d_m[j] = value if j <= i else zero
-        if sizes.delta:
-            for j in range(CHUNK):
-                value = passing[j] + d_a[j] * a[j]
-                passing[j] = value if j < i else zero
-                value = -d_a[j] * decays[j]
-                d_a[j] = value if j < i else zero
+        differentiate_row(i, it.scale, passing, of_row, sizes.delta)
         part.d_decay[i * it.d_decay.shape[1]] = sum_of(passing, CHUNK)
 
 
@@ -300,9 +291,7 @@ def _differentiate_decays(memory, it, sizes, part, rows):
         products = offset(memory.spare, p * width)
         for r in range(sizes.depth):
             at = p * padded * width + r * width
-            row, d_row = offset(memory.state, at), offset(memory.d_state, at)
-            for x in range(width):
-                products[x] += row[x] * d_row[x]
+            add_to_row(products, offset(memory.state, at), offset(memory.d_state, at))
     total = memory.numbers[rows - 1] * sum_of(memory.spare, padded_v)  # e_last <S, dS>
     stride = it.d_decay.shape[1]
     for i in range(rows):

@@ -29,6 +29,7 @@ from varlen_rnn.linear_attention.blocks import (
 from varlen_rnn.linear_attention.scores import Scores, decay_scores
 from varlen_rnn.linear_attention.steps import Steps, Written, run_steps, scratch_of_steps
 from varlen_rnn.linear_attention.triangles import add_lower, solve_lower
+from varlen_rnn.linear_attention.writer import multiply_row, subtract_from_row
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
 from varlen_rnn.products.vectors import copy_units, least, offset, pointer, vectorise_widely, width_of
@@ -117,17 +118,16 @@ def values_to_panels(memory, v, stride, sizes, rows):
     """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta."""
     width = width_of(memory.y)
     for p in range(in_panels(memory.y, sizes.depth_v) // width):
-        y, u = offset(memory.y, p * CHUNK * width), offset(memory.u, p * CHUNK * width)
-        copy_units(rows, offset(v, p * width), stride, u, width, least(width, sizes.depth_v - p * width))
+        valid, value, step = least(width, sizes.depth_v - p * width), offset(v, p * width), stride
+        if valid < width:  # a whole row of the panel would be read from behind the values
+            value, step = offset(memory.u, p * CHUNK * width), width
+            copy_units(rows, offset(v, p * width), stride, value, width, valid)
         for i in range(rows):
-            to, value, weight = offset(y, i * width), offset(u, i * width), memory.since[i]
+            to, row = offset(memory.y, p * CHUNK * width + i * width), offset(value, i * step)
             if sizes.delta:
-                for x in range(width):
-                    to[x] = value[x] - weight * to[x]
+                subtract_from_row(to, row, memory.since[i])
             else:
-                weight = memory.betas[i]
-                for x in range(width):
-                    to[x] = weight * value[x]
+                multiply_row(to, row, memory.betas[i])
 
 
 @cpu_inlined
@@ -174,9 +174,8 @@ def _write_to_state(code, memory, sizes, rows):
     panels, f = in_panels(memory.y, sizes.depth_v) // width, offset(memory.between, (rows - 1) * CHUNK)
     for p in range(panels):
         for i in range(rows):
-            to, row = offset(memory.u, p * CHUNK * width + i * width), offset(memory.y, p * CHUNK * width + i * width)
-            for x in range(width):
-                to[x] = f[i] * row[x]
+            at = p * CHUNK * width + i * width
+            multiply_row(offset(memory.u, at), offset(memory.y, at), f[i])
     scale_all(memory.state, panels * padded * width, memory.since[rows - 1])
     state = Sums(memory.state, memory.panel_rows, padded * width)
     for first in range(0, rows, width):
@@ -204,7 +203,8 @@ def _run_chunk(code, memory, it, of, sizes, row, rows):
             solve_lower(weights, y, u, offset(memory.betas, begin))
     for p in range(panels):
         for i in range(rows):
-            scale_all(offset(memory.read, p * CHUNK * width + i * width), width, it.scale * memory.since[i])
+            read = offset(memory.read, p * CHUNK * width + i * width)
+            multiply_row(read, read, it.scale * memory.since[i])
     for begin in range(0, rows, SOLVED):
         end = least(rows, begin + SOLVED)
         if begin:

@@ -11,57 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from varlen_rnn.linear_attention.blocks import CHUNK, SOLVED
-from varlen_rnn.products.vectors import lanes
-
-_I64 = ir.IntType(64)
-
-
-class _Writer:
-    """Writes instructions for vectors of `count` numbers."""
-
-    def __init__(self, builder, scalar, count):
-        self.builder, self.scalar, self.vector = builder, scalar, ir.VectorType(scalar, count)
-        self.bytes = 4 if isinstance(scalar, ir.FloatType) else 8
-
-    def constant(self, value):
-        return ir.Constant(self.vector, [value] * self.vector.count)
-
-    def at(self, address, *offsets):
-        """Return the address that is the sum of some offsets further; each is a value of LLVM or an integer."""
-        for count in offsets:
-            address = self.builder.gep(address, [ir.Constant(_I64, count) if isinstance(count, int) else count])
-        return address
-
-    def _vector_at(self, address):
-        return self.builder.bitcast(address, self.vector.as_pointer())
-
-    def load(self, address):
-        value = self.builder.load(self._vector_at(address))
-        value.align = self.bytes
-        return value
-
-    def store(self, value, address):
-        self.builder.store(value, self._vector_at(address)).align = self.bytes
-
-    def spread(self, number):
-        lane = ir.IntType(32)
-        first = self.builder.insert_element(ir.Constant(self.vector, ir.Undefined), number, ir.Constant(lane, 0))
-        everywhere = ir.Constant(ir.VectorType(lane, self.vector.count), [0] * self.vector.count)
-        return self.builder.shuffle_vector(first, ir.Constant(self.vector, ir.Undefined), everywhere)
-
-    def spread_from(self, address):
-        return self.spread(self.builder.load(address))
-
-    def add(self, total, a, b):
-        """Return `total + a * b`."""
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fmuladd.v{self.vector.count}f{self.bytes * 8}"
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, total])
-
-    def decay(self, value, factor, tiny):
-        """Return `value * factor`, or 0 if it is below `tiny`."""
-        value = self.builder.fmul(value, factor)
-        return self.builder.select(self.builder.fcmp_ordered("<", value, tiny), self.constant(0.0), value)
+from varlen_rnn.linear_attention.writer import I64, Writer
 
 
 @intrinsic
@@ -76,18 +26,18 @@ def score_pairs(typing, q, k, decays, turned, sizes, factors, targets):
         q, k, decays, turned, *tuples = arguments
         sizes, (scale, tiny), targets = (cgutils.unpack_tuple(builder, items) for items in tuples)
         q_stride, k_stride, padded, width, rows, depth = sizes
-        writer = _Writer(builder, context.get_value_type(signature.args[0].dtype), SOLVED)
-        last = builder.sub(rows, ir.Constant(_I64, 1))
+        writer = Writer(builder, context.get_value_type(signature.args[0].dtype), SOLVED)
+        last = builder.sub(rows, ir.Constant(I64, 1))
         sums = [[cgutils.alloca_once(builder, writer.vector) for _ in range(2)] for _ in range(SOLVED)]
         for place in (place for pair in sums for place in pair):
             builder.store(writer.constant(0.0), place)
         tiny = writer.spread(tiny)
         starts = []
         for i in range(SOLVED):  # rows behind the block's end are its last row: their scores are not used
-            number = ir.Constant(_I64, i)
+            number = ir.Constant(I64, i)
             number = builder.select(builder.icmp_signed("<", number, rows), number, last)
             at = [writer.at(array, builder.mul(number, stride)) for array, stride in ((q, q_stride), (k, k_stride))]
-            starts.append((*at, writer.at(decays, builder.mul(ir.Constant(_I64, i), padded))))
+            starts.append((*at, writer.at(decays, builder.mul(ir.Constant(I64, i), padded))))
         with cgutils.for_range(builder, depth) as loop:
             place = writer.at(turned, builder.mul(loop.index, width))
             keys, between, left = writer.constant(0.0), writer.constant(0.0), None
@@ -124,10 +74,10 @@ def differentiate_pairs(typing, q, k, decays, padded, scores, tiny, gradients):
         q, k, decays, padded, scores, tiny, gradients = arguments
         (d_scores, d_of_keys), gradients = (cgutils.unpack_tuple(builder, x) for x in (scores, gradients))
         scalar = context.get_value_type(signature.args[0].dtype)
-        writer = _Writer(builder, scalar, lanes(4 if isinstance(scalar, ir.FloatType) else 8))
-        tiny, step, begin = writer.spread(tiny), ir.Constant(_I64, writer.vector.count), ir.Constant(_I64, 0)
-        with cgutils.for_range_slice(builder, begin, padded, step, _I64) as (r, _):
-            places = [builder.add(builder.mul(ir.Constant(_I64, i), padded), r) for i in range(SOLVED)]
+        writer = Writer(builder, scalar)
+        tiny, step, begin = writer.spread(tiny), ir.Constant(I64, writer.vector.count), ir.Constant(I64, 0)
+        with cgutils.for_range_slice(builder, begin, padded, step, I64) as (r, _):
+            places = [builder.add(builder.mul(ir.Constant(I64, i), padded), r) for i in range(SOLVED)]
             queries, keys, factors = ([writer.load(writer.at(x, at)) for at in places] for x in (q, k, decays))
             d_q, d_k, d_g = ([writer.load(writer.at(x, at)) for at in places] for x in gradients)
             weight = lambda scores, i, j: writer.spread_from(writer.at(scores, i * CHUNK + j))

@@ -10,74 +10,60 @@ row of `solve_lower` and `add_lower`, so blocks are never cut.
 
 import functools
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from varlen_rnn.linear_attention.blocks import CHUNK, SOLVED
-from varlen_rnn.products.vectors import TILE_VECTORS, lanes, load_vector, vector_at
+from varlen_rnn.linear_attention.writer import Writer
+from varlen_rnn.products.vectors import TILE_VECTORS
 
 
-class _Block:
+class _Block(Writer):
     """Writes the instructions of a block: rows of one panel, which are a panel's width apart, and their weights."""
 
     def __init__(self, builder, scalar, weights):
-        self.builder, self.weights = builder, weights
-        self.scalar_bytes = 4 if isinstance(scalar, ir.FloatType) else 8
-        self.vector = ir.VectorType(scalar, lanes(self.scalar_bytes))
+        super().__init__(builder, scalar)
+        self.weights = weights
 
     def addresses(self, at):
         """Return the address of each vector of a row, for each row."""
-        return [
-            [vector_at(self.builder, at, self.vector, i * TILE_VECTORS + v) for v in range(TILE_VECTORS)]
-            for i in range(SOLVED)
-        ]
+        width = TILE_VECTORS * self.vector.count
+        return [self.each_of(self.at(at, i * width), width) for i in range(SOLVED)]
 
-    def load(self, addresses):
-        return [load_vector(self.builder, address, self.scalar_bytes) for address in addresses]
+    def load_row(self, addresses):
+        return [self.load(address) for address in addresses]
 
-    def store(self, values, addresses):
+    def store_row(self, values, addresses):
         for value, address in zip(values, addresses, strict=True):
-            self.builder.store(value, address).align = self.scalar_bytes
+            self.store(value, address)
 
-    def spread(self, address):
-        """Load a number into every lane of a vector."""
-        undefined, lane = ir.Constant(self.vector, ir.Undefined), ir.IntType(32)
-        first = self.builder.insert_element(undefined, self.builder.load(address), ir.Constant(lane, 0))
-        everywhere = ir.Constant(ir.VectorType(lane, self.vector.count), [0] * self.vector.count)
-        return self.builder.shuffle_vector(first, undefined, everywhere)
-
-    def add(self, sums, i, j, row):
+    def add_row(self, sums, i, j, row):
         """Return the sums of row `i` after row `j` is added, times its weight."""
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fmuladd.v{self.vector.count}f{self.scalar_bytes * 8}"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        weight = self.spread(self.builder.gep(self.weights, [ir.Constant(ir.IntType(64), i * CHUNK + j)]))
-        return [self.builder.call(function, [weight, x, total]) for x, total in zip(row, sums, strict=True)]
+        weight = self.spread_from(self.at(self.weights, i * CHUNK + j))
+        return [self.add(total, weight, x) for x, total in zip(row, sums, strict=True)]
 
 
 def _write_sums(block, source, target, factors):
     """Add to each row of the target the rows of the source up to itself."""
-    rows = [block.load(row) for row in source]
+    rows = [block.load_row(row) for row in source]
     for i, row in enumerate(target):
-        sums = block.load(row)
+        sums = block.load_row(row)
         for j in range(i + 1):
-            sums = block.add(sums, i, j, rows[j])
-        block.store(sums, row)
+            sums = block.add_row(sums, i, j, rows[j])
+        block.store_row(sums, row)
 
 
 def _write_solve(block, source, target, factors, *, upper):
     """Solve in place in the source; the target gets the rows before they are multiplied by their factors."""
-    rows, done = [block.load(row) for row in source], []
+    rows, done = [block.load_row(row) for row in source], []
     for i in reversed(range(SOLVED)) if upper else range(SOLVED):
         sums = rows[i]
         for j in sorted(done):
-            sums = block.add(sums, i, j, rows[j])
-        block.store(sums, target[i])
-        factor = block.spread(block.builder.gep(factors, [ir.Constant(ir.IntType(64), i)]))
+            sums = block.add_row(sums, i, j, rows[j])
+        block.store_row(sums, target[i])
+        factor = block.spread_from(block.at(factors, i))
         rows[i] = [block.builder.fmul(value, factor) for value in sums]
-        block.store(rows[i], source[i])
+        block.store_row(rows[i], source[i])
         done.append(i)
 
 
