@@ -104,7 +104,7 @@ def _with_late_updates(ops):
         names = {*op.input_names(), *op.output_names()} - {""}
         is_update = bool(find(op.type).in_place)
         if not is_update and not (written.isdisjoint(names) and read.isdisjoint(op.output_names())):
-            order += updates  # the operator needs their results, or changes what they read
+            order += updates  # the operator needs their results, or changes their inputs
             updates, read, written = [], set(), set()
         if is_update:
             read |= set(op.input_names())
