@@ -8,8 +8,9 @@ from varlen_rnn.program import bounds
 from varlen_rnn.program.boxes import box_around, box_of, measure, sizes_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.affine import fit
-from varlen_rnn.runtime.dry_run import DryRun, Records, check_same_kernels, room
+from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.notes import Notes, fit_notes
 from varlen_rnn.runtime.placeholder import Unbound
 
 
@@ -86,15 +87,17 @@ def shift(x, number, out):
 
 def recorded(work, points=((9,), (5,), (4,), (6,))):
     """Return the Records of `work(x)` at these numbers of rows, and the Placeholders of x and of the result."""
-    runs, arrays = [], []
+    runs = []
     for (rows,) in points:
         dry_run = DryRun()
         x = dry_run.empty((rows,), np.float64)
-        arrays.append((x, work(x)))
-        runs.append(dry_run)
-        check_same_kernels(runs[0], dry_run)
-    found = Records(runs[0], runs[1:], points)
-    return found, *(found.place_of(*one) for one in zip(*arrays, strict=True))
+        runs.append((dry_run, x, work(x)))
+    notes = [Notes(dry_run, arrays) for dry_run, *arrays in runs]
+    numbers = fit_notes(points, notes)
+    dry_run, *arrays = runs[0]
+    found = Records(dry_run, numbers, points)
+    parts = [numbers.part(*place) for place in notes[0].places]
+    return found, *(found.place_of(*one) for one in zip(arrays, parts, strict=True))
 
 
 def twice(x):

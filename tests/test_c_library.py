@@ -11,7 +11,9 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.c_library.counts import counts_of
 from varlen_rnn.cli import main
+from varlen_rnn.program.boxes import sizes_of
 from varlen_rnn.program.desc import of_var
+from varlen_rnn.runtime.placeholder import Unbound
 
 IDS, CLASSES, HIDDEN, CHECK = 50, 5, 16, 16
 pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="no C compiler")
@@ -223,12 +225,10 @@ def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):
 
 
 def test_sizes_that_must_be_equal_are_one_count():
-    def run(feeds):
-        (a, _), (b, _), (c, _) = (feeds[name] for name in "abc")
-        if a.shape[0] != b.levels[0] or c.shape[1] != b.shape[1]:
-            raise counts.Refused("sizes differ")
-
-    from varlen_rnn.c_library import counts
+    def run(structure, counts):
+        (a, *_), (b, levels, _), (c, *_) = sizes_of(structure, counts)
+        if a[0] != levels[0] or c[1] != b[1]:
+            raise Unbound("sizes differ")
 
     with vr.program_guard() as program:
         vr.feed_data("a", [-1, 2], "float32")
@@ -239,3 +239,4 @@ def test_sizes_that_must_be_equal_are_one_count():
     assert found.names == ["a_size", "rows", "b_size_1", "c_size_0"]
     assert found.which[("b", "sequences", 0)] == 0
     assert found.which[("c", "size", 1)] == found.which[("b", "size", 1)]
+    assert found.box.counts_at((4, 9, 5, 7)) == (4, 2, 9, 5, 4, 7, 5)

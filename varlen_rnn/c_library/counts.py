@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from varlen_rnn.c_library.runs import Refused, Sizes
 from varlen_rnn.c_library.source import identifier
+from varlen_rnn.program.boxes import Box
+from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.spec import TensorSpec
 
 MOST = {"rows": 2**16, "sequences": 2**12, "size": 2**12}  # the largest counts of a batch, by the kind of a count
@@ -23,19 +24,17 @@ class Counts(NamedTuple):
     """The counts of a program.
 
     names: their names in C
-    most: their largest values
-    which: the number of the count for each unknown size of a feed
-    like: for each feed with a LoD, the feed that has its LoD: itself, or an earlier feed
+    which: {an unknown size of a feed: the number of its count}
+    like: {a feed with a LoD: itself, or an earlier feed that has its LoD}
+    structure: the structure of a batch, as `measure` returns it
+    box: the box of all batches, whose free counts these are
     """
 
     names: list[str]
-    most: tuple[int, ...]
     which: dict[Key, int]
     like: dict[str, str]
-
-    def feeds(self, declared: Mapping[str, TensorSpec], point: tuple[int, ...]) -> dict[str, tuple[Sizes, Any]]:
-        """Return the Sizes and the data type of each feed; raise Refused if rows would be in no sequence."""
-        return _feeds(declared, self.like, {key: point[number] for key, number in self.which.items()})
+    structure: Any
+    box: Box
 
     def levels(self, feed: str) -> list[str]:
         """Return the names of the counts of the levels of a feed's own LoD, the outermost first, and of its rows."""
@@ -43,15 +42,15 @@ class Counts(NamedTuple):
         return [self.names[self.which[key]] for key in (*levels, (feed, "rows", 0))]
 
 
-def counts_of(declared: Mapping[str, TensorSpec], run: Callable[[Any], object]) -> Counts:
+def counts_of(declared: Mapping[str, TensorSpec], run: Callable[[Any, tuple[int, ...]], object]) -> Counts:
     """Return the Counts of a program with these feeds.
 
-    `run(feeds)` makes a dry run, or raises Refused.  First all feeds with as many levels have one LoD, and all counts
-    are equal.  Then each feed gets a LoD of its own, and each size changes alone, if the program still runs.
+    `run(structure, counts)` makes a dry run, or raises Unbound.  First all feeds with as many levels have one LoD, and
+    all counts are equal.  Then each feed gets a LoD of its own, and each size changes alone, if the program still runs.
     """
     levels = {name: spec.lod_level for name, spec in declared.items() if spec.lod_level}
     like = {name: next(other for other in levels if levels[other] == levels[name]) for name in levels}
-    run(_feeds(declared, like, dict.fromkeys(_keys(declared, like), _TRIED[0])))
+    _run(run, declared, like, dict.fromkeys(_keys(declared, like), _TRIED[0]))
     for name in [name for name, other in like.items() if name != other]:
         alone = like | {name: name}
         values = {key: _TRIED[key[0] == name] for key in _keys(declared, alone)}
@@ -70,8 +69,12 @@ def counts_of(declared: Mapping[str, TensorSpec], run: Callable[[Any], object]) 
             which |= dict.fromkeys(tied, number)
             values |= dict.fromkeys(tied, value)
     first = {number: key for key, number in reversed(which.items())}
-    names = _names([first[number] for number in range(len(first))], declared)
-    return Counts(names, tuple(MOST[first[number][1]] for number in range(len(first))), which, like)
+    firsts = [first[number] for number in range(len(first))]
+    structure, sizes = _batch(declared, like)
+    form = [(0, which[size]) if isinstance(size, tuple) else (size, None) for size in sizes]
+    most = tuple(MOST[kind] for _, kind, _ in firsts)
+    box = Box(form, tuple(sizes.index(key) for key in firsts), (0,) * len(firsts), most)
+    return Counts(_names(firsts, declared), which, like, structure, box)
 
 
 def _must_move(key, others, runs):
@@ -88,37 +91,35 @@ def _must_move(key, others, runs):
 
 def _runs(run, declared, like, values):
     try:
-        run(_feeds(declared, like, values))
-    except Refused:
+        _run(run, declared, like, values)
+    except Unbound:
         return False
     return True
 
 
+def _run(run, declared, like, values):
+    structure, sizes = _batch(declared, like)
+    run(structure, tuple([values[size] if isinstance(size, tuple) else size for size in sizes]))
+
+
+def _batch(declared, like):
+    """Return the structure of a batch, and its counts, as `measure` does, with the Key of each unknown size."""
+    numbers, structure, sizes = {name: number for number, name in enumerate(declared)}, [], list[Any]()
+    for name, spec in declared.items():
+        shape: list[Any] = [(name, "size", axis) if size == -1 else size for axis, size in enumerate(spec.shape)]
+        if name in like:
+            shape[0] = like[name], "rows", 0
+        levels = range(spec.lod_level if like.get(name) == name else 0)
+        sizes += [*shape, *((name, "sequences", level) for level in levels)]
+        structure.append((len(shape), spec.lod_level, numbers[like[name]] if name in like else None))
+    return tuple(structure), sizes
+
+
 def _keys(declared, like):
-    keys: list[Key] = []
-    for name, spec in declared.items():
-        if name in like:
-            keys += [(name, "rows", 0)] * (like[name] == name)
-            keys += [(name, "sequences", level) for level in range(spec.lod_level) if like[name] == name]
-        first = 1 if name in like else 0
-        keys += [(name, "size", axis) for axis in range(first, len(spec.shape)) if spec.shape[axis] == -1]
-    return keys
-
-
-def _feeds(declared, like, values):
-    """Return the Sizes and the data type of each feed, given the value of each of its counts."""
-    feeds = {}
-    for name, spec in declared.items():
-        shape = [values.get((name, "size", axis), size) for axis, size in enumerate(spec.shape)]
-        levels: tuple[int, ...] = ()
-        if name in like:
-            shape[0] = values[like[name], "rows", 0]
-            levels = tuple(values[like[name], "sequences", level] for level in range(spec.lod_level))
-            if any(upper == 0 < lower for upper, lower in zip(levels, (*levels[1:], shape[0]), strict=True)):
-                raise Refused("rows are in no sequence")
-        shared = like[name] if like.get(name, name) != name else None
-        feeds[name] = Sizes(tuple(shape), () if shared else levels, shared), spec.dtype
-    return feeds
+    """Return the Keys of a batch, feed by feed: first rows, then sequences, then other sizes."""
+    numbers, kinds = {name: number for number, name in enumerate(declared)}, list(MOST)
+    found = {size for size in _batch(declared, like)[1] if isinstance(size, tuple)}
+    return sorted(found, key=lambda key: (numbers[key[0]], kinds.index(key[1]), key[2]))
 
 
 def _names(keys, declared):

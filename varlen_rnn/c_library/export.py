@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -12,19 +13,22 @@ import numpy as np
 
 from varlen_rnn.c_library import files
 from varlen_rnn.c_library.counts import Counts, counts_of
-from varlen_rnn.c_library.fit import Box, Boxes
-from varlen_rnn.c_library.runs import Refused, dry_run
-from varlen_rnn.c_library.source import Names, Source, Weights, identifier, shape_of
+from varlen_rnn.c_library.cover import Part, cover
+from varlen_rnn.c_library.runs import dry_run, roles_of
+from varlen_rnn.c_library.source import Expressions, Names, Source, Weights, identifier
 from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.program.boxes import sizes_of
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.program import Program
+from varlen_rnn.program.replay import Ran
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, rows_of
 from varlen_rnn.runtime.cache.level import HOST_LEVEL, LEVELS
 from varlen_rnn.runtime.device import moved
 from varlen_rnn.runtime.numba_internals import object_of
 from varlen_rnn.runtime.place import HOST
+from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.whole_file import write_file
 
@@ -71,29 +75,30 @@ class _Export:
         block = self._program.desc.blocks[0]
         specs = {var.name: of_var(var) for var in block.vars}
         self._feeds: dict[str, TensorSpec] = {name: specs[name] for name in self._program.feed_names}
+        self._dtypes = {name: np.dtype(spec.dtype) for name, spec in self._feeds.items()}
         self._fetches = list(self._program.fetch_names)
         self._persistables = {name: _array(name, value) for name, value in self._program.persistables.items()}
         kept = [*self._fetches, *self._persistables]
         self._instructions = Instructions(self._program.desc, block, kept=kept, given=self._feeds)
 
-    def _run(self, feeds: Any) -> Any:
-        return dry_run(self._instructions, self._persistables, feeds, self._fetches)
+    def _run(self, structure: Any, counts: tuple[int, ...]) -> Ran:
+        return dry_run(self._instructions, self._persistables, self._dtypes, self._fetches, structure, counts)
 
     def write(self) -> None:
         """Make everything, and then write the files."""
         try:
             counts = counts_of(self._feeds, self._run)
-            boxes = list(Boxes(lambda point: self._run(counts.feeds(self._feeds, point))).cover(counts.most))
-        except Refused as refused:
+            parts = list(cover(counts.box, functools.partial(self._run, counts.structure)))
+        except Unbound as refused:
             hint = "a library has the operators that run without Python"
             raise ProgramError("export", expected="operators that can be bound", got=str(refused), hint=hint) from None
-        whole = max(boxes, key=lambda box: box.low)
-        fields, roles = _fields(counts, self._feeds, whole)
+        whole = max(parts, key=lambda part: part.box.lowest)
+        fields, roles = _fields(counts, self._feeds, whole, self._fetches)
         self._check_states(fields)
         weights = Weights()
         source = Source(Names(self._prefix, counts.names, roles), weights, self._persistables)
-        for box in boxes:
-            source.add(box)
+        for part in parts:
+            source.add(part, roles_of(part.ran, self._persistables, self._fetches))
         level = LEVELS[HOST_LEVEL]
         content, missing = object_of(level.cpu, source.codes)
         for name, functions in missing.items():
@@ -102,7 +107,7 @@ class _Export:
                 got = f"operator {source.operators[name]!r}, whose kernel {name} calls {python[0]}"
                 raise ProgramError("export", expected="kernels that need no Python", got=got)
         features = tuple(one for one in level.features if one in _ASKED)
-        most = dict(zip(counts.names, counts.most, strict=True))
+        most = dict(zip(counts.names, counts.box.highest, strict=True))
         runtime = tuple(one for one in files.RUNTIME if any(one in functions for functions in missing.values()))
         library = files.Library(self._prefix, most, fields, self._states, features, runtime)
         texts = {
@@ -135,16 +140,16 @@ class _Export:
         size = 3
         arrays: dict[Any, np.ndarray] = {}
         feeds, lods = {}, {}
-        for name, (sizes, dtype) in counts.feeds(self._feeds, (size,) * len(counts.names)).items():
-            values = number.standard_normal(sizes.shape) if dtype.kind == "f" else np.zeros(sizes.shape)
+        sizes = sizes_of(counts.structure, counts.box.counts_at((size,) * len(counts.names)))
+        for (name, dtype), (shape, own, _) in zip(self._dtypes.items(), sizes, strict=True):
+            values = number.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
             arrays[name] = values.astype(dtype)
-            if sizes.levels:
-                levels = [np.arange(count + 1) for count in sizes.levels]
+            if own:
+                levels = [np.arange(count + 1) for count in own]
                 levels[-1] = np.array([0, 2, 2, 3])
                 lods[name] = LoD(levels)
                 arrays |= {(name, level): offsets for level, offsets in enumerate(levels)}
-            lod = lods.get(sizes.like or name, NO_LOD)
-            feeds[name] = LoDTensor.wrap(arrays[name], lod)
+            feeds[name] = LoDTensor.wrap(arrays[name], lods.get(counts.like.get(name, name), NO_LOD))
         results = Executor().run(self._program, feeds, self._fetches)
         arrays |= {name: np.asarray(value) for name, value in zip(self._fetches, results, strict=True)}
         content, level = {}, dict.fromkeys(self._feeds, 0)
@@ -163,7 +168,9 @@ def _array(name: str, value: Any) -> np.ndarray:
     return np.ascontiguousarray(moved(rows_of(value), HOST))
 
 
-def _fields(counts: Counts, declared: Mapping[str, TensorSpec], box: Box) -> tuple[list[files.Field], dict[tuple, str]]:
+def _fields(
+    counts: Counts, declared: Mapping[str, TensorSpec], part: Part, fetches: list[str]
+) -> tuple[list[files.Field], dict[tuple, str]]:
     """Return the arrays of a batch, and the name of the array for each role of a slot."""
     fields: list[files.Field] = []
     roles: dict[tuple, str] = {}
@@ -190,6 +197,9 @@ def _fields(counts: Counts, declared: Mapping[str, TensorSpec], box: Box) -> tup
             if key in counts.which:
                 shape[axis] = counts.names[counts.which[key]]
         add(("feed", feed), feed, spec.dtype, shape)
-    for number, (name, dtype) in enumerate(box.run.fetches):
-        add(("fetch", name), name, dtype, shape_of(box, counts.names, number), is_written=True)
+    expressions, places = Expressions(part, counts.names), part.ran.notes().places[-len(fetches) :]
+    for name, value, place in zip(fetches, part.ran.fetches, places, strict=True):
+        begin, axes = (place or (0, 0))[0] + 1, len(value.shape)  # the first number is where the array begins
+        shape = [expressions.word(begin + axis) for axis in range(axes)]
+        add(("fetch", name), name, value.dtype, shape, is_written=True)
     return fields, roles

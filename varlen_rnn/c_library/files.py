@@ -70,11 +70,11 @@ def _fields(fields: Iterable[Field]) -> str:
     return "".join(f"    {field.declaration} /* {_comment(field)} */\n" for field in fields)
 
 
-def header(it: Library) -> str:
+def header(library: Library) -> str:
     """Return the text of the header."""
-    up = it.prefix.upper()
-    counts = "".join(f"    int64_t {name}; /* at most {most} */\n" for name, most in it.counts.items())
-    return f"""/* The program {it.prefix}, exported by varlen_rnn.
+    up = library.prefix.upper()
+    counts = "".join(f"    int64_t {name}; /* at most {most} */\n" for name, most in library.counts.items())
+    return f"""/* The program {library.prefix}, exported by varlen_rnn.
 
 The caller owns all memory, and no function writes a global variable, so any number of threads may call at once, each
 with a workspace of its own.  Arrays are contiguous, begin at a multiple of the size of their numbers, and do not
@@ -91,7 +91,7 @@ extern "C" {{
 
 /* A batch: its counts and its arrays. */
 typedef struct {{
-{counts}{_fields(it.fields)}}} {it.prefix}_batch;
+{counts}{_fields(library.fields)}}} {library.prefix}_batch;
 
 /* What a run returns.  Codes from {FIRST_CHECK} on belong to checks of operators, such as of ids. */
 enum {{
@@ -104,14 +104,14 @@ enum {{
 }};
 
 /* Return how many bytes of workspace a batch with these counts needs, or -1 if no batch can have them. */
-int64_t {it.prefix}_workspace(const {it.prefix}_batch *batch);
+int64_t {library.prefix}_workspace(const {library.prefix}_batch *batch);
 
 /* Run the program, and write its results; return {up}_OK, or why there are none.  Then the results mean nothing. */
-int {it.prefix}_run(const {it.prefix}_batch *batch, void *workspace, int64_t bytes);
+int {library.prefix}_run(const {library.prefix}_batch *batch, void *workspace, int64_t bytes);
 
 /* Return what a code means. */
-const char *{it.prefix}_error(int code);
-{_step_header(it) if it.states else ""}
+const char *{library.prefix}_error(int code);
+{_step_header(library) if library.states else ""}
 #ifdef __cplusplus
 }}
 #endif
@@ -120,13 +120,13 @@ const char *{it.prefix}_error(int code);
 """
 
 
-def step_fields(it: Library) -> list[Field]:
+def step_fields(library: Library) -> list[Field]:
     """Return the arrays of a step: the arrays of a batch without offsets, and each state once."""
     found = []
-    for field in it.fields:
-        if field.ends is None and field.feed not in it.states.values():
-            shape = [_in_streams(size, it.counts) for size in field.shape]
-            found.append(field._replace(shape=shape, is_written=field.is_written or field.feed in it.states))
+    for field in library.fields:
+        if field.ends is None and field.feed not in library.states.values():
+            shape = [_in_streams(size, library.counts) for size in field.shape]
+            found.append(field._replace(shape=shape, is_written=field.is_written or field.feed in library.states))
     return found
 
 
@@ -135,44 +135,44 @@ def _in_streams(size, counts, streams="streams"):
     return re.sub(r"\b(" + "|".join(counts) + r")\b", streams, size)
 
 
-def _step_header(it):
+def _step_header(library):
     lines = ""
-    for field in step_fields(it):
-        is_state = field.feed in it.states
+    for field in step_fields(library):
+        is_state = field.feed in library.states
         shape = f"[{', '.join(field.shape)}]"
         comment = f"{shape}, a state: read, and then written" if is_state else _comment(field)
         lines += f"    {field.declaration} /* {comment} */\n"
-    most = min(it.counts.values())
+    most = min(library.counts.values())
     return f"""
 /* The next row of each of some streams, and the states of the streams, which begin as zeros. */
 typedef struct {{
     int64_t streams; /* at most {most} */
-{lines}}} {it.prefix}_rows;
+{lines}}} {library.prefix}_rows;
 
-/* As {it.prefix}_workspace, for a step. */
-int64_t {it.prefix}_step_workspace(const {it.prefix}_rows *rows);
+/* As {library.prefix}_workspace, for a step. */
+int64_t {library.prefix}_step_workspace(const {library.prefix}_rows *rows);
 
-/* Run the program on a row of each stream, and replace the states; return as {it.prefix}_run.  After an error, the
+/* Run the program on a row of each stream, and replace the states; return as {library.prefix}_run.  After an error, the
 states are as before. */
-int {it.prefix}_step(const {it.prefix}_rows *rows, void *workspace, int64_t bytes);
+int {library.prefix}_step(const {library.prefix}_rows *rows, void *workspace, int64_t bytes);
 """
 
 
-def source(it: Library, source: Source) -> str:
+def source(library: Library, calls: Source) -> str:
     """Return the text of the source."""
-    declarations, functions = "\n".join(source.declarations()), "\n".join(source.functions())
-    return f"""/* The program {it.prefix}, exported by varlen_rnn: its calls of kernels. */
+    declarations, functions = "\n".join(calls.declarations()), "\n".join(calls.functions())
+    return f"""/* The program {library.prefix}, exported by varlen_rnn: its calls of kernels. */
 
-#include "{it.prefix}.h"
+#include "{library.prefix}.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Kernels, in {it.prefix}_kernels.o.  They return 0 or -2, or another number if they failed. */
+/* Kernels, in {library.prefix}_kernels.o.  They return 0 or -2, or another number if they failed. */
 {declarations}
 
-extern const char {it.prefix}_weights[];
-#define WEIGHTS (char *){it.prefix}_weights
+extern const char {library.prefix}_weights[];
+#define WEIGHTS (char *){library.prefix}_weights
 
 static int failed(int32_t status) {{ return status != 0 && status != -2; }}
 
@@ -180,7 +180,7 @@ static int64_t round_up(int64_t bytes) {{ return (bytes + 63) / 64 * 64; }}
 
 static char *aligned(void *workspace) {{ return (char *)workspace + (64 - (uintptr_t)workspace % 64) % 64; }}
 
-{"".join(f"{RUNTIME[name]}{chr(10)}" for name in it.runtime)}{functions}
+{"".join(f"{RUNTIME[name]}{chr(10)}" for name in library.runtime)}{functions}
 /* Return whether offsets begin with 0, do not decrease, and end at `end`. */
 static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {{
     if (offsets[0] != 0 || offsets[count] != end) return 0;
@@ -189,8 +189,8 @@ static int are_offsets(const int64_t *offsets, int64_t count, int64_t end) {{
     return 1;
 }}
 
-{_run_source(it, source)}
-{_error_source(it, source)}{_step_source(it) if it.states else ""}"""
+{_run_source(library, calls)}
+{_error_source(library, calls)}{_step_source(library) if library.states else ""}"""
 
 
 # The functions of Numba's runtime that kernels call, in C.  Each name maps to its text.
@@ -225,25 +225,26 @@ struct scratch {{ size_t uses; void *unused, *unused_too; char *data; size_t siz
 }
 
 
-def _run_source(it, source):
-    up, boxes = it.prefix.upper(), range(source.num_boxes)
+def _run_source(library, calls):
+    up, boxes = library.prefix.upper(), range(calls.num_boxes)
     layouts = "".join(f"        case {k}: bytes = layout_{k}(batch, at); break;\n" for k in boxes)
     runs = "".join(f"        case {k}: return run_{k}(batch, w);\n" for k in boxes)
-    features = " && ".join(f'__builtin_cpu_supports("{one}")' for one in it.features) or "1"
-    return f"""int64_t {it.prefix}_workspace(const {it.prefix}_batch *batch) {{
-    int64_t at[{source.most_places()}], bytes = 0;
+    features = " && ".join(f'__builtin_cpu_supports("{one}")' for one in library.features) or "1"
+    return f"""int64_t {library.prefix}_workspace(const {library.prefix}_batch *batch) {{
+    int64_t at[{calls.most_places()}], bytes = 0;
     switch (box_of(batch)) {{
 {layouts}        default: return -1;
     }}
     return bytes + 64; /* to begin at a cache line */
 }}
 
-int {it.prefix}_run(const {it.prefix}_batch *batch, void *workspace, int64_t bytes) {{
-    int64_t need = {it.prefix}_workspace(batch);
+int {library.prefix}_run(const {library.prefix}_batch *batch, void *workspace, int64_t bytes) {{
+    int64_t need = {library.prefix}_workspace(batch);
     if (!({features})) return {up}_BAD_PROCESSOR;
     if (need < 0) return {up}_BAD_ARGUMENT;
-{chr(10).join(count_lines(it.counts))}
-{"".join(_check(it, field) for field in it.fields)}    if (!workspace || bytes < need) return {up}_BAD_WORKSPACE;
+{chr(10).join(count_lines(library.counts))}
+{"".join(_check(library, field) for field in library.fields)}\
+    if (!workspace || bytes < need) return {up}_BAD_WORKSPACE;
     char *w = aligned(workspace);
     switch (box_of(batch)) {{
 {runs}        default: return {up}_BAD_ARGUMENT;
@@ -252,13 +253,13 @@ int {it.prefix}_run(const {it.prefix}_batch *batch, void *workspace, int64_t byt
 """
 
 
-def _error_source(it, source):
-    up = it.prefix.upper()
+def _error_source(library, calls):
+    up = library.prefix.upper()
     checks = "".join(
         f'        case {FIRST_CHECK + k}: return "operator {operator}, {kernel}: a number is refused, such as an id";\n'
-        for k, (operator, kernel) in enumerate(source.checks)
+        for k, (operator, kernel) in enumerate(calls.checks)
     )
-    return f"""const char *{it.prefix}_error(int code) {{
+    return f"""const char *{library.prefix}_error(int code) {{
     switch (code) {{
         case {up}_OK: return "no error";
         case {up}_BAD_PROCESSOR: return "this processor lacks an instruction set";
@@ -272,8 +273,8 @@ def _error_source(it, source):
 """
 
 
-def _check(it, field):
-    up = it.prefix.upper()
+def _check(library, field):
+    up = library.prefix.upper()
     lines = f"    if (!batch->{field.name} && {field.numbers} > 0) return {up}_BAD_ARGUMENT;\n"
     if field.ends is not None:
         given = f"batch->{field.name}, {field.shape[0]} - 1, {field.ends}"
@@ -281,37 +282,37 @@ def _check(it, field):
     return lines
 
 
-def _step_source(it):
-    up, fields = it.prefix.upper(), {field.feed: field for field in it.fields if field.ends is None}
-    offsets = [field for field in it.fields if field.ends is not None]
-    counts = "".join(f"    batch->{name} = rows->streams;\n" for name in it.counts)
-    sizes = {fetch: _bytes_of(fields[fetch], it.counts) for fetch in it.states.values()}
+def _step_source(library):
+    up, fields = library.prefix.upper(), {field.feed: field for field in library.fields if field.ends is None}
+    offsets = [field for field in library.fields if field.ends is not None]
+    counts = "".join(f"    batch->{name} = rows->streams;\n" for name in library.counts)
+    sizes = {fetch: _bytes_of(fields[fetch], library.counts) for fetch in library.states.values()}
     own = "".join(f"    bytes += round_up({size});\n" for size in sizes.values())
-    given = "".join(f"    batch.{field.name} = rows->{field.name};\n" for field in step_fields(it))
+    given = "".join(f"    batch.{field.name} = rows->{field.name};\n" for field in step_fields(library))
     taken = "".join(
         f"    batch.{fields[fetch].name} = (void *)w;\n    w += round_up({size});\n" for fetch, size in sizes.items()
     )
     back = "".join(
         f"    if (rows->streams) memcpy(rows->{fields[feed].name}, batch.{fields[fetch].name}, {sizes[fetch]});\n"
-        for feed, fetch in it.states.items()
+        for feed, fetch in library.states.items()
     )
     return f"""
 /* Set the counts of a batch of one row a stream; return the bytes of its offsets and of states after the row. */
-static int64_t begin_step(const {it.prefix}_rows *rows, {it.prefix}_batch *batch) {{
+static int64_t begin_step(const {library.prefix}_rows *rows, {library.prefix}_batch *batch) {{
 {counts}    int64_t bytes = round_up(8 * (rows->streams + 1));
 {own}    return bytes;
 }}
 
-int64_t {it.prefix}_step_workspace(const {it.prefix}_rows *rows) {{
-    {it.prefix}_batch batch = {{0}};
-    if (rows->streams < 0 || rows->streams > {min(it.counts.values())}) return -1;
-    int64_t own = begin_step(rows, &batch), need = {it.prefix}_workspace(&batch);
+int64_t {library.prefix}_step_workspace(const {library.prefix}_rows *rows) {{
+    {library.prefix}_batch batch = {{0}};
+    if (rows->streams < 0 || rows->streams > {min(library.counts.values())}) return -1;
+    int64_t own = begin_step(rows, &batch), need = {library.prefix}_workspace(&batch);
     return need < 0 ? -1 : own + 64 + need;
 }}
 
-int {it.prefix}_step(const {it.prefix}_rows *rows, void *workspace, int64_t bytes) {{
-    {it.prefix}_batch batch = {{0}};
-    int64_t need = {it.prefix}_step_workspace(rows);
+int {library.prefix}_step(const {library.prefix}_rows *rows, void *workspace, int64_t bytes) {{
+    {library.prefix}_batch batch = {{0}};
+    int64_t need = {library.prefix}_step_workspace(rows);
     if (need < 0) return {up}_BAD_ARGUMENT;
     if (!workspace || bytes < need) return {up}_BAD_WORKSPACE;
     begin_step(rows, &batch);
@@ -320,7 +321,7 @@ int {it.prefix}_step(const {it.prefix}_rows *rows, void *workspace, int64_t byte
     for (int64_t i = 0; i <= rows->streams; i++) offsets[i] = i;
     w += round_up(8 * (rows->streams + 1));
 {"".join(f"    batch.{field.name} = offsets;{chr(10)}" for field in offsets)}{given}{taken}\
-    int code = {it.prefix}_run(&batch, w, bytes - (w - (char *)workspace));
+    int code = {library.prefix}_run(&batch, w, bytes - (w - (char *)workspace));
     if (code) return code;
 {back}    return {up}_OK;
 }}
@@ -378,22 +379,22 @@ clean:
 """
 
 
-def main(it: Library, counts: Sequence[int], arrays: dict[str, np.ndarray]) -> str:
+def main(library: Library, counts: Sequence[int], arrays: dict[str, np.ndarray]) -> str:
     """Return the text of the example, which runs a batch and compares its results.
 
     `arrays` has the content of each field of the batch.
     """
     lines = []
-    for field in it.fields:
+    for field in library.fields:
         array = np.ascontiguousarray(arrays[field.name])
         words = array.reshape(-1).view(f"u{array.itemsize}").tolist() or [0]
         lines.append(f"static const uint{8 * array.itemsize}_t {field.name}[] = {{{', '.join(map(hex, words))}}};")
     data = "\n".join(lines)
-    given = "".join(f"    batch.{name} = {count};\n" for name, count in zip(it.counts, counts, strict=True))
+    given = "".join(f"    batch.{name} = {count};\n" for name, count in zip(library.counts, counts, strict=True))
     given += "".join(
-        f"    batch.{field.name} = (const void *){field.name};\n" for field in it.fields if not field.is_written
+        f"    batch.{field.name} = (const void *){field.name};\n" for field in library.fields if not field.is_written
     )
-    results = [field for field in it.fields if field.is_written]
+    results = [field for field in library.fields if field.is_written]
     given += "".join(f"    batch.{field.name} = malloc(sizeof {field.name});\n" for field in results)
     compare = "".join(
         f"    if (memcmp(batch.{field.name}, {field.name}, {arrays[field.name].nbytes}))"
@@ -402,7 +403,7 @@ def main(it: Library, counts: Sequence[int], arrays: dict[str, np.ndarray]) -> s
     )
     return f"""/* Runs a batch, and compares the results with those of Python, to the bit. */
 
-#include "{it.prefix}.h"
+#include "{library.prefix}.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -412,12 +413,12 @@ def main(it: Library, counts: Sequence[int], arrays: dict[str, np.ndarray]) -> s
 {data}
 
 int main(void) {{
-    {it.prefix}_batch batch;
-{given}    int64_t bytes = {it.prefix}_workspace(&batch);
+    {library.prefix}_batch batch;
+{given}    int64_t bytes = {library.prefix}_workspace(&batch);
     void *workspace = malloc(bytes);
-    int code = {it.prefix}_run(&batch, workspace, bytes);
-    if (code) return puts({it.prefix}_error(code)), 1;
-{compare}    puts("{it.prefix}: the same bits as Python");
+    int code = {library.prefix}_run(&batch, workspace, bytes);
+    if (code) return puts({library.prefix}_error(code)), 1;
+{compare}    puts("{library.prefix}: the same bits as Python");
     return 0;
 }}
 """

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.c_library.fit import Box
+from varlen_rnn.c_library.cover import Part
+from varlen_rnn.c_library.runs import Role, kind_of
+from varlen_rnn.program.replay import Ran
 from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.numba_internals import is_code, name_of_code
 from varlen_rnn.runtime.records import EXPECT
@@ -74,7 +76,7 @@ class Weights:
 
 
 class Source:
-    """Writes the part of the source that depends on boxes.
+    """Writes the parts of the source that depend on boxes.
 
     Attributes
     ----------
@@ -94,44 +96,58 @@ class Source:
         self.checks: list[tuple[str, str]] = []
         self._kinds: dict[str, str] = {}  # {name of code that C calls: the letters of its arguments}
         self._constants: dict[tuple[str, ...], str] = {}
-        self._boxes: list[Box] = []
+        self._parts: list[Part] = []
+        self._most_slots = 0
         self._functions: list[str] = []
 
-    def add(self, box: Box) -> None:
-        """Add the functions of a box: one that lays out workspaces, and one that runs."""
-        number, run, counts = len(self._boxes), box.run, self._names.counts
-        self._boxes.append(box)
-        expressions, batch = _Expressions(box, counts), f"const {self._names.prefix}_batch *batch"
-        places = {slot: place for place, slot in enumerate(k for k in range(len(run.sizes)) if k not in run.roles)}
+    def add(self, part: Part, roles: list[Role | None]) -> None:
+        """Add the functions of a part: one that lays out workspaces, and one that runs; `roles` has each slot's."""
+        number, counts, slots = len(self._parts), self._names.counts, part.ran.dry_run.slots
+        self._parts.append(part)
+        self._most_slots = max(self._most_slots, len(slots))
+        expressions, batch = Expressions(part, counts), f"const {self._names.prefix}_batch *batch"
+        own = [k for k, slot in enumerate(slots) if roles[k] is None and not slot.is_outside]
+        places = {k: place for place, k in enumerate(own)}
+        begins = {id(slot): self._begin(slot, roles[k], places.get(k)) for k, slot in enumerate(slots)}
         self._functions += [
             f"static int64_t layout_{number}({batch}, int64_t *at) {{",
             *count_lines(counts),
             "    int64_t end = 0;",
-            *(f"    at[{place}] = end; end += round_up({expressions.size(slot)});" for slot, place in places.items()),
+            *(f"    at[{place}] = end; end += round_up({expressions.size(k)});" for k, place in places.items()),
             *("    return end;", "}", ""),
             f"static int run_{number}({batch}, char *w) {{",
             *count_lines(counts),
             "    void *result = 0, *error = 0;",
             f"    int64_t at[{len(places) + 1}];",
             f"    layout_{number}(batch, at);",
-            *self._calls(run, expressions, places),
+            *self._calls(part.ran, expressions, begins),
             *("    return 0;", "}", ""),
         ]
 
-    def _calls(self, run, expressions, places):
-        """Yield the lines that call the kernels of a run; `places` has the place of each workspace among `at`."""
+    def _begin(self, slot, role, place):
+        """Return where the array of a slot begins, as an expression in C; `place` is its place among workspaces."""
+        if place is not None:
+            return f"w + at[{place}]"
+        if role is None:
+            return slot.form  # an array that never changes; its text depends on the operator that takes it first
+        if role[0] == "persistable":
+            return f"WEIGHTS + {self._begins[role[1]]}"
+        return f"(char *)batch->{self._names.fields[role]}"
+
+    def _calls(self, ran: Ran, expressions, begins):
+        """Yield the lines that call the kernels of a run; `begins` has the begin of each slot, by its id."""
         at, before = 0, None
-        for call in run.calls:
+        for call in ran.dry_run.calls:
             if before is None or call.operator != before.operator:
                 yield f"    /* {call.operator} */"
-            name = self._code(call.words[0].which, call.kernel, call.operator, call.letters)
+            name = self._code(call.words[0], call.name, call.operator, call.letters)
             values = ", ".join(
-                self._value(call.operator, letter, word, expressions.word(at + k), run, places)
-                for k, (letter, word) in enumerate(zip(call.letters, call.words[1:], strict=True), 1)
+                self._value(call, k, letter, expressions.word(at + k), begins)
+                for k, letter in enumerate(call.letters, 1)
             )
             code = f"{self._names.prefix.upper()}_FAILED"
-            if call.kernel == EXPECT and before is not None:
-                code = str(self._check(call.operator, before.kernel))
+            if call.name == EXPECT and before is not None:
+                code = str(self._check(call.operator, before.name))
             yield f"    if (failed({name}(&result, &error, {values}))) return {code};"
             at, before = at + len(call.words), call
 
@@ -151,24 +167,19 @@ class Source:
     def _address(self, address, operator):
         return f"(int64_t)&{self._code(address, name_of_code(address), operator)}"
 
-    def _value(self, operator, letter, word, number, run, places):
-        """Return a word as an expression in C."""
-        if word.kind == "float":
-            return _float(letter, word.which)
-        if word.kind == "code":
-            return self._address(word.which, operator)
-        if word.kind == "constant":
-            return self._constant(run.constants[word.which], operator)
-        if word.kind == "number":
-            return number if letter != "p" else "0"
-        role = run.roles.get(word.which)
-        if role is None:
-            begin = f"w + at[{places[word.which]}]"
-        elif role[0] == "persistable":
-            begin = f"WEIGHTS + {self._begins[role[1]]}"
-        else:
-            begin = f"(char *)batch->{self._names.fields[role]}"
-        return begin if number == "0" else f"{begin} + {number}"
+    def _value(self, call, position, letter, number, begins):
+        """Return a word as an expression in C, given its number as an expression in C."""
+        word = call.words[position]
+        kind = kind_of(call, position, letter, word)
+        if kind == "float":
+            return _float(letter, word)
+        if kind == "code":
+            return self._address(word, call.operator)
+        if kind == "array":
+            begin = begins[id(call.slots[position])]
+            begin = begin if isinstance(begin, str) else self._constant(begin, call.operator)
+            return begin if number == "0" else f"{begin} + {number}"
+        return number
 
     def _constant(self, array, operator):
         numbers = array.reshape(-1).tolist() if array.dtype == np.int64 else []
@@ -192,38 +203,40 @@ class Source:
         yield from self._functions
         yield f"static int box_of(const {self._names.prefix}_batch *batch) {{"
         yield from count_lines(self._names.counts)
-        for number, box in enumerate(self._boxes):
-            conditions = [f"{name} >= {low} && {name} <= {high}"
-                          for name, low, high in zip(self._names.counts, box.low, box.high, strict=True)]  # fmt: skip
+        for number, (box, *_) in enumerate(self._parts):
+            ends = zip(self._names.counts, box.lowest, box.highest, strict=True)
+            conditions = [f"{name} >= {low} && {name} <= {high}" for name, low, high in ends]
             yield f"    if ({' && '.join(conditions) or '1'}) return {number};"
         yield from ("    return -1;", "}", "")
 
     @property
     def num_boxes(self) -> int:
         """The number of boxes."""
-        return len(self._boxes)
+        return len(self._parts)
 
     def most_places(self) -> int:
-        """Return the largest number of workspaces of a box, and one."""
-        return 1 + max(len(box.run.sizes) for box in self._boxes)
+        """Return a number of workspaces that no box exceeds, and one."""
+        return 1 + self._most_slots
 
 
-class _Expressions:
-    """Returns the numbers of a Box as expressions in C."""
+class Expressions:
+    """Returns the numbers of a Part as expressions in C, in which the counts have these names."""
 
-    def __init__(self, box, counts):
-        self._numbers, self._counts = box.numbers.constants.tolist(), counts
+    def __init__(self, part: Part, counts: Sequence[str]) -> None:
+        self._numbers, self._counts = part.numbers.constants.tolist(), counts
         self._varying = {
             position: (base, coefficients)
             for position, base, coefficients in zip(
-                box.numbers.varying.tolist(), box.numbers.bases.tolist(), box.numbers.coefficients.tolist(), strict=True
+                part.numbers.varying.tolist(),
+                part.numbers.bases.tolist(),
+                part.numbers.coefficients.tolist(),
+                strict=True,
             )
         }
-        self._words = sum(len(call.words) for call in box.run.calls)
-        self._sizes = len(box.run.sizes)
-        self._shapes = [len(shape) for shape in box.run.shapes]
+        self._words = sum(len(call.words) for call in part.ran.dry_run.calls)
 
-    def word(self, position):
+    def word(self, position: int) -> str:
+        """Return a number, given its position among the numbers of the Notes of a dry run."""
         if position not in self._varying:
             return _integer(self._numbers[position])
         base, coefficients = self._varying[position]
@@ -231,17 +244,9 @@ class _Expressions:
                  for name, factor in zip(self._counts, coefficients, strict=True) if factor]  # fmt: skip
         return " + ".join([*terms, *([_integer(base)] if base or not terms else [])])
 
-    def size(self, slot):
+    def size(self, slot: int) -> str:
+        """Return the bytes of a slot, given its number."""
         return self.word(self._words + slot)
-
-    def shape(self, fetch):
-        begin = self._words + self._sizes + sum(self._shapes[:fetch])
-        return [self.word(begin + axis) for axis in range(self._shapes[fetch])]
-
-
-def shape_of(box: Box, counts: Sequence[str], fetch: int) -> list[str]:
-    """Return the shape of a fetch, by its number, as expressions in C."""
-    return _Expressions(box, list(counts)).shape(fetch)
 
 
 def count_lines(counts: Iterable[str]) -> list[str]:

@@ -109,6 +109,10 @@ class Binding:
         finally:
             self._turn.append(None)
 
+    def give_up(self) -> None:
+        """From now on, run the operators only."""
+        self._is_given_up = True
+
     def updates(self) -> list[Any] | None:
         """Return `updates_of` the persistables that a run updates, or None if they have other values now."""
         return self._updates if self._is_begun and self._has_values() else None

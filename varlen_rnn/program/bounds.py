@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from varlen_rnn.program.boxes import Box, Counts, box_around, box_of
 from varlen_rnn.program.replay import Bound, Ran
-from varlen_rnn.runtime.dry_run import check_same_kernels
+from varlen_rnn.program.search import Search
 from varlen_rnn.runtime.placeholder import Unbound
 
 _MOST_SIZES = 1024  # sizes of batches whose records are kept
@@ -46,6 +47,7 @@ class Bounds:
         self._refusals = self._dry_runs = self._boxes_tried = 0
         self._sizes: dict[Size, Bound | str] = {}
         self._boxes: list[tuple[Any, Bound]] = []  # pairs of a structure and its Bound, the last used first
+        self._searches: dict[Any, Search] = {}  # {a structure: the dry runs in its boxes}
         self._without: dict[Any, str] = {}  # {a structure whose boxes are not tried again: why}
         self._ways: set[Any] = set()
         self._seen: dict[Size, int] = {}  # {a size without records: how many times it came}
@@ -61,7 +63,7 @@ class Bounds:
 
     def forget(self, seen: bool = False) -> None:
         """Forget all records, because parameters are other arrays; also which sizes came, if `seen`."""
-        self._sizes, self._boxes = {}, []
+        self._sizes, self._boxes, self._searches = {}, [], {}
         if seen:
             self._seen.clear()
 
@@ -125,12 +127,8 @@ class Bounds:
 
     def _made(self, structure: Any, box: Box, dry_run: DryRunAt) -> Bound:
         """Return the Bound of a box; raise Unbound if there is none."""
-        points, ran = box.points(), {}
-        for point in [points[0], box.lowest, *points]:  # the first two differ most
-            if point not in ran:
-                ran[point] = dry_run(structure, box.counts_at(point))
-                check_same_kernels(ran[points[0]].dry_run, ran[point].dry_run)
-        bound = Bound(box, [ran[point] for point in points])
+        search = self._searches.setdefault(structure, Search()) if box.free else Search()
+        bound = Bound(box, *search.fit(box, functools.partial(dry_run, structure)))
         if bound.records.size > _MOST_BYTES:
             raise Unbound(f"a run takes {bound.records.size} bytes, more than {_MOST_BYTES}")
         return bound

@@ -24,7 +24,7 @@ from typing import Any
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
 
 MOST_FREE = 4  # free counts of a box, which has 16 corners then
-_INSIDE = 3  # points inside a box, chosen at random, at which numbers are verified
+INSIDE = 3  # points inside a box, chosen at random, at which numbers are verified
 
 Counts = tuple[int, ...]
 
@@ -93,10 +93,10 @@ class Box:
         """Return all counts of a batch with these free counts."""
         return tuple([number if which is None else number + free[which] for number, which in self._form])
 
-    def points(self) -> list[Counts]:
+    def points(self, inside: int = INSIDE) -> list[Counts]:
         """Return free counts: the highest corner, points that differ from it in one count, corners, and points inside.
 
-        The first points have no count of 1 if they can, because NumPy gives axes of one element other strides.  One of
+        The second points have no count of 1 if they can, because NumPy gives axes of one element other strides.  One of
         the points has as equal counts as can be, because equal counts can be a condition.
         """
         lowest, highest, choose = self.lowest, self.highest, random.Random(0)
@@ -106,7 +106,7 @@ class Box:
         found += itertools.product(*zip(lowest, highest, strict=True))
         equal = min(highest, default=0)
         found.append(tuple([max(equal, one) for one in lowest]))
-        for _ in range(_INSIDE):
+        for _ in range(inside):
             found.append(tuple([choose.randint(*ends) for ends in zip(lowest, highest, strict=True)]))
         return list(dict.fromkeys(found))
 
@@ -121,7 +121,11 @@ class Box:
         for j in which:
             high = max(2, _power_above(free[j]))
             ends[j] = max(ends[j][0], high // 2 + (high > 2)), high
-        return Box(self._form, self.free, *zip(*ends, strict=True))
+        return self.between(*zip(*ends, strict=True))
+
+    def between(self, lowest: Counts, highest: Counts) -> Box:
+        """Return the box of batches of the same form with other least and greatest free counts."""
+        return Box(self._form, self.free, lowest, highest)
 
     def covers(self, other: Box) -> bool:
         """Return whether all batches of another box are in this one."""

@@ -12,8 +12,9 @@ from varlen_rnn.program.boxes import Box
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.affine import Affine
 from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records
-from varlen_rnn.runtime.placeholder import Placeholder, Unbound
+from varlen_rnn.runtime.notes import Notes
 from varlen_rnn.tape.values import plain
 
 
@@ -33,6 +34,18 @@ class Ran(NamedTuple):
     fetches: list[LoDTensor | SelectedRows]
     first_update: int
     draws: int
+
+    def groups(self) -> list[Sequence[Any]]:
+        """Return the arrays of each feed, the array that identifies draws, and the arrays of each fetch."""
+        drawn = [] if self.dry_run.drawn is None else [self.dry_run.drawn]
+        of_feeds = [(rows, *levels) for rows, levels in self.fed.values()]
+        return [*of_feeds, drawn, *(_parts_of(value, self.lods)[0] for value in self.fetches)]
+
+    def notes(self) -> Notes:
+        """Return the Notes of the run, which have the arrays of all groups."""
+        lengths = [len(group) for group in self.groups()]
+        about = lengths, self.first_update, self.draws, [_parts_of(value, self.lods)[1:] for value in self.fetches]
+        return Notes(self.dry_run, [array for group in self.groups() for array in group], about)
 
 
 class Fetch(NamedTuple):
@@ -77,49 +90,37 @@ class Bound:
     Parameters
     ----------
     box : Box
-    runs : list of Ran
-        A dry run for each point of the box, in the order of `box.points()`.
+    ran : Ran
+        A dry run at one of its points.
+    numbers : Affine
+        The numbers of the Notes of dry runs in the box.
 
     Raises
     ------
     Unbound
-        If the records of the dry runs differ in more than numbers that are affine in the counts.
+        If a result is a part of a parameter that depends on the counts.
     """
 
-    def __init__(self, box: Box, runs: Sequence[Ran]) -> None:
-        first, *others = runs
-        if len({one.first_update for one in runs}) > 1:
-            raise Unbound("another size calls more kernels")
-        self.box, self.first_update, self.draws = box, first.first_update, first.draws
-        self.records = Records(first.dry_run, [one.dry_run for one in others], box.points())
+    def __init__(self, box: Box, ran: Ran, numbers: Affine) -> None:
+        self.box, self.first_update, self.draws = box, ran.first_update, ran.draws
+        self.records = Records(ran.dry_run, numbers, box.points())
+        places, groups = iter(ran.notes().places), []
+        for group in ran.groups():
+            pairs = zip(group, places, strict=False)
+            groups.append(tuple([self._place(array, numbers, place) for array, place in pairs]))
         # For each feed, the places of its rows and of each level that is its own.
-        self._feeds = {
-            name: self._places([(one.fed[name][0], *one.fed[name][1]) for one in runs]) for name in first.fed
-        }
-        self._drawn = self._places([[one.dry_run.drawn] for one in runs]) if first.dry_run.drawn is not None else ()
-        self._fetches = [self._fetch(runs, number) for number in range(len(first.fetches))]
+        self._feeds = dict(zip(ran.fed, groups, strict=False))
+        self._drawn, *of_fetches = groups[len(ran.fed) :]
+        self._fetches = [
+            Fetch(arrays, *_parts_of(value, ran.lods)[1:])
+            for arrays, value in zip(of_fetches, ran.fetches, strict=True)
+        ]
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
         self._counts: Any = None
 
-    def _fetch(self, runs: Sequence[Ran], number: int) -> Fetch:
-        found = [_parts_of(run.fetches[number], run.lods) for run in runs]
-        arrays, lod, height = found[0]
-        if any((len(other), *form) != (len(arrays), lod, height) for other, *form in found):
-            raise Unbound("a fetch has another LoD for another size")
-        return Fetch(self._places([arrays for arrays, *_ in found]), lod, height)
-
-    def _places(self, runs: Sequence[Sequence[Any]]) -> tuple[Place | np.ndarray, ...]:
-        """Return where runs have arrays, given the arrays of each dry run; copies of arrays that are ordinary."""
-        return tuple([self._one_place(*each) for each in zip(*runs, strict=True)])
-
-    def _one_place(self, first: Any, *others: Any) -> Place | np.ndarray:
-        if type(first) is Placeholder:
-            return self.records.place_of(first, *others)
-        bits = first.shape, first.tobytes()
-        if any(type(other) is Placeholder or (other.shape, other.tobytes()) != bits for other in others):
-            raise Unbound("Python computes a fetch from the sizes of feeds")
-        return first.copy()
+    def _place(self, array: Any, numbers: Affine, place: tuple[int, int] | None) -> Place | np.ndarray:
+        return array.copy() if place is None else self.records.place_of(array, numbers.part(*place))
 
     def place(self, memory: np.ndarray, counts: tuple[int, ...]) -> None:
         """From now on, run in `memory`, on batches whose free counts are `counts`."""

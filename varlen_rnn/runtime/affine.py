@@ -55,7 +55,7 @@ def fit(points, numbers, unread):
     Parameters
     ----------
     points : (m, k) array of int64
-        Point 1 + j differs from the first in count j alone.
+        For each count that varies, a point differs from the first point in this count alone; the first such is taken.
     numbers : (m, n) array of int64
         Arithmetic wraps around, as it does when the numbers are computed again.
     unread : (m, n) array of bool
@@ -64,10 +64,13 @@ def fit(points, numbers, unread):
     count = points.shape[1]
     varying = np.nonzero((numbers != numbers[0]).any(axis=0))[0]
     found = numbers[:, varying]
-    steps = np.diagonal(points[1 : 1 + count] - points[0])
-    rises = found[1 : 1 + count] - found[0]
-    coefficients = (rises // steps[:, None]).T
+    differs = points != points[0]
+    is_alone = differs & (differs.sum(axis=1, keepdims=True) == 1)
+    coefficients = np.zeros((len(varying), count), np.int64)
+    for j in np.nonzero(differs.any(axis=0))[0]:
+        other = is_alone[:, j].argmax()
+        coefficients[:, j] = (found[other] - found[0]) // (points[other, j] - points[0, j])
     bases = found[0] - coefficients @ points[0]
     wrong = ((found != bases + points @ coefficients.T) & np.logical_not(unread[:, varying])).any(axis=0)
     first = int(varying[wrong][0]) if wrong.any() else None
-    return Affine(numbers[0], varying, bases, np.ascontiguousarray(coefficients)), first
+    return Affine(numbers[0], varying, bases, coefficients), first

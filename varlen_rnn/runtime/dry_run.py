@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.runtime import parameters, records
-from varlen_rnn.runtime.affine import fit
 from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.notes import Notes, address_of, fit_notes, strides_unread
 from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
@@ -19,9 +19,15 @@ _OWNS_DATA = 4  # the only flag of an array on which its type does not depend
 
 
 def _code_for(kernel, arguments):
-    address, kinds, is_void = code_for(kernel, arguments)
+    address, kinds, is_void = code_for(kernel, _forms(arguments))
     letters = [letters_of(kind) for kind in kinds]
     return address, "".join("?" if of_kind is None else of_kind for of_kind in letters), is_void
+
+
+def _forms(argument):
+    if isinstance(argument, tuple):
+        return tuple(map(_forms, argument))
+    return argument.form if type(argument) is Placeholder else argument
 
 
 class Call(NamedTuple):
@@ -30,8 +36,8 @@ class Call(NamedTuple):
     operator: the name of the operator that calls it, or None
     name: the kernel's name
     letters: the types of its words
-    words: the words; the address of a Placeholder is the address of its form
-    slots: the Slot of each address of a Placeholder, by the position of the address among the words
+    words: the words; the address of an array is its distance from the begin of its slot, in bytes
+    slots: the Slot of each array, by the position of the array's address among the words
     unread: positions of strides along axes with one element
     """
 
@@ -50,8 +56,6 @@ class DryRun:
     ----------
     slots : list of Slot
     calls : list of Call
-    kept : list
-        Ordinary arrays whose addresses are among the words.
     constants : list of (array, bytes)
         Copies of ordinary arrays, outside of the memory of a run, and their content.
     refusal : str or None
@@ -71,7 +75,8 @@ class DryRun:
     """
 
     def __init__(self):
-        self.slots, self.calls, self.kept, self.constants = [], [], [], []
+        self.slots, self.calls, self.constants = [], [], []
+        self._ordinary = {}  # {id of an ordinary array that a kernel takes: its Slot}
         self.refusal = self.drawn = self.operator = None
 
     def refuse(self, why):
@@ -132,42 +137,50 @@ class DryRun:
         slots: dict[int, Slot] = {}
         unread: list[int] = []
         kinds: list[object] = [kernel]
-        found = self._form(name, arguments, words, slots, unread, kinds)
+        self._add(name, arguments, words, slots, unread, kinds)
         # Numba takes most of a dry run's time to find the types of arguments.
         key = tuple(kinds)
-        address, letters, is_void = _CODES.get(key) or _CODES.setdefault(key, _code_for(kernel, found))
+        address, letters, is_void = _CODES.get(key) or _CODES.setdefault(key, _code_for(kernel, arguments))
         if len(letters) != len(words):
             self.refuse(f"kernel {name} takes arguments of other types than numbers and arrays")
         if not is_void:
             self.refuse(f"Python reads the number that kernel {name} returns")
         self.calls.append(Call(self.operator, name, letters, [address, *words], slots, unread))
 
-    def _form(self, name, argument, words, slots, unread, kinds):
-        """Return an argument with forms in place of Placeholder arrays; append its words and its kind."""
-        if isinstance(argument, tuple):
-            kinds += [len(argument), tuple]
-            return tuple([self._form(name, item, words, slots, unread, kinds) for item in argument])
-        if type(argument) is Placeholder:
-            form, slots[len(words) + 5] = argument.form, argument.slot
-        elif isinstance(argument, np.ndarray):
-            form = argument
-            self.kept.append(form)
-            if form.size and _can_change(form):
-                self.refuse(f"kernel {name} gets an array that NumPy made")
-        elif type(argument) in parameters.BITS:
-            words.append(parameters.BITS[type(argument)](argument))
-            kinds.append(type(argument))
-            return argument
-        else:
-            self.refuse(f"kernel {name} gets {type(argument).__name__}")
-        kinds += [form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA]
-        words += parameters.of_array(form, form.__array_interface__["data"][0])[1]
-        unread += _strides_unread(form, len(words) + 1)
-        return form
+    def _add(self, name, arguments, words, slots, unread, kinds):
+        """Append the words of arguments and their kinds; add the slots of arrays, and strides that nobody reads."""
+        for argument in arguments:
+            its_type = type(argument)
+            if its_type in parameters.BITS:
+                words.append(parameters.BITS[its_type](argument))
+                kinds.append(its_type)
+                continue
+            if isinstance(argument, tuple):
+                kinds += (len(argument), tuple)
+                self._add(name, argument, words, slots, unread, kinds)
+                continue
+            if its_type is Placeholder:
+                form, slot = argument.form, argument.slot
+            elif isinstance(argument, np.ndarray):
+                form, slot = argument, self._slot_of(name, argument)
+            else:
+                self.refuse(f"kernel {name} gets {its_type.__name__}")
+            slots[len(words) + 5], its_address = slot, address_of(form) - slot.address
+            words += (0, 0, form.size, form.itemsize, its_address, *form.shape, *form.strides)
+            kinds += (form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA)
+            unread += strides_unread(form, len(words) + 1)
+
+    def _slot_of(self, name, array):
+        """Return the slot of an ordinary array; raise Unbound if somebody could write to it."""
+        if array.size and _can_change(array):
+            self.refuse(f"kernel {name} gets an array that NumPy made")
+        if id(array) not in self._ordinary:
+            self._ordinary[id(array)] = self._new(array, True).slot
+        return self._ordinary[id(array)]
 
 
 class Place:
-    """Where runs have the array that a Placeholder stands for, or the Placeholders of one array in several dry runs.
+    """Where runs have the array that a Placeholder of each dry run stands for.
 
     Attributes
     ----------
@@ -179,14 +192,21 @@ class Place:
 
     __slots__ = ("_array", "_dtype", "_ndim", "_numbers", "_rows", "outside", "varies")
 
-    def __init__(self, slot, form, numbers):
-        """`numbers` is the Affine of where the array begins in its slot, in bytes, its shape and its strides."""
+    def __init__(self, placeholder, offset, numbers):
+        """Make the Place of a Placeholder of one dry run.
+
+        offset: where its slot begins in the memory of a run, in bytes
+        numbers: the Affine of its numbers, as Notes have them
+        """
+        slot, form = placeholder.slot, placeholder.form
         self.outside = slot.form if slot.is_outside else None
         self.varies, self._dtype, self._ndim = len(numbers.varying) > 0, form.dtype, form.ndim
+        if slot.is_outside and self.varies:
+            raise Unbound("a result is a part of another array that depends on the sizes of feeds")
         self._array = form if slot.is_outside else None
         self._numbers = numbers.constants.tolist()
-        self._numbers[0] += 0 if slot.is_outside else slot.offset
-        bases = numbers.bases + (0 if slot.is_outside else slot.offset) * (numbers.varying == 0)
+        self._numbers[0] += offset
+        bases = numbers.bases + offset * (numbers.varying == 0)
         self._rows = list(zip(numbers.varying.tolist(), bases.tolist(), numbers.coefficients.tolist(), strict=True))
 
     def view(self, memory, counts=()):
@@ -203,7 +223,7 @@ class Place:
     def view_of_copy(self, copy):
         """Return the array, given a Copy of `outside`."""
         array: Any = self._array
-        begin = _address(array) + copy.shift - _address(copy.memory)
+        begin = address_of(array) + copy.shift - address_of(copy.memory)
         return np.ndarray(array.shape, array.dtype, copy.memory, begin, array.strides)
 
 
@@ -225,8 +245,8 @@ def copy_of(array):
     low, high = np.lib.array_utils.byte_bounds(array)
     start = low % CACHE_LINE
     memory = room(start + high - low)
-    shift = _address(memory) + start - low
-    copy = np.ndarray(array.shape, array.dtype, memory, _address(array) + shift - _address(memory), array.strides)
+    shift = address_of(memory) + start - low
+    copy = np.ndarray(array.shape, array.dtype, memory, address_of(array) + shift - address_of(memory), array.strides)
     copy[...] = array
     copy.flags.writeable = array.flags.writeable
     return Copy(copy, memory, shift)
@@ -238,15 +258,10 @@ class Records:
     Parameters
     ----------
     dry_run : DryRun
-    others : list of DryRun
+    numbers : Affine or None
+        The numbers of the Notes of all dry runs; None if there is only one.
     points : list of tuple of int
-        The counts of `dry_run` and of each of `others`, which call the same kernels: a corner of a box of counts, then
-        points that differ from it in one count each, then other points with all corners.  Records run in all the box.
-
-    Raises
-    ------
-    Unbound
-        If a word is not affine in the counts.
+        Counts among which each slot is largest.
 
     Attributes
     ----------
@@ -264,42 +279,35 @@ class Records:
         Positions of words that are addresses in arrays outside of that memory, and the ids of the arrays.
     """
 
-    def __init__(self, dry_run, others=(), points=((),)):
-        self._points, all_runs = np.array(points, np.int64).reshape(1 + len(others), -1), [dry_run, *others]
-        flat = np.array([_numbers_of(one) for one in all_runs], np.int64)
-        found, wrong = fit(self._points, flat, np.array(list(map(_unread_of, all_runs))))
-        letters = "".join("q" + call.letters for call in dry_run.calls)
-        floats = (position for position in found.varying.tolist() if letters[position : position + 1] in ("d", "f"))
-        if wrong is not None or (wrong := next(floats, None)) is not None:
-            raise Unbound(_told(dry_run, wrong))
-        self.size = _put_in_order(dry_run.slots, flat[:, len(flat[0]) - len(dry_run.slots) :].max(axis=0).tolist())
+    def __init__(self, dry_run, numbers=None, points=((),)):
+        numbers = fit_notes(points, [Notes(dry_run)]) if numbers is None else numbers
         self.names = tuple((call.name, call.letters) for call in dry_run.calls)
         self._constants = dry_run.constants
-        self._kept = [dry_run.kept, [slot.form for slot in dry_run.slots if slot.is_outside]]
-        self.outside, places, starts, end = [], [], [], 0
-        for call in dry_run.calls:
-            starts.append(end)
+        self._kept = [slot.form for slot in dry_run.slots if slot.is_outside]
+        self.starts = np.cumsum([0, *(len(call.words) for call in dry_run.calls)])
+        end = int(self.starts[-1])
+        self.words, sizes = numbers.part(0, end), numbers.part(end, end + len(dry_run.slots))
+        self._offsets, self.size = _in_order(dry_run.slots, np.max([sizes.at(one) for one in points], axis=0).tolist())
+        self.outside, shifts = [], np.zeros(end, np.int64)
+        places: list[int] = []
+        for call, start in zip(dry_run.calls, self.starts.tolist(), strict=False):
             for position, slot in call.slots.items():
-                at = end + position
                 if slot.is_outside:
-                    self.outside.append((at, id(slot.form)))
+                    self.outside.append((start + position, id(slot.form)))
+                    shifts[start + position] = slot.address
                 else:
-                    places.append(at)
-                shift = _address(slot.form) if slot.is_outside else slot.offset
-                found.constants[at] += shift
-                found.bases[found.varying == at] += shift
-            end += len(call.words)
-        self.words, self.starts, self.places = (
-            found.part(0, end),
-            np.array(starts, np.int64),
-            np.array(places, np.int64),
+                    places.append(start + position)
+                    shifts[start + position] = self._offsets[slot]
+        self.words = self.words._replace(
+            constants=self.words.constants + shifts, bases=self.words.bases + shifts[self.words.varying]
         )
+        self.starts, self.places = self.starts[:-1], np.array(places, np.int64)
         self._prepare()
 
     def _prepare(self):
         """Make the block of words.  Its first record sets the words that vary."""
         varying = self.words.varying
-        self.counts = np.zeros(self._points.shape[1], np.int64)
+        self.counts = np.zeros(self.words.coefficients.shape[1], np.int64)
         self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
         self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
         setting = DryRun()
@@ -307,13 +315,15 @@ class Records:
         setting.call(records.set_words, tuple(map(setting.around, given)))
         (first,) = setting.calls
         self._setting, self._given = np.array(first.words, np.int64), given
+        for position, slot in first.slots.items():
+            self._setting[position] += slot.address
         letters = [first.letters, *(letters for _, letters in self.names)]
         self._trampolines = np.array(list(map(records.trampoline, letters)), np.int64)
-        self._at = np.array([_address(self._setting), *(_address(self._words) + 8 * self.starts)], np.int64)
+        self._at = np.array([address_of(self._setting), *(address_of(self._words) + 8 * self.starts)], np.int64)
 
     def place(self, memory):
         """From now on, run in `memory`, an array of at least `size` bytes that begins at a cache line."""
-        begin = _address(memory)
+        begin = address_of(memory)
         self._words[self.places] = self.words.constants[self.places] + begin
         self._bases[self._places_that_vary] = self.words.bases[self._places_that_vary] + begin
 
@@ -330,7 +340,7 @@ class Records:
         for position, outside in self.outside:
             if outside in copies:
                 words[position] += copies[outside].shift
-        return records.run_records(self._trampolines[1:], self._at[1:] + (_address(words) - _address(self._words)))
+        return records.run_records(self._trampolines[1:], self._at[1:] + (address_of(words) - address_of(self._words)))
 
     def restore_constants(self):
         """Restore the constants that runs have changed; return whether there were any."""
@@ -339,96 +349,19 @@ class Records:
             array[...] = np.frombuffer(content, array.dtype).reshape(array.shape)
         return bool(changed)
 
-    def place_of(self, *placeholders):
-        """Return the Place of the array that a Placeholder of each dry run stands for."""
-        first = placeholders[0]
-        if len({(one.slot.is_outside, one.dtype, one.ndim) for one in placeholders}) > 1:
-            raise Unbound("a result is another array for another size")
-        found, wrong = _fit_views(self._points, placeholders)
-        if wrong is not None or (first.slot.is_outside and len(found.varying)):
-            raise Unbound("the shape of a result is not affine in the sizes of feeds")
-        return Place(first.slot, first.form, found)
-
-
-def _fit_views(points, placeholders):
-    """Fit the first byte of each array in its slot, its shape and its strides."""
-    forms = [one.form for one in placeholders]
-    starts = [_address(one.form) - _address(one.slot.form) for one in placeholders]
-    numbers = np.array([(start, *form.shape, *form.strides) for start, form in zip(starts, forms, strict=True)])
-    unread = np.zeros(numbers.shape, bool)
-    for row, form in zip(unread, forms, strict=True):
-        row[_strides_unread(form, numbers.shape[1])] = True
-    return fit(points, numbers, unread)
-
-
-def _strides_unread(form, end):
-    """Return the positions of strides along axes with one element, given where the strides of all axes end."""
-    return [end - form.ndim + axis for axis, size in enumerate(form.shape) if size == 1]
-
-
-def check_same_kernels(one, other):
-    """Raise Unbound if two dry runs differ in more than numbers."""
-    for (name, *its), (other_name, *others) in zip(_calls_of(one), _calls_of(other), strict=False):
-        if (name, *its) != (other_name, *others):
-            raise Unbound(f"another size calls kernel {other_name} in place of {name}, or with other arrays")
-    counts = {(len(found.calls), len(found.slots)) for found in (one, other)}
-    if len(counts) > 1 or not all(map(_is_same_slot, one.slots, other.slots)):
-        raise Unbound("another size calls more kernels, or has other constants")
-
-
-def _calls_of(dry_run):
-    """Return the kernels, the types of their words, and which slots they use."""
-    numbers = {id(slot): number for number, slot in enumerate(dry_run.slots)}
-    return [
-        (call.name, call.letters, [(at, numbers[id(slot)]) for at, slot in call.slots.items()])
-        for call in dry_run.calls
-    ]
-
-
-def _is_same_slot(one, other):
-    """Return whether slots of two dry runs are inside the memory of a run, or have one array, or equal constants."""
-    if not (one.is_outside and other.is_outside):
-        return one.is_outside == other.is_outside
-    form, another = one.form, other.form
-    about = [(array.shape, array.strides, array.dtype) for array in (form, another)]
-    return form is another or (about[0] == about[1] and form.tobytes() == another.tobytes())
-
-
-def _numbers_of(dry_run):
-    """Return the words of all calls, addresses relative to their slots, and then the bytes of slots."""
-    found: list[int] = []
-    for call in dry_run.calls:
-        begin = len(found)
-        found += call.words
-        for position, slot in call.slots.items():
-            found[begin + position] -= _address(slot.form)
-    return found + [slot.form.nbytes for slot in dry_run.slots]
-
-
-def _unread_of(dry_run):
-    """Return for each of the numbers that `_numbers_of` returns whether nobody reads it."""
-    found: list[bool] = []
-    for call in dry_run.calls:
-        begin = len(found)
-        found += [False] * len(call.words)
-        for position in call.unread:
-            found[begin + position] = True
-    return found + [False] * len(dry_run.slots)
-
-
-def _told(dry_run, position):
-    """Return why the number at a position of `_numbers_of` is refused."""
-    for call in dry_run.calls:
-        if position < len(call.words):
-            return f"kernel {call.name} gets a number (word {position}) that is not affine in the sizes of feeds"
-        position -= len(call.words)
-    return "the memory of a run is not affine in the sizes of feeds"
+    def place_of(self, placeholder, numbers=None):
+        """Return the Place of a Placeholder of the dry run; `numbers` is the Affine of its numbers, if they vary."""
+        if numbers is None:
+            notes = Notes(placeholder.dry_run, [placeholder])
+            (place,) = notes.places
+            numbers = fit_notes([()], [notes]).part(*place)
+        return Place(placeholder, self._offsets[placeholder.slot], numbers)
 
 
 def room(size):
     """Return memory of `size` bytes that begins at a cache line."""
     memory = np.empty(size + CACHE_LINE, np.uint8)
-    begin = -_address(memory) % CACHE_LINE
+    begin = -address_of(memory) % CACHE_LINE
     return memory[begin : begin + size]
 
 
@@ -441,15 +374,11 @@ def _can_change(array):
     return not (array is None or type(array) is bytes)
 
 
-def _put_in_order(slots, sizes):
-    """Set where each slot begins in the memory of a run, given its bytes; return how many bytes all take."""
-    end = 0
+def _in_order(slots, sizes):
+    """Return where each slot begins in the memory of a run, 0 if it is outside, and how many bytes all take."""
+    offsets, end = dict.fromkeys(slots, 0), 0
     for slot, size in zip(slots, sizes, strict=True):
         if not slot.is_outside:
-            slot.offset = end
+            offsets[slot] = end
             end += -(-size // CACHE_LINE) * CACHE_LINE
-    return end
-
-
-def _address(array):
-    return array.__array_interface__["data"][0]
+    return offsets, end

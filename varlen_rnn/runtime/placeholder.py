@@ -38,14 +38,14 @@ class Slot:
         Its first form.  If `is_outside`, this is an array that exists already, such as a parameter; otherwise only its
         address and its size count, as addresses of views are relative to it.
     is_outside : bool
-    offset : int
-        Where the memory of the slot begins in the memory of a run, in bytes.
+    address : int
+        The address of `form`.
     """
 
-    __slots__ = ("form", "is_outside", "offset")
+    __slots__ = ("address", "form", "is_outside")
 
     def __init__(self, form, is_outside):
-        self.form, self.is_outside, self.offset = form, is_outside, 0
+        self.form, self.is_outside, self.address = form, is_outside, form.__array_interface__["data"][0]
 
 
 def has_placeholder(value):

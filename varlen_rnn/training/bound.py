@@ -337,6 +337,7 @@ class _Recorded:
         try:
             for name, variable in self._twin.variables.items():
                 variable.value = copies[name]
+            ready_of(self._twin, self._fetches).binding.give_up()  # records of copies would serve no other call
             return Executor().run(self._twin, feed, self._fetches), random.get_state()
         finally:
             for name, variable in self._twin.variables.items():  # so that no copies stay in memory
