@@ -189,9 +189,10 @@ def causal_conv_weight_grad_cpu(shard, num_shards, d_out, x, offsets, state, out
                 i += 1
             for k in range(taps):
                 t = row - offsets[i] + k
-                source = state[i, t] if t < before else x[row + k - before]
+                source = state[i, t, first:end] if t < before else x[row + k - before, first:end]
+                of_weight, d = part[k], d_out[row, first:end]
                 for j in range(end - first):
-                    part[k, j] += d_out[row, first + j] * source[first + j]
+                    of_weight[j] += d[j] * source[j]
         for k in range(taps):
             for j in range(end - first):
                 total[k, j], lost[k, j] = add_block(total[k, j], lost[k, j], part[k, j])

@@ -78,14 +78,7 @@ def _elu_grad(x, y, d_y, alpha: float):
     return where(x > 0, d_y, d_y * (exp(minimum(0, x)) * alpha))
 
 
-@quiet  # NaN
-def _softplus(x, beta, threshold):
-    """Compute `softplus` by NumPy's `logaddexp`, which is more accurate than the equation in float32."""
-    z = x * beta
-    return np.where(z > threshold, x, np.logaddexp(z, 0, dtype=x.dtype) / x.dtype.type(beta))
-
-
-@unary(derive=False, host=_softplus)
+@unary(derive=False)
 def softplus(x, beta: float = 1.0, threshold: float = 20.0):
     """Return `log(1 + exp(beta x)) / beta` of every element, or the element where `beta x` exceeds `threshold`.
 
