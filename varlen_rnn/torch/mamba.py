@@ -92,21 +92,16 @@ def mamba_chunk_scan_combined(
     """
     name = "mamba_chunk_scan_combined"
     lod = lod_of_batch(name, x, cu_seqlens, seq_idx)
-    first = None if initial_states is None else initial_states.transpose(2, 3)
-    dt = _steps(dt, dt_bias, dt_softplus, dt_limit)
-    y, last = attended(lod, C, B, x, dt * A, dt, first, scale=1.0)
-    if D is not None:
-        y = y + x * (D if D.dim() == 2 else D[:, None])
-    if z is not None:
-        y = y * silu(z)
-    found = [y.to(x.dtype)]
+    dt = steps_of(dt, dt_bias, dt_softplus, dt_limit)
+    y, last = scanned(lod, x, dt, A, B, C, D, initial_states)
+    found = [y if z is None else (y * silu(z)).to(x.dtype)]
     if return_final_states:
         of_entries = [lod.levels[0].searchsorted(end) - 1 for end in _ends(x)] if len(lod.levels[0]) > 1 else []
-        found.append(last[of_entries].transpose(2, 3))
+        found.append(last[of_entries])
     if return_varlen_states:
         if cu_seqlens is None:
             raise ProgramError(f"{name}, return_varlen_states", expected="cu_seqlens", got="None")
-        found.append(last.transpose(2, 3))
+        found.append(last)
     return tuple(found) if len(found) > 1 else found[0]
 
 
@@ -255,7 +250,7 @@ def causal_conv1d_fn(
         raise ShapeError("causal_conv1d_fn, x", expected="shape (batch, channels, steps)", got=got)
     rows = x.transpose(1, 2)
     lod = lod_of_batch("causal_conv1d_fn", rows, seq_idx=seq_idx)
-    out, last = _convolved(lod, rows, weight, bias, initial_states, activation)
+    out, last = convolved(lod, rows, weight, bias, initial_states, activation)
     out = out.transpose(1, 2)
     if not return_final_states:
         return out
@@ -312,7 +307,7 @@ def causal_conv1d_update(
     joined = torch.cat([conv_state.detach(), steps.detach().to(conv_state.dtype)], dim=2)
     rows = steps.transpose(1, 2)
     first = joined[:, :, kept - before : kept]
-    out, _ = _convolved(lod_of_batch(name, rows), rows, weight, bias, first, activation)
+    out, _ = convolved(lod_of_batch(name, rows), rows, weight, bias, first, activation)
     conv_state.detach().copy_(joined[:, :, steps.shape[2] :])
     return out.transpose(1, 2).reshape(x.shape)
 
@@ -374,7 +369,7 @@ def selective_state_update(
         x, dt, B, C, z = of_rows
         A, D, dt_bias = of_heads
     has_one_rate = A.stride()[1:] == (0, 0) and dt.stride(2) == 0 and (dt_bias is None or dt_bias.stride(1) == 0)
-    dt = _steps(dt, dt_bias, dt_softplus)
+    dt = steps_of(dt, dt_bias, dt_softplus)
     # Mamba-2 expands one rate a head, and an exponential for each number of a state would take most of the time.
     decay = (dt[..., :1, None] * A[:, :1, :1] if has_one_rate else dt[..., None] * A).exp()
     B, C = (part.repeat_interleave(len(A) // part.shape[1], dim=1) for part in (B, C))
@@ -391,7 +386,17 @@ def _ends(x: Tensor) -> np.ndarray:
     return (np.arange(x.shape[0]) + 1) * x.shape[1]
 
 
-def _steps(dt: Tensor, bias: Tensor | None, is_positive: bool, limit: tuple[float, float] | None = None) -> Tensor:
+def scanned(
+    lod: LoD, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, states: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return outputs of a scan without gates, and the last states of all sequences, with their last axes exchanged."""
+    first = None if states is None else states.transpose(2, 3)
+    y, last = attended(lod, C, B, x, dt * A, dt, first, scale=1.0)
+    y = y if D is None else (y + x * (D if D.dim() == 2 else D[:, None])).to(x.dtype)
+    return y, last.transpose(2, 3)
+
+
+def steps_of(dt: Tensor, bias: Tensor | None, is_positive: bool, limit: tuple[float, float] | None = None) -> Tensor:
     """Return the sizes of steps: with a bias, after softplus if `is_positive`, and cut to a range."""
     dt = dt.to(common_type(dt, bias))
     dt = dt if bias is None else dt + bias
@@ -407,7 +412,7 @@ def _normed(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int, befor
     return y * gates if before_gate else y
 
 
-def _convolved(
+def convolved(
     lod: LoD, rows: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor | None, activation: str | None
 ) -> tuple[Tensor, Tensor]:
     """Return convolved rows `(batch, steps, channels)`, of the same type, and the last windows, with channels first."""

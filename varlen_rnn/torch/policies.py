@@ -111,17 +111,8 @@ def _of_trajectories(layer: Any, input: Tensor, is_init: Tensor, *states: Tensor
     return output.view(*is_init.shape, output.shape[1]), *at_ends
 
 
-_KNOWN = {  # by the full name of a class: the method that is replaced, and the mixin that has ours
+KNOWN = {  # by the full name of a class: the method that is replaced, and the mixin that has ours
     "sb3_contrib.common.recurrent.policies.RecurrentActorCriticPolicy": ("_process_sequence", _Policy),
     "torchrl.modules.tensordict_module.rnn.LSTMModule": ("_lstm_scan_with_resets", _LSTMModule),
     "torchrl.modules.tensordict_module.rnn.GRUModule": ("_gru_scan_with_resets", _GRUModule),
 }
-
-
-def mixin_of(cls: type) -> Any:
-    """Return the mixin for a class of policies or a subclass of it; None if it has another code for its episodes."""
-    for base in cls.__mro__:
-        method, mixin = _KNOWN.get(f"{base.__module__}.{base.__qualname__}", ("", None))
-        if mixin is not None:
-            return mixin if getattr(cls, method, cls) is getattr(base, method, None) else None
-    return None

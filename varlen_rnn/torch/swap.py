@@ -10,11 +10,12 @@ import torch
 from torch.nn.utils import parametrize
 
 from varlen_rnn.errors import DTypeError
+from varlen_rnn.torch import policies, transformers
 from varlen_rnn.torch.layers import GRU, LSTM, RNN
-from varlen_rnn.torch.policies import mixin_of
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
+_KNOWN = {**policies.KNOWN, **transformers.KNOWN}
 # Methods that torch's `forward` calls, but ours does not always.  A subclass that overrides one is not replaced.
 _INHERITED = (
     "forward", "check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size",
@@ -31,7 +32,8 @@ def replace(model: M) -> M:
     a warning says how many, names them, and gives the reason for each.
 
     A recurrent policy of sb3-contrib, and TorchRL's `LSTMModule` and `GRUModule`, run each episode as a sequence; their
-    own code loops over steps, or pads.
+    own code loops over steps, or pads.  In transformers, models with matrix states (Qwen3-Next, Qwen3.5 and Mamba-2)
+    run on our kernels, and take packed sequences.
 
     Parameters
     ----------
@@ -54,7 +56,7 @@ def replace(model: M) -> M:
     for name, layer in _modules(model, "replace"):
         compiled_from = getattr(layer, "original_name", None) if isinstance(layer, torch.jit.ScriptModule) else None
         is_recurrent = isinstance(layer, torch.nn.RNNBase) or compiled_from in {cls.__name__ for cls in _OURS}
-        if not is_recurrent and mixin_of(type(layer)) is not None and "_replaces" not in vars(type(layer)):
+        if not is_recurrent and _mixin_of(type(layer)) is not None and "_replaces" not in vars(type(layer)):
             layer.__class__ = _ours_of(type(layer))  # type: ignore[arg-type]
         if not is_recurrent or issubclass(type(layer), tuple(_OURS.values())):
             continue
@@ -90,6 +92,15 @@ def _modules(model: torch.nn.Module, name: str) -> list[tuple[str, Any]]:
     return list(model.named_modules())
 
 
+def _mixin_of(cls: type) -> Any:
+    """Return the mixin for a class of another package or its subclass; None if that class has a method of its own."""
+    for base in cls.__mro__:
+        method, mixin = _KNOWN.get(f"{base.__module__}.{base.__qualname__}", ("", None))
+        if mixin is not None:
+            return mixin if getattr(cls, method, cls) is getattr(base, method, None) else None
+    return None
+
+
 def _base(cls: type) -> Any:
     return next((base for base in _OURS if issubclass(cls, base)), None)
 
@@ -114,10 +125,10 @@ def _reason(layer: torch.nn.Module) -> str | None:
 
 @functools.cache
 def _ours_of(cls: Any) -> Any:
-    """Return our class for a class of torch's layers or of policies, or for a subclass that inherits their code."""
+    """Return our class for a class of torch or another package, or for a subclass that inherits its code."""
     if cls in _OURS:
         return _OURS[cls]
-    first = mixin_of(cls) or _OURS[_base(cls)]
+    first = _mixin_of(cls) or _OURS[_base(cls)]
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, (first, cls), {**names, "__reduce_ex__": _reduced, "_replaces": cls})
 

@@ -1,0 +1,151 @@
+"""Models of transformers with matrix states, after `replace`: packed sequences are as alone in the plain model."""
+
+import copy
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.each import check_each
+from varlen_rnn.errors import ProgramError, ShapeError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5.24")
+
+import varlen_rnn.torch as vt  # noqa: E402
+
+LENGTHS = [5, 1, 40, 3]
+OFFSETS = [0, *np.cumsum(LENGTHS).tolist()]
+PARTS = list(itertools.pairwise(OFFSETS))
+POSITIONS = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+IDS = torch.randint(3, 50, (1, OFFSETS[-1]), generator=torch.Generator().manual_seed(0))
+SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "pad_token_id": 0}
+QWEN = {
+    **SIZES, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+}  # fmt: skip
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+KINDS = {
+    "Qwen3Next": ("Qwen3NextConfig", {**QWEN, **EXPERTS, "decoder_sparse_step": 2}),
+    "Qwen3_5": ("Qwen3_5TextConfig", QWEN),
+    "Qwen3_5Moe": ("Qwen3_5MoeTextConfig", {**QWEN, **EXPERTS}),
+    "Mamba2": ("Mamba2Config", {**SIZES, "state_size": 8, "head_dim": 16, "num_heads": 4, "n_groups": 2}),
+}
+
+
+@functools.cache
+def pair(kind):
+    """Return a plain model and a replaced copy of it."""
+    torch.manual_seed(0)
+    config, sizes = KINDS[kind]
+    plain = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, config)(**sizes)).eval()
+    return plain, vt.replace(copy.deepcopy(plain))
+
+
+def results(model, calls):
+    """Return the outputs of all rows, and the gradients of all parameters."""
+    outputs = torch.cat([call(model) for call in calls], dim=1)
+    return outputs.detach(), torch.autograd.grad(outputs.square().sum(), list(model.parameters()), allow_unused=True)
+
+
+def alone(start, stop):
+    return lambda model: model(input_ids=IDS[:, start:stop], use_cache=False).logits
+
+
+def in_context(model):
+    with vt.packed(OFFSETS):
+        return model(input_ids=IDS).logits
+
+
+def by_positions(model):
+    return model(input_ids=IDS, position_ids=POSITIONS).logits
+
+
+def in_two_entries(model):
+    """The first two sequences and another one are an entry of a batch, the last two sequences another entry."""
+    first = OFFSETS[2]
+    rest = OFFSETS[-1] - 2 * first
+    ids = torch.cat([IDS[0, :first], IDS[0, :rest], IDS[0, first:]]).reshape(2, -1)
+    positions = torch.cat([POSITIONS[0, :first], torch.arange(rest), POSITIONS[0, first:]]).reshape(2, -1)
+    logits = model(input_ids=ids, position_ids=positions).logits
+    return torch.cat([logits[:1, :first], logits[1:]], dim=1)
+
+
+def test_each_packed_sequence_is_as_alone():
+    ways = {"Mamba2": [in_context]}
+
+    def check(kind):
+        plain, ours = pair(kind)
+        wanted, of_weights = results(plain, [alone(*part) for part in PARTS])
+        for way in ways.get(kind, [in_context, by_positions, in_two_entries]):
+            found, gradients = results(ours, [way])
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+            for one, other in zip(gradients, of_weights, strict=True):
+                assert (one is None) == (other is None)  # None is the gradient of an expert that no row chose
+                assert one is None or (one - other).abs().max() < 1e-5 * max(1, other.abs().max())
+
+    check_each(KINDS, check)
+
+
+def test_generation_continues_each_sequence():
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    longest = max(LENGTHS)
+    padded, mask = torch.zeros(2, len(LENGTHS), longest, dtype=torch.int64)
+    for row, (start, stop) in enumerate(PARTS):
+        padded[row, longest - stop + start :], mask[row, longest - stop + start :] = IDS[0, start:stop], 1
+
+    def check(kind):
+        plain, ours = pair(kind)
+        wanted = torch.cat([plain.generate(input_ids=IDS[:, a:b], **options)[:, b - a :] for a, b in PARTS])
+        found = ours.generate(input_ids=padded, attention_mask=mask, **options)[:, longest:]
+        assert torch.equal(found, wanted)
+
+    check_each(KINDS, check)
+
+
+@torch.no_grad()
+def test_packed_sequences_leave_their_states_in_a_cache():
+    plain, ours = pair("Mamba2")
+    with vt.packed(OFFSETS):
+        found = ours(input_ids=IDS, use_cache=True)
+    cache = found.cache
+    logits = [found.logits[0, [stop - 1 for stop in OFFSETS[1:]]]]
+    for _ in range(3):
+        logits.append(ours(input_ids=logits[-1].argmax(1, keepdim=True), cache=cache).logits[:, 0])
+    for number, (start, stop) in enumerate(PARTS):
+        chosen = [step[number].argmax()[None] for step in logits[:-1]]
+        whole = torch.cat([IDS[0, start:stop], *chosen])[None]
+        wanted = plain(input_ids=whole, use_cache=False).logits[0, stop - start - 1 :]
+        torch.testing.assert_close(torch.stack([step[number] for step in logits]), wanted, rtol=0, atol=1e-5)
+    with vt.packed([0, 2, 4]), pytest.raises(ProgramError, match="expected a new cache, got a cache with states"):
+        ours(input_ids=IDS[:, :4], cache=cache)
+
+
+def test_only_replaced_models_change():
+    plain, ours = pair("Qwen3Next")
+    assert type(ours.model).__name__ == "Qwen3NextModel"
+    assert list(ours.state_dict()) == list(plain.state_dict())
+    with pytest.raises(ValueError, match="can't keep packed sequences apart"):
+        plain(input_ids=IDS, seq_idx=torch.zeros_like(IDS))
+    restored = vt.restore(copy.deepcopy(ours))
+    assert all(type(one) is type(other) for one, other in zip(restored.modules(), plain.modules(), strict=True))
+    torch.testing.assert_close(alone(0, 5)(copy.deepcopy(ours)), alone(0, 5)(restored))
+
+
+def test_recomputed_activations():
+    ours = copy.deepcopy(pair("Qwen3_5")[1]).train()
+    wanted = results(ours, [in_context])
+    ours.activation_checkpointing_enable()
+    for one, other in zip(results(ours, [in_context]), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_errors():
+    _, ours = pair("Qwen3Next")
+    with vt.packed(OFFSETS):
+        with pytest.raises(ProgramError, match="Qwen3NextModel, attention_mask: expected None inside of `packed`"):
+            ours(input_ids=IDS, attention_mask=torch.ones_like(IDS))
+        with pytest.raises(ShapeError, match="Qwen3NextModel, input: expected 1 batch with 49 rows"):
+            ours(input_ids=IDS[:, :5])

@@ -1,0 +1,170 @@
+"""Models of transformers with matrix states (Qwen3-Next, Qwen3.5, Mamba-2) on our kernels, also for packed sequences.
+
+A layer's own `forward` runs, in a copy whose global names of kernels mean functions of this file, so that nothing
+changes for other models.  For example, five rows with the positions 0, 1, 0, 1, 2 are two sequences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from varlen_rnn.errors import ProgramError
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.linear_attention import attended, lod_of_batch
+from varlen_rnn.torch.mamba import causal_conv1d_update, convolved, scanned, selective_state_update, steps_of
+from varlen_rnn.torch.packing import is_packed, packed_lod
+
+_Base: Any = torch.nn.Module if TYPE_CHECKING else object  # mixins; the model's class follows them among the bases
+
+
+class _Layer(_Base):
+    """A mixin for layers that call the functions of fla, mamba_ssm or causal-conv1d."""
+
+    def forward(self, hidden_states: Tensor, cache: Any = None, *args: Any, **named: Any) -> Tensor:
+        """Return the outputs of all rows; the cache gets the last states of each sequence."""
+        if cache is not None and is_packed():
+            cache = _PackedCache(cache, packed_lod(type(self).__name__, hidden_states.shape[:2]))
+        return _with_ours(type(self)._replaces.forward)(self, hidden_states, cache, *args, **named)
+
+
+class _Model(_Base):
+    """A mixin for models whose other layers are attention, which know sequences by their positions alone."""
+
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None, cache: Any = None,
+        inputs_embeds: Any = None, use_cache: Any = None, **named: Any,
+    ) -> Any:  # fmt: skip
+        """Run the model; if positions begin anew, or inside of `packed`, no row sees rows of another sequence."""
+        cache, rows = named.pop("past_key_values", cache), input_ids if inputs_embeds is None else inputs_embeds
+        if rows is not None and is_packed():
+            name = type(self).__name__
+            lod = packed_lod(name, rows.shape[:2])
+            for argument, given in (("attention_mask", attention_mask), ("cache", cache)):
+                if given is not None:
+                    hint = "attention has no states, and `packed` says which rows it may see"
+                    expected = "None inside of `packed`"
+                    raise ProgramError(f"{name}, {argument}", expected=expected, got=type(given).__name__, hint=hint)
+            position_ids = _positions(lod) if position_ids is None else position_ids
+        if attention_mask is None and cache is None and position_ids is not None:
+            runs = _runs(position_ids)
+            if runs is not None:  # a cache would let attention see all rows
+                named, use_cache = {"seq_idx": runs, **named}, False
+        named |= {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+        return super().forward(cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache, **named)
+
+
+def _positions(lod: LoD) -> Tensor:
+    offsets = torch.from_numpy(lod.levels[0].copy())
+    return (torch.arange(lod.num_rows) - offsets[:-1].repeat_interleave(offsets.diff()))[None]
+
+
+def _runs(position_ids: Tensor) -> Tensor | None:
+    """Return the number of each row's sequence, or None if each batch entry is one sequence."""
+    if position_ids.dim() != 2 or position_ids.shape[1] < 2:
+        return None
+    begins = position_ids.diff(prepend=position_ids[:, :1] - 1) != 1
+    return begins.cumsum(1) if begins.any() else None
+
+
+class _PackedCache:
+    """Writes the last states of packed sequences into a cache, and has the other attributes of that cache."""
+
+    def __init__(self, cache: Any, lod: LoD) -> None:
+        self._cache, self._lod = cache, lod
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+    def get_conv_state(self, *args: Any, **named: Any) -> None:
+        """Raise if the cache has states, because sequences that are packed begin anew."""
+        if self._cache.get_conv_state(*args, **named) is not None:
+            hint = "pass the next row of each sequence outside of `packed`, as a batch"
+            raise ProgramError("packed, cache", expected="a new cache", got="a cache with states", hint=hint)
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, conv_kernel_size: int, **named: Any) -> Tensor:
+        """Keep the last rows of each sequence; return all rows, of shape `(1, channels, rows)`."""
+        offsets = torch.from_numpy(self._lod.levels[0].copy())
+        places = offsets[1:, None] - conv_kernel_size + torch.arange(conv_kernel_size)
+        windows = conv_states[0][:, places.clamp(min=0)] * (places >= offsets[:-1, None])
+        self._cache.update_conv_state(windows.transpose(0, 1), layer_idx, conv_kernel_size=conv_kernel_size, **named)
+        return conv_states
+
+
+def _lod(name: str, rows: Tensor, named: dict[str, Any]) -> LoD:
+    """Return the LoD of a batch by the arguments of a model, or by `packed`; without any, an entry is a sequence."""
+    cu_seqlens = named.get("cu_seqlens") if named.get("cu_seqlens") is not None else named.get("cu_seq_lens_q")
+    lod = packed_lod(name, rows.shape[:2])
+    return lod_of_batch(name, rows, cu_seqlens, named.get("seq_idx")) if lod is None else lod
+
+
+def _rule(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor | None = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, **named: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    lod = _lod("gated_delta_rule", value, named)
+    out, last = attended(lod, query, key, value, g, beta, initial_state, delta=True, units=use_qk_l2norm_in_kernel)
+    return out, last if output_final_state else None
+
+
+def _conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **named: Any) -> Tensor:
+    rows = x.transpose(1, 2)
+    return convolved(_lod("causal_conv1d", rows, named), rows, weight, bias, None, activation)[0].transpose(1, 2)
+
+
+def _scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, dt_bias: Tensor, initial_states: Tensor | None,
+    dt_limit: tuple[float, float], return_final_states: bool, **named: Any,
+) -> Any:  # fmt: skip
+    lod, dt = _lod("mamba_chunk_scan", x, named), steps_of(dt, dt_bias, True, dt_limit)
+    y, last = scanned(lod, x, dt, A, B, C, D, initial_states)
+    return (y, last) if return_final_states else y
+
+
+def _step(*args: Any, **named: Any) -> Tensor:
+    return selective_state_update(*args, **{name: named[name] for name in ("z", "dt_bias", "dt_softplus")})
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in transformers
+    "causal_conv1d_fn": _conv,
+    "causal_conv1d_update": causal_conv1d_update,
+    "mamba2_chunk_scan": _scan,
+    "mamba2_selective_state_update": _step,
+    "mamba2_split_conv1d_scan_combined": lambda *args, **named: None,  # so that the functions of its parts are called
+    "torch_chunk_gated_delta_rule": _rule,
+    "torch_recurrent_gated_delta_rule": _rule,
+}
+
+
+@functools.cache
+def _with_ours(call: FunctionType) -> Callable[..., Any]:
+    """Return a copy of a function that calls ours by the names of transformers; decorators are copied, too."""
+    inner = getattr(call, "__wrapped__", None)
+    names, closure = call.__globals__, call.__closure__
+    if inner is None:
+        names = {**names, **{name: ours for name, ours in _FUNCTIONS.items() if name in names}}
+    else:
+        copy = _with_ours(inner)
+        closure = tuple(CellType(copy) if cell.cell_contents is inner else cell for cell in closure or ())
+    found = FunctionType(call.__code__, names, call.__name__, call.__defaults__, closure)
+    found.__kwdefaults__ = call.__kwdefaults__
+    return found
+
+
+_LAYERS = {
+    "mamba2": "Mamba2Mixer",
+    "qwen3_next": "Qwen3NextGatedDeltaNet",
+    "qwen3_5": "Qwen3_5GatedDeltaNet",
+    "qwen3_5_moe": "Qwen3_5MoeGatedDeltaNet",
+}
+_MODELS = {"qwen3_next": "Qwen3NextModel", "qwen3_5": "Qwen3_5TextModel", "qwen3_5_moe": "Qwen3_5MoeTextModel"}
+KNOWN = {  # by the full name of a class: the method that is replaced, and the mixin that has ours
+    f"transformers.models.{name}.modeling_{name}.{cls}": ("forward", mixin)
+    for mixin, classes in ((_Layer, _LAYERS), (_Model, _MODELS))
+    for name, cls in classes.items()
+}
