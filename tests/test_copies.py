@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.rows.lod import NO_LOD
 from varlen_rnn.training import EarlyStopping
 
 X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
@@ -98,6 +99,12 @@ def test_a_variable_of_a_program_says_what_to_copy():
         for way in (copy.deepcopy, pickle.dumps):
             with pytest.raises(vr.ProgramError, match=r"got a variable of a program \(program.to_bytes"):
                 way(y)
+
+
+def test_copied_parameters_have_the_lod_that_all_arrays_share():
+    """A program with another LoD is not bound."""
+    for copied in (copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))):
+        assert copied(vr.nn.Linear(3, 2)).weight.value.structure is NO_LOD
 
 
 def test_prepared_layers_and_streams_are_copied_but_not_pickled():

@@ -127,6 +127,7 @@ def test_pieces_streams_and_batch_mates(cls):
     stream = layer.stream(2)
     found = np.array([stream(x.data[t : t + 1], at=[1])[0] for t in range(lengths[0])])
     np.testing.assert_allclose(found, alone[0], rtol=0, atol=2e-5)
+    assert [ready.binding.runs for ready in stream._stream._program.prepared.values()] == [lengths[0] - 3]
     again = copy.deepcopy(stream)
     states = stream.states
     stream.reset([1])
@@ -200,6 +201,10 @@ def test_what_does_not_fit_is_told():
         (lambda: layer(x, (np.zeros((1, 2, 2, 4, 4)), None)), "GatedDeltaNet, state: expected float32"),
         (lambda: nn.Stateful(nn.DeltaNet(3, 8, bidirectional=True)), "expected direction 'forward'"),
         (lambda: layer.stream()(np.zeros((1, 4), "f")), r"stream, rows: expected \(rows, 3\) float32"),
+        (lambda: layer.stream(2)(np.zeros((1, 3), "f")), "stream, 'rows': expected 2 rows, one for each stream"),
+        (lambda: layer.stream(2)(np.zeros((1, 3), "f"), at=[2]), "stream, at"),
+        (lambda: layer.stream().reset(0), "stream, at"),
+        (lambda: layer.stream().reset(states=(np.zeros((1, 2, 2, 4, 4), "f"), None)), "reset, 'state': expected float32"),
         (lambda: nn.DynamicRNN(layer), "DynamicRNN, cell: expected"),
     ]
     for call, message in cases:

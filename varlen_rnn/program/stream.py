@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from varlen_rnn.errors import DTypeError, OutOfRangeError, ProgramError, ShapeEr
 from varlen_rnn.program.desc import of_var
 from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.program import Program
-from varlen_rnn.rows.checks import as_indices
+from varlen_rnn.rows.checks import as_indices, as_rows
 from varlen_rnn.rows.lod import LoD, LoDTensor
 
 
@@ -70,6 +71,13 @@ class ProgramStream:
         sizes = {name: [num_sequences if size == -1 else size for size in specs[name].shape] for name in states}
         self._states = {name: np.zeros(sizes[name], specs[name].dtype) for name in states}
         self._all, self._turn = np.arange(num_sequences), threading.Lock()
+        self._lods: dict[tuple[int, int], LoD] = {}  # by levels and sequences
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProgramStream:
+        """Return an independent stream of the same program that continues from the same states."""
+        made = copy.copy(self)
+        made._turn, made._states = threading.Lock(), self.states
+        return made
 
     def __call__(self, rows: Mapping[str, ArrayLike], at: Sequence[int] | np.ndarray | None = None) -> list[np.ndarray]:
         """Return the outputs for the next row of each stream, or of the streams in the slots `at`.
@@ -114,10 +122,12 @@ class ProgramStream:
     def _row(self, name: str, value: Any, count: int) -> Any:
         if not self._levels.get(name):
             return value
-        lod = LoD([np.arange(count + 1)] * self._levels[name])
+        levels = self._levels[name]
         if np.shape(value)[:1] != (count,):
             expected = f"{count} rows, one for each stream"
             raise ShapeError(f"stream, {name!r}", expected=expected, got=list(np.shape(value)))
+        lod = self._lods.get((levels, count))  # one LoD keeps its plan
+        lod = lod or self._lods.setdefault((levels, count), LoD([np.arange(count + 1)] * levels))
         return LoDTensor(np.asarray(value), lod)
 
     def _at(self, name: str, slots: np.ndarray) -> Any:
@@ -129,12 +139,35 @@ class ProgramStream:
             raise OutOfRangeError("stream, at", expected="slots that differ", got=shown(at))
         return slots
 
-    def reset(self, slots: Sequence[int] | np.ndarray | None = None) -> None:
-        """Start new streams, whose states are zeros, in the given slots, or in all slots."""
-        places = self._all if slots is None else self._slots(slots)
+    def reset(
+        self, slots: Sequence[int] | np.ndarray | None = None, states: Mapping[str, ArrayLike] | None = None
+    ) -> None:
+        """Start new streams in the given slots, or in all slots.
+
+        Parameters
+        ----------
+        slots : sequence of int, optional
+            Different slots; all slots by default.
+        states : dict of str to array, optional
+            Initial states by the name of the feed, with as many streams as slots; a missing state is zeros.
+
+        Raises
+        ------
+        ProgramError, ShapeError, OutOfRangeError
+            If there is no such state, its shape or data type is another one, or a slot does not exist or occurs twice.
+        """
+        places, given = self._all if slots is None else self._slots(slots), {}
+        if states is not None and (not isinstance(states, Mapping) or not states.keys() <= self._states.keys()):
+            raise ProgramError("stream, reset, states", expected=f"of {list(self._states)}", got=shown(states))
+        for name, value in (states or {}).items():
+            given[name], state = as_rows(value, f"stream, reset, {name!r}"), self._states[name]
+            shape = tuple(len(places) if axis == self._axes[name] else size for axis, size in enumerate(state.shape))
+            if given[name].shape != shape or given[name].dtype != state.dtype:
+                expected, got = f"{state.dtype} {shape}", f"{given[name].dtype} {given[name].shape}"
+                raise ShapeError(f"stream, reset, {name!r}", expected=expected, got=got)
         with self._turn:
             for name, state in self._states.items():
-                state[self._at(name, places)] = 0
+                state[self._at(name, places)] = given.get(name, 0)
 
     @property
     def states(self) -> dict[str, np.ndarray]:

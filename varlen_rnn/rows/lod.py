@@ -297,6 +297,8 @@ def lod_of(levels: Iterable[np.ndarray], num_rows: int) -> LoD:
 
 
 def _restored(levels: tuple[np.ndarray, ...], positions: np.ndarray | None, axis: int) -> LoD:
+    if not levels and positions is None:
+        return NO_LOD  # which others recognise by its identity
     lod = LoD(levels).at(positions)
     return LoD.trusted(lod._levels, lod._positions, axis) if axis else lod
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from varlen_rnn.errors import check_int
 from varlen_rnn.nn.recurrent.carries import check_carries, together
 from varlen_rnn.nn.recurrent.packed_layers import check_on_host, host_rows
-from varlen_rnn.nn.recurrent.stream import Stream
+from varlen_rnn.program.guard import feed_data, program_guard
 from varlen_rnn.rows.checks import as_rows
-from varlen_rnn.rows.lod import LoD, LoDTensor
 
 
-class MatrixStream(Stream):
-    """A copy of a layer with matrix states for sequences that arrive row by row; see `Stream`.
+class MatrixStream:
+    """A copy of a layer with matrix states for sequences that arrive row by row, with the methods of `Stream`.
 
-    Results equal the layer's results for the whole sequence to rounding: a call of the layer computes chunks of rows,
-    and a stream single rows.
+    A step runs as a program, which is bound to its kernels at the fourth call.  Results equal the layer's results for
+    the whole sequence to rounding: a call of the layer computes chunks of rows, and a stream single rows.
 
     Parameters
     ----------
@@ -43,57 +40,35 @@ class MatrixStream(Stream):
     def __init__(self, layer: Any, num_sequences: int = 1) -> None:
         check_carries("stream, layer", layer, in_parts=True)
         check_on_host("stream, layer", layer.parameters()[0].device, "a layer")
-        self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
-        self._layer, self._run, self._turn = layer, layer.prepare(), threading.Lock()
-        rows: Any = _Rows(layer)
-        self._arrays, self._all, self._lods = rows, np.arange(self.num_sequences), {}
-        self._of_slots = [
-            np.zeros((layer.num_layers, self.num_sequences, *shape), layer.dtype) for _, shape in layer.state_shapes
-        ]
+        self._layer, self._form = layer, layer._form._replace(rows="rows")
+        self._names = [name for name, _ in layer.state_shapes]
+        with program_guard() as program:
+            rows = feed_data("rows", [-1, layer.input_size], layer.dtype, lod_level=1)
+            first = [feed_data(name, [layer.num_layers, -1, *shape], layer.dtype) for name, shape in layer.state_shapes]
+            y, last = layer.prepare()(rows, together(first))
+        later = layer.each_state(last)
+        carried = {name: state.name for name, state in zip(self._names, later, strict=True)}
+        self._stream = program.prune([y, *later]).stream(carried, num_sequences)
+        self.num_sequences: int = self._stream.num_sequences
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> MatrixStream:
-        """Return an independent stream that continues from the same states."""
-        made = copy.copy(self)
-        made._turn, made._lods = threading.Lock(), {}
-        with self._turn:
-            made._of_slots = [states.copy() for states in self._of_slots]
-        return made
-
-    def _step(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        count = len(slots)
-        with self._turn:
-            lod = self._lods.setdefault(count, LoD([np.arange(count + 1)]))
-            before = tuple(states.take(slots, axis=1) for states in self._of_slots)
-            y, last = self._run(LoDTensor.wrap(rows, lod), together(before))
-            for states, after in zip(self._of_slots, self._layer.each_state(last), strict=True):
-                states[:, slots] = after.value.data
-        return np.asarray(y)
+    def __call__(self, rows: ArrayLike, at: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+        """Return the outputs for the next row of each sequence, or of the sequences in the slots `at`; see `Stream`."""
+        array = host_rows(rows, "stream, rows")
+        is_one = array.ndim == 1 and self.num_sequences == 1 and at is None
+        array = array[None] if is_one else array
+        self._form.check_rows("stream", array)
+        (y,) = self._stream({"rows": np.ascontiguousarray(array)}, at)
+        return y[0] if is_one else y
 
     def reset(self, slots: Sequence[int] | np.ndarray | None = None, states: Any = None) -> None:
         """Start new sequences in the given slots, or in all slots, from zeros or from `states`; see `Stream.reset`."""
-        places = self._all if slots is None else self._slots(slots)
-        given = self._layer.each_state(states)
-        arrays = [None if state is None else as_rows(state, "stream, reset, states") for state in given]
-        self._layer.check_states("stream, reset", arrays, len(places))
-        with self._turn:
-            for of_slots, array in zip(self._of_slots, arrays, strict=True):
-                of_slots[:, places] = 0 if array is None else array
+        each = self._layer.each_state(states)
+        given = [None if state is None else as_rows(state, "stream, reset, states") for state in each]
+        self._layer.check_states("stream, reset", given)
+        named = zip(self._names, given, strict=True)
+        self._stream.reset(slots, {name: state for name, state in named if state is not None})
 
     @property
     def states(self) -> Any:
         """A copy of all slots' states, as a call of the layer returns them; call `reset(states=...)` to set them."""
-        with self._turn:
-            return together([states.copy() for states in self._of_slots])
-
-
-class _Rows:
-    """Checks the rows of a call, and converts them to arrays."""
-
-    def __init__(self, layer: Any) -> None:
-        self._form = layer._form._replace(rows="rows")
-
-    def rows(self, rows: Any, where: str) -> np.ndarray:
-        """Return rows as a C-contiguous array; raise if they do not fit the layer."""
-        array = host_rows(rows, f"{where}, rows")
-        self._form.check_rows(where, array)
-        return np.ascontiguousarray(array)
+        return together([*self._stream.states.values()])
