@@ -204,7 +204,10 @@ def test_what_does_not_fit_is_told():
         (lambda: layer.stream(2)(np.zeros((1, 3), "f")), "stream, 'rows': expected 2 rows, one for each stream"),
         (lambda: layer.stream(2)(np.zeros((1, 3), "f"), at=[2]), "stream, at"),
         (lambda: layer.stream().reset(0), "stream, at"),
-        (lambda: layer.stream().reset(states=(np.zeros((1, 2, 2, 4, 4), "f"), None)), "reset, 'state': expected float32"),
+        (
+            lambda: layer.stream().reset(states=(np.zeros((1, 2, 2, 4, 4), "f"), None)),
+            "reset, 'state': expected float32",
+        ),
         (lambda: nn.DynamicRNN(layer), "DynamicRNN, cell: expected"),
     ]
     for call, message in cases:
