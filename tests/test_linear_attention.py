@@ -292,6 +292,33 @@ def test_rounding_does_not_grow_with_the_rows(form):
     assert np.linalg.norm(found[-1000:] - wanted[-1000:]) < 5e-6 * np.linalg.norm(wanted[-1000:])
 
 
+@by_form
+def test_what_is_recomputed_has_the_same_bits(form):
+    """Sequences of chunks, of one row, and empty ones; the operator keeps nothing."""
+    lengths, before = [40, 0, 1, 97, 5], threads.get_num_threads()
+    for dtype, sizes, heads in ((np.float32, (33, 40), (1, 2, 2)), (np.float64, (5, 3), (4, 2, 1))):
+        arrays, constants = drawn(lengths, form, heads, sizes, dtype)
+        wanted, d_wanted = step_of(arrays, lengths, constants)
+        try:
+            threads.set_num_threads(2)
+            found, d = step_of(arrays, lengths, {**constants, "recompute": True})
+        finally:
+            threads.set_num_threads(before)
+        for mine, right in zip(found + flat(d.values()), wanted + flat(d_wanted.values()), strict=True):
+            np.testing.assert_array_equal(mine, right)
+
+
+def test_a_program_that_recomputes_keeps_nothing():
+    def written(recompute):
+        with vr.program_guard() as program:
+            x = vr.feed_data("x", [-1, 1, 2], np.float32, lod_level=1)
+            vr.linear_attention(x, x, x, delta=True, recompute=recompute)
+        return str(program)
+
+    assert "linear_attention.states" in written(False)
+    assert "linear_attention.states" not in written(True)
+
+
 def test_a_step_of_a_recurrence_is_a_row():
     lengths = [4, 0, 7]
     arrays, constants = drawn(lengths, FORMS["gated delta"], (2, 2, 2))
@@ -410,6 +437,7 @@ G = vr.create_lod_tensor(np.ones((5, 2)), [[2, 3]])
         ({"scale": float("nan")}, "scale: expected finite"),
         ({"scale": "a"}, "scale: expected a number, finite"),
         ({"delta": np.ones(2)}, "delta: expected True or False"),
+        ({"recompute": np.ones(2)}, "recompute: expected True or False"),
     ],
     ids=lambda x: str(x)[:30],
 )

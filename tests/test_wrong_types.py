@@ -384,11 +384,12 @@ CALLS = {
     "SequenceConv": (vr.nn.SequenceConv, lambda: 3, lambda: 2, lambda: 3, lambda: 0, bool, bool, lambda: "float32"),
     "SequenceConv, x": (vr.nn.SequenceConv(3, 2), rows),
     "linear_attention": (
-        lambda query, key, value, decay, beta, state, delta, normalise, scale: vr.linear_attention(
-            query, key, value, decay, beta, state, delta=delta, normalise=normalise, scale=scale
+        lambda query, key, value, decay, beta, state, *constants: vr.linear_attention(
+            query, key, value, decay, beta, state,
+            **dict(zip(("delta", "normalise", "scale", "recompute"), constants, strict=True)),
         ),
         *[lambda: rows().like(np.zeros((5, 1, 3), np.float32))] * 3, *[lambda: rows().like(X[:, :1])] * 2,
-        lambda: np.zeros((3, 1, 3, 3), "f"), bool, bool, lambda: 0.5,
+        lambda: np.zeros((3, 1, 3, 3), "f"), bool, bool, lambda: 0.5, bool,
     ),
     "row_conv": (vr.row_conv, rows, lambda: X[:2]),
     "RowConv": (vr.nn.RowConv, lambda: 3, lambda: 2, lambda: "float32"),

@@ -15,7 +15,8 @@ the state by rows i >= l, the rows j < l in the state after the chunk, and the p
 from typing import Any, NamedTuple
 
 from varlen_rnn.attention.blocks import in_panels, pack_block
-from varlen_rnn.linear_attention.backward_memory import memory_of, offsets_of, part_of
+from varlen_rnn.linear_attention import forward_loop
+from varlen_rnn.linear_attention.backward_memory import Saved, again_of, memory_of, offsets_of, part_of
 from varlen_rnn.linear_attention.blocks import (
     CHUNK,
     SOLVED,
@@ -35,6 +36,7 @@ from varlen_rnn.linear_attention.blocks import (
     transpose_scores,
     transpose_state,
 )
+from varlen_rnn.linear_attention.forward_loop import Places, first_state, run_chunks
 from varlen_rnn.linear_attention.scores import Scores, decay_scores, differentiate_row
 from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_steps
 from varlen_rnn.linear_attention.triangles import solve_upper
@@ -50,11 +52,13 @@ class Code(NamedTuple):
 
     multiply: int
     pack: int
-    scores: int  # `decay_scores`, or `score_block` for a decay of each row of a state
+    scores: int  # as the last three, of `forward_loop.Code`
     differentiate_steps: int
-    differentiate_block: int  # of `rates`, as the others; 0 if all rows of a state have one decay
+    differentiate_block: int  # of `rates`, as the next; 0 if all rows of a state have one decay
     write_left: int
+    run_steps: int
     pass_state: int
+    run_rows: int
 
 
 class Backward(NamedTuple):
@@ -65,8 +69,9 @@ class Backward(NamedTuple):
     v: Any
     decay: Any
     beta: Any
+    first: Any  # the states before the first rows
     written: Any  # u, with `delta`; otherwise without rows
-    states: Any
+    states: Any  # without rows if nothing was saved
     d_out: Any
     d_last: Any  # a column for each head of states
     d_q: Any
@@ -77,6 +82,28 @@ class Backward(NamedTuple):
     d_first: Any
     scale: Any
     tiny: Any
+
+
+@cpu_inlined
+def saved_of(code, it, of, sizes, heads, task, again, counters):
+    """Return the Saved of a task; if nothing was saved, run its rows again first, in the scratch `again`."""
+    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
+    if sizes.keep:
+        u, u_stride, states = pointer(it.written, own), it.written.shape[1], it.states.shape[1]
+        at = pointer(it.states, chunks_before(task.first, task.sequence) * states + task.head * size)
+    else:
+        u, u_stride, states = offset(again.u, -task.first * sizes.depth_v), sizes.depth_v, size
+        at = again.states
+        places = Places(
+            first_state(it, sizes, heads, task), again.last, again.u, again.u, at, u_stride, states, it.scale, it.tiny,
+        )  # fmt: skip
+        memory = forward_loop.memory_of(again.numbers, again.offsets, of, sizes)
+        keeping = Sizes(sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, True)
+        functions = forward_loop.Code(
+            code.multiply, code.pack, code.scores, code.run_steps, code.pass_state, code.run_rows,
+        )  # fmt: skip
+        run_chunks(code.run_rows, (functions, memory, places, of, keeping, task.first, task.end, counters))
+    return Saved(u, at, u_stride, states) if sizes.delta else Saved(of.v, at, of.v_stride, states)
 
 
 @cpu_inlined
@@ -319,16 +346,15 @@ def _move_state(code, memory, rows_of, sizes, rows):
 
 
 @cpu_inlined
-def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters):
+def _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, counters):
     """Run a task by chunks."""
-    size, first = sizes.depth * sizes.depth_v, chunks_before(task.first, task.sequence)
     chunks = (task.end - task.first + CHUNK - 1) // CHUNK
     for back in range(chunks):
         chunk = chunks - 1 - back
         row = task.first + chunk * CHUNK
-        rows, part = least(CHUNK, task.end - row), part_of(it, of, row, task.head, sizes)
+        rows, part = least(CHUNK, task.end - row), part_of(it, of, saved, row, task.head, sizes)
         last = offset(memory.between, (rows - 1) * CHUNK)
-        load_state(pointer(it.states, (first + chunk) * it.states.shape[1] + task.head * size), sizes, memory.state)
+        load_state(offset(saved.states, chunk * saved.states_stride), sizes, memory.state)
         _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters)
         _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last)
         write_values(memory, it, sizes, part, rows)
@@ -341,16 +367,15 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counter
 
 
 @cpu_inlined
-def differentiate_by_steps(code, memory, it, of, sizes, task):
+def differentiate_by_steps(code, memory, it, of, saved, sizes, task):
     """Run a task of one row, or of none, by a step; the gradient of its state is the first state in `memory.steps`."""
-    size, first = sizes.depth * sizes.depth_v, chunks_before(task.first, task.sequence)
+    size = sizes.depth * sizes.depth_v
     state, states = offset(memory.steps, size), offset(memory.steps, 2 * size)
     scratch = offset(states, size)
     for row in range(task.first, task.end):
-        part = part_of(it, of, row, task.head, sizes)
-        kept = pointer(it.states, first * it.states.shape[1] + task.head * size)
+        part = part_of(it, of, saved, row, task.head, sizes)
         for j in range(size):
-            state[j] = kept[j]
+            state[j] = saved.states[j]
         steps = Steps(
             part.q, part.k, part.u, offset(of.decay, row * of.decay_stride), part.beta, state, scratch, of.q_stride,
             of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, 1, sizes.depth, sizes.depth_v,
@@ -370,7 +395,8 @@ def differentiate_by_steps(code, memory, it, of, sizes, task):
 def load_gradient(memory, it, sizes, heads, task):
     """Copy the gradient of a task's last state to `memory.steps`, or zeros if another head writes this state."""
     size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
-    d_last = pointer(it.d_last, task.sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
+    sequence = task.sequence % it.d_last.shape[0]
+    d_last = pointer(it.d_last, sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
     for j in range(size):
         memory.steps[j] = d_last[j] if own >= 0 else 0
 
@@ -383,30 +409,32 @@ def first_gradient(it, sizes, task):
 
 
 @cpu_inlined
-def _run(code, memory, rows_of, it, of, sizes, heads, task, counters):
+def _run(code, memory, rows_of, it, of, saved, sizes, heads, task, counters):
     """Run a task: write the gradients of its rows, and of its first state."""
     load_gradient(memory, it, sizes, heads, task)
     if task.end - task.first > 1:
         load_state(memory.steps, sizes, memory.d_state)
-        _differentiate_by_chunks(code, memory, rows_of, it, of, sizes, task, counters)
+        _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, counters)
         store_state(memory.d_state, sizes, first_gradient(it, sizes, task))
     else:
-        differentiate_by_steps(code, memory, it, of, sizes, task)
+        differentiate_by_steps(code, memory, it, of, saved, sizes, task)
 
 
 @engine_kernel
 def backward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
-    """Run the tasks that a thread takes."""
+    """Run the tasks that a thread takes; `call` ends with the places of Memory and of Again."""
     vectorise_widely()
     code, it, sizes, heads = Code(*code), Backward(*call[0]), Sizes(*call[1]), Heads(*call[2])
     counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
-    clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
-    memory = memory_of(own, call[3])
+    clear(own, call[4][2], it.scale)  # other numbers could be subnormal, which makes every product slow
+    own_offsets = pointer(offsets, shard * offsets.shape[1])
+    memory, again = memory_of(own, call[3]), again_of(own, own_offsets, call[4])
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:
             return
         task = task_of(tasks, number)
         of = operands_of(it, sizes, heads, task.head)
-        rows_of = offsets_of(pointer(offsets, shard * offsets.shape[1]), of, it.d_out.shape[1], own, sizes)
-        _run(code, memory, rows_of, it, of, sizes, heads, task, counter)
+        rows_of = offsets_of(own_offsets, of, it.d_out.shape[1], own, sizes)
+        saved = saved_of(code, it, of, sizes, heads, task, again, counter)
+        _run(code, memory, rows_of, it, of, saved, sizes, heads, task, counter)

@@ -4,7 +4,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from varlen_rnn.attention.blocks import in_panels
-from varlen_rnn.linear_attention.blocks import CHUNK
+from varlen_rnn.linear_attention.blocks import CHUNK, num_chunks
 from varlen_rnn.linear_attention.steps import scratch_of_steps
 from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     q: Any
     k: Any
     beta: Any
-    u: Any  # the corrected values of `forward_loop`, or the values without `delta`
+    u: Any  # as in Saved
     u_stride: int
     d_out: Any
     d_q: Any
@@ -59,6 +59,25 @@ class Part(NamedTuple):
     d_v: Any
     d_decay: Any
     d_beta: Any
+
+
+class Saved(NamedTuple):
+    """What the forward loop saved for a task: addresses in row 0 or in the task's first chunk, and strides."""
+
+    u: Any  # the corrected values of `forward_loop`, or the values without `delta`
+    states: Any  # the state before each chunk
+    u_stride: int
+    states_stride: int
+
+
+class Again(NamedTuple):
+    """Memory of a thread that runs the rows of a task again."""
+
+    numbers: Any  # scratch of `forward_loop`, as `offsets`
+    last: Any  # a state that no task keeps
+    u: Any
+    states: Any
+    offsets: Any
 
 
 class Offsets(NamedTuple):
@@ -91,6 +110,24 @@ def num_offsets(depth, depth_v, width):
     return 8 * max(CHUNK, -(-max(depth, depth_v) // width) * width)
 
 
+def places_of_again(rows, depth, depth_v, begin, scratch):
+    """Return where each field of `Again` begins in the memory of a thread, and how many numbers and offsets it needs.
+
+    `begin` is where the memory of the gradient ends, and `scratch` is the result of `forward_loop.scratch_of`.
+    """
+    size, (numbers, offsets) = depth * depth_v, scratch
+    u = begin[0] + numbers
+    states = u + rows * depth_v
+    places = begin[0], u - size, u, states, begin[1]
+    return places, (states + num_chunks(rows, 1) * size, begin[1] + offsets)
+
+
+@cpu_inlined
+def again_of(at, offsets, p):
+    """Return the Again whose fields begin at `places_of_again`."""
+    return Again(offset(at, p[0]), offset(at, p[1]), offset(at, p[2]), offset(at, p[3]), offset(offsets, p[4]))
+
+
 @cpu_inlined
 def memory_of(at, p):
     """Return the Memory that begins at an address, with fields at `places_of`."""
@@ -120,13 +157,11 @@ def offsets_of(at, of, stride, like, sizes):
 
 
 @cpu_inlined
-def part_of(it, of, row, head, sizes):
+def part_of(it, of, saved, row, head, sizes):
     """Return the Part that begins at `row`."""
     return Part(
         offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.beta, row * of.beta_stride),
-        pointer(it.written, row * it.written.shape[1] + head * sizes.depth_v) if sizes.delta
-        else offset(of.v, row * of.v_stride),
-        it.written.shape[1] if sizes.delta else of.v_stride,
+        offset(saved.u, row * saved.u_stride), saved.u_stride,
         pointer(it.d_out, row * it.d_out.shape[1] + head * sizes.depth_v),
         pointer(it.d_q, row * it.d_q.shape[1] + head * sizes.depth),
         pointer(it.d_k, row * it.d_k.shape[1] + head * sizes.depth),

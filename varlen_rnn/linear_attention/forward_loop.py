@@ -10,11 +10,14 @@ The first line is a triangular system for y.  All products run on the tile, but 
 
 from typing import Any, NamedTuple
 
+from numba import types
+
 from varlen_rnn.attention.blocks import in_panels, pack_block
 from varlen_rnn.linear_attention.blocks import (
     CHUNK,
     SOLVED,
     Heads,
+    Operands,
     Sizes,
     chunks_before,
     clear,
@@ -26,6 +29,7 @@ from varlen_rnn.linear_attention.blocks import (
     task_of,
     times,
 )
+from varlen_rnn.linear_attention.rates import size_of_block
 from varlen_rnn.linear_attention.scores import Scores, decay_scores
 from varlen_rnn.linear_attention.steps import Steps, Written, run_steps, scratch_of_steps
 from varlen_rnn.linear_attention.triangles import add_lower, solve_lower
@@ -33,7 +37,7 @@ from varlen_rnn.linear_attention.writer import multiply_row, subtract_from_row
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
 from varlen_rnn.products.vectors import copy_units, least, offset, pointer, vectorise_widely, width_of
-from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, engine_kernel
 
 
 class Code(NamedTuple):
@@ -44,6 +48,7 @@ class Code(NamedTuple):
     scores: int  # `decay_scores`, or `score_block` for a decay of each row of a state
     run_steps: int
     pass_state: int  # of `rates`; 0 if all rows of a state have one decay
+    run_rows: int  # `run_chunks`, or `run_blocks` for a decay of each row of a state
 
 
 class Forward(NamedTuple):
@@ -63,6 +68,23 @@ class Forward(NamedTuple):
     tiny: Any  # decays below count as 0
 
 
+class Places(NamedTuple):
+    """Where a task reads and writes: addresses in its first row or chunk, and strides in elements.
+
+    `u` may have the address of `out`: the corrected values then replace the outputs.
+    """
+
+    first: Any  # the state before the first row
+    last: Any  # the state after the last row
+    out: Any
+    u: Any  # the corrected values, with `delta` and `keep`
+    states: Any  # the state before each chunk, with `keep`
+    stride: int  # of `out` and `u`
+    states_stride: int
+    scale: Any
+    tiny: Any
+
+
 class _Memory(NamedTuple):
     """Memory of one thread; the fields that end with `_rows` are lists of the offsets of rows."""
 
@@ -77,19 +99,22 @@ class _Memory(NamedTuple):
     since: Any
     betas: Any
     zeros: Any
-    steps: Any  # the state and the scratch of a sequence that runs step by step
+    steps: Any  # scratch of a sequence that runs step by step
+    block: Any  # of `rates`
     q_rows: Any
     k_rows: Any
     panel_rows: Any
     score_rows: Any
     no_rows: Any
+    block_rows: Any  # of `rates`
 
 
 def scratch_of(depth, depth_v, width):
-    """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
+    """Return how many numbers and int64 offsets a thread needs; the last numbers are a state that no task keeps."""
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
     numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + 2 * CHUNK + width
-    return numbers + depth * depth_v + scratch_of_steps(depth, depth_v, width), 5 * max(CHUNK, padded)
+    numbers += scratch_of_steps(depth, depth_v, width) + size_of_block(padded)
+    return numbers + depth * depth_v, 5 * max(CHUNK, padded) + SOLVED
 
 
 @cpu_inlined
@@ -101,15 +126,19 @@ def memory_of(numbers, offsets, of, sizes):
     for number in range(5):
         for r in range(count):
             offsets[number * count + r] = r * strides[number]
+    for r in range(SOLVED):
+        offsets[5 * count + r] = r * padded
     keys = offset(numbers, padded * padded_v)
     scores = offset(keys, CHUNK * (sizes.depth + 1))
     read = offset(scores, 3 * square)
     since = offset(read, 3 * values)
+    steps = offset(since, 2 * CHUNK + width_of(numbers))
     return _Memory(
         numbers, keys, scores, offset(scores, square), offset(scores, 2 * square), read, offset(read, values),
-        offset(read, 2 * values), since, offset(since, CHUNK), offset(since, 2 * CHUNK),
-        offset(since, 2 * CHUNK + width_of(numbers)), offsets, offset(offsets, count), offset(offsets, 2 * count),
-        offset(offsets, 3 * count), offset(offsets, 4 * count),
+        offset(read, 2 * values), since, offset(since, CHUNK), offset(since, 2 * CHUNK), steps,
+        offset(steps, sizes.depth + 4 * padded_v), offsets,  # behind `scratch_of_steps` numbers
+        offset(offsets, count), offset(offsets, 2 * count), offset(offsets, 3 * count), offset(offsets, 4 * count),
+        offset(offsets, 5 * count),
     )  # fmt: skip
 
 
@@ -215,60 +244,72 @@ def _run_chunk(code, memory, it, of, sizes, row, rows):
 
 
 @cpu_inlined
-def _run_by_chunks(code, memory, it, of, sizes, task, counters):
-    """Run a task by chunks."""
-    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
-    chunk = chunks_before(task.first, task.sequence)
-    for row in range(task.first, task.end, CHUNK):
-        rows = least(CHUNK, task.end - row)
-        if sizes.keep:
-            store_state(memory.state, sizes, pointer(it.states, chunk * it.states.shape[1] + task.head * size))
-        chunk += 1
-        k = offset(of.k, row * of.k_stride)
-        pack_block(code, k, rows, sizes.depth, of.k_stride, True, memory.keys, counters)
-        _run_chunk(code, memory, it, of, sizes, row, rows)
-        write_rows(memory.read, rows, sizes, pointer(it.out, row * it.out.shape[1] + own), it.out.shape[1])
-        if sizes.delta and sizes.keep:
-            written = pointer(it.written, row * it.written.shape[1] + own)
-            write_rows(memory.u, rows, sizes, written, it.written.shape[1])
-        _write_to_state(code, memory, sizes, rows)
+def keep_state(memory, it, sizes, done):
+    """Copy the state to its place if a chunk begins after `done` rows."""
+    if sizes.keep and done % CHUNK == 0:
+        store_state(memory.state, sizes, offset(it.states, done // CHUNK * it.states_stride))
 
 
 @cpu_inlined
-def states_of(it, sizes, heads, task):
-    """Return the addresses of the first and of the last state of a task."""
-    at = task.sequence * it.first.shape[1] + task.head * heads.state // heads.all * sizes.depth * sizes.depth_v
-    return pointer(it.first, at), pointer(it.last, at)
+def write_results(memory, it, sizes, done, rows):
+    """Copy the outputs and corrected values of some rows from panels to their places."""
+    write_rows(memory.read, rows, sizes, offset(it.out, done * it.stride), it.stride)
+    if sizes.delta and sizes.keep:
+        write_rows(memory.u, rows, sizes, offset(it.u, done * it.stride), it.stride)
 
 
 @cpu_inlined
-def run_by_steps(code, memory, it, of, sizes, heads, task):
-    """Run a task step by step, and keep its state before each chunk."""
-    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
-    first, last = states_of(it, sizes, heads, task)
-    state = last if own_state(heads, task.head) >= 0 else memory.steps
+def run_by_steps(code, memory, it, of, sizes, first, end):
+    """Run the rows `first` to `end` step by step, and keep the state before each chunk."""
+    size, state = sizes.depth * sizes.depth_v, it.last
     for j in range(size):
-        state[j] = first[j]
-    chunk, keeps_u = chunks_before(task.first, task.sequence), sizes.delta and sizes.keep
-    for row in range(task.first, task.end, CHUNK):
-        kept = pointer(it.states, (chunk * it.states.shape[1] + task.head * size) if sizes.keep else 0)
+        state[j] = it.first[j]
+    for row in range(first, end, CHUNK):
+        done = row - first
+        kept = offset(it.states, done // CHUNK * it.states_stride)
         for j in range(size if sizes.keep else 0):
             kept[j] = state[j]
-        chunk += 1
         steps = Steps(
             offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.v, row * of.v_stride),
-            offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state,
-            offset(memory.steps, size),
-            of.q_stride, of.k_stride, of.v_stride, of.decay_stride, of.beta_stride, least(CHUNK, task.end - row),
+            offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state, memory.steps,
+            of.q_stride, of.k_stride, of.v_stride, of.decay_stride, of.beta_stride, least(CHUNK, end - row),
             sizes.depth, sizes.depth_v, sizes.rates, sizes.delta,
         )  # fmt: skip
-        at = row * it.out.shape[1] + own
-        to = Written(pointer(it.out, at), pointer(it.written, at if keeps_u else 0), it.out.shape[1], keeps_u)
-        run_steps(code.run_steps, (steps, to, it.scale))
+        out, u = offset(it.out, done * it.stride), offset(it.u, done * it.stride)
+        run_steps(code.run_steps, (steps, Written(out, u, it.stride, sizes.delta and sizes.keep), it.scale))
+
+
+def arguments_of_rows(scalar):
+    """Return the types of the arguments of `run_chunks`, for numbers of a type."""
+    number, address = types.intp, types.CPointer(scalar)
+    integers = types.CPointer(number)
+    memory = types.NamedTuple((*[address] * 13, *[integers] * 6), _Memory)
+    places = types.NamedTuple((*[address] * 5, number, number, scalar, scalar), Places)
+    sizes = types.NamedTuple((number, number, number, types.boolean, types.boolean), Sizes)
+    operands = types.NamedTuple((*[address] * 5, *[number] * 5), Operands)
+    return types.NamedTuple((number,) * 6, Code), memory, places, operands, sizes, number, number, integers
+
+
+@called_by_address(arguments_of_rows)
+def run_chunks(code, memory, it, of, sizes, first, end, counters):
+    """Run the rows `first` to `end`, all of a task, by chunks, or a single row by a step."""
+    vectorise_widely()
+    if end - first < 2:
+        run_by_steps(code, memory, it, of, sizes, first, end)
+        return
+    load_state(it.first, sizes, memory.state)
+    for row in range(first, end, CHUNK):
+        rows, done = least(CHUNK, end - row), row - first
+        keep_state(memory, it, sizes, done)
+        pack_block(code, offset(of.k, row * of.k_stride), rows, sizes.depth, of.k_stride, True, memory.keys, counters)
+        _run_chunk(code, memory, it, of, sizes, row, rows)
+        write_results(memory, it, sizes, done, rows)
+        _write_to_state(code, memory, sizes, rows)
+    store_state(memory.state, sizes, it.last)
 
 
 @cpu_inlined
-def clear_unused(it, sizes, task):
+def _clear_unused(it, sizes, task):
     """Write zeros for the number of no chunk that a sequence may have."""
     size, unused = sizes.depth * sizes.depth_v, (task.end - task.first + CHUNK - 1) // CHUNK
     unused += chunks_before(task.first, task.sequence)
@@ -277,26 +318,34 @@ def clear_unused(it, sizes, task):
 
 
 @cpu_inlined
-def _run(code, memory, it, of, sizes, heads, task, counters):
-    """Run a task: write its outputs, its last state, and the operands of the gradient."""
-    clear_unused(it, sizes, task)
-    if task.end - task.first > 1:
-        first, last = states_of(it, sizes, heads, task)
-        load_state(first, sizes, memory.state)
-        _run_by_chunks(code, memory, it, of, sizes, task, counters)
-        if own_state(heads, task.head) >= 0:
-            store_state(memory.state, sizes, last)
-    else:
-        run_by_steps(code, memory, it, of, sizes, heads, task)
+def first_state(it, sizes, heads, task):
+    """Return the address of the state before the first row of a task; `first` may have one row for all sequences."""
+    own = task.head * heads.state // heads.all * sizes.depth * sizes.depth_v
+    return pointer(it.first, task.sequence % it.first.shape[0] * it.first.shape[1] + own)
+
+
+@cpu_inlined
+def _places_of(it, sizes, heads, task, spare):
+    """Return the Places of a task; its last state is written to `spare` if another head writes it in its place."""
+    size, own, columns = sizes.depth * sizes.depth_v, task.head * sizes.depth_v, it.out.shape[1]
+    last = task.sequence * it.last.shape[1] + task.head * heads.state // heads.all * size
+    chunk = chunks_before(task.first, task.sequence) if sizes.keep else 0
+    return Places(
+        first_state(it, sizes, heads, task), pointer(it.last, last) if own_state(heads, task.head) >= 0 else spare,
+        pointer(it.out, task.first * columns + own), pointer(it.written, task.first * columns + own),
+        pointer(it.states, chunk * it.states.shape[1] + task.head * size), columns, it.states.shape[1],
+        it.scale, it.tiny,
+    )  # fmt: skip
 
 
 @engine_kernel
 def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
-    """Run the tasks that a thread takes."""
+    """Run the tasks that a thread takes; the last numbers of its scratch are a state."""
     vectorise_widely()
     code, it, sizes, heads = Code(*code), Forward(*call[0]), Sizes(*call[1]), Heads(*call[2])
     counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
     clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
+    spare = offset(own, numbers.shape[1] - sizes.depth * sizes.depth_v)
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:
@@ -304,4 +353,6 @@ def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
         task = task_of(tasks, number)
         of = operands_of(it, sizes, heads, task.head)
         memory = memory_of(own, pointer(offsets, shard * offsets.shape[1]), of, sizes)
-        _run(code, memory, it, of, sizes, heads, task, counter)
+        _clear_unused(it, sizes, task)
+        places = _places_of(it, sizes, heads, task, spare)
+        run_chunks(code.run_rows, (code, memory, places, of, sizes, task.first, task.end, counter))

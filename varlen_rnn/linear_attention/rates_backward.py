@@ -20,16 +20,16 @@ from varlen_rnn.linear_attention.backward_loop import (
     first_gradient,
     load_gradient,
     multiply_by_beta,
+    saved_of,
     write_values,
     write_y,
 )
-from varlen_rnn.linear_attention.backward_memory import memory_of, offsets_of, part_of
+from varlen_rnn.linear_attention.backward_memory import again_of, memory_of, offsets_of, part_of
 from varlen_rnn.linear_attention.blocks import (
     CHUNK,
     SOLVED,
     Heads,
     Sizes,
-    chunks_before,
     clear,
     load_state,
     operands_of,
@@ -181,16 +181,17 @@ def _move_state(code, memory, kept, block, state, rows_of, sizes, rows, like):
 
 
 @cpu_inlined
-def _differentiate_chunk(code, memory, kept, rows_of, it, of, sizes, row, head, rows):
+def _differentiate_chunk(code, memory, kept, rows_of, it, of, saved, sizes, row, task):
     """Write the gradients of the rows of a chunk, given the state before it in `kept.states`."""
     padded, padded_v = in_panels(memory.y, sizes.depth), in_panels(memory.y, sizes.depth_v)
-    write_y(memory, of, sizes, part_of(it, of, row, head, sizes), rows)
+    rows = least(CHUNK, task.end - row)
+    write_y(memory, of, sizes, part_of(it, of, saved, row, task.head, sizes), rows)
     _run_again(code, memory, kept, rows_of, it, of, sizes, row, rows)
     blocks = (rows + SOLVED - 1) // SOLVED
     for back in range(blocks):
         number = blocks - 1 - back
         begin = number * SOLVED
-        count, part = least(SOLVED, rows - begin), part_of(it, of, row + begin, head, sizes)
+        count, part = least(SOLVED, rows - begin), part_of(it, of, saved, row + begin, task.head, sizes)
         block = block_of(offset(kept.blocks, number * kept.block_step), padded)
         state = offset(kept.states, number * kept.state_step)
         _differentiate_values(code, memory, block, rows_of, it, of, sizes, part, count)
@@ -207,12 +208,14 @@ def _differentiate_chunk(code, memory, kept, rows_of, it, of, sizes, row, head, 
 
 @engine_kernel
 def backward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
-    """Run the tasks that a thread takes; `call[4]` is where Kept begins, and its steps, in numbers."""
+    """Run the tasks that a thread takes; `call` ends with the places of Memory, Again, and Kept (with steps)."""
     vectorise_widely()
     code, it, sizes, heads = Code(*code), Backward(*call[0]), Sizes(*call[1]), Heads(*call[2])
     counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
-    clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
-    memory, (begin, block_step, state_step) = memory_of(own, call[3]), call[4]
+    clear(own, call[4][2], it.scale)  # other numbers could be subnormal, which makes every product slow
+    own_offsets = pointer(offsets, shard * offsets.shape[1])
+    memory, again = memory_of(own, call[3]), again_of(own, own_offsets, call[4])
+    begin, block_step, state_step = call[5]
     states = offset(own, begin + CHUNK // SOLVED * block_step)
     kept = Kept(
         offset(own, begin), states, offset(states, CHUNK // SOLVED * state_step), block_step, state_step
@@ -223,17 +226,17 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
             return
         task = task_of(tasks, number)
         of = operands_of(it, sizes, heads, task.head)
-        rows_of = offsets_of(pointer(offsets, shard * offsets.shape[1]), of, it.d_out.shape[1], own, sizes)
+        rows_of = offsets_of(own_offsets, of, it.d_out.shape[1], own, sizes)
+        saved = saved_of(code, it, of, sizes, heads, task, again, counter)
         load_gradient(memory, it, sizes, heads, task)
-        chunks = (task.end - task.first + CHUNK - 1) // CHUNK
         if task.end - task.first < 2:
-            differentiate_by_steps(code, memory, it, of, sizes, task)
+            differentiate_by_steps(code, memory, it, of, saved, sizes, task)
             continue
         load_state(memory.steps, sizes, memory.d_state)
+        chunks = (task.end - task.first + CHUNK - 1) // CHUNK
         for back in range(chunks):
-            chunk, size = chunks - 1 - back, sizes.depth * sizes.depth_v
-            row, at = task.first + chunk * CHUNK, chunk + chunks_before(task.first, task.sequence)
-            load_state(pointer(it.states, at * it.states.shape[1] + task.head * size), sizes, kept.states)
-            rows = least(CHUNK, task.end - row)
-            _differentiate_chunk(code, memory, kept, rows_of, it, of, sizes, row, task.head, rows)
+            chunk = chunks - 1 - back
+            load_state(offset(saved.states, chunk * saved.states_stride), sizes, kept.states)
+            row = task.first + chunk * CHUNK
+            _differentiate_chunk(code, memory, kept, rows_of, it, of, saved, sizes, row, task)
         store_state(memory.d_state, sizes, first_gradient(it, sizes, task))

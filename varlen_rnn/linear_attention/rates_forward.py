@@ -7,43 +7,19 @@ With the names of `rates`, and the state S before a block:
 """
 
 from varlen_rnn.attention.blocks import in_panels
-from varlen_rnn.linear_attention import forward_loop
-from varlen_rnn.linear_attention.blocks import (
-    CHUNK,
-    SOLVED,
-    Heads,
-    Sizes,
-    chunks_before,
-    clear,
-    load_state,
-    operands_of,
-    own_state,
-    store_state,
-    task_of,
-    times,
-)
+from varlen_rnn.linear_attention.blocks import CHUNK, SOLVED, load_state, store_state, times
 from varlen_rnn.linear_attention.forward_loop import (
-    Code,
-    Forward,
-    clear_unused,
-    memory_of,
+    arguments_of_rows,
+    keep_state,
     run_by_steps,
-    states_of,
     values_to_panels,
-    write_rows,
+    write_results,
 )
-from varlen_rnn.linear_attention.rates import Given, State, block_of, pass_state, score_block, size_of_block
+from varlen_rnn.linear_attention.rates import Given, State, block_of, pass_state, score_block
 from varlen_rnn.linear_attention.triangles import add_lower, solve_lower
-from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
-from varlen_rnn.products.vectors import least, offset, pointer, vectorise_widely, width_of
-from varlen_rnn.runtime.jit import cpu_inlined, engine_kernel
-
-
-def scratch_of(depth, depth_v, width):
-    """Return how many elements of the data type, and how many int64 offsets, a thread needs."""
-    numbers, offsets = forward_loop.scratch_of(depth, depth_v, width)
-    return numbers + size_of_block(-(-depth // width) * width), offsets + SOLVED
+from varlen_rnn.products.vectors import least, offset, vectorise_widely, width_of
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 @cpu_inlined
@@ -70,7 +46,7 @@ def leave(code, block, state, left_turned, y, rows_of, sizes, like):
 
 
 @cpu_inlined
-def _run_block(code, memory, block, block_rows, it, of, sizes, row, rows):
+def _run_block(code, memory, block, it, of, sizes, row, rows):
     """Run a block: write its outputs in panels to `memory.read`, u to `memory.u`, and y to `memory.y`."""
     width, beta = width_of(memory.y), offset(of.beta, row * of.beta_stride)
     panels, step = in_panels(memory.y, sizes.depth_v) // width, CHUNK * width
@@ -84,7 +60,7 @@ def _run_block(code, memory, block, block_rows, it, of, sizes, row, rows):
         code,
         rows,
         sizes.depth_v,
-        Rows(block.queries, block_rows),
+        Rows(block.queries, memory.block_rows),
         state,
         zeros,
         Sums(memory.read, rows_of, step),
@@ -94,7 +70,7 @@ def _run_block(code, memory, block, block_rows, it, of, sizes, row, rows):
             code,
             rows,
             sizes.depth_v,
-            Rows(block.keys, block_rows),
+            Rows(block.keys, memory.block_rows),
             state,
             zeros,
             Sums(memory.y, rows_of, step),
@@ -107,49 +83,20 @@ def _run_block(code, memory, block, block_rows, it, of, sizes, row, rows):
         add_lower(block.of_queries, y, offset(memory.read, p * step), memory.betas)
 
 
-@cpu_inlined
-def _run_by_blocks(code, memory, block, block_rows, it, of, sizes, task):
-    """Run a task by blocks."""
-    size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
-    for row in range(task.first, task.end, SOLVED):
-        rows, done = least(SOLVED, task.end - row), row - task.first
-        if sizes.keep and done % CHUNK == 0:
-            chunk = chunks_before(task.first, task.sequence) + done // CHUNK
-            store_state(memory.state, sizes, pointer(it.states, chunk * it.states.shape[1] + task.head * size))
-        _run_block(code, memory, block, block_rows, it, of, sizes, row, rows)
-        write_rows(memory.read, rows, sizes, pointer(it.out, row * it.out.shape[1] + own), it.out.shape[1])
-        if sizes.delta and sizes.keep:
-            written = pointer(it.written, row * it.written.shape[1] + own)
-            write_rows(memory.u, rows, sizes, written, it.written.shape[1])
+@called_by_address(arguments_of_rows)
+def run_blocks(code, memory, it, of, sizes, first, end, counters):
+    """Run the rows `first` to `end`, all of a task, by blocks, or a single row by a step."""
+    vectorise_widely()
+    if end - first < 2:
+        run_by_steps(code, memory, it, of, sizes, first, end)
+        return
+    block = block_of(memory.block, in_panels(memory.y, sizes.depth))
+    load_state(it.first, sizes, memory.state)
+    for row in range(first, end, SOLVED):
+        rows, done = least(SOLVED, end - row), row - first
+        keep_state(memory, it, sizes, done)
+        _run_block(code, memory, block, it, of, sizes, row, rows)
+        write_results(memory, it, sizes, done, rows)
         y = Panels(memory.y, CHUNK * width_of(memory.y), rows)
         leave(code, block, memory.state, memory.keys, y, memory.panel_rows, sizes, it.scale)
-
-
-@engine_kernel
-def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
-    """Run the tasks that a thread takes; `call[3]` is where the memory of blocks begins, in numbers."""
-    vectorise_widely()
-    code, it, sizes, heads = Code(*code), Forward(*call[0]), Sizes(*call[1]), Heads(*call[2])
-    counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
-    clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
-    padded = in_panels(own, sizes.depth)
-    block = block_of(offset(own, call[3]), padded)
-    block_rows = pointer(offsets, shard * offsets.shape[1] + offsets.shape[1] - SOLVED)
-    for i in range(SOLVED):
-        block_rows[i] = i * padded
-    while True:
-        number = arrive(counter)
-        if number >= tasks.shape[0]:
-            return
-        task = task_of(tasks, number)
-        of = operands_of(it, sizes, heads, task.head)
-        memory = memory_of(own, pointer(offsets, shard * offsets.shape[1]), of, sizes)
-        clear_unused(it, sizes, task)
-        if task.end - task.first > 1:
-            first, last = states_of(it, sizes, heads, task)
-            load_state(first, sizes, memory.state)
-            _run_by_blocks(code, memory, block, block_rows, it, of, sizes, task)
-            if own_state(heads, task.head) >= 0:
-                store_state(memory.state, sizes, last)
-        else:
-            run_by_steps(code, memory, it, of, sizes, heads, task)
+    store_state(memory.state, sizes, it.last)

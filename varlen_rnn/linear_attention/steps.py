@@ -38,7 +38,7 @@ class Steps(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where steps write outputs, and `u` for the gradient if `keep`: addresses, and elements from row to row."""
+    """Where steps write outputs, and then `u` for the gradient if `keep`: addresses, and elements from row to row."""
 
     out: Any
     u: Any
@@ -119,10 +119,6 @@ def run_steps(it, to, scale):
                 read[x] += weight * row[x]
         for x in range(it.depth_v):
             read[x] = v[x] - read[x]
-        if to.keep:
-            u = offset(to.u, t * to.stride)
-            for x in range(it.depth_v):
-                u[x] = read[x]
         for r in range(it.depth):
             decay, weight, factor, row = decays[r], beta * k[r], scale * q[r], offset(it.state, r * it.depth_v)
             for x in range(it.depth_v):
@@ -132,6 +128,10 @@ def run_steps(it, to, scale):
         o = offset(to.out, t * to.stride)
         for x in range(it.depth_v):
             o[x] = out[x]
+        if to.keep:
+            u = offset(to.u, t * to.stride)
+            for x in range(it.depth_v):
+                u[x] = read[x]
 
 
 @cpu_inlined

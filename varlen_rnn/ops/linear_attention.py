@@ -1,8 +1,9 @@
 """Linear attention: each sequence and head writes values under keys into a matrix, its state, and reads it by queries.
 
 Besides outputs and last states, the operator with `keep` returns two operands of its gradient: with the delta rule, the
-corrected values (`written`), and the state before each chunk of 32 rows (`states`).  With `normalise`, it appends a
-column of ones to the values, so that the last column of outputs and states belongs to the normaliser.
+corrected values (`written`), and the state before each chunk of 32 rows (`states`).  Without `keep`, the gradient runs
+the rows of a sequence and head again.  With `normalise`, the operator appends a column of ones to the values, so that
+the last column of outputs and states belongs to the normaliser.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.carried import lod_of_states, offsets_of, rows_of_state
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.runtime.device import contiguous, copy_into, zeros
+from varlen_rnn.runtime.device import contiguous, copy_into, empty, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled
@@ -42,6 +43,7 @@ def linear_attention(
     delta: bool = False,
     normalise: bool = False,
     scale: float | None = None,
+    recompute: bool = False,
 ) -> tuple[Any, Any]:
     """Write the value of each row into a matrix, the state of its sequence and head, and read it by the row's query.
 
@@ -74,6 +76,9 @@ def linear_attention(
         Whether to compute a normaliser, too: the state for values of 1.
     scale : float, optional
         The factor of the outputs, `1 / sqrt(depth)` by default.
+    recompute : bool
+        Whether to save memory in training: no state is kept for the gradient, which runs each sequence and head again
+        before it differentiates them, with the same bits.
 
     Returns
     -------
@@ -123,6 +128,7 @@ def linear_attention(
     Transformers with Hardware-Efficient Training"; Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks"; the
     operator `LinearAttention` of ONNX.
     """
+    keep = not check_flag(recompute, f"{_NAME}, recompute") and grad_enabled()
     is_normalised = check_flag(normalise, f"{_NAME}, normalise")
     constants: dict[str, Any] = {"delta": check_flag(delta, f"{_NAME}, delta"), "normalise": is_normalised}
     constants["scale"] = None if scale is None else check_number(scale, f"{_NAME}, scale", "finite", math.isfinite)
@@ -134,7 +140,7 @@ def linear_attention(
         check_rank(_NAME, "state[0]", first, 4)
         check_shape(_NAME, "state[1]", norms, first.shape[:3], "normalisers are a state without its last axis")
         state = apply("concat", first, norms[..., None], axis=3)
-    out, last, *_ = apply(_NAME, query, key, value, decay, beta, state, keep=grad_enabled(), **constants)
+    out, last, *_ = apply(_NAME, query, key, value, decay, beta, state, keep=keep, **constants)
     if not is_normalised:
         return out, last
     return (out[:, :, :-1], out[:, :, -1]), (last[:, :, :, :-1], last[:, :, :, -1])
@@ -201,8 +207,13 @@ def _operands(call, query, key, value, decay, beta, state, normalise):
     g = zeros((rows, states), q) if decay is None else flat(decay.data)
     b = full((rows, states), 1, q) if beta is None else flat(beta.data)
     size = query.shape[2] * v.shape[2]
-    first = zeros((len(call.offsets) - 1, states * size), q) if state is None else flat(state.data)
+    first = _no_states(call, states * size, q) if state is None else flat(state.data)
     return q, flat(key.data), flat(v), g, b, first
+
+
+def _no_states(call, size, like):
+    """Return zeros for the states of all sequences: on the host, a single row."""
+    return zeros((len(call.offsets) - 1 if on_device(like) else 1, size), like)
 
 
 @attend_linearly.infer
@@ -258,40 +269,45 @@ def _check_heads(query, key, value):
 
 @attend_linearly.grad
 def _grad(inputs, outputs, d_outputs, delta, normalise, scale, keep):
+    saved = outputs[2:] if keep else (None, None)
     found = apply_list(
-        f"{_NAME}_grad", *inputs[:3], *outputs[2:], *inputs[3:], *d_outputs[:2],
+        f"{_NAME}_grad", *inputs[:3], *saved, *inputs[3:], *d_outputs[:2],
         delta=delta, normalise=normalise, scale=scale,
     )  # fmt: skip
     return [d if x is not None and x.requires_grad else None for x, d in zip(inputs, found, strict=True)]
 
 
 def _cost_of_grad(inputs, outputs, **constants):
-    """3 times the cost of the operator."""
-    query, value, d_state = inputs[0], inputs[2], outputs[5]
-    return 18 * known(query.shape[0]) * known(d_state.shape[1]) * known(value.shape[2]) * known(query.shape[2])
+    """3 times the cost of the operator, 4 times if it runs again."""
+    query, value, states, d_state = inputs[0], inputs[2], inputs[4], outputs[5]
+    per_number = 18 if states is not None else 24
+    return per_number * known(query.shape[0]) * known(d_state.shape[1]) * known(value.shape[2]) * known(query.shape[2])
 
 
 @operator(
     name=f"{_NAME}_grad", outputs=("d_query", "d_key", "d_value", "d_decay", "d_beta", "d_state"), cost=_cost_of_grad
 )
 def differentiate(
-    query, key, value, written, states, decay=None, beta=None, state=None, d_out=None, d_last=None, *,
+    query, key, value, written=None, states=None, decay=None, beta=None, state=None, d_out=None, d_last=None, *,
     delta: bool, normalise: bool, scale: float | None,
 ):  # fmt: skip
     """Return the gradients of `linear_attention`; missing operands count as the numbers that stand for them."""
     inputs = query, key, value, decay, beta, state
-    call = _call(inputs, delta, normalise, scale, True)
+    call = _call(inputs, delta, normalise, scale, states is not None)
     q, k, v, g, b, first = _operands(call, *inputs, normalise)
     kept = num_chunks(len(q), len(call.offsets) - 1)
-    if len(states.data) != kept:
+    if call.keep and len(states.data) != kept:
         raise ShapeError(f"{_NAME}_grad, states", expected=f"{kept} states, as the operator's", got=states.shape)
     of_out = len(q), call.heads.all * (v.shape[1] // call.heads.value)
+    of_last = len(call.offsets) - 1, first.shape[1]
     d_y = zeros(of_out, q) if d_out is None else flat(d_out.data)
-    d_first = zeros(first.shape, q) if d_last is None else flat(d_last.data)
-    if d_y.shape != of_out or d_first.shape != first.shape or len(written.data) != (len(q) if delta else 0):
-        got = [d_y.shape, d_first.shape, written.shape]
+    d_first = _no_states(call, of_last[1], q) if d_last is None else flat(d_last.data)
+    saved = [flat(x.data) if call.keep else empty((0, 0), q) for x in (written, states)]
+    fits = d_y.shape == of_out and (d_last is None or d_first.shape == of_last)
+    if not fits or len(saved[0]) != (len(q) if delta and call.keep else 0):
+        got = [d_y.shape, d_first.shape, saved[0].shape]
         raise ShapeError(f"{_NAME}_grad", expected="gradients of the operator's outputs, and its written rows", got=got)
-    found = layer.backward(q, k, v, g, b, flat(written.data), flat(states.data), d_y, d_first, call)
+    found = layer.backward(q, k, v, g, b, first, *saved, d_y, d_first, call)
     pairs = zip(found, _own_heads(call.heads), strict=True)
     d_q, d_k, d_v, d_g, d_b, d_s = (_over_shared(d, own, call.heads.all) for d, own in pairs)
     like = lambda x, d: LoDTensor.wrap(d[..., 0]) if x is None else x.like(d.reshape(x.shape))
@@ -317,9 +333,10 @@ def _infer_grad(*specs, delta, normalise, scale):
     query, key, value, written, states, decay, beta, state, d_out, d_last = specs
     out, last, *kept = _infer(query, key, value, decay, beta, state, delta, normalise, scale, True)
     op = f"{_NAME}_grad"
-    for name, spec, like in (("written", written, kept[0]), ("states", states, kept[1])):
-        check_like(op, name, spec, like)
-    for name, spec, like in (("d_out", d_out, out), ("d_last", d_last, last)):
+    if (written is None) != (states is None):
+        raise ShapeError(f"{op}, states", expected="written and states, or neither", got=[written, states])
+    pairs = ("written", written, kept[0]), ("states", states, kept[1]), ("d_out", d_out, out), ("d_last", d_last, last)
+    for name, spec, like in pairs:
         if spec is not None:
             check_like(op, name, spec, like)
     of_rows = TensorSpec((query.shape[0], last.shape[1]), query.dtype)
@@ -346,6 +363,7 @@ def _examples(rng):
     long = LoD.from_lengths([[33, 1, 40]])
     yield example((1, 1, 1), lod=long, sizes=(2, 5), delta=True, has_state=False)
     yield example((1, 1, 1), lod=long, sizes=(2, 2), of_decay=(2,), delta=True)
+    yield example((1, 1, 1), lod=long, sizes=(2, 2), delta=True, keep=False)
     for lod in TROUBLES:
         yield example((1, 1, 1), lod=lod, delta=True, has_state=False)
     (query, key, value, *_), constants = example((2, 1, 1))
