@@ -1,8 +1,7 @@
 """Train a Gated DeltaNet to look up digits by letters, and let it answer row by row, without padding.
 
     python examples/stream_recall.py                # train, and stream one sequence
-    python examples/stream_recall.py --cell lstm    # the same with an LSTM
-    python examples/stream_recall.py --cell mamba2  # or with delta, mlstm or gla
+    python examples/stream_recall.py --layer LSTM   # the same with an LSTM, or another layer
 
 A sequence tells pairs of a letter and a digit, such as c7 a2 f7, and asks for the digits of its letters in another
 order.  A state that is a matrix can write each digit under its letter.  The sequences are drawn at random, and have
@@ -19,18 +18,15 @@ import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
 
 LETTERS, DIGITS = string.ascii_lowercase[:16], string.digits
-CELLS = {
-    "lstm": vr.nn.LSTM, "gated_delta": vr.nn.GatedDeltaNet, "delta": vr.nn.DeltaNet, "mamba2": vr.nn.Mamba2,
-    "mlstm": vr.nn.MLSTM, "gla": vr.nn.GatedLinearAttention,
-}  # fmt: skip
+LAYERS = "GatedDeltaNet", "DeltaNet", "Mamba2", "MLSTM", "GatedLinearAttention", "LSTM", "SLSTM"
 
 
 class Recall(vr.nn.Module):
     """Characters to the digit of each."""
 
-    def __init__(self, cell, size):
+    def __init__(self, layer, size):
         self.embedding = vr.nn.Embedding(len(LETTERS) + len(DIGITS), size)
-        self.reader = CELLS[cell](size, size)
+        self.reader = getattr(vr.nn, layer)(size, size)
         self.output = vr.nn.Linear(size, len(DIGITS))
 
     def forward(self, ids):
@@ -72,13 +68,13 @@ def answers(model, ids):
 def main():
     """Train, measure, and stream."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cell", choices=CELLS, default="gated_delta", help="default gated_delta")
+    parser.add_argument("--layer", choices=LAYERS, default=LAYERS[0], help=f"default {LAYERS[0]}")
     parser.add_argument("--size", type=int, default=64, help="units; default 64")
     parser.add_argument("--steps", type=int, default=600, help="batches of 64 sequences; default 600")
     parser.add_argument("--most", type=int, default=12, help="pairs of a sequence, at most; default 12")
     settings = parser.parse_args()
     vr.manual_seed(0)
-    rng, model = np.random.default_rng(0), Recall(settings.cell, settings.size)
+    rng, model = np.random.default_rng(0), Recall(settings.layer, settings.size)
     optimizer, began = vr.optim.Adam(model.parameters(), lr=0.003), time.perf_counter()
     for step in range(settings.steps):
         ids, digits = batch(rng, 64, settings.most)

@@ -77,7 +77,7 @@ STEPS = {
     "recommend": (lambda of: of.Recommender(9, 6), of_two, (IDS, CANDIDATES, np.zeros(4, np.int64))),
     "recurrent_policy": (lambda of: of.ActorCritic(4, 3, 5), learned, (SEEN, IDS.data % 3, *GAINS)),
     "restore_vowels": (lambda of: of.Speller(6, 8), of_two, (IDS, OTHERS, ids_of([9], high=29).data)),
-    "stream_recall": (lambda of: of.Recall("gla", 4), classified, (IDS, IDS.data)),
+    "stream_recall": (lambda of: of.Recall("GatedLinearAttention", 4), classified, (IDS, IDS.data)),
     "tag_tokens": (lambda of: of.Tagger(9, 3, 6, 5), tagged, (IDS, IDS.like(IDS.data % 3))),
     "word_vectors": (lambda of: of.SkipGram(9, 6), of_pairs, (LABELS, CANDIDATES, WANTED)),
 }

@@ -12,6 +12,7 @@ from varlen_rnn.cli.estimators import KIND_OF, baseline_of, estimators, metrics_
 from varlen_rnn.data.formats import SUFFIXES
 from varlen_rnn.distributed import connect
 from varlen_rnn.errors import CheckpointError, InputError, shown
+from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.training import Callback, plot_history
 from varlen_rnn.training.files import checkpoint_path, forget
 from varlen_rnn.training.picture import figure_for
@@ -27,8 +28,7 @@ def number(text):
 OPTIONS = {
     "cell": (
         str,
-        "lstm, gru, rnn, gated_delta, delta, mamba2, mlstm, gla, or the name of another cell; "
-        "default lstm, with --horizon gru",
+        f"lstm, gru, rnn, {', '.join(BY_NAME)}, or the name of another cell; default lstm, with --horizon gru",
     ),
     "hidden_size": (int, "units of a layer in a direction; default 64, with --horizon 32"),
     "num_layers": (int, "recurrent layers; default 1"),

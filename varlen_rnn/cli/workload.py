@@ -10,6 +10,7 @@ from varlen_rnn.baselines import Padded
 from varlen_rnn.kernels.arithmetic import log1p
 from varlen_rnn.kernels.convolutions import convolve, shares_above
 from varlen_rnn.nn import functional as F
+from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
@@ -151,7 +152,7 @@ def _attend_linearly(dtype):
     for axes in ((), (slice(None), slice(None), 0)):
         x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
         linear_attention(x, x, x, x[axes])[0].sum().backward()
-    for layer in (nn.GatedDeltaNet, nn.DeltaNet, nn.Mamba2, nn.MLSTM, nn.GatedLinearAttention):
+    for layer in BY_NAME.values():
         rows = _embedded(dtype)
         layer(_SIZE, _SIZE, bidirectional=True, dtype=dtype)(rows)[0].sum().backward()
         stream = layer(_SIZE, _SIZE, dtype=dtype).stream(3)

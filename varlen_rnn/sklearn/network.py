@@ -12,6 +12,7 @@ from varlen_rnn import nn, random
 from varlen_rnn.cells import registry
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.nn import functional
+from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.ops.sequence.expand import sequence_expand_as
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.stretch import shortened, stretched
@@ -19,10 +20,6 @@ from varlen_rnn.tape.modes import evaluating, no_grad
 from varlen_rnn.tape.variable import Variable
 
 _LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-_OF_HEADS = {  # layers with heads
-    "gated_delta": nn.GatedDeltaNet, "delta": nn.DeltaNet, "mamba2": nn.Mamba2, "mlstm": nn.MLSTM,
-    "gla": nn.GatedLinearAttention,
-}  # fmt: skip
 _HEADS = 4  # or fewer, if they would not divide `hidden_size`
 _FILTERS, _WINDOWS = (32, 64, 32), (9, 5, 3)  # LSTM-FCN's windows are 8, 5 and 3 rows; it has four times the filters
 
@@ -107,13 +104,13 @@ class Network(nn.Module):
 
 def _layer(cell: str) -> Any:
     """Return a function that makes a recurrent layer of the cell with this name."""
-    expected = f"one of {', '.join(map(repr, _LAYERS | _OF_HEADS))}, or the name of a cell"
+    expected = f"one of {', '.join(map(repr, _LAYERS | BY_NAME))}, or the name of a cell"
     if not isinstance(cell, str):
         raise DTypeError("cell", expected=expected, got=shown(cell))
     if cell in _LAYERS:
         return _LAYERS[cell]
-    if cell in _OF_HEADS:
-        return lambda columns, size, **options: _OF_HEADS[cell](columns, size, math.gcd(size, _HEADS), **options)
+    if cell in BY_NAME:
+        return lambda columns, size, **options: BY_NAME[cell](columns, size, math.gcd(size, _HEADS), **options)
     try:
         found = registry.find_cell(cell)
     except ProgramError as error:

@@ -9,10 +9,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.training import Callback
 
 Class = TypeVar("Class", bound=type)
 _PLACE = "{options}"  # in a docstring, a line that the options replace
+_MATRICES = ", ".join(f'"{name}"' for name in BY_NAME)
 
 
 def option(default: Any, kind: str, meaning: str) -> Any:
@@ -40,8 +42,8 @@ class Options:
     cell: str = option(
         "lstm",
         "str",
-        'The cell of the network: "lstm", "gru" or "rnn"; with four heads and states that are matrices "gated_delta", '
-        '"delta", "mamba2", "mlstm" or "gla"; or the name of another cell.',
+        f'The cell of the network: "lstm", "gru" or "rnn"; with four heads and states that are matrices {_MATRICES}; '
+        "or the name of another cell.",
     )
     hidden_size: int = option(64, "int", "The units of a recurrent layer, in each direction.")
     _: dataclasses.KW_ONLY
