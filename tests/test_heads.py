@@ -7,6 +7,8 @@ from test_cell_zoo import Case, bits, check  # as pytest imports it, because a c
 
 import varlen_rnn as vr
 from tests.conftest import Device
+from varlen_rnn.errors import InputError
+from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import threads
 
 HOST, LENGTHS = Device("cpu"), [0, 3, 7, 1, 0, 4, 2]
@@ -220,3 +222,73 @@ def test_a_forget_gate_at_zero_has_half_the_slope():
     _, (_, _, n, m) = layer(x, (0 * start, start, start, 0 * start))
     (n.log() + m).sum().backward()  # log(f n + i), whatever m is
     np.testing.assert_allclose(np.asarray(layer.bias_ih_l0.grad)[:2], [2 / 3, 1 / 6], atol=1e-12)
+
+
+def test_gates_may_arrive_projected():
+    rng, offsets = np.random.default_rng(0), np.array([0, 3, 3, 8, 9])
+    make = lambda value: vr.Variable(value, requires_grad=True)
+    gates = make(vr.create_lod_tensor(rng.standard_normal((9, 48)), [np.diff(offsets).tolist()]))
+    weight, bias = make(rng.standard_normal((48, 4))), make(rng.standard_normal(48))
+    h, c, n, m = rng.standard_normal((4, 1, 4, 12))
+    states = [make(state) for state in (h, c, np.exp(n), m)]
+    d_y, d_last = rng.standard_normal((9, 12)), rng.standard_normal((4, 1, 4, 12))
+
+    for forget in ("exp", "sigmoid"):
+
+        def wanted(gates, weight, bias, *states, forget=forget):
+            direction = np.eye(48), full(weight, 3), np.zeros(48), bias, None, None, None
+            initial = np.array(states)
+            return oracle.layer(
+                oracle.slstm(forget), ("ifzo", "ifzo"), (), gates, offsets, [direction], initial, [False]
+            )
+
+        inputs = gates, weight, bias, *states
+        y, last = F.slstm(gates, weight, bias, states, forget=forget)
+        right_y, right_last, _ = wanted(*(np.asarray(v.numpy()) for v in inputs))
+        np.testing.assert_allclose(y.numpy(), right_y, rtol=0, atol=1e-12)
+        np.testing.assert_allclose([np.asarray(state) for state in last], right_last, rtol=0, atol=1e-12)
+        loss = (y * d_y).sum() + sum((state * d).sum() for state, d in zip(last, d_last, strict=True))
+        for variable in inputs:
+            variable.grad = None
+        loss.backward()
+        for number, variable in enumerate(inputs):
+            for place in rng.integers(0, variable.numpy().size, 3):
+                sums = []
+                for step in (1e-6, -1e-6):
+                    moved = [np.array(v.numpy()) for v in inputs]
+                    moved[number].flat[place] += step
+                    moved_y, moved_last, _ = wanted(*moved)
+                    sums.append((moved_y * d_y).sum() + (moved_last * d_last).sum())
+                slope = (sums[0] - sums[1]) / 2e-6
+                np.testing.assert_allclose(np.asarray(variable.grad).flat[place], slope, rtol=1e-6, atol=1e-7)
+
+
+def test_gates_of_a_layer_give_its_bits_and_its_errors():
+    layer, x = vr.nn.SLSTM(3, 12, 3), vr.Variable(np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32))
+    for lengths in ([3, 0, 5, 1], [9], [1] * 9, [0]):
+        rows = vr.create_lod_tensor(x.numpy()[: sum(lengths)], [lengths])
+        gates = vr.Variable(rows) @ layer.weight_ih_l0.T + layer.bias_ih_l0
+        (y, last), (wanted, wanted_last) = F.slstm(gates, layer.weight_hh_l0, layer.bias_hh_l0), layer(rows)
+        for one, two in zip((y, *last), (wanted, *wanted_last), strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(two), rtol=1e-5, atol=1e-6)
+        assert y.lod() == wanted.lod()
+    for arguments, message in (
+        (
+            (np.zeros((5, 7)), np.zeros((8, 2))),
+            r"slstm, gates: expected rows of four gates, of shape \(rows, 4 \* hidden",
+        ),
+        ((rows, np.zeros((12, 3), np.float32)), "slstm, gates"),
+        ((gates, np.zeros((40, 12), np.float32)), "weight_hh"),
+        ((gates, layer.weight_hh_l0, None, (None,)), r"slstm, states: expected \(h_0, c_0, n_0, m_0\)"),
+        ((gates, layer.weight_hh_l0, np.zeros(3, np.float32)), "bias_hh"),
+    ):
+        with pytest.raises(InputError, match=message):
+            F.slstm(*arguments)
+
+
+def test_an_input_gate_far_below_zero_is_no_nan():
+    for forget in ("exp", "sigmoid"):
+        gates = np.zeros((4, 48), np.float32)
+        gates[:, :12], gates[:, 24:36] = -500, 1
+        y, _ = F.slstm(vr.create_lod_tensor(gates, [[3, 1]]), np.zeros((48, 4), np.float32), forget=forget)
+        np.testing.assert_allclose(np.asarray(y), np.tanh(1) / 2, rtol=1e-6)

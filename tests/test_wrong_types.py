@@ -398,6 +398,10 @@ CALLS = {
         vr.causal_conv, rows, lambda: np.zeros((3, 2), "f"), lambda: X[0], lambda: np.zeros((3, 1, 3), "f"),
         lambda: "silu",
     ),
+    "slstm": (
+        F.slstm, lambda: vr.create_lod_tensor(np.zeros((5, 8), "f"), [[2, 3]]), lambda: np.zeros((8, 2), "f"),
+        lambda: np.zeros(8, "f"), lambda: (np.ones((1, 2, 2), "f"),) * 4,
+    ),
     "im2sequence": (vr.im2sequence, lambda: np.zeros((1, 2, 4, 4)), lambda: 2, lambda: (1, 2), lambda: (0, 1, 0, 1)),
     "sequence_cumsum": (vr.sequence_cumsum, rows, bool),
     "layer_norm": (F.layer_norm, rows, lambda: X[0], lambda: X[0], lambda: 0.1),

@@ -90,7 +90,7 @@ def slstm(forget="exp"):
         h, c, n, m = states
         i, f, z, o = (x[name] + product(name, h) for name in "ifzo")
         f = f if forget == "exp" else np.log(sigmoid(f))
-        m_t = np.maximum(f + m, i)
+        m_t = np.where(n > 0, np.maximum(f + m, i), i)
         c = np.exp(f + m - m_t) * c + np.exp(i - m_t) * np.tanh(z)
         n = np.exp(f + m - m_t) * n + np.exp(i - m_t)
         return sigmoid(o) * c / n, c, n, m_t

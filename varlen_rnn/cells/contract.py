@@ -237,14 +237,15 @@ class Cell(Frozen):
         """Return a Cell made of phases that `varlen_rnn.cells.cell` has derived from equations."""
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
-        places = {column.name: place for place, column in enumerate(columns) if column.kind == "row"}
+        places = {column.number: place for place, column in enumerate(columns)}
+        d_rows = [derived.gradients.get(("row", name)) for name in step.rows]
         self._put_rest(
             phases, origin, name=CellName(name, self), gates=step.gates, states=step.states, slots=derived.slots,
             reads_output=derived.reads_output, x_slot=of_x[0][0] if of_x else 0, equations=step,
             proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates, h_gates=sum(derived.gates, ()),
             source=derived.source, x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors,
             row_inputs=step.rows, vector_order=sum(derived.vectors, ()),
-            row_slots=tuple(places.get(row, -1) for row in step.rows),
+            row_slots=tuple(-1 if d_row is None else places.get(d_row.number, -1) for d_row in d_rows),
         )  # fmt: skip
         register(self)
         return self

@@ -37,8 +37,8 @@ def cell(function: Callable[..., Any] | None = None, *, name: str | None = None,
         Its signature is *gates* `/` *states* `*` *vectors*.  Gates and states are one argument each; states are values
         before the step, and the first state, the output, may be left out.  A vector is a parameter with one number per
         unit.  An argument after the `*` annotated with `Row` is an input of the row that is not projected, such as a
-        mask.  The function returns the output, or a tuple of the output and the other states, in the order of the
-        signature.
+        mask.  A gate annotated with `Row` arrives projected: its projected input is such an input, of the gate's name.
+        The function returns the output, or a tuple of the output and the other states, in the order of the signature.
 
         A gate `n` is the sum of its projected input `n.x` and its recurrent product `n.h`.  `n.of(value)` is its
         product with a value of this step instead of the output of the step before.  A state named `h` is the output of
@@ -155,14 +155,16 @@ def _trace(function: Callable[..., Any]) -> Step:
     gates = tuple(n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_ONLY)
     arguments = [n for kind, n in kinds if kind == inspect.Parameter.POSITIONAL_OR_KEYWORD]
     others = [n for kind, n in kinds if kind == inspect.Parameter.KEYWORD_ONLY]
-    kind_of = {n: parameters[n].annotation for n in others}  # texts under `from __future__ import annotations`
+    kind_of = {
+        n: parameters[n].annotation for n in (*gates, *others)
+    }  # or text, by `from __future__ import annotations`
     rows = tuple(n for n, k in kind_of.items() if k is Row or (isinstance(k, str) and k.split(".")[-1] == Row.__name__))
     vectors = tuple(n for n in others if n not in rows)
     if not gates or len(gates) + len(arguments) + len(others) != len(kinds):
         raise EquationError("signature", expected=_SIGNATURE, got=str(inspect.signature(function)))
     trace, states = Trace(), ("h", *(n for n in arguments if n != "h"))
     results = function(
-        *(Gate(trace, gate) for gate in gates),
+        *(Gate(trace, gate, gate in rows) for gate in gates),
         *(trace.node("prev", what=states.index(n)) for n in arguments),
         **{name: trace.node("row" if name in rows else "vector", what=name) for name in others},
     )

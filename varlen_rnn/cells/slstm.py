@@ -6,7 +6,8 @@ with `forget="exp"`, where $l_f = a_f$, or `forget="sigmoid"`, where $l_f = log(
     m_t = max(l_f + m_{t-1}, a_i)    i = exp(a_i - m_t)    f = exp(l_f + m_{t-1} - m_t)
     c_t = f c_{t-1} + i tanh(a_z)    n_t = f n_{t-1} + i    h_t = sigmoid(a_o) c_t / n_t
 
-m only keeps exponents small. c, n and m begin at 0 unless initial states are given.
+m only keeps exponents small. c, n and m begin at 0 unless initial states are given.  While n is 0, m_t is a_i: an
+a_i far below 0 would otherwise make n_t 0, too, and h_t NaN.
 
 Source: Beck et al. (2024), "xLSTM: extended long short-term memory", equations 8 to 17; both forget gates are there.
 """
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from varlen_rnn.cells.derivation.trace import Row
 from varlen_rnn.cells.family import Family
 from varlen_rnn.cells.options import Option
 from varlen_rnn.errors import check_choice
-from varlen_rnn.kernels.activations import exp, maximum, relu, sigmoid, tanh
+from varlen_rnn.kernels.activations import exp, maximum, relu, sigmoid, tanh, where
 from varlen_rnn.kernels.functions import log1p
 
 
@@ -37,6 +39,7 @@ def _equations(options: Mapping[str, Any]) -> Callable:
 
     def slstm(i: Any, f: Any, z: Any, o: Any, /, c: Any, n: Any, m: Any) -> Any:
         f_m = (f if options["forget"] == "exp" else -relu(-f) - log1p(exp(-abs(f)))) + m
+        f_m = where(n > 0, f_m, i)
         m = maximum(f_m, i)
         i, f = exp(i - m), exp(f_m - m)
         c = f * c + i * tanh(z)
@@ -46,5 +49,13 @@ def _equations(options: Mapping[str, Any]) -> Callable:
     return slstm
 
 
+def _equations_of_gates(options: Mapping[str, Any]) -> Callable:
+    """Return the equations of an sLSTM whose gates arrive projected."""
+    slstm = _equations(options)
+    slstm.__annotations__ |= dict.fromkeys("ifzo", Row)
+    return slstm
+
+
 slstm_cell = Family("slstm", _OPTIONS, _equations, {"slstm": {}})
 SLSTM = slstm_cell()
+slstm_of_gates = Family("slstm_of_gates", _OPTIONS, _equations_of_gates, {"slstm_of_gates": {}})

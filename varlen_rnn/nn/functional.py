@@ -45,6 +45,7 @@ from varlen_rnn.ops.activations import elu, gelu, relu, sigmoid, silu, softplus,
 from varlen_rnn.ops.elementwise import absolute as abs
 from varlen_rnn.ops.elementwise import exp, log, sqrt
 from varlen_rnn.ops.last_axis import layer_norm, log_softmax, rms_norm
+from varlen_rnn.ops.recurrent.projected import slstm
 from varlen_rnn.ops.sequence.conv import sequence_conv
 from varlen_rnn.ops.sequence.pool import sequence_pool
 from varlen_rnn.runtime.device import host_numbers
@@ -60,8 +61,8 @@ __all__ = [
     "ctc_loss", "dropout", "elu", "embedding", "equal", "exp", "focal_loss", "gelu", "hinge_loss", "huber_loss",
     "l1_loss", "lattice_rows", "layer_norm", "leaky_relu", "log", "log_sigmoid", "log_softmax", "maximum", "minimum",
     "mse_loss", "normalize", "not_equal", "one_hot", "poisson_nll_loss", "quantile_loss", "relu", "rms_norm",
-    "scaled_dot_product_attention", "sequence_conv", "sequence_pool", "sigmoid", "silu", "smooth_l1_loss", "softmax",
-    "softplus", "split", "sqrt", "stack", "tanh", "topk", "transducer_loss", "weight_norm", "where",
+    "scaled_dot_product_attention", "sequence_conv", "sequence_pool", "sigmoid", "silu", "slstm", "smooth_l1_loss",
+    "softmax", "softplus", "split", "sqrt", "stack", "tanh", "topk", "transducer_loss", "weight_norm", "where",
 ]  # fmt: skip
 
 

@@ -223,8 +223,9 @@ class _Derivation:
                 d_x = None if kind == "both" else d_x
             if d_x is not None:
                 phases[last if self.stages[d_x] == last else 0]["x"].append(Column("x", name, d_x))
-        for name in self.step.rows:
-            if (d_row := of.get(("row", name), zero)) != zero:
+        shared = {column.number for kinds in phases for columns in kinds.values() for column in columns}
+        for name in self.step.rows:  # a row input that is added to a product shares the gradient of that product
+            if (d_row := of.get(("row", name), zero)) not in {zero, *shared}:
                 phases[last if self.stages[d_row] == last else 0]["row"].append(Column("row", name, d_row))
         first, end = ("h", "both", "x", "row"), ("x", "both", "h", "row")
         orders = [first] if last == 0 else [("row", "h", "both", "x"), *[end] * last]

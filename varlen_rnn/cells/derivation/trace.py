@@ -254,18 +254,19 @@ def norm(value: Any) -> Any:
 class Gate(Scalar):
     """A gate, as equations see it: the sum of its projected input and its recurrent product.
 
-    Each part gets a node in the trace when it is first read.
+    Each part gets a node in the trace when it is first read.  `is_row` says whether the gate arrives projected, as an
+    input of the row.
     """
 
-    __slots__ = ("name",)
+    __slots__ = ("is_row", "name")
 
-    def __init__(self, trace: Trace, name: str) -> None:
-        self.trace, self.name = trace, name
+    def __init__(self, trace: Trace, name: str, is_row: bool) -> None:
+        self.trace, self.name, self.is_row = trace, name, is_row
 
     @property
     def x(self) -> Scalar:
         """The projected input."""
-        return self.trace.node("x", what=self.name)
+        return self.trace.node("row" if self.is_row else "x", what=self.name)
 
     @property
     def h(self) -> Scalar:
