@@ -88,7 +88,7 @@ def gradients_of(
     """
     d_y, *d_last = map(_array, arriving)
     d_y = np.zeros(y.shape, arrays.x.dtype) if d_y is None else d_y
-    d_last = _full_states(arrays.directions, len(lod.levels[0]) - 1, d_last)
+    d_last = _full_states(step.cell, arrays.x, arrays.directions, len(lod.levels[0]) - 1, d_last)
     saved, into = recurrence.Saved(_rows(_array(y)), kept), recurrence.Arriving(_rows(d_y), d_last)
     d_x, d_directions, d_initial = recurrence.backward(
         step.cell, arrays.x, arrays.directions, arrays.initial, plan_of_rows(lod), saved, into,
@@ -144,7 +144,7 @@ def arrays_of(step: Step, operands: Sequence[Tensor | None]) -> Operands:
         return Operands(axes, x, directions, None)
     if len(states) == 1 and directions[0].weight_hr is None:
         return Operands(axes, x, directions, states[0][None])
-    return Operands(axes, x, directions, _full_states(directions, states[0].shape[1], states))
+    return Operands(axes, x, directions, _full_states(step.cell, x, directions, states[0].shape[1], states))
 
 
 def directions_of(step: Step, features: int, dtype: Any, weights: Sequence[Tensor | None]) -> list[Direction]:
@@ -154,10 +154,16 @@ def directions_of(step: Step, features: int, dtype: Any, weights: Sequence[Tenso
 
 
 def _direction(cell: Cell, features: int, dtype: Any, weights: Sequence[Any]) -> Direction:
-    """Return the weights of a direction, with zeros for missing biases; raise unless they fit."""
+    """Return the weights of a direction, with zeros for missing biases; raise unless they fit.
+
+    A cell whose gates arrive projected has its row inputs, side by side, as the last of the weights.
+    """
+    weights, rows = (weights[:-1], weights[-1]) if cell.row_inputs else (weights, None)
     weight_hr = weights[4] if len(weights) > 4 else None
-    outputs, hidden = weights[1].shape[1], (weights[1] if weight_hr is None else weight_hr).shape[1]
-    shapes = weight_shapes(cell, features, hidden, None if weight_hr is None else outputs)
+    height, outputs = weights[1].shape
+    heads = recurrence.heads_of(height, outputs, len(cell.h_gates))
+    hidden = heads * outputs if weight_hr is None else weight_hr.shape[1]
+    shapes = weight_shapes(cell, features, hidden, None if weight_hr is None else outputs, heads)
     found = []
     for weight, (name, shape) in zip(weights, shapes.items(), strict=True):
         if weight is None:
@@ -167,14 +173,15 @@ def _direction(cell: Cell, features: int, dtype: Any, weights: Sequence[Any]) ->
         elif weight.dtype != dtype:
             raise DTypeError(name, expected=dtype, got=weight.dtype)
         found.append(weight)
-    return Direction(*found)
+    return Direction(*found)._replace(rows=rows)
 
 
-def _full_states(directions: Sequence[Direction], count: int, given: Sequence[np.ndarray | None]) -> np.ndarray:
+def _full_states(
+    cell: Cell, x: np.ndarray, directions: Sequence[Direction], count: int, given: Sequence[np.ndarray | None]
+) -> np.ndarray:
     """Return states of `count` sequences, or their gradients, as one array, with zeros for missing states and units."""
-    weight_hh, weight_hr = directions[0].weight_hh, directions[0].weight_hr
-    hidden = (weight_hh if weight_hr is None else weight_hr).shape[1]
-    full = np.zeros((len(given), len(directions), count, hidden), weight_hh.dtype)
+    hidden = recurrence.shape_of(cell, x, directions[0]).hidden
+    full = np.zeros((len(given), len(directions), count, hidden), x.dtype)
     for number, state in enumerate(given):
         if state is not None:
             full[number, ..., : state.shape[2]] = state
@@ -191,10 +198,10 @@ def _cut(arrays: Operands, states: np.ndarray) -> list[np.ndarray]:
 
 def _apart(gradient: Direction) -> list[np.ndarray]:
     """Return the gradients of a direction's weights; no two share memory, because torch adds to each in place."""
-    weight_ih, weight_hh, bias_ih, bias_hh, weight_hr, *_ = gradient
+    weight_ih, weight_hh, bias_ih, bias_hh, weight_hr, _, rows = gradient
     if np.may_share_memory(bias_ih, bias_hh):
         bias_hh = bias_hh.copy()
-    return [weight_ih, weight_hh, bias_ih, bias_hh, *(() if weight_hr is None else (weight_hr,))]
+    return [weight_ih, weight_hh, bias_ih, bias_hh, *(found for found in (weight_hr, rows) if found is not None)]
 
 
 def ran(step: Step, lod: LoD, arrays: Operands, keep: bool) -> tuple[np.ndarray, list[Tensor], list[np.ndarray]]:

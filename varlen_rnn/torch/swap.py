@@ -10,12 +10,12 @@ import torch
 from torch.nn.utils import parametrize
 
 from varlen_rnn.errors import DTypeError
-from varlen_rnn.torch import policies, transformers
+from varlen_rnn.torch import policies, transformers, xlstm
 from varlen_rnn.torch.layers import GRU, LSTM, RNN
 
 M = TypeVar("M", bound=torch.nn.Module)
 _OURS = {torch.nn.RNN: RNN, torch.nn.LSTM: LSTM, torch.nn.GRU: GRU}
-_KNOWN = {**policies.KNOWN, **transformers.KNOWN}
+_KNOWN = {**policies.KNOWN, **transformers.KNOWN, **xlstm.KNOWN}
 # Methods that torch's `forward` calls, but ours does not always.  A subclass that overrides one is not replaced.
 _INHERITED = (
     "forward", "check_input", "check_hidden_size", "check_forward_args", "get_expected_hidden_size",
@@ -32,8 +32,8 @@ def replace(model: M) -> M:
     a warning says how many, names them, and gives the reason for each.
 
     A recurrent policy of sb3-contrib, and TorchRL's `LSTMModule` and `GRUModule`, run each episode as a sequence; their
-    own code loops over steps, or pads.  In transformers, models with matrix states (Qwen3-Next, Qwen3.5 and Mamba-2)
-    run on our kernels, and take packed sequences.
+    own code loops over steps, or pads.  In transformers, models with matrix states (Qwen3-Next, Qwen3.5, Mamba-2 and
+    xLSTM) run on our kernels, and take packed sequences, as the layers of the package xlstm and TiRex's sLSTM do.
 
     Parameters
     ----------

@@ -16,6 +16,8 @@ has these names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -44,6 +46,20 @@ class HeadNorm(Module):
         return functional.layer_norm(x, eps=self.eps).reshape(-1, self.hidden_size) * self.weight
 
 
+def recalled(
+    q: Variable, k: Variable, v: Variable, log_input: Variable, log_forget: Variable,
+    states: Sequence[Variable | None], eps: float,
+) -> tuple[Variable, Variable, Variable, Variable]:  # fmt: skip
+    """Return `h` of all rows and heads, `(rows, heads, d)`, and the states C, n and m after the last rows."""
+    c, n, m = states
+    shift, level, m = apply("stabiliser", log_forget.detach(), log_input.detach(), None if m is None else m.detach())
+    rate = functional.exp(log_input - level)
+    before = None if c is None and n is None else (c, n)
+    (y, size), (c, n) = linear_attention(q, k, v, log_forget + shift, rate, before, normalise=True)
+    divisor = functional.maximum(abs(size), functional.exp(-level)) + eps
+    return y / divisor[..., None], c, n, m
+
+
 class MLSTMBlock(Block):
     """A layer of `MLSTM` in one direction."""
 
@@ -68,14 +84,8 @@ class MLSTMBlock(Block):
         q, k, v = (self.heads(getattr(self, name)(x)) for name in "qkv")
         log_input = functional.tanh(self.igate_preact(x) / _CAP) * _CAP
         log_forget = functional.log_sigmoid(functional.tanh(self.fgate_preact(x) / _CAP) * _CAP)
-        gates = log_forget.detach(), log_input.detach()
-        shift, level, m = apply("stabiliser", *gates, None if m is None else m.detach())
-        rate = functional.exp(log_input - level)
-        before = None if c is None and n is None else (c, n)
-        (y, size), (c, n) = linear_attention(q, k, v, log_forget + shift, rate, before, normalise=True)
-        divisor = functional.maximum(abs(size), functional.exp(-level)) + _EPS
-        y = self.multihead_norm(y / divisor[..., None])
-        return self.out_proj(y * functional.sigmoid(self.ogate_preact(x))), c, n, m
+        y, c, n, m = recalled(q, k, v, log_input, log_forget, (c, n, m), _EPS)
+        return self.out_proj(self.multihead_norm(y) * functional.sigmoid(self.ogate_preact(x))), c, n, m
 
 
 class MLSTM(MatrixRecurrent):
