@@ -310,6 +310,25 @@ def test_arguments_and_results_of_any_form():
         vr.bound(3)
 
 
+def test_states_of_layers_are_arguments():
+    layer, rng = vr.nn.LSTM(3, 4, num_layers=2), np.random.default_rng(1)
+
+    @vr.bound
+    def outputs(x, states):
+        y, (h, c) = layer(x, states)
+        return y, h, c
+
+    for count in [2, 3, 5, 4, 2, 6, 3, 5, 4]:
+        x = vr.create_lod_tensor(rng.standard_normal((2 * count, 3)).astype(np.float32), [[2] * count])
+        states = [rng.standard_normal((2, count, 4)).astype(np.float32) for _ in range(2)]
+        y, (h, c) = layer(x, states)
+        assert list(map(bits, outputs(x, states))) == list(map(bits, (y, h, c))), count
+    assert "float32 [2, -1, 4]" in outputs.explain()
+    assert "a program" in outputs.explain().splitlines()[-1]
+    with pytest.raises(vr.ShapeError, match="h_0"):
+        outputs(x, [state[:1] for state in states])
+
+
 def double(x):
     """Return twice x."""
     return x + x

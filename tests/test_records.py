@@ -9,9 +9,11 @@ import pytest
 from tests.each import check_each
 from varlen_rnn.kernels.rows import gather_rows_cpu, scatter_add_rows_cpu
 from varlen_rnn.products import gemm
+from varlen_rnn.runtime import forms
 from varlen_rnn.runtime.device import contiguous, empty, joined, zeros
 from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.memory import CACHE_LINE
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound, first_of
 
 
@@ -244,3 +246,39 @@ def test_trampolines_are_kept_on_disk():
     run = [subprocess.run([sys.executable, "-c", _PROCESS], capture_output=True, text=True) for _ in range(2)]
     assert all(one.returncode == 0 for one in run), run[0].stderr
     assert run[1].stdout.split() == ["0"]
+
+
+def test_arrays_that_no_call_needs_at_the_same_time_share_memory():
+    dry_run, x = DryRun(), np.arange(6.0)
+    given = dry_run.empty((6,), x.dtype)
+    second = given.copy()
+    third = second.copy()
+    fourth = third.copy()
+    records = Records(dry_run, kept=[given, fourth])
+    assert records.size == 4 * CACHE_LINE  # `fourth` may lie where `second` was
+    memory = room(records.size)
+    records.place(memory)
+    before, after = (records.place_of(one).view(memory) for one in (given, fourth))
+    before[...] = x
+    assert records.run() == -1
+    assert after.tolist() == before.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_changes_of_arrays_in_place_are_noticed(is_fast, monkeypatch):
+    monkeypatch.setattr(forms, "_is_readable", lambda: is_fast)
+    changes = {
+        "shape": lambda x: setattr(x, "shape", (3, 2)),
+        "axes": lambda x: setattr(x, "shape", (1, 1, 1, 6)),
+        "data type": lambda x: setattr(x, "dtype", np.int32),
+        "flags": lambda x: setattr(x.flags, "writeable", False),
+    }
+    for what, change in changes.items():
+        arrays = [np.zeros((2, 3), np.float32), np.zeros(()), np.zeros((2, 3), np.float32)]
+        found = forms.Forms(arrays)
+        arrays[0][...] = 1
+        assert found.hold(), what
+        change(arrays[2])
+        assert (found.hold(), found.hold()) == (False, False), what
+    assert forms.Forms([]).hold()
+    assert forms._is_readable() == is_fast

@@ -29,7 +29,8 @@ from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.rows.lod import LoDTensor, rows_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.dry_run import copy_of, room
-from varlen_rnn.tape.gradient import updates_of
+from varlen_rnn.runtime.forms import Forms
+from varlen_rnn.tape.gradient import updates_of, was_updated
 from varlen_rnn.tape.values import bits_of_value, memory_of
 from varlen_rnn.tape.variable import Variable
 
@@ -75,11 +76,10 @@ class Binding:
         # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
         self._turn, self._process, self._is_begun = [None], os.getpid(), False
         self._memory = room(0)
-        self._variables = dict(variables)
-        # The values of the persistables that dry runs met, their arrays, and the forms of these arrays.
-        self._values: list[Any] = []
-        self._arrays: list[Any] = []
-        self._forms: list[Any] = []
+        self._variables, self._held = dict(variables), list(variables.values())
+        self._updated_variables = [self._variables[name] for name in updated]
+        self._values: list[Any] = []  # of the persistables, as dry runs met them
+        self._forms = Forms([])  # of the arrays of these values
         self._written: list[Any] = []  # the memory of persistables that a run updates
         self._written_ids: set[int] = set()
         self._updates: list[Any] = []
@@ -95,15 +95,15 @@ class Binding:
         `execute(values)` runs the operators on values by name, and returns the fetches.
         """
         if self._is_given_up or self.bounds.is_given_up or device_array.in_use:
-            return execute(self._given(fed))
+            return self._executed(fed, execute)
         if self._before < _RUNS_BEFORE:
             self._before += 1
             self.bounds.see(measure(fed))
-            return execute(self._given(fed))
+            return self._executed(fed, execute)
         try:
             self._turn.pop()
         except IndexError:  # another thread is running
-            return execute(self._given(fed))
+            return self._executed(fed, execute)
         try:
             return self._run(fed, execute)
         finally:
@@ -113,9 +113,12 @@ class Binding:
         """From now on, run the operators only."""
         self._is_given_up = True
 
-    def updates(self) -> list[Any] | None:
-        """Return `updates_of` the persistables that a run updates, or None if they have other values now."""
-        return self._updates if self._is_begun and self._has_values() else None
+    def _executed(self, fed, execute):
+        """Run the operators."""
+        try:
+            return execute(self._given(fed))
+        finally:  # even after an error, because some updates may have run
+            was_updated(*self._updated_variables)
 
     def _given(self, fed):
         return {name: variable.value for name, variable in self._variables.items()} | dict(fed)
@@ -124,27 +127,30 @@ class Binding:
         if self._process != os.getpid() or not self._knows():
             self._forget()
         if not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values()))):
-            return execute(self._given(fed))  # an update changes the feed, but not the copy of it that records read
+            return self._executed(fed, execute)  # an update changes the feed, but not the copy of it that records read
         size = measure(fed)
         found = None if size is None else self.bounds.find(size) or self._bind(size, fed)
         if found is None:
             self.bounds.others += 1
             if size is None:
                 self.bounds.refusal = "the kind of a feed"
-            return execute(self._given(fed))
+            return self._executed(fed, execute)
         bound, free = found
         bound.place(self._memory, free)
         self.runs += 1
         if not bound.is_compared or is_run_both_ways(self.runs):
-            given = self._given(fed)
-            if not self._is_right(bound, given, fed, execute):
-                return execute(given)
-        stopped = bound.run(fed)
+            if not self._is_right(bound, self._given(fed), fed, execute):
+                return self._executed(fed, execute)
+        try:
+            stopped = bound.run(fed)
+        finally:
+            was_updated(*self._updated_variables, updates=self._updates)
         if stopped < 0:
-            random.advance(bound.draws)
+            if bound.draws:
+                random.advance(bound.draws)
             return bound.results(fed)
         if stopped < bound.first_update:
-            return execute(self._given(fed))  # nothing has changed, and the operator raises its error
+            return self._executed(fed, execute)  # nothing has changed, and the operator raises its error
         # Earlier updates are kept, as in a run of the operators.
         expected, got = "updates whose states are valid", f"one whose kernel {bound.records.names[stopped][0]!r} raised"
         raise ProgramError("bound program", expected=expected, got=got)
@@ -197,29 +203,25 @@ class Binding:
         place = self._instructions.place[name]
         return next((one.op.type for one in reversed(self._instructions.all) if place in one.outputs), None)
 
-    def _has_values(self):
-        """Return whether the persistables have the values that dry runs met.  A LoDTensor keeps its array."""
-        values = [variable.value for variable in self._variables.values()]
-        return all(map(operator.is_, values, self._values))
-
     def _knows(self):
-        """Return whether the persistables are the arrays that dry runs met, and nobody changed their forms in place."""
-        return self._is_begun and self._has_values() and list(map(_form_of, self._arrays)) == self._forms
+        """Return whether the persistables have the values that dry runs met, and nobody changed their forms in place.
+
+        A LoDTensor keeps its array, and equals only itself.
+        """
+        return self._is_begun and list(map(_value_of, self._held)) == self._values and self._forms.hold()
 
     def _forget(self):
         self.bounds.forget(seen=self._is_begun)
         self._process, self._memory, self._is_begun = os.getpid(), room(0), False
-        self._values = [variable.value for variable in self._variables.values()]
-        self._arrays = list(map(rows_of, self._values))
-        self._forms = list(map(_form_of, self._arrays))
-        self._written = [memory_of(self._variables[name].value) for name in self._updated]
+        self._values = list(map(_value_of, self._held))
+        self._forms = Forms(map(rows_of, self._values))
+        self._written = list(map(memory_of, map(_value_of, self._updated_variables)))
         self._written_ids = set(map(id, self._written))
-        self._updates = updates_of([self._variables[name] for name in self._updated])
+        self._updates = updates_of(self._updated_variables)
         self._is_begun = True
 
 
-# The data type, layout and flags of an array, which can be changed in place.
-_form_of = operator.attrgetter("shape", "strides", "dtype", "flags.num")
+_value_of = operator.attrgetter("value")
 
 
 def _first_difference(some, others):

@@ -46,7 +46,7 @@ def measure(fed: Mapping[str, Any]) -> tuple[Any, Counts] | None:
         if lod is not NO_LOD:
             if not lod.num_levels or lod.positions is not None or shape[0] != lod.num_rows:
                 return None  # an array that does not fit its LoD is refused by operators
-            like = next((number for number, other in enumerate(lods) if lod == other), len(lods))
+            like = lods.index(lod) if lod in lods else len(lods)
             if like == len(lods):
                 counts += [len(level) - 1 for level in levels_of(lod)]
         lods.append(lod)
@@ -77,17 +77,23 @@ class Box:
     def __init__(self, form: Sequence[tuple[int, int | None]], free: Counts, lowest: Counts, highest: Counts) -> None:
         """`form` has for each count a number, and which free count is added to it, or None."""
         self._form, self.free, self.lowest, self.highest = tuple(form), free, lowest, highest
+        self._ranges = list(zip(free, lowest, highest, strict=True))
+        ties = [(position, number, which) for position, (number, which) in enumerate(form) if position not in free]
+        self._equal = [(position, number) for position, number, which in ties if which is None]
+        self._tied = [(position, number, free[which]) for position, number, which in ties if which is not None]
 
     def find(self, counts: Counts) -> Counts | None:
         """Return the free counts of a batch, or None if the batch is outside of the box."""
-        found = tuple([counts[position] for position in self.free])
-        for count, lowest, highest in zip(found, self.lowest, self.highest, strict=True):
-            if not lowest <= count <= highest:
+        for position, lowest, highest in self._ranges:
+            if not lowest <= counts[position] <= highest:
                 return None
-        for count, (number, which) in zip(counts, self._form, strict=True):
-            if count != (number if which is None else number + found[which]):
+        for position, number in self._equal:
+            if counts[position] != number:
                 return None
-        return found
+        for position, number, other in self._tied:
+            if counts[position] != number + counts[other]:
+                return None
+        return tuple([counts[position] for position in self.free])
 
     def counts_at(self, free: Counts) -> Counts:
         """Return all counts of a batch with these free counts."""

@@ -16,7 +16,6 @@ from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.random import next_step
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime import device_array
-from varlen_rnn.tape.gradient import was_updated
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.places import place_of_value
 from varlen_rnn.tape.spec import VALUES, Symbol, TensorSpec, Value, describe, sizes_fit
@@ -89,19 +88,14 @@ class Ready(NamedTuple):
     instructions: Instructions
     feeds: dict[str, TensorSpec]
     fetches: tuple[str, ...]
-    variables: dict[str, Variable]  # the Variables of the persistables
-    updated: list[Variable]  # those that a run updates
+    updates: bool  # whether a run updates persistables
     binding: Binding
 
 
 def run_ready(ready: Ready, fed: Mapping[str, Value]) -> list[np.ndarray | Any]:
     """Run prepared instructions on feeds that were checked; return the fetches."""
-    binding = ready.binding
-    try:
-        results = binding.run(fed, functools.partial(_execute, ready))
-    finally:  # even after an error, because some updates may have run
-        was_updated(*ready.updated, updates=binding.updates())
-    if ready.updated:
+    results = ready.binding.run(fed, functools.partial(_execute, ready))
+    if ready.updates:
         next_step()
     return results
 
@@ -153,9 +147,9 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     updated = tuple(dict.fromkeys(name for op in updates for name in op.output_names()))
-    variables = dict(program.variables)
-    binding = Binding(instructions, fetches, updated, variables)
-    return Ready(desc, instructions, feeds, fetches, variables, [variables[name] for name in updated], binding)
+    return Ready(
+        desc, instructions, feeds, fetches, bool(updated), Binding(instructions, fetches, updated, program.variables)
+    )
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:

@@ -15,6 +15,7 @@ from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.affine import Affine
 from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records
 from varlen_rnn.runtime.notes import Notes
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.values import plain
 
 
@@ -103,7 +104,8 @@ class Bound:
 
     def __init__(self, box: Box, ran: Ran, numbers: Affine) -> None:
         self.box, self.first_update, self.draws = box, ran.first_update, ran.draws
-        self.records = Records(ran.dry_run, numbers, box.points())
+        kept = [array for group in ran.groups() for array in group if type(array) is Placeholder]
+        self.records = Records(ran.dry_run, numbers, box.points(), kept)
         places, groups = iter(ran.notes().places), []
         for group in ran.groups():
             pairs = zip(group, places, strict=False)
@@ -115,6 +117,8 @@ class Bound:
             Fetch(arrays, *_parts_of(value, ran.lods)[1:])
             for arrays, value in zip(of_fetches, ran.fetches, strict=True)
         ]
+        # Whether all fetches are arrays without a LoD, as of a training step.
+        self._is_plain = all(len(one.arrays) == 1 and one.lod is one.height is None for one in self._fetches)
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
         self._counts: Any = None
@@ -127,23 +131,25 @@ class Bound:
         if memory is not self._memory:
             self._counts = self._memory = None  # in case of an interrupt
             self.records.place(memory)
-            self._inputs = {name: _views(places, memory, counts) for name, places in self._feeds.items()}
+            inputs = {name: _views(places, memory, counts) for name, places in self._feeds.items()}
             self._draw = _views(self._drawn, memory, counts)
             self._outputs = [_views(fetch.arrays, memory, counts) for fetch in self._fetches]
-            pairs = [*zip(self._inputs.values(), self._feeds.values(), strict=True)]
+            pairs = [*zip(inputs.values(), self._feeds.values(), strict=True)]
             pairs += [(arrays, fetch.arrays) for arrays, fetch in zip(self._outputs, self._fetches, strict=True)]
-            self._varying = [
-                (arrays, number, place)
-                for arrays, places in pairs
-                for number, place in enumerate(places)
-                if type(place) is Place and place.varies
-            ]
+            self._inputs, self._varying = list(inputs.items()), []
+            for arrays, places in pairs:
+                for number, place in enumerate(places):
+                    if type(place) is Place and place.varies:
+                        which, most = place.rows, place.view(memory, self.box.highest)
+                        self._varying.append((arrays, number, place, which, most))
             self._memory = memory
         if counts != self._counts:
             self._counts = None
-            self.records.counts[:] = counts
-            for arrays, number, place in self._varying:
-                arrays[number] = place.view(memory, counts)
+            for number, count in enumerate(counts):
+                self.records.counts[number] = count
+            for arrays, number, place, which, most in self._varying:
+                # A slice takes a fifth of the time of a new array.
+                arrays[number] = place.view(memory, counts) if which is None else most[: which[0] + counts[which[1]]]
             self._counts = counts
 
     def run(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> int:
@@ -153,11 +159,11 @@ class Bound:
         """
         for array in self._draw:
             array[:] = random.upcoming()
-        for name, (rows, *levels) in self._inputs.items():
+        for name, arrays in self._inputs:
             value = fed[name]
-            rows[...] = rows_of(value)
-            if levels:
-                for target, level in zip(levels, levels_of(value.structure), strict=True):
+            arrays[0][...] = rows_of(value)
+            if len(arrays) > 1:
+                for target, level in zip(arrays[1:], levels_of(value.structure), strict=True):
                     target[...] = level
         return self.records.run(copies)
 
@@ -171,6 +177,8 @@ class Bound:
                  for array, place in zip(arrays, fetch.arrays, strict=True)]
                 for arrays, fetch in zip(outputs, self._fetches, strict=True)
             ]  # fmt: skip
+        if self._is_plain:
+            return [array.copy() for (array,) in outputs]
         return [
             fetch.made([np.array(array) for array in arrays], fed)
             for fetch, arrays in zip(self._fetches, outputs, strict=True)

@@ -188,9 +188,11 @@ class Place:
         The array that the dry run was given, such as a parameter; None if runs have the array in their own memory.
     varies : bool
         Whether counts change where the array begins, its shape or its strides.
+    rows : (int, int) or None
+        If counts change only its rows, a number and which count is added to it; otherwise None.
     """
 
-    __slots__ = ("_array", "_dtype", "_ndim", "_numbers", "_rows", "outside", "varies")
+    __slots__ = ("_array", "_dtype", "_ndim", "_numbers", "_rows", "outside", "rows", "varies")
 
     def __init__(self, placeholder, offset, numbers):
         """Make the Place of a Placeholder of one dry run.
@@ -208,6 +210,11 @@ class Place:
         self._numbers[0] += offset
         bases = numbers.bases + offset * (numbers.varying == 0)
         self._rows = list(zip(numbers.varying.tolist(), bases.tolist(), numbers.coefficients.tolist(), strict=True))
+        self.rows = None
+        if numbers.varying.tolist() == [1]:
+            (_, number, coefficients), *_ = self._rows
+            if sorted(coefficients) == [0] * (len(coefficients) - 1) + [1]:
+                self.rows = number, coefficients.index(1)
 
     def view(self, memory, counts=()):
         """Return the array, given the memory of the run."""
@@ -262,6 +269,9 @@ class Records:
         The numbers of the Notes of all dry runs; None if there is only one.
     points : list of tuple of int
         Counts among which each slot is largest.
+    kept : iterable of Placeholder, optional
+        Arrays that are written before a run, or read after it; by default, all of them.  Others share memory with
+        arrays that no call needs at the same time, which keeps a run in the processor's caches.
 
     Attributes
     ----------
@@ -279,7 +289,7 @@ class Records:
         Positions of words that are addresses in arrays outside of that memory, and the ids of the arrays.
     """
 
-    def __init__(self, dry_run, numbers=None, points=((),)):
+    def __init__(self, dry_run, numbers=None, points=((),), kept=None):
         numbers = fit_notes(points, [Notes(dry_run)]) if numbers is None else numbers
         self.names = tuple((call.name, call.letters) for call in dry_run.calls)
         self._constants = dry_run.constants
@@ -287,7 +297,9 @@ class Records:
         self.starts = np.cumsum([0, *(len(call.words) for call in dry_run.calls)])
         end = int(self.starts[-1])
         self.words, sizes = numbers.part(0, end), numbers.part(end, end + len(dry_run.slots))
-        self._offsets, self.size = _in_order(dry_run.slots, np.max([sizes.at(one) for one in points], axis=0).tolist())
+        largest = np.max([sizes.at(one) for one in points], axis=0).tolist()
+        kept = dry_run.slots if kept is None else [one.slot for one in kept]
+        self._offsets, self.size = _offsets_of(dry_run, dict(zip(dry_run.slots, largest, strict=True)), kept)
         self.outside, shifts = [], np.zeros(end, np.int64)
         places: list[int] = []
         for call, start in zip(dry_run.calls, self.starts.tolist(), strict=False):
@@ -374,11 +386,27 @@ def _can_change(array):
     return not (array is None or type(array) is bytes)
 
 
-def _in_order(slots, sizes):
-    """Return where each slot begins in the memory of a run, 0 if it is outside, and how many bytes all take."""
-    offsets, end = dict.fromkeys(slots, 0), 0
-    for slot, size in zip(slots, sizes, strict=True):
-        if not slot.is_outside:
-            offsets[slot] = end
-            end += -(-size // CACHE_LINE) * CACHE_LINE
-    return offsets, end
+def _offsets_of(dry_run, sizes, kept):
+    """Return where each slot begins in the memory of a run, 0 if it is outside, and how many bytes all take.
+
+    sizes: the bytes of each slot
+    kept: slots that share no memory; others do if the last call that uses one is before the first that uses the other
+    """
+    lives: dict[Any, tuple[int, int]] = {}  # the numbers of the first and the last call that use a slot
+    for number, call in enumerate(dry_run.calls):
+        for slot in call.slots.values():
+            lives[slot] = lives.get(slot, (number, number))[0], number
+    lives |= dict.fromkeys(kept, (-1, len(dry_run.calls)))
+    offsets = dict.fromkeys(dry_run.slots, 0)
+    placed: list[tuple[int, int, tuple[int, int]]] = []  # where slots begin and end, and their lives
+    inside = [slot for slot in dry_run.slots if slot in lives and not slot.is_outside]
+    for slot in sorted(inside, key=lambda slot: -sizes[slot]):
+        life, begin, needed = lives[slot], 0, -(-sizes[slot] // CACHE_LINE) * CACHE_LINE
+        beside = [(a, b) for a, b, other in placed if other[0] <= life[1] and life[0] <= other[1]]
+        for its_begin, its_end in sorted(beside):
+            if begin + needed <= its_begin:
+                break
+            begin = max(begin, its_end)
+        offsets[slot] = begin
+        placed.append((begin, begin + needed, life))
+    return offsets, max([end for _, end, _ in placed], default=0)

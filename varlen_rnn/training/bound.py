@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from varlen_rnn import random
-from varlen_rnn.errors import DTypeError, InputError, ProgramError, check_callable
+from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_callable
 from varlen_rnn.program.binding import is_run_both_ways
 from varlen_rnn.program.executor import Executor, Ready, ready_of, run_ready
 from varlen_rnn.program.guard import feed_data, program_guard
@@ -28,11 +28,13 @@ from varlen_rnn.rows.lod import LoDTensor, rows_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import on_device
 from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
+from varlen_rnn.tape.spec import VALUES, sizes_fit
 from varlen_rnn.tape.values import bits_of_value
-from varlen_rnn.tape.variable import Variable, as_variable
+from varlen_rnn.tape.variable import Variable, as_variable, variables_of
 from varlen_rnn.training.recording import StepRecorder
 
 _MOST = 8  # programs of one step
+_ARRAYS = (LoDTensor, Variable, np.ndarray, np.generic)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, np.dtype, type)
 
 
@@ -117,8 +119,10 @@ class Bound:
         except RecursionError as error:
             expected, got = "arrays, in lists and dicts that do not contain themselves", "one that does, or a deep one"
             raise DTypeError("bound, arguments", expected=expected, got=got) from error
-        found = next((one for one in reversed(self._recorded.get(key, ())) if one.holds()), None)
-        if found is None:
+        for found in reversed(self._recorded.get(key, ())):
+            if found.holds(feeds):
+                break
+        else:
             programs = [one for group in self._recorded.values() for one in group]
             if len(programs) >= _MOST:
                 return _detached(self._step(*args, **named))
@@ -130,7 +134,7 @@ class Bound:
         """Return a text with a line for each program: its arguments, its operators, and how the calls ran."""
         name = getattr(self._step, "__name__", "step")
         programs = [one for group in self._recorded.values() for one in group]
-        lines = [f"{name}({one.arguments}): {one.told()}" for one in programs]
+        lines = [f"{name}({', '.join(map(_told, one.declared))}): {one.told()}" for one in programs]
         if len(programs) >= _MOST:
             lines.append(f"calls of other structures run {name} itself, because there are {_MOST} programs")
         return "\n".join(lines) or f"{name}: not called yet"
@@ -140,12 +144,13 @@ def _structure(value: Any, feeds: list[Any]) -> Any:
     """Return a key that is equal for values of one structure, and append the arrays among them to `feeds`."""
     if type(value) is tuple or type(value) is list:  # before the others, because most calls have a tuple of arrays
         return type(value), *[_structure(item, feeds) for item in value]
-    if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
+    if type(value) is not LoDTensor and (isinstance(value, _ARRAYS) or on_device(value)):
         value = value.value if isinstance(value, Variable) else value
-        tensor = value if isinstance(value, LoDTensor) else LoDTensor(value)
-        feeds.append(tensor)
-        rows = rows_of(tensor)
-        return rows.dtype, tensor.structure.num_levels, rows.shape[1:], rows.ndim
+        value = value if isinstance(value, LoDTensor) else LoDTensor(value)
+    if isinstance(value, LoDTensor):
+        feeds.append(value)
+        rows = rows_of(value)
+        return rows.dtype, value.num_levels, rows.shape[2 if _may_be_states(value) else 1 :], rows.ndim
     if isinstance(value, (tuple, list)):
         return type(value), *[_structure(item, feeds) for item in value]
     if isinstance(value, dict):
@@ -153,6 +158,11 @@ def _structure(value: Any, feeds: list[Any]) -> Any:
     if isinstance(value, _CONSTANTS):
         return type(value), repr(value) if isinstance(value, float) else value  # 0.0 equals -0.0, and NaN not itself
     return "object", _Same(value)
+
+
+def _may_be_states(value: LoDTensor) -> bool:
+    """Return whether an array has the axes of a layer's states, so that its sequences may be along the second axis."""
+    return value.num_levels == 0 and rows_of(value).ndim == 3
 
 
 class _Same:
@@ -170,7 +180,7 @@ class _Same:
 
 def _with(value: Any, variables: Any) -> Any:
     """Return a copy of arguments in which the next of `variables` replaces each array."""
-    if isinstance(value, (LoDTensor, Variable, np.ndarray, np.generic)) or on_device(value):
+    if isinstance(value, _ARRAYS) or on_device(value):
         if isinstance(value, Variable) and value.requires_grad:
             hint = "detach() it, or compute it inside the step"
             raise ProgramError("bound, argument", expected="values without a gradient", got="a Variable", hint=hint)
@@ -222,26 +232,22 @@ class _Recorded:
 
     def __init__(self, step: Callable[..., Any], args: Any, named: Any, feeds: list[LoDTensor]) -> None:
         self._grad, self._evaluates = grad_enabled(), bool(EVALUATING.get())
-        self.program = Program()
-        found: list[Any] = []
-        self._recorder = self.program.recorder = StepRecorder()
-        self.arguments = ", ".join(map(_told, feeds))
-        try:
-            with program_guard(self.program):
-                inputs = [feed_data(f"x{n}", *_declared(feed)) for n, feed in enumerate(feeds)]
-                args, named = _with((args, named), iter(inputs))
-                self._form = _results(step(*args, **named), found)
-                self._fetches = [self._recorder.admit(one).name for one in found]
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:
-            hint = "a bound step is called with variables that have no values; vr.nn.functional has operators for them"
-            got = f"{type(error).__name__}: {error}"[:300]
-            raise ProgramError("bound, step", expected="code that can be recorded", got=got, hint=hint) from error
-        finally:
-            self._recorder.undo_changes()
-        self._recorder.check_changes()
         self._names = [f"x{number}" for number in range(len(feeds))]
+        self.declared = [_declared(feed) for feed in feeds]
+        states = {number for number, feed in enumerate(feeds) if _may_be_states(feed)}
+        try:
+            self._record(step, args, named)
+        except ShapeError as error:
+            if not states:
+                raise
+            for number in states:  # a layer must know the number of layers, and not the number of sequences
+                layers, _, units = feeds[number].shape
+                self.declared[number] = (layers, -1, units), *self.declared[number][1:]
+            try:
+                self._record(step, args, named)
+            except ShapeError:
+                raise error from None
+        self._states = [(number, self.declared[number][0]) for number in states]
         leaves = self._recorder.trained()
         self._with_grad = [(leaf, own.grad.name) for leaf, own in leaves if own.grad is not None]
         cleared = self._recorder.cleared
@@ -257,11 +263,34 @@ class _Recorded:
         self._twin: Program | None = None  # the same program, to run on copies
         self.refused: str | None = None  # why all calls run the step itself
 
-    def holds(self) -> bool:
+    def _record(self, step: Callable[..., Any], args: Any, named: Any) -> None:
+        """Record the step, with the feeds as they are declared now."""
+        self.program = Program()
+        found: list[Any] = []
+        self._recorder = self.program.recorder = StepRecorder()
+        try:
+            with program_guard(self.program):
+                inputs = [feed_data(name, *about) for name, about in zip(self._names, self.declared, strict=True)]
+                args, named = _with((args, named), iter(inputs))
+                self._form = _results(step(*args, **named), found)
+                self._fetches = [self._recorder.admit(one).name for one in found]
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            hint = "a bound step is called with variables that have no values; vr.nn.functional has operators for them"
+            got = f"{type(error).__name__}: {error}"[:300]
+            raise ProgramError("bound, step", expected="code that can be recorded", got=got, hint=hint) from error
+        finally:
+            self._recorder.undo_changes()
+        self._recorder.check_changes()
+
+    def holds(self, feeds: list[LoDTensor]) -> bool:
         """Return whether modules, optimizers and modes are as they were when the step was recorded."""
         if self._grad != grad_enabled() or self._evaluates != bool(EVALUATING.get()):
             return False
-        return all([watched.holds() for watched in self._watched])
+        if self._states and not all(sizes_fit(feeds[number].shape, shape) for number, shape in self._states):
+            return False
+        return self._watched.holds()
 
     def told(self) -> str:
         """Return a text that says how the calls ran."""
@@ -281,7 +310,7 @@ class _Recorded:
         self.calls += 1
         if self.refused is not None:
             return _detached(step(*args, **named))
-        if any(leaf.grad is not None for leaf in self._adds_to):
+        if self._adds_to and any(leaf.grad is not None for leaf in self._adds_to):
             self.added += 1
             return _detached(step(*args, **named))
         feed = dict(zip(self._names, feeds, strict=True))
@@ -290,6 +319,8 @@ class _Recorded:
         if device_array.in_use:
             found = Executor().run(self.program, feed, self._fetches)
         else:  # feeds of one structure need no checks
+            for leaf, _ in self._with_grad:
+                leaf.grad = None
             self._ready = self._ready or ready_of(self.program, self._fetches)
             found = run_ready(self._ready, feed)
         self.alone += 1
@@ -297,7 +328,9 @@ class _Recorded:
             leaf.grad = value
         for leaf in self._without:
             leaf.grad = None
-        return _rebuilt(self._form, list(map(Variable, found[: self._count])))
+        del found[self._count :]
+        values: list[Any] = [value if type(value) in VALUES else LoDTensor.wrap(value) for value in found]
+        return _rebuilt(self._form, variables_of(values))
 
     def _compared(self, step: Callable[..., Any], args: Any, named: Any, feed: dict[str, LoDTensor]) -> Any:
         """Run the step itself, and the program on copies; raise unless both give the same bits."""
@@ -355,6 +388,6 @@ def _declared(value: LoDTensor) -> tuple[tuple[int, ...], np.dtype, int]:
     return ((-1, *value.shape[1:]) if value.shape else ()), value.dtype, value.num_levels
 
 
-def _told(value: LoDTensor) -> str:
-    shape, dtype, levels = _declared(value)
+def _told(declared: tuple[tuple[int, ...], np.dtype, int]) -> str:
+    shape, dtype, levels = declared
     return f"{dtype} {list(shape)}" + (f", {levels} level{'s' * (levels > 1)}" if levels else "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import attrgetter
+import itertools
+from collections.abc import Iterable, Mapping
+from operator import attrgetter, is_
 from typing import Any, NoReturn
 
 from varlen_rnn.errors import ProgramError
@@ -77,57 +78,74 @@ class StepRecorder(Recorder):
         """Return pairs of a leaf that requires a gradient, and its stand-in in the program."""
         return [(leaf, own) for leaf, own in self._stand_ins.values() if leaf.requires_grad]
 
-    def watched(self) -> list[Watched]:
-        """Return a Watched for each module and optimizer that the step uses."""
-        return [Watched(one) for one in self._used.values()]
+    def watched(self) -> Watched:
+        """Return a Watched for the modules and optimizers that the step uses."""
+        return Watched(self._used.values())
 
 
 class Watched:
-    """The attributes of a module, or the options and parameters of an optimizer, as they are now."""
+    """The attributes of modules, and the options and parameters of optimizers, as they are now."""
 
-    def __init__(self, holder: Any) -> None:
-        self._holder, self._is_module = holder, isinstance(holder, Module)
+    def __init__(self, holders: Iterable[Any]) -> None:
+        self._holders = list(holders)
         self._note()
 
     def _note(self) -> None:
-        self._now = [(name, value) for name, value in self._found() if isinstance(value, _KINDS)]
-        self._objects = [value for _, value in self._found()]  # kept, so that no other object gets their ids
-        self._ids = list(map(id, self._objects))
-        self._leaves = [value for value in self._objects if isinstance(value, Variable)]
-        self._require = [leaf.requires_grad for leaf in self._leaves]
-        self._names = list(vars(self._holder)) if self._is_module else []
-        self._lists = [value for value in vars(self._holder).values() if type(value) is list] if self._is_module else []
+        self._now = self._found()
+        self._attributes = list(map(vars, self._holders))
+        self._dicts: list[Mapping[str, Any]] = []
+        self._views: list[Any] = []  # containers and views of dicts, which show later changes
+        rates = []
+        for holder, attributes in zip(self._holders, self._attributes, strict=True):
+            if isinstance(holder, Module):
+                self._dicts.append(attributes)
+                self._views += [attributes.values(), *(v for v in attributes.values() if type(v) is list)]
+            else:
+                self._views.append(holder.param_groups)
+                for group in holder.param_groups:
+                    before = sum(map(len, self._views))
+                    rates += [(before + n, group._options) for n, name in enumerate(group._options) if name == "lr"]
+                    self._dicts.append(group._options)
+                    self._views += [group._options.values(), group.params]
+        self._names = list(itertools.chain.from_iterable(self._dicts))
+        self._objects = list(itertools.chain.from_iterable(self._views))
+        self._rates = rates  # a learning rate may change: its place among the objects, and the options that have it
+        self._leaves = list({id(value): value for value in self._objects if isinstance(value, Variable)}.values())
+        self._require = list(map(_requires_grad, self._leaves))
 
     def _found(self) -> list[tuple[str, Any]]:
-        if self._is_module:
-            found = list(vars(self._holder).items())
-            return found + [(name, item) for name, value in found if type(value) is list for item in value]
-        options = [item for group in self._holder.param_groups for item in group._options.items() if item[0] != "lr"]
-        return options + [("parameter", parameter) for parameter in self._holder.parameters]
-
-    def _now_held(self) -> list[Any]:
-        """Return the objects of `_found`, without their names if these are known."""
-        if not self._is_module:
-            return [value for _, value in self._found()]
-        attributes = vars(self._holder)
-        if list(attributes) != self._names:
-            return []
-        found = list(attributes.values())
-        for one in self._lists:
-            found += one
-        return found
+        found: list[tuple[str, Any]] = []
+        for holder in self._holders:
+            if isinstance(holder, Module):
+                items = list(vars(holder).items())
+                found += items + [(name, item) for name, value in items if type(value) is list for item in value]
+            else:
+                found += [item for group in holder.param_groups for item in group._options.items() if item[0] != "lr"]
+                found += [("parameter", parameter) for parameter in holder.parameters]
+        return [(name, value) for name, value in found if isinstance(value, _KINDS)]
 
     def holds(self) -> bool:
         """Return whether they are still the same."""
         if list(map(_requires_grad, self._leaves)) != self._require:
             return False
-        if list(map(id, self._now_held())) == self._ids:  # as nearly always
+        for place, options in self._rates:
+            self._objects[place] = options["lr"]
+        if self._has_objects():  # as nearly always
             return True
-        found = [(name, value) for name, value in self._found() if isinstance(value, _KINDS)]
+        found = self._found()
         if len(found) != len(self._now) or not all(map(_is_same, found, self._now)):
             return False
         self._note()
         return True
+
+    def _has_objects(self) -> bool:
+        """Return whether each attribute is the object that it was.  This walk takes 2 us for 50 attributes."""
+        return (
+            all(map(is_, map(vars, self._holders), self._attributes))
+            and sum(map(len, self._views)) == len(self._objects)
+            and all(map(is_, itertools.chain.from_iterable(self._views), self._objects))
+            and list(itertools.chain.from_iterable(self._dicts)) == self._names
+        )
 
 
 _requires_grad = attrgetter("requires_grad")
