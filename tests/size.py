@@ -42,11 +42,10 @@ class Module:
         kept = {
             line for token in tokens if token.type not in _BLANK for line in range(token.start[0], token.end[0] + 1)
         }
-        self.docstrings = [
-            node.body[0] for node in ast.walk(self.tree) if isinstance(node, _DOCUMENTED) and _has_docstring(node)
-        ]
+        nodes = [node for node in ast.walk(self.tree) if isinstance(node, _DOCUMENTED)]
+        self.docstrings = [node.body[0] for node in nodes if _has_docstring(node)]
         self.code = kept - {line for text in self.docstrings for line in range(text.lineno, text.end_lineno + 1)}
-        self.functions = [node for node in ast.walk(self.tree) if isinstance(node, _FUNCTION)]
+        self.functions = [node for node in nodes if isinstance(node, _FUNCTION)]
         self.words = Counter(re.findall(r"\w+", text))
 
     def size(self, node):

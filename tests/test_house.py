@@ -1,6 +1,7 @@
 """The house keeps its order: imports go down, oracles stand alone, names of the contract exist, ruff is content."""
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -52,11 +53,13 @@ def part_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports(path):
     """Return the full names of all modules that a file imports, wherever in it."""
     return imported(path.read_text(), path.relative_to(ROOT).parent.parts)
 
 
+@functools.cache
 def imported(source, package):
     """Return the full names of all that the source of a module imports, whose package has a name of these parts."""
     found = []
@@ -150,6 +153,13 @@ INTERNAL_NAMES = set(
 )
 
 
+def _first_name(node):
+    """Return the first name of `a.b.c`, or None if it begins with no name."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return getattr(node, "id", None)
+
+
 def internals_of_numba(source):
     """Return the internal names of Numba that the source of a module imports, or uses as attributes or options."""
     found = []
@@ -158,15 +168,17 @@ def internals_of_numba(source):
         if name.startswith("numba.") and (not is_public or name in ("numba.core", "numba.np")):
             found.append(name)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("numba.core", "numba.np")):
-            found.append(ast.unparse(node))
-        names = {
-            ast.Attribute: lambda node: [node.attr],
-            ast.keyword: lambda node: [node.arg],
-            ast.Dict: lambda node: [key.value for key in node.keys if isinstance(key, ast.Constant)],
-            ast.alias: lambda node: [node.name],
-        }
-        found += INTERNAL_NAMES.intersection(names.get(type(node), lambda node: [])(node))
+        if isinstance(node, ast.Attribute):
+            if _first_name(node) == "numba" and ast.unparse(node).startswith(("numba.core", "numba.np")):
+                found.append(ast.unparse(node))
+            names = [node.attr]
+        elif isinstance(node, ast.keyword):
+            names = [node.arg]
+        elif isinstance(node, ast.Dict):
+            names = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+        else:
+            names = [node.name] if isinstance(node, ast.alias) else []
+        found += INTERNAL_NAMES.intersection(names)
     return found
 
 
