@@ -25,12 +25,15 @@ class Patience(NamedTuple):
         After so many no more than the least rounds are begun.
     wait : float
         Seconds to wait at most, before a round, for others to leave the machine alone.
+    clock : str
+        The function of `time` that times a step: "process_time" for CPU time.
     """
 
     least: int = 3
     most: int = 7
     seconds: float = 6.0
     wait: float = 5.0
+    clock: str = "perf_counter"
 
 
 QUICK = Patience(1, 3, 1.0, 0.0)
@@ -128,7 +131,7 @@ def take_turns(able, patience):
             for mode in able:
                 if process in able[mode]:
                     before, others_before = rate, others
-                    seconds, others_during = watched(process, "seconds", mode=mode)
+                    seconds, others_during = watched(process, "seconds", mode=mode, clock=patience.clock)
                     rate, others = _rate(process)
                     taken = Round(seconds, (before + rate) / 2, max(others_before, others_during, others), sgemm)
                     rounds[mode].setdefault(process.engine, []).append(taken)

@@ -2,7 +2,7 @@
 
     {"do": "build", "task": "layers", "engine": "torch packed", "case": {...}, "threads": 2}
     {"do": "outputs", "mode": "training", "path": "a.npz"}
-    {"do": "seconds", "mode": "training"}
+    {"do": "seconds", "mode": "training", "clock": "perf_counter"}
 
 Between requests it waits in a read, its threads asleep or soon to be, so only one engine computes at a time.
 """
@@ -40,9 +40,9 @@ class Worker:
         """Run a step and write its results to a file, by name."""
         np.savez(path, **self.engine.arrays(getattr(self.engine, mode)()))
 
-    def seconds(self, mode):
-        """Return the seconds of a step."""
-        return seconds_per_step(getattr(self.engine, mode))
+    def seconds(self, mode, clock):
+        """Return the seconds of a step, by a function of `time`."""
+        return seconds_per_step(getattr(self.engine, mode), clock)
 
     def notes(self, mode):
         """Return what an engine has to say of its steps in a mode, by name; most have nothing."""

@@ -16,40 +16,45 @@ class Model(vr.nn.Module):
 
 
 class Unpadded:
-    """The model, its optimizer and the rollouts."""
+    """The model, its optimizer and the rollouts; an update is a bound step."""
 
     def __init__(self, case, threads):
         vr.set_num_threads(threads)
         self.data, self.model = case.data(), Model(case.hidden_size)
         self.model.load_state_dict(case.weights())
         self.optimizer = vr.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
-        self.loss().backward()
+        self.loss(*self.batch()).backward()
         self.first_gradients = {name: weight.grad for name, weight in self.model.named_parameters()}
-        self.optimizer.zero_grad()
+        self.update = vr.bound(self.learn)
 
     def training(self):
         """Train in some passes; return their losses, and the gradients that the first weights had."""
-        return {"losses": [self.learn() for _ in range(PASSES)], **self.first_gradients}
+        return {"losses": [self.update(*self.batch()).item() for _ in range(PASSES)], **self.first_gradients}
 
-    def loss(self):
-        """Return the loss of the rollouts; a plan of the parts is made in each pass."""
+    def batch(self):
+        """Return what a pass reads; each pass makes a plan of the parts."""
         data = self.data
-        h, _ = self.model.lstm(vr.LoDTensor(data.rows, [data.offsets]), tuple(data.states_of_parts()[:, None]))
+        of_rows = data.actions, data.before, data.gains, data.returns[:, None]
+        return vr.LoDTensor(data.rows, [data.offsets]), *data.states_of_parts(), *of_rows
+
+    def loss(self, episodes, h_0, c_0, actions, before, gains, returns):
+        """Return the loss of the rollouts."""
+        h, _ = self.model.lstm(episodes, [state.reshape(1, *state.shape) for state in (h_0, c_0)])
         scores = self.model.actor(h)
-        ratio = F.exp(-F.cross_entropy(scores, data.actions, reduction="none") - data.before)
+        ratio = F.exp(-F.cross_entropy(scores, actions, reduction="none") - before)
         clipped = F.minimum(F.maximum(ratio, 1 - CLIP), 1 + CLIP)
         entropy = -(F.softmax(scores) * F.log_softmax(scores)).sum(axis=1).mean()
-        error = F.mse_loss(self.model.critic(h), data.returns[:, None])
-        return 0.5 * error - F.minimum(ratio * data.gains, clipped * data.gains).mean() - 0.01 * entropy
+        error = F.mse_loss(self.model.critic(h), returns)
+        return 0.5 * error - F.minimum(ratio * gains, clipped * gains).mean() - 0.01 * entropy
 
-    def learn(self):
+    def learn(self, *batch):
         """Make an update; return its loss."""
-        loss = self.loss()
+        self.optimizer.zero_grad()
+        loss = self.loss(*batch)
         loss.backward()
         vr.optim.clip_grad_norm_(self.model.parameters(), LARGEST_NORM)
         self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.item()
+        return loss
 
     def arrays(self, results):
         """Return results as arrays."""

@@ -103,8 +103,8 @@ entropy and Adam, on batches of 32 in random order; sequences are cut at 1,000 t
     "policies": """An update is four passes of proximal policy optimisation: an LSTM, scores of actions and an expected
 return, their loss, the norm of the gradient cut, and Adam. *N,T,H* are environments, steps of each, and units. Episodes
 begin inside of rollouts. *torch padded* and *torch packed* cut rollouts where episodes begin, and pad the parts; they
-get them ready, as do sb3-contrib and TorchRL. *torch loop over steps* resets states in a loop, and pads nothing.
-Environments are left out.
+get them ready, as do sb3-contrib and TorchRL. *torch loop over steps* resets states in a loop, and pads nothing. Our
+update is a step bound by `vr.bound`. Environments are left out, and times are CPU time.
 """,
     "small": "",
     "overhead": """The table has the microseconds that an operator on a handful of rows takes beyond its *own call*:

@@ -31,7 +31,7 @@ SUITES = {
     "torch": Suite(torch.points, layers.run, torch.COLUMNS, torch.cells),
     "serving": Suite(serving.points, layers.run, serving.COLUMNS, serving.cells),
     "end_to_end": Suite(end_to_end.points, end_to_end.run, end_to_end.COLUMNS, end_to_end.cells),
-    "policies": Suite(policies.points, policies.run, policies.COLUMNS, policies.cells),
+    "policies": Suite(policies.points, policies.run, policies.COLUMNS, policies.cells, policies.PATIENCE),
     "small": Suite(small.points, layers.run, layers.COLUMNS, layers.cells),
     "overhead": Suite(overhead.points, overhead.run, overhead.COLUMNS, overhead.cells),
     "memory": Suite(memory.points, memory.run, memory.COLUMNS, memory.cells),

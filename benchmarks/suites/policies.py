@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from benchmarks import results
 from benchmarks.engines import OF_POLICIES, OURS, PYTORCH, installed
-from benchmarks.measure import measure
+from benchmarks.measure import Patience, measure
 from benchmarks.policies import Case
 from benchmarks.policies.case import PASSES
 
+PATIENCE = Patience(least=7, wait=0.5, clock="process_time")
 ENGINES = (OURS, *PYTORCH, *OF_POLICIES)
 COLUMNS = {"episodes": 9, "N,T,H": 12, "rows": 7, "padded": 8, "rows/s": 10}
 COLUMNS |= {engine: len(engine) + 2 for engine in ENGINES[1:]}
