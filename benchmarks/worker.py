@@ -40,7 +40,7 @@ class Worker:
         """Run a step and write its results to a file, by name."""
         np.savez(path, **self.engine.arrays(getattr(self.engine, mode)()))
 
-    def seconds(self, mode, clock):
+    def seconds(self, mode, clock="perf_counter"):
         """Return the seconds of a step, by a function of `time`."""
         return seconds_per_step(getattr(self.engine, mode), clock)
 

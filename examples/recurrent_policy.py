@@ -195,10 +195,25 @@ def loss(model, batch, before, clip=0.2):
     return 0.5 * F.mse_loss(values, returns) - F.minimum(ratio * gains, clipped * gains).mean() - 0.01 * entropy
 
 
+def update_of(model, optimizer):
+    """Return the function that makes an update from a batch; `vr.bound` runs it without its Python code."""
+
+    @vr.bound
+    def update(batch, before):
+        optimizer.zero_grad()
+        found = loss(model, batch, before)
+        found.backward()
+        vr.optim.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return found
+
+    return update
+
+
 def train(model, environment, settings, rng):
     """Play and learn in turns until the last returns are enough; return steps, and rows trained a second."""
     optimizer, played, means = vr.optim.Adam(model.parameters(), lr=settings.lr), 0, []
-    unit = spent = learned = 0.0
+    update, unit, spent, learned = update_of(model, optimizer), 0.0, 0.0, 0.0
     while played < settings.steps:
         began = time.perf_counter()
         steps = play(model, environment, settings.episodes, rng)
@@ -208,11 +223,7 @@ def train(model, environment, settings, rng):
             before = np.asarray(log_probs(model(batch[0])[0], batch[1]))
         learning = time.perf_counter()
         for _ in range(settings.passes):
-            found = loss(model, batch, before)
-            found.backward()
-            vr.optim.clip_grad_norm_(model.parameters(), 0.5)
-            optimizer.step()
-            optimizer.zero_grad()
+            update(batch, before)
         learned += settings.passes * len(batch[1])
         spent += time.perf_counter() - learning
         played += len(batch[1])

@@ -7,7 +7,9 @@ import pytest
 from benchmarks import machine, results
 from benchmarks.engines import BUILT_IN, OURS
 from benchmarks.report import bars, peers, write_report
+from benchmarks.report.words import OF_OTHERS
 from benchmarks.suites import SUITES
+from benchmarks.tables import show
 from tests.benchmark_lines import line_of
 
 ROOT = Path(__file__).parent.parent
@@ -162,6 +164,19 @@ def test_the_report_in_docs_is_of_the_results_here(tmp_path):
     assert (tmp_path / "benchmarks.md").read_text() == (ROOT / "docs" / "benchmarks.md").read_text(), (
         "run `python -m benchmarks report`"
     )
+
+
+def test_the_page_on_policies_has_the_ratios_of_the_results():
+    """And the bar is met: 2."""
+    values = bars._policies(results.read(ROOT / "benchmarks" / "results" / "policies.jsonl")[1]).values.values()
+    said = f"took {show(min(values))} to {show(max(values))} times our CPU time"
+    assert said in (ROOT / "docs" / "policies.md").read_text().replace("\n", " ")
+
+
+def test_other_measurements_have_results_and_a_page():
+    for module, found, page in OF_OTHERS.values():
+        assert (ROOT / "benchmarks" / "results" / found).exists(), module
+        assert (ROOT / "docs" / page).exists(), module
 
 
 def test_without_results_there_is_no_report(tmp_path):

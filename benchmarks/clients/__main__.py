@@ -1,7 +1,6 @@
 """Compare and time packages of others, with our layers and without: ``python -m benchmarks.clients NAME...``."""
 
 import importlib.metadata
-import json
 import statistics
 import sys
 import time
@@ -48,9 +47,7 @@ def main():
     for name in sys.argv[1:] or CLIENTS:
         line = compared(name)
         print("".join(f"{cell}  " for cell in page.cells(line)), flush=True)
-        found = {other["client"]: other for other in page.read()} | {name: line}
-        page.RESULTS.write_text("".join(json.dumps(found[each]) + "\n" for each in sorted(found)))
-    page.PATH.write_text(page.page())
+        page.add(page.RESULTS, line)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of docs/clients.md, from `benchmarks/results/clients.jsonl`."""
+"""The tables of docs/clients.md, from `clients.jsonl` and `clients_tests.jsonl` in `benchmarks/results/`."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,25 @@ from pathlib import Path
 from benchmarks.tables import markdown, show
 
 ROOT = Path(__file__).parents[2]
-PATH, RESULTS = ROOT / "docs" / "clients.md", ROOT / "benchmarks" / "results" / "clients.jsonl"
+PATH, RESULTS, TESTS = (
+    ROOT / name
+    for name in ("docs/clients.md", "benchmarks/results/clients.jsonl", "benchmarks/results/clients_tests.jsonl")
+)
 BEGIN, END = "<!-- `python -m benchmarks.clients` writes this table. -->\n", "<!-- End of the table. -->\n"
+OF_TESTS = "<!-- `python -m benchmarks.clients.own_tests` writes this table. -->\n"
 HEADER = ["package", "version", "a call", "before, ms", "after, ms", "times", "largest difference"]
 
 
-def read():
-    """Return the lines of the results."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()]
+def read(path=RESULTS):
+    """Return the lines of results."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def add(path, line):
+    """Put a line in place of the last one of its client, and write the page."""
+    found = {other["client"]: other for other in read(path)} | {line["client"]: line}
+    path.write_text("".join(json.dumps(found[name]) + "\n" for name in sorted(found)))
+    PATH.write_text(page())
 
 
 def times(line):
@@ -43,9 +54,23 @@ def joined(names):
     return " or ".join(dict.fromkeys(names))
 
 
+def of_tests(line):
+    """Return the cells of a line of tests."""
+    return [
+        line["client"],
+        line["version"],
+        ", ".join(f"`{file}`" for file in line["files"]),
+        line["tests"],
+        *line["passed"],
+    ]
+
+
 def page():
-    """Return the page with the table as the results are now."""
+    """Return the page with the tables as the results are now."""
     lines = read()
-    before, _, rest = PATH.read_text().partition(BEGIN)
-    table = markdown(HEADER, map(cells, lines))
-    return f"{before}{BEGIN}\n{table}\n\n{caption(lines)}\n\n{END}{rest.partition(END)[2]}"
+    tests = markdown(["package", "version", "files", "tests", "passed before", "after"], map(of_tests, read(TESTS)))
+    text = PATH.read_text()
+    for begin, table in ((BEGIN, f"{markdown(HEADER, map(cells, lines))}\n\n{caption(lines)}"), (OF_TESTS, tests)):
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{table}\n\n{END}{rest.partition(END)[2]}"
+    return text

@@ -112,8 +112,16 @@ def all_bars(lines):
         *_in_torch(lines["torch"]),
         *_serving(lines["serving"]),
         memory,
+        _policies(lines["policies"]),
         *(_overhead(lines["overhead"], way) for way in WAYS),
     ]
+
+
+def _policies(lines):
+    """Return the bar of updates of policies with memory."""
+    ways = ("torch padded", "torch loop over steps")
+    values = {f"{line['episodes']} {_text(line['size'])}": min(ratio(line, way) for way in ways) for line in lines}
+    return Bar("policies with memory, updates: over the better of PyTorch padded and a loop", 2, 3, values)
 
 
 def _cells(lines, promise):

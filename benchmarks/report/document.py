@@ -4,7 +4,7 @@ import statistics
 
 from benchmarks import results
 from benchmarks.report import bars, peers, pictures
-from benchmarks.report.words import HEAD, METHOD, NOTES, TITLES
+from benchmarks.report.words import HEAD, METHOD, NOTES, OF_OTHERS, OTHERS, TITLES
 from benchmarks.suites import SUITES
 from benchmarks.tables import markdown
 
@@ -36,7 +36,14 @@ def write_report(folder, docs):
         if name == "scaling":
             parts += [pictures.caption(section, path, lines[name]) for section, path in drawn.items()]
         parts += [_about(found[name][0]) if name in found else "", _table(name, lines[name])]
+    parts.append(OTHERS + "".join(map(_other, OF_OTHERS, OF_OTHERS.values())))
     (docs / "benchmarks.md").write_text("\n".join(part for part in parts if part))
+
+
+def _other(measured, found):
+    """Return the row of a measurement that has a script of its own."""
+    module, results_file, page = found
+    return f"| {measured} | `python -m {module}` | [{results_file}](../benchmarks/results/{results_file}), [{page}]({page}) |\n"
 
 
 def _about(machine):

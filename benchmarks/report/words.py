@@ -153,3 +153,26 @@ TITLES = {
     "scaling": "Scaling",
     "distributed": "Ranks",
 }
+
+OTHERS = """## Other measurements
+
+These have scripts of their own; their results say when and where they were measured.
+
+| measured | by | results, page |
+|---|---|---|
+"""
+OF_OTHERS = {  # what was measured: the module that measures it, the file of results, the page that quotes it
+    "Bound training steps, beside eager ones and `jax.jit`": ("benchmarks.bound_step", "bound_step.txt", "programs.md"),
+    "Packages, before `replace` and after it": ("benchmarks.clients", "clients.jsonl", "clients.md"),
+    "Layers with heads": ("benchmarks.heads", "heads.txt", "layers.md"),
+    "Layers with matrix states": ("benchmarks.linear_attention", "linear_attention.txt", "matrix_states.md"),
+    "Transducer loss": ("benchmarks.transducer", "transducer.txt", "training.md"),
+    "Estimators, beside skorch": ("benchmarks.estimators", "estimators.txt", "coming_from_sklearn.md"),
+    "Estimators, beside simple baselines": ("benchmarks quality", "quality.jsonl", "quality.md"),
+    "A table of 8 GiB": ("benchmarks.large_table", "large_table.txt", "training.md"),
+    "Ranks that are killed or slow": ("benchmarks.survival", "survival.txt", "scaling.md"),
+    "Many ranks, by a model": ("benchmarks scale", "scale.txt", "scaling.md"),
+    "Functions of float32": ("benchmarks.float32_functions", "float32_functions.txt", "reproducibility.md"),
+    "CUDA launches, without a GPU": ("tests.launch_times", "launches.txt", "gpu.md"),
+    "Kernels that an installation compiles": ("tests.installation", "installation.txt", "installation.md"),
+}
