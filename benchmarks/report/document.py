@@ -42,8 +42,8 @@ def write_report(folder, docs):
 
 def _other(measured, found):
     """Return the row of a measurement that has a script of its own."""
-    module, results_file, page = found
-    return f"| {measured} | `python -m {module}` | [{results_file}](../benchmarks/results/{results_file}), [{page}]({page}) |\n"
+    module, file, page = found
+    return f"| {measured} | `python -m {module}` | [{file}](../benchmarks/results/{file}), [{page}]({page}) |\n"
 
 
 def _about(machine):
