@@ -155,7 +155,7 @@ def test_any_number_of_threads():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(run._workspaces) <= 5
+    assert len(run._idle) <= 5
 
 
 def test_a_stream_of_several_threads_takes_turns():

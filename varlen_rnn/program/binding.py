@@ -126,7 +126,7 @@ class Binding:
     def _run(self, fed, execute):
         if self._process != os.getpid() or not self._knows():
             self._forget()
-        if not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values()))):
+        if self._written and not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values()))):
             return self._executed(fed, execute)  # an update changes the feed, but not the copy of it that records read
         size = measure(fed)
         found = None if size is None else self.bounds.find(size) or self._bind(size, fed)
@@ -144,7 +144,8 @@ class Binding:
         try:
             stopped = bound.run(fed)
         finally:
-            was_updated(*self._updated_variables, updates=self._updates)
+            if self._updated:
+                was_updated(*self._updated_variables, updates=self._updates)
         if stopped < 0:
             if bound.draws:
                 random.advance(bound.draws)

@@ -16,6 +16,7 @@ from varlen_rnn.program.program import Program, names_of
 from varlen_rnn.random import next_step
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime import device_array
+from varlen_rnn.tape.kinds import LOD_TENSOR
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.places import place_of_value
 from varlen_rnn.tape.spec import VALUES, Symbol, TensorSpec, Value, describe, sizes_fit
@@ -178,6 +179,9 @@ def _check_places(program: Program, fed: dict[str, Value]) -> None:
 
 
 def _checked_feed(name: str, value: Any, spec: TensorSpec) -> Value:
+    if type(value) is np.ndarray and not spec.lod_level and spec.kind == LOD_TENSOR:  # as most, so not described
+        if value.dtype == spec.dtype and sizes_fit(value.shape, spec.shape):
+            return LoDTensor.wrap(value)
     value = value.value if isinstance(value, Variable) else value
     try:
         value = value if isinstance(value, VALUES) else LoDTensor(value)

@@ -115,7 +115,7 @@ class ProgramStream:
                     expected, got = f"shape {held[name].shape}", f"{value.dtype} {value.shape}"
                     raise ShapeError(f"stream, {self._next[name]!r}", expected=expected, got=got)
             for name, value in later.items():
-                self._states[name][self._at(name, slots)] = value
+                self._states[name][... if at is None else self._at(name, slots)] = value
         carried = set(self._next.values())
         return [np.asarray(value) for name, value in found.items() if name not in carried]
 

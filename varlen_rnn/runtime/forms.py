@@ -25,23 +25,12 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.records import words_at
 
 _HEADER = object.__basicsize__ // 8  # words
 _form_of = attrgetter("shape", "strides", "dtype", "flags.num")
-
-
-@intrinsic
-def _words_at(typing, address):
-    """Return a pointer to the words at an address."""
-
-    def write(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(types.int64)))
-
-    return types.CPointer(types.int64)(types.int64), write
 
 
 @cpu_kernel
@@ -52,7 +41,7 @@ def _read(arrays, header, known, out):
     """
     changed, half = False, (1 << 32) - 1
     for k in range(arrays.shape[0]):
-        words: Any = _words_at(arrays[k])  # type: ignore[call-arg]  # Numba passes the context
+        words: Any = words_at(arrays[k])  # type: ignore[call-arg]  # Numba passes the context
         axes = words[header + 1] & half
         for j in range(min(4 + 2 * axes, out.shape[1])):
             if j == 0:
@@ -64,9 +53,9 @@ def _read(arrays, header, known, out):
             elif j == 3:
                 number = words[header + 6] & half
             elif j < 4 + axes:
-                number = _words_at(words[header + 2])[j - 4]  # type: ignore[call-arg]
+                number = words_at(words[header + 2])[j - 4]  # type: ignore[call-arg]
             else:
-                number = _words_at(words[header + 3])[j - 4 - axes]  # type: ignore[call-arg]
+                number = words_at(words[header + 3])[j - 4 - axes]  # type: ignore[call-arg]
             changed |= known[k, j] != number
             out[k, j] = number
     return changed

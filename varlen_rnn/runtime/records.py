@@ -43,7 +43,17 @@ def trampoline(letters):
 
 
 @intrinsic
-def _call_record(typing, address, words):
+def words_at(typing, address):
+    """Return a pointer to the words at an address."""
+
+    def write(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(_WORDS))
+
+    return _WORDS(types.int64), write
+
+
+@intrinsic
+def call_record(typing, address, words):
     """Call the trampoline at an address with the words at another address."""
 
     def write(context, builder, signature, arguments):
@@ -60,7 +70,7 @@ def run_records(trampolines, words):
     `trampolines[k]` and `words[k]` are the addresses of a record's trampoline and of its words.
     """
     for k in range(trampolines.shape[0]):
-        if _call_record(trampolines[k], words[k]):  # type: ignore[call-arg]
+        if call_record(trampolines[k], words[k]):  # type: ignore[call-arg]
             return k
     return -1
 

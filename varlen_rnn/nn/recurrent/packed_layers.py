@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import PlaceError
-from varlen_rnn.nn.recurrent.carries import check_cell, together
+from varlen_rnn.nn.recurrent.carries import check_cell
 from varlen_rnn.ops.recurrent.inputs import layer_of, operands_of
-from varlen_rnn.recurrence.packed import FewSequences, Packed
+from varlen_rnn.recurrence.packed import Few, Packed
 from varlen_rnn.rows.checks import as_rows
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.rows.plan import plan_of_rows
@@ -43,12 +43,14 @@ def check_on_host(what: str, place: Place, noun: str) -> None:
         raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="move it by to('cpu')")
 
 
-class Workspace:
-    """The memory of one call: arrays for the plan of few sequences, and for every layer and direction."""
-
-    def __init__(self, layers: list[list[Packed]], capacity: int) -> None:
-        self.few = FewSequences(capacity)
-        self.memory = [[packed.memory(self.few) for packed in directions] for directions in layers]
+def records_of(layers: list[list[Packed]], capacity: int) -> list[list[Few]]:
+    """Return the memory of one call of at most `capacity` sequences: for each layer, a Few for each direction."""
+    found = []
+    for directions in layers:
+        width = directions[0].shape.outputs
+        columns = width * len(directions)
+        found.append([packed.few(capacity, columns, way * width) for way, packed in enumerate(directions)])
+    return found
 
 
 class Arrays:
@@ -85,7 +87,9 @@ class Arrays:
 
     def given_back(self, states: np.ndarray) -> Any:
         """Return states in the form of the layer's results: one array, or a tuple if the cell has several states."""
-        return together([states[:, 0, :, : self.output_size], *(states[:, n] for n in range(1, self.num_states))])
+        if self.num_states == 1:
+            return states[:, 0, :, : self.output_size]
+        return states[:, 0, :, : self.output_size], *[states[:, n] for n in range(1, self.num_states)]
 
 
 def host_rows(rows: Any, what: str) -> np.ndarray:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, Workspace, packed_directions
-from varlen_rnn.recurrence.packed import FEW
-from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, packed_directions, records_of
+from varlen_rnn.recurrence.packed import FEW, Few
+from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Offsets, Rows
+
+_IN_ORDER = np.empty(0, np.int64)
 
 
 class Prepared:
@@ -37,7 +39,8 @@ class Prepared:
 
     def __init__(self, layer: Any) -> None:
         self._layers = packed_directions(layer, "prepare")
-        self._workspaces: list[Workspace] = []
+        self._idle: list[list[list[Few]]] = []  # memory of calls that have ended
+        self._most_rows = min(directions[0].most_rows for directions in self._layers)
         self._merge, self._num_directions = layer.merge, layer.num_directions
         self._arrays = Arrays(layer)
 
@@ -65,21 +68,22 @@ class Prepared:
         lod, rows = None, x
         if isinstance(x, (LoDTensor, Variable)):
             tensor = x.value if isinstance(x, Variable) else x
-            lod, rows = tensor.structure, tensor.data
+            lod, rows = tensor.structure, rows_of(tensor)
         rows = self._arrays.rows(rows, "prepared")
-        if lod is not None:
-            offsets = lod.levels[-1] if lod.num_levels else None
-        if offsets is None:
+        if lod is not None and lod.num_levels:
+            plain = levels_of(lod)[-1].copy()  # the kernel is compiled for arrays that are not read-only
+        elif lod is not None or offsets is None:
             raise ShapeError("prepared, offsets", expected="offsets of sequences, as x has no LoD", got="None")
-        plain = np.asarray(offsets)
-        if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
-            plain = np.array(LoD([offsets]).levels[0])  # the kernel is compiled for int64 only
+        else:
+            plain = np.asarray(offsets)
+            if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
+                plain = np.array(LoD([offsets]).levels[0])
         y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
         return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
         made = copy.copy(self)
-        made._workspaces = []  # a workspace belongs to one call at a time, and has views of itself
+        made._idle = []
         return made
 
     def of_variables(self, x: Rows, states: Any = None, *, rows: None = None) -> tuple[Variable, Any]:
@@ -91,19 +95,17 @@ class Prepared:
         """Return outputs and last states; the states have the layout of `Arrays.initial`."""
         count = len(offsets) - 1
         sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
-        is_little = all([directions[0].is_little(len(rows), count) for directions in self._layers])
+        is_little = len(rows) <= self._most_rows or all(one[0].is_little(len(rows), count) for one in self._layers)
         if count > FEW or not is_little:
-            return self._over(rows, initial, sizes, plan_of_rows(self._checked(offsets, rows)), None)
+            return self._over(rows, initial, sizes, offsets, plan_of_rows(self._checked(offsets, rows)), None)
         try:
-            workspace = self._workspaces.pop()  # atomic, so two threads never get the same workspace
+            records = self._idle.pop()  # atomic, so two threads never get the same memory
         except IndexError:
-            workspace = Workspace(self._layers, FEW)
+            records = records_of(self._layers, FEW)
         try:
-            if not workspace.few.write(offsets, len(rows)):
-                self._checked(offsets, rows)
-            return self._over(rows, initial, sizes, None, workspace)
+            return self._over(rows, initial, sizes, offsets, None, records)
         finally:
-            self._workspaces.append(workspace)
+            self._idle.append(records)
 
     def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
         """Return the LoD with these offsets; raise unless the last offset is the number of rows."""
@@ -114,20 +116,21 @@ class Prepared:
         return lod
 
     def _over(
-        self, rows: np.ndarray, initial: Any, sizes: Any, plan: Any, workspace: Any
+        self, rows: np.ndarray, initial: Any, sizes: Any, offsets: np.ndarray, plan: Any, records: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run all layers: with `plan`, or in `workspace` if `plan` is None."""
+        """Run all layers: with `plan`, or by `records` if `plan` is None."""
         last = np.zeros(sizes, rows.dtype) if initial is None else np.empty(sizes, rows.dtype)
         start, begins, place = last if initial is None else initial, initial is not None, 0
         for number, directions in enumerate(self._layers):
             width = directions[0].shape.outputs
             y = np.empty((len(rows), width * len(directions)), rows.dtype)
             for way, packed in enumerate(directions):
-                arguments = rows, start[place], begins, last[place], y, way * width
-                if plan is None:
-                    packed.run_few(workspace.memory[number][way], sizes[2], *arguments)
-                else:
-                    packed.run(plan, *arguments)
+                its_last = last[place]
+                arguments = rows, start[place] if begins else its_last, begins, its_last, y
+                if plan is not None:
+                    packed.run(plan, *arguments, way * width)
+                elif not packed.run_few(records[number][way], offsets, _IN_ORDER, *arguments):
+                    self._checked(offsets, rows)
                 place += 1
             rows = y if len(directions) == 1 else self._merged(y)
         return rows, last

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
 from varlen_rnn.nn.recurrent.carries import check_carries
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, Workspace, packed_directions
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, packed_directions, records_of
+from varlen_rnn.recurrence.packed import Few
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
@@ -52,19 +53,17 @@ class Stream:
         self._states = np.zeros(
             (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
-        self._all = np.arange(num_sequences)
-        self._workspace = self._new_workspace()
+        self._all, self._offsets = np.arange(num_sequences), np.arange(num_sequences + 1)
+        self._records = self._new_records()
         self._lods: dict[int, LoD] = {}
 
-    def _new_workspace(self) -> Workspace:
-        made = Workspace([[packed] for packed in self._layers], self.num_sequences)
-        made.few.starts[:], made.few.seq_lens[:] = self._all, 1
-        return made
+    def _new_records(self) -> list[list[Few]]:
+        return records_of([[packed] for packed in self._layers], self.num_sequences)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
         """Return an independent stream that continues from the same states."""
         made = copy.copy(self)
-        made._turn, made._workspace, made._lods = threading.Lock(), made._new_workspace(), {}
+        made._turn, made._records, made._lods = threading.Lock(), made._new_records(), {}
         with self._turn:
             made._states = self._states.copy()
         return made
@@ -104,11 +103,11 @@ class Stream:
     def _step(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
         count = len(slots)
         with self._turn:
-            if self._layers[0].is_little(count, count):
-                self._workspace.few.order[:count] = slots
+            if count <= self._layers[0].most_rows or self._layers[0].is_little(count, count):
+                offsets = self._offsets[: count + 1]
                 for number, packed in enumerate(self._layers):
                     y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number]
-                    packed.run_few(self._workspace.memory[number][0], count, rows, states, True, states, y, 0)
+                    packed.run_few(self._records[number][0], offsets, slots, rows, states, True, states, y)
                     rows = y
                 return rows
             return self._scheduled(rows, slots)

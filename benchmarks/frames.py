@@ -1,0 +1,93 @@
+"""A frame of audio through silero-vad's detector: our stream of one, bound, beside onnxruntime, on one thread.
+
+    python -m benchmarks.frames                # print the lines
+    python -m benchmarks.frames --write        # write them to results/frames.txt
+    python -m benchmarks.frames --file PATH    # another copy of silero_vad.onnx
+
+The file is part of the package silero-vad (`pip install silero-vad onnxruntime`); without it, a line says so.  Both
+take the same 576 samples of noise, with states that they carry from frame to frame.  Their probabilities are compared
+first.  Times are of the processor, medians of rounds in which both take turns.
+"""
+
+import argparse
+import importlib.util
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+import varlen_rnn as vr
+import varlen_rnn.onnx
+from benchmarks.machine import describe
+
+FILE = Path(__file__).parent / "results" / "frames.txt"
+FRAMES, ROUNDS, RATE, SAMPLES = 200, 21, 16000, 576
+
+
+def find():
+    """Return the path of the detector of the installed package, or None."""
+    found = importlib.util.find_spec("silero_vad")
+    return found and found.origin and Path(found.origin).parent / "data" / "silero_vad.onnx"
+
+
+def ours(path):
+    """Return a function of a frame, (1, 576) float32, that returns the probability of speech."""
+    program = vr.onnx.load(path, fixed={"sr": RATE, "input": (None, SAMPLES)})
+    stream = program.stream(states={"state": "stateN"})
+    return lambda frame: stream({"input": frame})[0]
+
+
+def theirs(path):
+    """Return such a function of onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    state, rate = np.zeros((2, 1, 128), np.float32), np.array(RATE)
+
+    def run(frame):
+        nonlocal state
+        found, state = session.run(None, {"input": frame, "state": state, "sr": rate})
+        return found
+
+    return run
+
+
+def lines(path):
+    """Return the lines of the results."""
+    rng, runs = np.random.default_rng(0), [ours(path), theirs(path)]
+    frames = [(0.1 * rng.standard_normal((1, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
+    found = [np.array([run(frame) for frame in frames]) for run in runs]
+    times = []
+    for _ in range(ROUNDS):
+        of_round = []
+        for run in runs:
+            began = time.process_time()
+            for frame in frames:
+                run(frame)
+            of_round.append((time.process_time() - began) / FRAMES * 1e6)
+        times.append(of_round)
+    here, there = map(statistics.median, zip(*times, strict=True))
+    return [
+        f"probabilities of {FRAMES} frames differ by at most {np.abs(found[0] - found[1]).max():.0e}",
+        f"a frame: bound program {here:.0f} us, onnxruntime {there:.0f} us, ratio {here / there:.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.frames", description=__doc__)
+    parser.add_argument("--file", type=Path, help="the detector")
+    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
+    arguments = parser.parse_args()
+    path = arguments.file or find()
+    if path is None:
+        print("silero-vad is not installed, and no --file is given: nothing is measured")
+    else:
+        about = str(describe(1))
+        vr.set_num_threads(1)
+        text = "\n".join([about, *lines(path)])
+        print(text)
+        if arguments.write:
+            FILE.write_text(text + "\n")
