@@ -73,13 +73,19 @@ def in_two_entries(model):
     return torch.cat([logits[:1, :first], logits[1:]], dim=1)
 
 
+@pytest.mark.slow
 def test_each_packed_sequence_is_as_alone():
-    ways = {"Mamba2": [in_context]}
+    ways = {
+        "Mamba2": [in_context],
+        "Qwen3Next": [in_context, by_positions],
+        "Qwen3_5": [in_two_entries],
+        "Qwen3_5Moe": [in_context],
+    }
 
     def check(kind):
         plain, ours = pair(kind)
         wanted, of_weights = results(plain, [alone(*part) for part in PARTS])
-        for way in ways.get(kind, [in_context, by_positions, in_two_entries]):
+        for way in ways[kind]:
             found, gradients = results(ours, [way])
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
             for one, other in zip(gradients, of_weights, strict=True):
@@ -89,6 +95,7 @@ def test_each_packed_sequence_is_as_alone():
     check_each(KINDS, check)
 
 
+@pytest.mark.slow
 def test_generation_continues_each_sequence():
     options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
     longest = max(LENGTHS)
@@ -132,6 +139,13 @@ def test_only_replaced_models_change():
     restored = vt.restore(copy.deepcopy(ours))
     assert all(type(one) is type(other) for one, other in zip(restored.modules(), plain.modules(), strict=True))
     torch.testing.assert_close(alone(0, 5)(copy.deepcopy(ours)), alone(0, 5)(restored))
+
+
+def test_attention_of_transformers_gets_masks():
+    _, ours = pair("Qwen3_5")
+    theirs = copy.deepcopy(ours)
+    vt.restore(theirs.model.layers[1].self_attn)
+    torch.testing.assert_close(in_context(ours), in_context(theirs))
 
 
 def test_recomputed_activations():

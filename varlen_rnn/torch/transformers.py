@@ -7,16 +7,20 @@ changes for other models.  For example, five rows with the positions 0, 1, 0, 1,
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.rows.lod import LoD
-from varlen_rnn.torch.linear_attention import attended, lod_of_batch
+from varlen_rnn.nn.functional import scaled_dot_product_attention
+from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.torch.function import function
+from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch
 from varlen_rnn.torch.mamba import causal_conv1d_update, convolved, scanned, selective_state_update, steps_of
 from varlen_rnn.torch.packing import is_packed, packed_lod
 
@@ -33,8 +37,16 @@ class _Layer(_Base):
         return _with_ours(type(self)._replaces.forward)(self, hidden_states, cache, *args, **named)
 
 
+class _Attention(_Base):
+    """A mixin for layers of attention, in which no row sees rows of another packed sequence."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Return the outputs of all rows, and weights if a function of transformers computed them."""
+        return _with_ours(type(self)._replaces.forward)(self, *args, **named)
+
+
 class _Model(_Base):
-    """A mixin for models whose other layers are attention, which know sequences by their positions alone."""
+    """A mixin for models that have attention, too, which knows sequences by their positions alone."""
 
     def forward(
         self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None, cache: Any = None,
@@ -55,8 +67,15 @@ class _Model(_Base):
             runs = _runs(position_ids)
             if runs is not None:  # a cache would let attention see all rows
                 named, use_cache = {"seq_idx": runs, **named}, False
+                if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
+                    attention_mask = dict.fromkeys(self.config.layer_types)
         named |= {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         return super().forward(cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache, **named)
+
+    def _attends_to_rows(self) -> bool:
+        """Return whether our attention runs in all layers, which is without masks and without dropout."""
+        layers = [layer.self_attn for layer in self.layers if hasattr(layer, "self_attn")]
+        return all(isinstance(one, _Attention) and not (one.training and one.attention_dropout) for one in layers)
 
 
 def _positions(lod: LoD) -> Tensor:
@@ -130,7 +149,46 @@ def _step(*args: Any, **named: Any) -> Tensor:
     return selective_state_update(*args, **{name: named[name] for name in ("z", "dt_bias", "dt_softplus")})
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {  # by their names in transformers
+class _Interfaces:
+    """Has the place of transformers' table of functions of attention."""
+
+    @staticmethod
+    def get_interface(name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """Return our function, which calls theirs if sequences are not packed."""
+        theirs = importlib.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
+        return functools.partial(_attention, theirs.get_interface(name, default))
+
+
+def _attention(
+    theirs: Callable[..., Any],
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    **named: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return outputs `(batch, steps, heads, depth)`, and no weights; operands have heads before steps."""
+    if mask is not None or named.get("seq_idx") is None:
+        return theirs(module, query, key, value, mask, **named)
+    shared = query.shape[1] // key.shape[1]
+    operands = query, *(one.repeat_interleave(shared, dim=1) if shared > 1 else one for one in (key, value))
+    rows = query.transpose(1, 2)
+    flat = [one.to(common_type(query)).transpose(1, 2).flatten(0, 1) for one in operands]
+    out = _attended(_lod("attention", rows, named), *flat, named["scaling"])
+    return out.reshape(*rows.shape[:3], out.shape[-1]).to(query.dtype), None
+
+
+@function
+def _attended(lod: LoD, query: Any, key: Any, value: Any, scale: float) -> Any:
+    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
+    query, key, value = (one.with_lod(like) for one in (query, key, value))
+    out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+    return out.reshape(1, -1, *out.shape[1:])
+
+
+_FUNCTIONS: dict[str, Any] = {  # by their names in transformers
+    "ALL_ATTENTION_FUNCTIONS": _Interfaces,
     "causal_conv1d_fn": _conv,
     "causal_conv1d_update": causal_conv1d_update,
     "mamba2_chunk_scan": _scan,
@@ -162,9 +220,10 @@ _LAYERS = {
     "qwen3_5": "Qwen3_5GatedDeltaNet",
     "qwen3_5_moe": "Qwen3_5MoeGatedDeltaNet",
 }
+_ATTENTION = {"qwen3_next": "Qwen3NextAttention", "qwen3_5": "Qwen3_5Attention", "qwen3_5_moe": "Qwen3_5MoeAttention"}
 _MODELS = {"qwen3_next": "Qwen3NextModel", "qwen3_5": "Qwen3_5TextModel", "qwen3_5_moe": "Qwen3_5MoeTextModel"}
 KNOWN = {  # by the full name of a class: the method that is replaced, and the mixin that has ours
     f"transformers.models.{name}.modeling_{name}.{cls}": ("forward", mixin)
-    for mixin, classes in ((_Layer, _LAYERS), (_Model, _MODELS))
+    for mixin, classes in ((_Layer, _LAYERS), (_Attention, _ATTENTION), (_Model, _MODELS))
     for name, cls in classes.items()
 }
