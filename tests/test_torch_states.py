@@ -221,6 +221,26 @@ def test_gradients():
     check_each(cases, check)
 
 
+def test_troubles():
+    for batch, steps, offsets in ((1, 0, [0, 0]), (0, 3, None), (2, 0, None), (1, 1, [0, 1, 1])):
+        q, k, v, g, beta, _ = of_delta(batch, steps, 1)
+        given = None if offsets is None else torch.tensor(offsets)
+        sequences = batch if offsets is None else len(offsets) - 1
+        o, state = vt.chunk_gated_delta_rule(
+            q.requires_grad_(), k, v, g, beta, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=given
+        )
+        assert (o.shape, state.shape) == (v.shape, (sequences, 4, 3, 5))
+        (o.sum() + state.sum()).backward()
+        x, dt, A, B, C, _, _ = of_mamba(batch, steps, 1)
+        idx = torch.zeros(batch, steps, dtype=torch.int32)
+        out, last = vt.mamba_chunk_scan_combined(x, dt, A, B, C, 64, seq_idx=idx, return_final_states=True)
+        assert (out.shape, last.shape) == (x.shape, (batch, 4, 3, 5))
+        x, state = draw(batch, 3, steps), draw(batch, 3, 3)
+        assert (
+            vt.causal_conv1d_fn(x, draw(3, 4)).shape == vt.causal_conv1d_update(x, state, draw(3, 4)).shape == x.shape
+        )
+
+
 def test_types_of_results():
     q, k, v, g, beta, _ = (one.bfloat16() for one in of_delta(1, 6, 1))
     o, state = vt.chunk_gated_delta_rule(q, k, v, g, beta, output_final_state=True)
@@ -240,6 +260,12 @@ def test_errors():
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=OFFSETS), "expected a batch of one"),
         (lambda: vt.chunk_gated_delta_rule(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=OFFSETS), "6 as its last"),
         (lambda: vt.chunk_gated_delta_rule(q, k[:, :3], v, g, beta), "linear_attention, key"),
+        (
+            lambda: vt.chunk_simple_gla(q[:1], k[:1], v[:1], cu_seqlens=OFFSETS.double()),
+            "cu_seqlens: expected integers",
+        ),
+        (lambda: vt.chunk_simple_gla(q.long(), k, v), "operand: expected a tensor of floats, got torch.int64"),
+        (lambda: vt.chunk_simple_gla(q, k.numpy(), v), "operand: expected a tensor of floats, got float64"),
         (lambda: vt.chunk_simple_gla(q, k, v, g, g[0, 0]), "expected g or g_gamma, got both"),
         (lambda: vt.causal_conv1d_fn(x[0], weight), "causal_conv1d_fn, x: expected shape"),
         (lambda: vt.causal_conv1d_fn(x, weight, seq_idx=SEQ_IDX), "causal_conv1d_fn, seq_idx: expected numbers"),

@@ -114,20 +114,27 @@ def test_generation_continues_each_sequence():
 
 @torch.no_grad()
 def test_packed_sequences_leave_their_states_in_a_cache():
-    plain, ours = pair("Mamba2")
-    with vt.packed(OFFSETS):
-        found = ours(input_ids=IDS, use_cache=True)
-    cache = found.cache
-    logits = [found.logits[0, [stop - 1 for stop in OFFSETS[1:]]]]
-    for _ in range(3):
-        logits.append(ours(input_ids=logits[-1].argmax(1, keepdim=True), cache=cache).logits[:, 0])
-    for number, (start, stop) in enumerate(PARTS):
-        chosen = [step[number].argmax()[None] for step in logits[:-1]]
-        whole = torch.cat([IDS[0, start:stop], *chosen])[None]
-        wanted = plain(input_ids=whole, use_cache=False).logits[0, stop - start - 1 :]
-        torch.testing.assert_close(torch.stack([step[number] for step in logits]), wanted, rtol=0, atol=1e-5)
-    with vt.packed([0, 2, 4]), pytest.raises(ProgramError, match="expected a new cache, got a cache with states"):
-        ours(input_ids=IDS[:, :4], cache=cache)
+    steps, lengths = 3, torch.tensor(LENGTHS)[:, None]
+    mask = torch.arange(max(LENGTHS) + steps) >= max(LENGTHS) - lengths  # keys and values are padded on the left
+
+    def check(kind):
+        plain, ours = pair(kind)
+        with vt.packed(OFFSETS):
+            found = ours(input_ids=IDS, use_cache=True)
+        logits = [found.logits[0, [stop - 1 for stop in OFFSETS[1:]]]]
+        for step in range(steps):
+            attended = {"attention_mask": mask[:, : max(LENGTHS) + step + 1].long(), "position_ids": lengths + step}
+            named = {} if kind == "Mamba2" else attended
+            logits.append(ours(input_ids=logits[-1].argmax(1, keepdim=True), cache=found.cache, **named).logits[:, 0])
+        for number, (start, stop) in enumerate(PARTS):
+            chosen = [step[number].argmax()[None] for step in logits[:-1]]
+            whole = torch.cat([IDS[0, start:stop], *chosen])[None]
+            wanted = plain(input_ids=whole, use_cache=False).logits[0, stop - start - 1 :]
+            torch.testing.assert_close(torch.stack([step[number] for step in logits]), wanted, rtol=0, atol=1e-5)
+        with vt.packed([0, 2, 4]), pytest.raises(ProgramError, match=r"expected (a new cache|None inside of `packed`)"):
+            ours(input_ids=IDS[:, :4], cache=found.cache)
+
+    check_each(KINDS, check)
 
 
 def test_only_replaced_models_change():

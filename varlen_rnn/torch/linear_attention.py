@@ -22,7 +22,7 @@ from varlen_rnn.ops.last_axis import rms_norm
 from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.torch.function import function
-from varlen_rnn.torch.layouts import lod_of_equal
+from varlen_rnn.torch.layouts import lod_of_equal, numbers
 
 _EPSILON = 1e-6  # added to the squared length of queries and keys
 _LODS = 8  # how many LoDs of offsets are remembered: all layers of a model share one
@@ -250,7 +250,7 @@ def lod_of_batch(name: str, rows: Tensor, cu_seqlens: Any = None, seq_idx: Tenso
         return _remembered(found.tobytes()) if found is not None else lod_of_equal(batch, steps)
     if batch != 1:
         raise ShapeError(f"{name}, cu_seqlens", expected="a batch of one", got=f"shape {tuple(rows.shape)}")
-    lod = _remembered(np.asarray(cu_seqlens, np.int64).tobytes())
+    lod = _remembered(numbers(cu_seqlens, f"{name}, cu_seqlens").tobytes())
     if lod.num_rows != steps:
         raise ShapeError(f"{name}, cu_seqlens", expected=f"{steps} as its last number", got=lod.num_rows)
     if found is not None and not np.array_equal(np.unique(lod.levels[0]), np.unique(found)):
@@ -266,15 +266,15 @@ def _remembered(offsets: bytes) -> LoD:
 
 def _runs(name: str, seq_idx: Tensor, batch: int, steps: int) -> np.ndarray:
     """Return the offsets of runs of equal numbers, in a batch whose rows follow one another."""
-    numbers = seq_idx.numpy()
-    if numbers.dtype.kind not in "iu":
-        raise DTypeError(f"{name}, seq_idx", expected="integers", got=seq_idx.dtype)
-    if numbers.shape != (batch, steps) or (numbers < 0).any():
+    found = numbers(seq_idx, f"{name}, seq_idx")
+    if found.shape != (batch, steps) or (found < 0).any():
         expected = f"numbers of at least 0, of shape {(batch, steps)}"
-        raise ShapeError(f"{name}, seq_idx", expected=expected, got=shown(numbers))
-    begins = np.ones(numbers.shape, bool)
-    begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-    return np.append(np.flatnonzero(begins), batch * steps).astype(np.int64)
+        raise ShapeError(f"{name}, seq_idx", expected=expected, got=shown(found))
+    if not steps:
+        return np.zeros(batch + 1, np.int64)
+    begins = np.ones(found.shape, bool)
+    begins[:, 1:] = found[:, 1:] != found[:, :-1]
+    return np.append(np.flatnonzero(begins), batch * steps)
 
 
 def refuse(name: str, **options: object) -> None:
@@ -298,8 +298,11 @@ def _final(last: Tensor, wanted: bool, v_first: bool) -> Tensor | None:
 
 def common_type(*tensors: Tensor | None) -> torch.dtype:
     """Return the type that all tensors are computed in: float64 if one of them has it, otherwise float32."""
-    types = [tensor.dtype for tensor in tensors if tensor is not None]
-    return torch.float64 if torch.float64 in types else torch.float32
+    for tensor in tensors:
+        if tensor is not None and not (isinstance(tensor, Tensor) and tensor.is_floating_point()):
+            raise DTypeError("operand", expected="a tensor of floats", got=getattr(tensor, "dtype", shown(tensor)))
+    is_double = any(tensor is not None and tensor.dtype == torch.float64 for tensor in tensors)
+    return torch.float64 if is_double else torch.float32
 
 
 def attended(

@@ -96,8 +96,7 @@ def mamba_chunk_scan_combined(
     y, last = scanned(lod, x, dt, A, B, C, D, initial_states)
     found = [y if z is None else (y * silu(z)).to(x.dtype)]
     if return_final_states:
-        of_entries = [lod.levels[0].searchsorted(end) - 1 for end in _ends(x)] if len(lod.levels[0]) > 1 else []
-        found.append(last[of_entries])
+        found.append(last[_last_of_entries(x, lod)])
     if return_varlen_states:
         if cu_seqlens is None:
             raise ProgramError(f"{name}, return_varlen_states", expected="cu_seqlens", got="None")
@@ -382,8 +381,12 @@ def selective_state_update(
     return y.to(x.dtype).reshape(state.shape[:-1])
 
 
-def _ends(x: Tensor) -> np.ndarray:
-    return (np.arange(x.shape[0]) + 1) * x.shape[1]
+def _last_of_entries(x: Tensor, lod: LoD) -> np.ndarray:
+    """Return the number of the last sequence with rows in each entry of a batch."""
+    batch, steps = x.shape[:2]
+    if not steps:
+        return np.arange(min(batch, len(lod.levels[0]) - 1))
+    return lod.levels[0].searchsorted(np.arange(1, batch + 1) * steps) - 1
 
 
 def scanned(

@@ -54,23 +54,29 @@ class _Model(_Base):
     ) -> Any:  # fmt: skip
         """Run the model; if positions begin anew, or inside of `packed`, no row sees rows of another sequence."""
         cache, rows = named.pop("past_key_values", cache), input_ids if inputs_embeds is None else inputs_embeds
-        if rows is not None and is_packed():
-            name = type(self).__name__
-            lod = packed_lod(name, rows.shape[:2])
+        lod = None if rows is None else packed_lod(type(self).__name__, rows.shape[:2])
+        if lod is not None:
             for argument, given in (("attention_mask", attention_mask), ("cache", cache)):
                 if given is not None:
-                    hint = "attention has no states, and `packed` says which rows it may see"
+                    what, hint = f"{type(self).__name__}, {argument}", "packed sequences begin anew, and see their rows"
                     expected = "None inside of `packed`"
-                    raise ProgramError(f"{name}, {argument}", expected=expected, got=type(given).__name__, hint=hint)
+                    raise ProgramError(what, expected=expected, got=type(given).__name__, hint=hint)
             position_ids = _positions(lod) if position_ids is None else position_ids
-        if attention_mask is None and cache is None and position_ids is not None:
-            runs = _runs(position_ids)
-            if runs is not None:  # a cache would let attention see all rows
-                named, use_cache = {"seq_idx": runs, **named}, False
-                if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
-                    attention_mask = dict.fromkeys(self.config.layer_types)
+        is_new = attention_mask is None and cache is None and position_ids is not None
+        runs = _runs(position_ids) if is_new else None
+        if runs is not None:
+            named = {"seq_idx": runs, **named}
+            if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
+                attention_mask, use_cache = dict.fromkeys(self.config.layer_types), bool(use_cache and lod)
+            else:
+                use_cache = False
+        if lod is not None and use_cache:
+            cache = importlib.import_module("transformers").DynamicCache(config=self.config)
         named |= {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        return super().forward(cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache, **named)
+        found = super().forward(cache=cache, inputs_embeds=inputs_embeds, use_cache=use_cache, **named)
+        if lod is not None and use_cache:
+            _unpack(cache, lod)
+        return found
 
     def _attends_to_rows(self) -> bool:
         """Return whether our attention runs in all layers, which is without masks and without dropout."""
@@ -108,11 +114,28 @@ class _PackedCache:
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, conv_kernel_size: int, **named: Any) -> Tensor:
         """Keep the last rows of each sequence; return all rows, of shape `(1, channels, rows)`."""
-        offsets = torch.from_numpy(self._lod.levels[0].copy())
-        places = offsets[1:, None] - conv_kernel_size + torch.arange(conv_kernel_size)
-        windows = conv_states[0][:, places.clamp(min=0)] * (places >= offsets[:-1, None])
-        self._cache.update_conv_state(windows.transpose(0, 1), layer_idx, conv_kernel_size=conv_kernel_size, **named)
+        windows = _last_rows(conv_states[..., None], self._lod, conv_kernel_size)[..., 0]
+        self._cache.update_conv_state(windows, layer_idx, conv_kernel_size=conv_kernel_size, **named)
         return conv_states
+
+
+def _last_rows(packed: Tensor, lod: LoD, count: int) -> Tensor:
+    """Return the last `count` rows of each sequence, from `(1, a, rows, b)` to `(sequences, a, count, b)`.
+
+    Zeros are in front of shorter sequences.
+    """
+    offsets = torch.from_numpy(lod.levels[0].copy())
+    places = offsets[1:, None] - count + torch.arange(count)
+    found = packed[0][:, places.clamp(min=0)] * (places >= offsets[:-1, None])[..., None]
+    return found.transpose(0, 1)
+
+
+def _unpack(cache: Any, lod: LoD) -> None:
+    """Turn the keys and values of packed sequences into a batch, padded on the left."""
+    longest = int(np.diff(lod.levels[0]).max(initial=0))
+    for layer in cache.layers:
+        if getattr(layer, "keys", None) is not None:
+            layer.keys, layer.values = (_last_rows(one, lod, longest) for one in (layer.keys, layer.values))
 
 
 def _lod(name: str, rows: Tensor, named: dict[str, Any]) -> LoD:
