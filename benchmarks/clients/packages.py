@@ -5,6 +5,7 @@ nothing.  Lengths are lognormal: 64 sequences, median 20.
 """
 
 import copy
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -229,3 +230,45 @@ def flair_language_model(change):
     change(model.eval())
     given = texts()
     return torch.no_grad()(lambda: [model.get_representation(given, "\n", "\n")])
+
+
+STATES = {  # sizes of models of four layers and 256 units with matrix states
+    "Qwen3NextConfig": {
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "num_experts": 0,
+        "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    },
+    "Mamba2Config": {"state_size": 64, "num_heads": 8, "n_groups": 1},
+}  # fmt: skip
+
+
+def language_model(change, kind, is_padded):
+    """Return a pass of a language model on 16 texts: padded or one by one, or packed if the model is changed."""
+    transformers = importlib.import_module("transformers")
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=1000, hidden_size=256, num_hidden_layers=4, pad_token_id=0, **STATES[f"{kind}Config"]
+    )
+    model = change(getattr(transformers, f"{kind}ForCausalLM")(config)).train()
+    lengths = torch.from_numpy(5 * LENGTHS[::4])
+    ids, offsets = torch.randint(1, 1000, (int(lengths.sum()),)), [0, *lengths.cumsum(0).tolist()]
+    texts = ids.split(lengths.tolist())
+    padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    run = lambda ids, **named: model(input_ids=ids, use_cache=False, **named).logits
+
+    def packed():
+        with importlib.import_module("varlen_rnn.torch").packed(offsets):
+            return [run(ids[None])[0]]
+
+    def plain():
+        if is_padded:
+            mask = (padded != 0).long()
+            return [run(padded, attention_mask=mask)[mask.bool()]]
+        return [torch.cat([run(text[None])[0] for text in texts])]
+
+    return trained(model, plain if change is unchanged else packed)
+
+
+for _kind in ("Qwen3Next", "Mamba2"):
+    for _way in ("one by one", "padded"):
+        _build = functools.partial(language_model, kind=_kind, is_padded=_way == "padded")
+        _does = "language model, forward and backward of 16 texts, 4 x 256 units"
+        client(f"transformers, {_kind}, {_way}", _does, "transformers")(_build)
