@@ -117,6 +117,30 @@ def of_threads(name):
     return f"two threads, two models, {name}: {statistics.median(rates):.2f} times the rate of one"
 
 
+def time_first_boxes():
+    """Return the milliseconds of the first two calls that bind a step in this process, each of a model of its own."""
+    vr.set_num_threads(1)
+    found = []
+    for _ in range(2):
+        step, times = vr.bound(training()[0]), []
+        for batch in batches(np.random.default_rng(1)):
+            times.append(microseconds(step, [batch]) / 1000)
+            if "without Python" in step.explain():
+                break
+        found.append(times[-1])
+    return found
+
+
+def of_first_boxes():
+    """Return a line with the time to bind the smaller step, in new processes that find all kernels in the cache."""
+    command = [sys.executable, "-m", "benchmarks.bound_step", "--first"]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(6)]
+    times = [list(map(float, run.stdout.split()[-2:])) for run in runs[1:]]  # the first may compile kernels
+    first, second = map(statistics.median, zip(*times, strict=True))
+    what = "the call that binds, with its dry runs and both of its compared runs"
+    return f"{next(iter(SIZES))}: {what}, takes {first:.0f} ms in a new process, {second:.0f} ms for the next model"
+
+
 def _of_jax(name):
     """Return the microseconds of a step of JAX, or None if it is not installed."""
     flags = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1", "JAX_PLATFORMS": "cpu"}
@@ -186,13 +210,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bound_step", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
     parser.add_argument("--jax", metavar="NAME", help="only time JAX in this process")
+    parser.add_argument("--first", action="store_true", help="only time the first calls that bind, in this process")
     arguments = parser.parse_args()
+    if arguments.first:
+        print(*time_first_boxes())
+        sys.exit()
     if arguments.jax:
         print(time_jax(arguments.jax))
         sys.exit()
     about = str(describe(1))
     vr.set_num_threads(1)
-    found = [about, *(line for name in SIZES for line in lines(name)), *map(of_threads, SIZES)]
+    found = [about, *(line for name in SIZES for line in lines(name)), of_first_boxes(), *map(of_threads, SIZES)]
     print("\n".join(found))
     if arguments.write:
         FILE.write_text("\n".join(found) + "\n")

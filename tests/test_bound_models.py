@@ -1,15 +1,21 @@
 """Models that train by `bound` have eager mode's losses and parameters, to the bit, in any batch.
 
-`python -m tests.test_bound_models 1000` trains each model for a thousand batches.
+`python -m tests.test_bound_models 1000` trains each model for a thousand batches, and compares all sizes around
+thresholds with the numbers of boxes.
 """
 
+import functools
 import sys
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from varlen_rnn.program.boxes import measure
+from varlen_rnn.program.dry_runs import dry_run_of
+from varlen_rnn.program.search import Search
 from varlen_rnn.runtime import device_array
+from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.values import bits_of_value
 
 F = vr.nn.functional
@@ -244,6 +250,51 @@ def compared(make, batch_of, count, seed=0):
     return sum(b.binding.runs for b in bindings), [b.binding.refusal for b in bindings]
 
 
+# Numbers of rows after which Python or kernels take another way, such as products of few rows, blocks of sums, and
+# BatchNorm's blocks; each is the first or the last of a box, or inside of it.
+ROWS = (1, 4, 12, 24, 48, 64, 96, 128, 256, 512, 2048, 4096, 8192)
+BOXES = [(1, 8), (1, 64), (33, 64), (1, 512), (1, 4096), (2049, 4096), (4097, 8192)]
+
+
+def deviations(make, batch_of):
+    """Return how many sizes around ROWS are in boxes that can be bound, and those whose dry runs have other numbers."""
+    rng, step = np.random.default_rng(0), vr.bound(make().step)
+    for rows in (13, 9, 11, 7, 13, 5, 3, 8):
+        batch = batch_of(rng, (min(5, rows), rows))
+        step(*batch)
+    (binding,) = [b.binding for p in step._recorded.values() for one in p for b in one.program.prepared.values()]
+    fed = {f"x{n}": one if isinstance(one, vr.LoDTensor) else vr.LoDTensor(one) for n, one in enumerate(batch)}
+    structure, _ = measure(fed)
+    dry_run = functools.partial(
+        dry_run_of, binding._instructions, binding._fetches, binding._given(fed), fed, structure
+    )
+    ((_, bound),), search, checked, other = binding.bounds._boxes, Search(), 0, []
+    others = [int(rng.integers(low, 9)) for low in bound.box.lowest[1:]]
+    for low, high in BOXES:
+        box = bound.box.between((max(low, bound.box.lowest[0]), *bound.box.lowest[1:]), (high, *[8] * len(others)))
+        try:
+            _, numbers = search.fit(box, dry_run)
+        except Unbound:
+            continue
+        for rows in sorted({limit + more for limit in ROWS for more in (0, 1)} & {*range(box.lowest[0], high + 1)}):
+            free = (rows, *others)
+            notes = search._notes(box.counts_at(free), dry_run)
+            search._notes(box.counts_at(box.highest), dry_run).check_same(notes)
+            differ = np.nonzero(notes.numbers != numbers.at(free))[0]
+            checked += 1
+            if not set(differ.tolist()) <= set(notes.unread):
+                other.append((box.lowest, box.highest, free))
+    return checked, other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tagger", "regressor"])
+def test_numbers_of_boxes_hold_at_all_sizes_around_thresholds(name):
+    checked, other = deviations(*MODELS[name])
+    assert other == []
+    assert checked > 40
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_bound_training_has_the_bits_of_eager_mode(name):
     runs, refusals = compared(*MODELS[name], 40)
@@ -260,4 +311,4 @@ def test_an_operator_whose_sizes_depend_on_numbers_is_refused_by_name(refusal):
 
 if __name__ == "__main__":
     for model in MODELS:
-        print(model, *compared(*MODELS[model], int(sys.argv[1])), flush=True)
+        print(model, *compared(*MODELS[model], int(sys.argv[1])), *deviations(*MODELS[model]), flush=True)

@@ -14,6 +14,7 @@ from varlen_rnn.runtime.device import contiguous, empty, joined, zeros
 from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.numba_internals import address_of_code
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound, first_of
 
 
@@ -22,6 +23,12 @@ def scale(x, pair, is_negative, out):
     factor, numbers = pair
     for k in range(out.shape[0]):
         out[k] = -factor * x[k] + numbers[0] if is_negative else factor * x[k] + numbers[0]
+
+
+@cpu_kernel
+def double(x, out):
+    for k in range(out.shape[1]):
+        out[0, k] = 2 * x[0, k]
 
 
 @cpu_kernel
@@ -240,6 +247,20 @@ assert made.run() == -1 and made.place_of(x).view(memory).tolist() == [0, 1, 2]
 from varlen_rnn.runtime.jit import _KEPT
 print(sum(sum(kernel.stats.cache_misses.values()) for kernel in _KEPT))
 """
+
+
+def test_saved_code_is_loaded_once_and_right():
+    """Code that Python does not call is loaded without a function of Numba, at one address for all kinds of arrays."""
+    x, found = np.arange(3.0).reshape(1, 3), np.zeros((1, 3))
+    double(x, found)  # now its code is on disk
+    again = cpu_kernel(double.py_func)
+    kinds = tuple(again.typeof_pyval(array) for array in (x, found))
+    assert address_of_code(again, kinds) == address_of_code(again, kinds)
+    dry_run, given = DryRun(), np.full((1, 3), 4.0)
+    again(dry_run.around(x), dry_run.around(given))
+    assert ran(dry_run)[1] == -1
+    assert given.tolist() == found.tolist()
+    assert not again.overloads
 
 
 def test_trampolines_are_kept_on_disk():

@@ -99,7 +99,9 @@ def _with_late_updates(ops):
 
     An operator that raises then leaves no persistable changed, where eager steps have moved the moments of BatchNorm.
     """
-    order, updates, read, written = [], [], set(), set()
+    order: list[Any] = []
+    updates: list[Any] = []
+    read, written = set[str](), set[str]()
     for op in ops:
         names = {*op.input_names(), *op.output_names()} - {""}
         is_update = bool(find(op.type).in_place)

@@ -74,9 +74,8 @@ def address_of(function, arguments):
     `arguments` are the types of the function's arguments.  The function's result is dropped.
     """
     kernel = _engine_cached(numba.njit(**_INNER)(function))
-    kernel.compile(arguments)
     _KEPT.append(kernel)
-    return address_of_code(kernel, arguments)
+    return address_of_code(kernel, arguments)[0]
 
 
 _KEPT = []  # kernels whose addresses were returned; a kernel that is deleted frees its code

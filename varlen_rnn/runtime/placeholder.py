@@ -181,9 +181,10 @@ class Placeholder:
         kinds = source.dtype, self.dtype
         if kinds[0].kind == "f" and kinds[1].kind in "iu":  # C leaves open which integer a large number becomes
             self.dry_run.refuse(f"NumPy converts {kinds[0]} to {kinds[1]}")
-        places = [(_bounds(form), form.strides) for form in (source.form, self.form)]
-        if places[0] != places[1] and np.may_share_memory(source.form, self.form):
-            source = source.copy()  # because the kernel would read elements that it has written already
+        if source.slot is self.slot or (source.slot.is_outside and self.slot.is_outside):
+            places = [(_bounds(form), form.strides) for form in (source.form, self.form)]
+            if places[0] != places[1] and np.may_share_memory(source.form, self.form):
+                source = source.copy()  # because the kernel would read elements that it has written already
         self._copy(source, np.broadcast_to(source.form, self.shape), self.form, kinds[0] == kinds[1])
 
     def _copy(self, source, given, form, bits):
@@ -210,9 +211,11 @@ class Placeholder:
 
     def reshape(self, *shape, order="C"):
         """Return a view of another shape, or a copy, as NumPy does."""
-        form, own = self.form.reshape(*shape, order=order), _bounds(self.slot.form)
-        found = _bounds(form)
-        if not form.size or own[0] <= found[0] <= found[1] <= own[1]:
+        form = self.form.reshape(*shape, order=order)
+        if not form.size or (order == "C" and self.form.flags.c_contiguous):
+            return self._view(form)
+        (first, last), (begin, end) = _bounds(form), _bounds(self.slot.form)
+        if begin <= first <= last <= end:
             return self._view(form)
         if order != "C":
             self.dry_run.refuse("NumPy copies an array to reshape it")

@@ -18,6 +18,7 @@ from varlen_rnn.runtime.cache.level import LEVELS, TARGET
 from varlen_rnn.runtime.numba_internals import (
     Cache,
     can_be_saved,
+    code_from_bytes,
     compiled_for_processor,
     from_bytes,
     start_runtime,
@@ -107,11 +108,15 @@ class DiskCache(Cache):
         """Return the compiled function of a signature, or None if it must be compiled."""
         if not self._enabled:
             return None
-        start_runtime(target_context)
+        start_runtime()
         path = self._path(signature)
         if _is_for_others():
             return None
-        compiled = self._found(path, target_context)
+
+        def load(payload):
+            return from_bytes(payload, target_context, self._linkable)
+
+        compiled = self._found(path, load)
         if compiled is not None:
             return compiled
         announce_compiling(environment_folder())
@@ -119,7 +124,17 @@ class DiskCache(Cache):
         if thread not in self._alone or not sources_known():  # no compilation follows, or its result cannot be saved
             return None
         self._alone[thread] = Alone(path)
-        return self._load(path, target_context)  # another process can have saved it during the wait
+        return self._load(path, load)  # another process can have saved it during the wait
+
+    def find_code(self, signature):
+        """Return the address of the saved code of a signature, and whether it returns nothing; None if none is saved.
+
+        It is for functions that Python does not call.
+        """
+        if not self._enabled or _is_for_others():
+            return None
+        start_runtime()
+        return self._found(self._path(signature), code_from_bytes)
 
     def compile_alone(self, compile_one):
         """Return a version of `compile_one` that lets waiting processes continue when the compilation has ended."""
@@ -138,17 +153,17 @@ class DiskCache(Cache):
 
         return compile_and_release
 
-    def _found(self, path, target_context):
+    def _found(self, path, load):
         for folder in (path.parent, *usable_bundles()):
-            compiled = self._load(folder / path.name, target_context)
-            if compiled is not None:
+            found = self._load(folder / path.name, load)
+            if found is not None:
                 _mark_used(folder)
-                return compiled
+                return found
         return None
 
-    def _load(self, path, target_context):
+    def _load(self, path, load):
         try:
-            return from_bytes(read_kernel(path), target_context, self._linkable)
+            return load(read_kernel(path))
         except Exception:  # the file is missing or damaged, so the kernel is compiled
             return None
 
