@@ -2,7 +2,7 @@
 
 import functools
 from collections import ChainMap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.program.attrs import decode
