@@ -134,9 +134,7 @@ def torchrl(change):
 @client("silero-vad", "20 frames of 64 recordings", "silero-vad", "onnxruntime")
 def silero_vad(change):
     """Return the call of the detector on a frame of 64 recordings side by side, after `change(model)`."""
-    detector = importlib.import_module("silero_vad").load_silero_vad(onnx=True)
-    if change is not unchanged:
-        detector.session = Session(importlib.import_module("silero_vad").__file__)
+    detector = voice_detector(change)
     frames = 0.1 * torch.randn(20, 64, 512)
 
     def run():
@@ -144,6 +142,23 @@ def silero_vad(change):
         return [detector(frame, 16000) for frame in frames]
 
     return run
+
+
+@client("silero-vad, alone", "audio_forward of a recording of 10 s", "silero-vad", "onnxruntime")
+def silero_vad_alone(change):
+    """Return the call of the detector on a recording, frame by frame."""
+    detector = voice_detector(change)
+    recording = 0.1 * torch.randn(160_000)
+    return lambda: [detector.audio_forward(recording, 16000)]
+
+
+def voice_detector(change):
+    """Return silero-vad's detector, on our program if `change` is not `unchanged`."""
+    package = importlib.import_module("silero_vad")
+    detector = package.load_silero_vad(onnx=True)
+    if change is not unchanged:
+        detector.session = Session(package.__file__)
+    return detector
 
 
 class Session:
