@@ -238,6 +238,15 @@ def test_a_package_is_compared_before_and_after(monkeypatch):
     assert len(line["seconds"]) == 2
 
 
+def test_own_tests_of_packages_get_our_layers(monkeypatch):
+    lstm = pytest.importorskip("torch").nn.LSTM
+    own_tests = importlib.import_module("benchmarks.clients.own_tests")
+    monkeypatch.setattr(lstm, "__init__", lstm.__init__)  # which is put back
+    own_tests.replace_new(lstm)
+    assert type(lstm(3, 4)).__module__.startswith("varlen_rnn.torch")
+    assert type(type("Other", (lstm,), {})(3, 4)).__name__ == "Other"
+
+
 def test_the_page_on_packages_has_the_lines_of_the_results():
     assert clients_page.PATH.read_text() == clients_page.page(), "python -m benchmarks.clients writes it"
 
