@@ -98,7 +98,7 @@ def saved_of(code, it, of, sizes, heads, task, again, counters):
             first_state(it, sizes, heads, task), again.last, again.u, again.u, at, u_stride, states, it.scale, it.tiny,
         )  # fmt: skip
         memory = forward_loop.memory_of(again.numbers, again.offsets, of, sizes)
-        keeping = Sizes(sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, True)
+        keeping = Sizes(sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, True, sizes.has_state)
         functions = forward_loop.Code(
             code.multiply, code.pack, code.scores, code.run_steps, code.pass_state, code.run_rows,
         )  # fmt: skip

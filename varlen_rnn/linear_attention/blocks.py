@@ -28,6 +28,8 @@ class Call(NamedTuple):
         Whether the state's own value for a key is subtracted from the value before it is written.
     keep : bool
         Whether the gradient will be asked for.
+    has_state : bool
+        Whether the states before the first rows are given; otherwise they are zeros.
     """
 
     offsets: Any
@@ -35,6 +37,7 @@ class Call(NamedTuple):
     scale: float
     delta: bool
     keep: bool = True
+    has_state: bool = True
 
 
 class Heads(NamedTuple):
@@ -48,13 +51,14 @@ class Heads(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call in numbers, but for `delta` and `keep`."""
+    """The sizes of a call in numbers; the flags are those of Call."""
 
     depth: int  # of a query or key
     depth_v: int  # of a value
     rates: int  # decays of a head in a row: 1, or `depth`
     delta: bool
     keep: bool
+    has_state: bool
 
 
 class Task(NamedTuple):

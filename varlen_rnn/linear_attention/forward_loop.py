@@ -178,16 +178,23 @@ def _add_before(code, memory, weights, target, sizes, begin, end):
 
 
 @cpu_inlined
-def _score(code, memory, it, of, sizes, row, rows):
-    """Write the scores and decays of a chunk, and the reads of the state by queries and keys."""
+def _score(code, memory, it, of, sizes, row, rows, reads):
+    """Write the scores and decays of a chunk, and the reads of the state by queries and keys.
+
+    If `reads` is False, the state is zeros, and so are its reads.
+    """
     width, padded = width_of(memory.y), in_panels(memory.y, sizes.depth)
     q, k = Rows(offset(of.q, row * of.q_stride), memory.q_rows), Rows(offset(of.k, row * of.k_stride), memory.k_rows)
     zeros, keys = Sums(memory.zeros, memory.no_rows, 0), Panels(memory.keys, (sizes.depth + 1) * width, sizes.depth)
     state = Panels(memory.state, padded * width, sizes.depth)
     times(code, rows, rows, q, keys, zeros, Sums(memory.of_queries, memory.score_rows, width))
-    times(code, rows, sizes.depth_v, q, state, zeros, Sums(memory.read, memory.panel_rows, CHUNK * width))
+    if reads:
+        times(code, rows, sizes.depth_v, q, state, zeros, Sums(memory.read, memory.panel_rows, CHUNK * width))
+    else:
+        clear(memory.read, 2 * CHUNK * in_panels(memory.y, sizes.depth_v), it.scale)  # also y, which lies behind
     if sizes.delta:
         times(code, rows, rows, k, keys, zeros, Sums(memory.of_keys, memory.score_rows, width))
+    if sizes.delta and reads:
         times(code, rows, sizes.depth_v, k, state, zeros, Sums(memory.y, memory.panel_rows, CHUNK * width))
     decay = offset(of.decay, row * of.decay_stride)
     scores = Scores(
@@ -214,13 +221,13 @@ def _write_to_state(code, memory, sizes, rows):
 
 
 @cpu_inlined
-def _run_chunk(code, memory, it, of, sizes, row, rows):
+def _run_chunk(code, memory, it, of, sizes, row, rows, reads):
     """Run the chunk that begins at `row`: write its outputs in panels to `memory.read`, and u to `memory.u`."""
     width, beta = width_of(memory.y), offset(of.beta, row * of.beta_stride)
     panels, step = in_panels(memory.y, sizes.depth_v) // width, CHUNK * width
     for i in range(rows):
         memory.betas[i] = beta[i * of.beta_stride]
-    _score(code, memory, it, of, sizes, row, rows)
+    _score(code, memory, it, of, sizes, row, rows, reads)
     values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
     for begin in range(0, rows if sizes.delta else 0, SOLVED):
         end = least(rows, begin + SOLVED)
@@ -285,7 +292,7 @@ def arguments_of_rows(scalar):
     integers = types.CPointer(number)
     memory = types.NamedTuple((*[address] * 13, *[integers] * 6), _Memory)
     places = types.NamedTuple((*[address] * 5, number, number, scalar, scalar), Places)
-    sizes = types.NamedTuple((number, number, number, types.boolean, types.boolean), Sizes)
+    sizes = types.NamedTuple((*[number] * 3, *[types.boolean] * 3), Sizes)
     operands = types.NamedTuple((*[address] * 5, *[number] * 5), Operands)
     return types.NamedTuple((number,) * 6, Code), memory, places, operands, sizes, number, number, integers
 
@@ -302,7 +309,7 @@ def run_chunks(code, memory, it, of, sizes, first, end, counters):
         rows, done = least(CHUNK, end - row), row - first
         keep_state(memory, it, sizes, done)
         pack_block(code, offset(of.k, row * of.k_stride), rows, sizes.depth, of.k_stride, True, memory.keys, counters)
-        _run_chunk(code, memory, it, of, sizes, row, rows)
+        _run_chunk(code, memory, it, of, sizes, row, rows, sizes.has_state or row > first)
         write_results(memory, it, sizes, done, rows)
         _write_to_state(code, memory, sizes, rows)
     store_state(memory.state, sizes, it.last)

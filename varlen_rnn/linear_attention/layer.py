@@ -29,7 +29,7 @@ def _tiny(dtype):
 def _sizes(q, v, decay, call):
     heads = call.heads
     depth, depth_v = q.shape[1] // heads.query, v.shape[1] // heads.value
-    return Sizes(depth, depth_v, decay.shape[1] // heads.state, call.delta, call.keep)
+    return Sizes(depth, depth_v, decay.shape[1] // heads.state, call.delta, call.keep, call.has_state)
 
 
 def _tasks(call):

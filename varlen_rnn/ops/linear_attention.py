@@ -189,7 +189,7 @@ def _call(inputs, delta, normalise, scale, keep):
         expected = f"{len(offsets) - 1} sequences, as query"
         raise ShapeError(f"{_NAME}, state", expected=expected, got=f"shape {state.shape}")
     heads = _heads(query.shape[1], key.shape[1], value.shape[1])
-    return Call(offsets, heads, query.shape[2] ** -0.5 if scale is None else scale, delta, keep)
+    return Call(offsets, heads, query.shape[2] ** -0.5 if scale is None else scale, delta, keep, state is not None)
 
 
 def _heads(query, key, value):
