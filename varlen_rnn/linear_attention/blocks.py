@@ -51,7 +51,7 @@ class Heads(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call in numbers; the flags are those of Call."""
+    """The sizes of a call in numbers, and the flags of its Call."""
 
     depth: int  # of a query or key
     depth_v: int  # of a value

@@ -302,12 +302,12 @@ def differentiate(
     of_last = len(call.offsets) - 1, first.shape[1]
     d_y = zeros(of_out, q) if d_out is None else flat(d_out.data)
     d_first = _no_states(call, of_last[1], q) if d_last is None else flat(d_last.data)
-    saved = [flat(x.data) if call.keep else empty((0, 0), q) for x in (written, states)]
+    of_rows, of_chunks = (flat(x.data) if call.keep else empty((0, 0), q) for x in (written, states))
     fits = d_y.shape == of_out and (d_last is None or d_first.shape == of_last)
-    if not fits or len(saved[0]) != (len(q) if delta and call.keep else 0):
-        got = [d_y.shape, d_first.shape, saved[0].shape]
+    if not fits or len(of_rows) != (len(q) if delta and call.keep else 0):
+        got = [d_y.shape, d_first.shape, of_rows.shape]
         raise ShapeError(f"{_NAME}_grad", expected="gradients of the operator's outputs, and its written rows", got=got)
-    found = layer.backward(q, k, v, g, b, first, *saved, d_y, d_first, call)
+    found = layer.backward(q, k, v, g, b, first, of_rows, of_chunks, d_y, d_first, call)
     pairs = zip(found, _own_heads(call.heads), strict=True)
     d_q, d_k, d_v, d_g, d_b, d_s = (_over_shared(d, own, call.heads.all) for d, own in pairs)
     like = lambda x, d: LoDTensor.wrap(d[..., 0]) if x is None else x.like(d.reshape(x.shape))
