@@ -167,6 +167,76 @@ class Reader(vr.nn.Module):
         return F.ctc_loss(F.log_softmax(self.out(self.layer(x)[0])), texts).mean()
 
 
+class Curved(vr.nn.Module):
+    """A tagger of activations, extremes, normalised vectors and other operators on the features of each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.inner, self.out = vr.nn.Embedding(WORDS, 8), vr.nn.Linear(8, 8), vr.nn.Linear(8, CLASSES)
+        self.norm = vr.nn.BatchNorm1d(8)
+
+    def forward(self, ids, tags):
+        x = self.norm(self.table(ids))
+        y = F.gelu(x) + F.gelu(x, "tanh") * F.softplus(x, 2.0) + F.silu(x) + F.elu(x) * x**3
+        y = F.normalize(y, eps=1e-3) + F.maximum(y, x) - F.topk(y, 2, axis=1)[0].sum(axis=1, keepdims=True)
+        y = self.inner(y) + y.cumsum(1) * abs(x) + y.max(axis=1, keepdims=True) * y.min(axis=1, keepdims=True)
+        first = F.not_equal(y.argmax(axis=1), 2).reshape(-1, 1)
+        return F.focal_loss(self.out(F.where(first, y, x)), tags)
+
+
+class Matrices(vr.nn.Module):
+    """A classifier by all layers whose states are matrices, one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = vr.nn.Embedding(WORDS, 4), vr.nn.Linear(4, CLASSES)
+        layers = vr.nn.GatedDeltaNet, vr.nn.DeltaNet, vr.nn.MLSTM, vr.nn.Mamba2, vr.nn.GatedLinearAttention
+        self.layers = vr.nn.ModuleList([layer(4, 4, num_heads=2) for layer in layers])
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = x + layer(x)[0]
+        return F.cross_entropy(self.out(vr.sequence_pool(x, "mean")), labels)
+
+
+class Transducing(vr.nn.Module):
+    """The loss of a transducer over rows of lattices that are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = vr.nn.Linear(6, 5), vr.nn.Linear(5, CLASSES)
+
+    def forward(self, rows, labels):
+        return F.transducer_loss(self.out(F.tanh(self.layer(rows))), labels)
+
+
+class Stepping(vr.nn.Module):
+    """A classifier by a step of its own, which runs as a cell."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = vr.nn.Embedding(WORDS, 5), vr.nn.Linear(6, CLASSES)
+        self.of_x, self.of_h = vr.nn.Linear(5, 6), vr.nn.Linear(6, 6)
+
+    def forward(self, ids, labels):
+        def cell(x, h):
+            h = F.tanh(self.of_x(x) + self.of_h(h))
+            return h, h
+
+        _, last = vr.nn.DynamicRNN(cell)(self.table(ids), [(6,)])
+        return F.cross_entropy(self.out(last), labels)
+
+
+def lattices(rng, size):
+    """Return rows of lattices, and at most one label for each sequence."""
+    labels = rng.integers(0, 2, size[0])
+    starts = np.append(0, np.cumsum((labels + 1) * rng.integers(0, 4, size[0])))
+    rows = rng.standard_normal((starts[-1], 6)).astype(np.float32)
+    ends = np.append(0, np.cumsum(labels))
+    return vr.LoDTensor(rows, [starts]), vr.LoDTensor(rng.integers(1, CLASSES, ends[-1]), [ends])
+
+
 class Training:
     """A model with its optimizer, whose `step` takes a batch and returns the loss."""
 
@@ -212,6 +282,10 @@ MODELS = {
     "attention": (lambda: Training(Attending), tagged),
     "windows": (lambda: Training(Windows), labelled),
     "CTC": (lambda: Training(Reader), read),
+    "curves": (lambda: Training(Curved), tagged),
+    "matrices": (lambda: Training(Matrices), labelled),
+    "transducer": (lambda: Training(Transducing), lattices),
+    "own step": (lambda: Training(Stepping), labelled),
     "padding": (lambda: Training(lambda: Classifier(padding_idx=3)), labelled),
     "dense table, padding": (lambda: Training(lambda: Classifier(padding_idx=3, sparse=False)), labelled),
     "clipping": (lambda: Training(Classifier, max_norm=0.1), labelled),
@@ -219,7 +293,7 @@ MODELS = {
 } | {name: (lambda make=make: Training(Classifier, make), labelled) for name, make in OPTIMIZERS.items()}
 
 
-# Layers whose kernels need sizes that depend on numbers: {the refusal: a function of rows (6,)}
+# Work that needs sizes that depend on numbers: {the refusal: a function of rows (6,)}
 REFUSED = {
     "operator 'sequence_expand': ": lambda x: vr.sequence_expand(x, x),
     "operator 'sequence_pad': ": lambda x: vr.sequence_pad(x)[0].sum(),
@@ -227,6 +301,9 @@ REFUSED = {
         vr.sequence_pad(x, maxlen=40)[0], vr.sequence_pad(x, maxlen=40)[1]
     ).sum(),
     "operator 'ctc_greedy_decoder': ": lambda x: vr.ctc_greedy_decoder(x),
+    "operator 'dynamic_rnn': its step runs operator by operator": lambda x: vr.nn.DynamicRNN(
+        lambda x, h: (F.softmax(h + x), F.softmax(x))
+    )(x, [(6,)])[0],
 }
 
 

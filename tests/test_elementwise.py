@@ -101,7 +101,6 @@ NUMBERED = {
         (lambda x, y, t: np.where(abs(x - y) < t, (x - y) ** 2 / 2, t * (abs(x - y) - t / 2)), FINITE, (0.5,)),
     ),
     "inverse_deviation": ((lambda x, e: 1 / np.sqrt(x + e), np.append(POSITIVE, 0), (1e-5,)),),
-    "moved_towards": ((lambda x, y, share: x + share * (y - x), FINITE, (0.25,)),),
     "decayed": ((lambda x, y, t: x + t * y, FINITE, (0.25,)),),
 }
 

@@ -47,6 +47,8 @@ def test_pooling(names):
     assert np.array_equal(names["again"], names["most"])
     assert np.allclose(names["gradient"][:, 0], [0.5, 1.5, 1 / 3, 1 / 3, 4 / 3])
     assert names["places"].tolist() == [1, 0, 4, 3]
+    assert names["highest"][0].tolist() == [[8, 9], [6, 7]]
+    assert np.array_equal(names["highest"][1], names["x"] * (names["x"] > 5))
     assert np.array_equal(names["taken"], names["x"][[1, 1, 4]])
     assert names["d_table"][:, 0].tolist() == [0, 2, 0, 0, 1]
     assert names["first_rows"][:, 0].tolist() == [0, -1, 4]

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.native_census import calls_of_examples, refusal
-from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.placeholder import SAME_BITS, Unbound
-from varlen_rnn.tape.operator import OPERATORS
 
 SPECIAL = [0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e-40, -3e38, 7.0, 0.1]
 SHAPES = [((11,), (11,)), ((5, 11), (11,)), ((5, 11), (5, 1)), ((5, 11), ()), ((), (5, 11)), ((2, 3, 11), (3, 1))]
@@ -95,22 +92,3 @@ def test_other_types_and_functions_are_refused():
     ):
         with pytest.raises(Unbound):
             compute()
-
-
-# Operators that have no NumPy between kernels: their records need no Python.
-NATIVE = """
-absolute add adam cross_entropy cross_entropy_grad div exp exp_grad getitem im2sequence im2sequence_grad log log_softmax
-log_softmax_grad maximum mul neg reduce_grad reduce_mean relu relu_grad sgd sigmoid sigmoid_grad sqrt squared_error sub
-tanh tanh_grad transpose where
-""".split()
-
-
-def _is_sparse(call):
-    return any(isinstance(value, SelectedRows) for value in call[0])
-
-
-def test_operators_without_numpy_stay_so():
-    calls = calls_of_examples(NATIVE)
-    dense = {name: [call for call in made if not _is_sparse(call)] for name, made in calls.items()}
-    found = {name: refusal(OPERATORS[name], dense[name]) for name in NATIVE}
-    assert found == dict.fromkeys(NATIVE)

@@ -174,9 +174,16 @@ def _drop_and_normalise(dtype):
 
 
 def _curve(dtype):
-    """Compute the functions that have a compiled loop for float32."""
-    for function in (F.exp, F.log, F.tanh, F.sigmoid, F.elu, log1p):
+    """Compute the functions that have a compiled loop, and reductions."""
+    for function in (F.exp, F.log, F.tanh, F.sigmoid, F.elu, F.softplus, log1p):
         function(np.ones(2, dtype))
+    x = nn.Parameter(np.ones((3, 2), dtype))
+    F.gelu(x).sum().backward()
+    F.topk(x, 1)[0].sum().backward()
+    for axis in (None, 0):
+        (x.max(axis) + x.min(axis)).sum().backward()
+    x.cumsum(1).sum().backward()
+    np.asarray(F.not_equal(x.argmax(1), 1).sum())
 
 
 def _convolve_at_random(dtype):

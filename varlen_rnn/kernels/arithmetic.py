@@ -16,7 +16,8 @@ negative = elementwise(np.negative)(lambda x: -x)
 absolute = elementwise(np.absolute)(lambda x: abs(x))
 sqrt = elementwise(quiet(np.sqrt))(lambda x: math.sqrt(x))
 exp = elementwise(np.exp, loop=True)(lambda x: functions.exp(x))
-log = elementwise(quiet(np.log), loop=True)(lambda x: activations.log(x))
+sign = elementwise(np.sign)(lambda x: type(x)((x > 0) - (x < 0)) if x == x else x)
+log = elementwise(quiet(np.log), loop=True)(lambda x: functions.log(x))
 tanh = elementwise(np.tanh, loop=True)(lambda x: functions.tanh(x))
 expm1 = elementwise(np.expm1, loop=True)(lambda x: functions.expm1(x))
 log1p = elementwise(np.log1p, loop=True)(lambda x: functions.log1p(x))
@@ -46,7 +47,14 @@ def _power(x, exponent):
     return math.sqrt(x) if exponent == type(x)(0.5) else math.pow(x, exponent)
 
 
-@elementwise(quiet(lambda x, exponent: x**exponent), numbers=1)
+@quiet
+def _power_on_host(x, exponent):
+    """Compute a power; small whole ones are products, whose bits do not depend on the processor."""
+    square = x * x if exponent in (3, 4) else x
+    return square * x if exponent == 3 else square * square if exponent == 4 else x**exponent
+
+
+@elementwise(_power_on_host, numbers=1)
 def power(x, exponent):
     """Return `x` to the power of a number."""
     return _power(x, exponent)
@@ -56,7 +64,7 @@ def power(x, exponent):
 def _power_grad(x, d_y, exponent):
     if exponent == 0:  # the formula below would multiply 0 by infinity for an element of 0
         return np.zeros_like(d_y)
-    return d_y * x.dtype.type(exponent) * x ** (exponent - 1)
+    return d_y * x.dtype.type(exponent) * _power_on_host(x, exponent - 1)
 
 
 @elementwise(_power_grad, numbers=1)

@@ -3,8 +3,8 @@
     subtract = elementwise(np.subtract)(lambda x, y: x - y)
 
 The equation is written once, for scalars.  On a CUDA device, a kernel that is made from it computes the result.  On the
-host, a function of NumPy does, in float64 and where IEEE fixes the result.  In float32, exponentials and similar
-functions are loops made from the equation, because NumPy's are less accurate, with bits that depend on the processor.
+host, a function of NumPy does, where IEEE fixes the result.  Exponentials and similar functions are loops made from the
+equation, because the bits of NumPy's depend on the processor.
 Numbers of an equation, such as the slope of an activation, come last and take the operands' data type: float32 stays
 float32.
 """
@@ -22,12 +22,12 @@ from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
 from varlen_rnn.runtime.placeholder import SAME_BITS, Placeholder
 
 _PLAIN = {np.ndarray, float, int}
-_FLOAT32 = np.dtype(np.float32)
+FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 # The functions of NumPy whose bits are fixed by IEEE 754, or by logic.
 _SAME_BITS = (
     np.add, np.subtract, np.multiply, np.divide, np.negative, np.absolute, np.sqrt, np.less, np.less_equal, np.greater,
     np.greater_equal, np.equal, np.not_equal, np.logical_and, np.logical_or, np.logical_not, np.where, np.maximum,
-    np.minimum,
+    np.minimum, np.sign,
 )  # fmt: skip
 _AXES = 3  # the number of axes of a kernel's arrays, because more axes would need more divisions per element
 _KERNEL = '''
@@ -39,9 +39,9 @@ def {name}_cuda({operands}, out):
         out[a, b, c] = equation({elements})
 '''
 _LOOP = """
-def {name}_cpu(x, out):
-    for i in range(x.shape[0]):
-        out[i] = equation(x[i])
+def {name}_cpu({operands}, out):
+    for i in range(out.shape[0]):
+        out[i] = equation({elements})
 """
 _HOST = """
 def {name}_host({operands}, out):
@@ -92,7 +92,7 @@ def elementwise(host, numbers=0, dtype=None, loop=False):
     host: `host(*operands)` computes the result for NumPy arrays; None if operands are always on a device
     numbers: how many of the equation's last parameters are Python numbers; the others are arrays that broadcast
     dtype: the data type of the result, by default of the last array
-    loop: whether the host computes float32 by a loop made from the equation, which has one operand
+    loop: whether the host computes floats by a loop made from the equation
 
     A constant in an equation takes the type of its operand, as in `type(x)(1)`.  The function that the decorator makes
     returns a new array on the device of the operands.  Applied to symbols, it records its name, which is the name of
@@ -102,7 +102,7 @@ def elementwise(host, numbers=0, dtype=None, loop=False):
     def declare(equation):
         name = host.__name__ if equation.__name__ == "<lambda>" else equation.__name__
         names = tuple(inspect.signature(equation).parameters)
-        chosen = _with_loop(host, name, equation) if loop else host
+        chosen = loop_over(name, names, lambda: equation, numbers, host) if loop else host
         made = function_of_arrays(name, names, chosen, lambda: equation, numbers, dtype)
         made.__doc__ = equation.__doc__
         of_numpy = host if host in _SAME_BITS else getattr(host, "__wrapped__", None)  # `quiet` wraps it
@@ -165,26 +165,39 @@ def _sooner(host, anywhere, count):
     return {1: of_one, 2: of_two}.get(count, anywhere)
 
 
-def _with_loop(host, name, equation):
-    """Return a function of an array that computes float32 by a loop, and other types by `host`."""
+def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
+    """Return a function of host arrays that computes an equation by a loop.
+
+    The loop is for arrays of one shape, with the first array's data type if it is among `dtypes`.  `host` computes all
+    other operands.  `equation()` returns the equation; `function_of_arrays` describes the other parameters.
+    """
+    count = len(names) - numbers
 
     @functools.cache
     def loop():
-        space = {"equation": body(equation), "__name__": equation.__module__}
-        exec(compile(_LOOP.format(name=name), f"<elementwise {name}>", "exec"), space)
+        elements = ", ".join([*(f"{of}[i]" for of in names[:count]), *names[count:]])
+        space = {"equation": body(equation()), "__name__": "varlen_rnn.kernels.elementwise"}
+        text = _LOOP.format(name=name, operands=", ".join(names), elements=elements)
+        exec(compile(text, f"<elementwise {name}>", "exec"), space)
         return cpu_kernel(space[f"{name}_cpu"])
 
-    def call(x):
-        if getattr(x, "dtype", None) != _FLOAT32:  # compare by value: an unpickled array has its own dtype object
-            return host(x)
-        if x.flags.fnc:
-            return call(x.T).T
-        flat = x.ravel() if x.flags.writeable else x.flatten()  # a kernel would be compiled again for read-only arrays
-        out = empty(flat.shape, flat)
-        loop()(flat, out)
-        return out.reshape(x.shape)
+    def call(*operands):
+        arrays, like = operands[:count], operands[0]
+        # Compare data types by value: an unpickled array has its own dtype object.
+        if getattr(like, "dtype", None) not in dtypes or any(x.shape != like.shape for x in arrays[1:]):
+            return host(*operands)
+        if all(x.flags.fnc for x in arrays):
+            return call(*[x.T for x in arrays], *operands[count:]).T
+        given = [x.dtype.type(number) for x, number in zip([like] * numbers, operands[count:], strict=True)]
+        out = empty((like.size,), like)
+        loop()(*map(_flat, arrays), *given, out)
+        return out.reshape(like.shape)
 
     return call
+
+
+def _flat(x):
+    return x.ravel() if x.flags.writeable else x.flatten()  # a kernel would be compiled again for read-only arrays
 
 
 def _host_kernel_of(name, equation, names):

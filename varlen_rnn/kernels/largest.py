@@ -5,12 +5,14 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.elementwise import unravel
+from varlen_rnn.kernels.elementwise import FLOATS, unravel
 from varlen_rnn.kernels.reductions import cut
 from varlen_rnn.kernels.twins import launch_beside, sequences, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, on_device
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+
+_FEW = 16  # the most elements that are found by insertion; for more, a partition is faster
 
 
 @body
@@ -77,6 +79,14 @@ def largest(x, offsets, limits, out):
     """
 
 
+@cpu_kernel
+def top_cpu(x, index):
+    """`index[b, :, a]` = the places of the largest elements of `x[b, :, a]`, largest first."""
+    for b in range(x.shape[0]):
+        for a in range(x.shape[2]):
+            take_largest(x[b, :, a], 0, x.shape[1], index[b, :, a], 0, index.shape[1])
+
+
 @cuda_kernel
 def top_cuda(x, index):
     """`index[b, :, a]` = the places of the largest elements of `x[b, :, a]`, largest first; one thread per (b, a)."""
@@ -86,6 +96,15 @@ def top_cuda(x, index):
         take_largest(x[b, :, a], 0, x.shape[1], index[b, :, a], 0, index.shape[1])
 
 
+@cpu_kernel
+def take_along_cpu(x, index, out):
+    """`out[b, k, a] = x[b, index[b, k, a], a]`."""
+    for b in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            for a in range(out.shape[2]):
+                out[b, k, a] = x[b, index[b, k, a], a]
+
+
 @cuda_kernel
 def take_along_cuda(x, index, out):
     """`out[b, k, a] = x[b, index[b, k, a], a]`."""
@@ -93,6 +112,16 @@ def take_along_cuda(x, index, out):
     if thread < out.size:
         b, k, a = unravel(thread, out.shape[1], out.shape[2])
         out[b, k, a] = x[b, index[b, k, a], a]
+
+
+@cpu_kernel
+def put_along_cpu(values, index, out):
+    """`out[b, index[b, k, a], a] = values[b, k, a]` if the index is in range."""
+    for b in range(values.shape[0]):
+        for k in range(values.shape[1]):
+            for a in range(values.shape[2]):
+                if 0 <= index[b, k, a] < out.shape[1]:
+                    out[b, index[b, k, a], a] = values[b, k, a]
 
 
 @cuda_kernel
@@ -115,13 +144,17 @@ def top(x, k, axis):
     >>> top(np.array([2.0, 5.0, 5.0]), 2, 0)
     (array([5., 5.]), array([1, 2]))
     """
-    if on_device(x):
+    if on_device(x) or (k <= _FEW and (x.dtype in FLOATS or x.dtype.kind == "i")):
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
         parts = cut(x, axis)
         out = empty((parts.shape[0], k, parts.shape[2]), x)
         index = empty(out.shape, x, np.int64)
-        launch_beside(top_cuda, out.shape[0] * out.shape[2], parts, index)
-        launch_beside(take_along_cuda, out.size, parts, index, out)
+        if on_device(x):
+            launch_beside(top_cuda, out.shape[0] * out.shape[2], parts, index)
+            launch_beside(take_along_cuda, out.size, parts, index, out)
+        else:
+            top_cpu(parts, index)
+            take_along_cpu(parts, index, out)
         return out.reshape(shape), index.reshape(shape)
     index = np.moveaxis(_places_of_largest(np.moveaxis(x, axis, -1), k), -1, axis)
     return np.ascontiguousarray(np.take_along_axis(x, index, axis)), np.ascontiguousarray(index)
@@ -149,7 +182,8 @@ def put_along(values, index, axis, out):
     >>> out = np.zeros(3); put_along(np.array([7.0]), np.array([1]), 0, out); out
     array([0., 7., 0.])
     """
+    parts = cut(values, axis), cut(index, axis), cut(out, axis)
     if on_device(out):
-        launch_beside(put_along_cuda, values.size, cut(values, axis), cut(index, axis), cut(out, axis))
+        launch_beside(put_along_cuda, values.size, *parts)
     else:
-        np.put_along_axis(out, index, values, axis)
+        put_along_cpu(*parts)

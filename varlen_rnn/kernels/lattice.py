@@ -61,6 +61,28 @@ def lattice_places(offsets, ends):
     return np.concatenate([[0], np.cumsum(np.diff(offsets) * np.diff(ends))])
 
 
+@cpu_kernel
+def check_lattices(offsets, ends, found):
+    """Find the first sequence whose rows are no multiple of its labels and one more.
+
+    Parameters
+    ----------
+    offsets : (sequences + 1,) int64, in rows
+    ends : (sequences + 1,) int64, in labels
+    found : (1,) int64; written
+        The number of the sequence; -1 if there is none.
+
+    Examples
+    --------
+    >>> found = np.empty(1, np.int64); check_lattices(np.array([0, 4, 7]), np.array([0, 1, 2]), found); found
+    array([1])
+    """
+    found[0] = -1
+    for i in range(offsets.shape[0] - 2, -1, -1):
+        if (offsets[i + 1] - offsets[i]) % (ends[i + 1] - ends[i] + 1):
+            found[0] = i
+
+
 @twins(lattice_rows_cpu, lattice_rows_cuda, elements, work=lambda *arguments: arguments[-1].size)
 def lattice_rows(encoder, offsets, predictor, ends, places, out):
     """Compute the sum of each frame and each row of the predictor, sequence by sequence.

@@ -1,4 +1,4 @@
-"""Elementwise functions for batch normalisation: the deviation, normalised rows, and running moments."""
+"""Elementwise functions for batch normalisation: the deviation, and normalised rows."""
 
 import math
 
@@ -30,9 +30,3 @@ def normalised(x, mean, factor, bias):
 def normalised_grad(d, factor, normal, slope, constant):
     """Return `d * factor - normal * slope - constant`."""
     return d * factor - normal * slope - constant
-
-
-@elementwise(lambda running, moment, share: (1 - share) * running + share * moment, numbers=1)
-def moved_towards(running, moment, share):
-    """Return a running moment, moved towards the moment of a batch by `share` of their difference."""
-    return (type(share)(1) - share) * running + share * moment

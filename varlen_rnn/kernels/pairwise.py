@@ -21,8 +21,8 @@ _BLOCK = 128  # numbers that are summed without halves
 _DEPTH = 64  # halves of halves; more than any array has
 
 
-def _of_lanes(combine):
-    """Return a function for compiled code that reduces neighbours, at least 8 and a multiple of 8, in eight lanes.
+def _of_lanes(combine, number_of_lanes=_LANES):
+    """Return a function for compiled code that reduces neighbours in lanes: at least one for each, and a multiple.
 
     `combine(builder, a, b)` writes the code that combines two numbers, or two vectors of numbers.  It is written in
     LLVM's language because Numba does not turn eight scalars into a vector.
@@ -32,20 +32,33 @@ def _of_lanes(combine):
         array, first, count = arguments
         kind, number = signature.args[0], context.get_data_type(signature.return_type)
         data, word = context.make_array(kind)(context, builder, array).data, ir.IntType(64)
-        lanes, size = ir.VectorType(number, _LANES).as_pointer(), context.get_abi_sizeof(number)
+        lanes, size = ir.VectorType(number, number_of_lanes).as_pointer(), context.get_abi_sizeof(number)
 
         def lanes_at(place):
             return builder.load(builder.bitcast(builder.gep(data, [place]), lanes), align=size)
 
-        held, eight = cgutils.alloca_once_value(builder, lanes_at(first)), ir.Constant(word, _LANES)
-        with cgutils.for_range_slice(builder, eight, count, eight, intp=word) as (index, _):
+        held, step = cgutils.alloca_once_value(builder, lanes_at(first)), ir.Constant(word, number_of_lanes)
+        with cgutils.for_range_slice(builder, step, count, step, intp=word) as (index, _):
             builder.store(combine(builder, builder.load(held), lanes_at(builder.add(first, index))), held)
-        parts = [builder.extract_element(builder.load(held), ir.Constant(ir.IntType(32), k)) for k in range(_LANES)]
+        places = [ir.Constant(ir.IntType(32), k) for k in range(number_of_lanes)]
+        parts = [builder.extract_element(builder.load(held), place) for place in places]
         while len(parts) > 1:
             parts = [combine(builder, *parts[k : k + 2]) for k in range(0, len(parts), 2)]
         return parts[0]
 
     return intrinsic(lambda typing, x, first, count: (x.dtype(x, types.intp, types.intp), write))
+
+
+def extreme_of_lanes(sign, number_of_lanes):
+    """Return `_of_lanes` of the extreme of floats or signed integers: the largest if `sign` is ">", or NaN."""
+
+    def combine(builder, best, value):
+        if isinstance(getattr(best.type, "element", best.type), ir.IntType):
+            return builder.select(builder.icmp_signed(sign, value, best), value, best)
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        return builder.select(builder.or_(builder.fcmp_ordered(sign, value, best), is_nan), value, best)
+
+    return _of_lanes(combine, number_of_lanes)
 
 
 def _larger(builder, a, b):

@@ -12,16 +12,18 @@ import numpy as np
 from varlen_rnn.kernels import windows
 from varlen_rnn.kernels.arithmetic import divide, equal, share_of_equal
 from varlen_rnn.kernels.copies import astype
-from varlen_rnn.kernels.elementwise import unravel
-from varlen_rnn.kernels.pairwise import mean_of_neighbours
+from varlen_rnn.kernels.elementwise import FLOATS, unravel
+from varlen_rnn.kernels.pairwise import extreme_of_lanes, mean_of_neighbours
 from varlen_rnn.kernels.pool import exceeds, sum_sequence
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import as_operand, empty, on_device
-from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.device import as_operand, beside, empty, on_device
+from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.placeholder import Placeholder
 
 GROUP = BLOCK * BLOCK  # the number of blocks whose sums one thread adds
+_LANES = 64  # numbers that a host compares at once to find an extreme
 
 
 @body
@@ -95,6 +97,33 @@ def mean_rows_cpu(x, count, divisor, out):
             out[i, j] /= number
 
 
+@cpu_kernel
+def sum_integers_cpu(x, out):
+    """`out[b, a]` = the sum of the integers `x[b, :, a]`, which wraps around."""
+    for b in range(x.shape[0]):
+        if x.shape[2] == 1:
+            total = out.dtype.type(0)
+            for i in range(x.shape[1]):
+                total += x[b, i, 0]
+            out[b, 0] = total
+        else:
+            for a in range(x.shape[2]):
+                out[b, a] = 0
+            for i in range(x.shape[1]):
+                for a in range(x.shape[2]):
+                    out[b, a] += x[b, i, a]
+
+
+@cpu_kernel
+def sum_blocks_of_rows(x, step, out):
+    """`out[0]` = the sum of the rows of `x`: the sum of each `step` rows, and then the sum of these sums."""
+    blocks = max(1, -(-x.shape[0] // step))
+    sums = np.empty((blocks, x.shape[1]), x.dtype)
+    for k in range(blocks):
+        sum_sequence(x, k * step, min(x.shape[0], (k + 1) * step), sums, k)
+    sum_sequence(sums, 0, blocks, out, 0)
+
+
 def sum_over(x, axis):
     """Return the sum of an array over an axis, which is removed, or over all elements.
 
@@ -137,7 +166,9 @@ def _mean_on_host(x, axis, divisor):
     """Return the sum of an array over an axis, or over all elements, divided by an integer; 1 for integers."""
     shape = _without(x.shape, axis)
     if x.dtype.kind == "i":
-        return np.asarray(np.add.reduce(np.ascontiguousarray(x), axis))
+        parts, out = cut(x, axis), empty(shape, x, np.int64)
+        sum_integers_cpu(parts, out.reshape(parts.shape[0], parts.shape[2]))
+        return out
     flat, out = as_operand(x).reshape(-1), empty(shape, x)
     after = 1 if axis is None else math.prod(shape[axis:])
     count = x.size if axis is None else x.shape[axis]
@@ -155,8 +186,49 @@ def falls_below(value, best):
     return (value < best) | ((value != value) & (best == best))
 
 
-def _extremes(replaces):
-    """Return the kernel of an extreme; `replaces(value, best)` says whether a value replaces the best so far."""
+def _extremes(replaces, sign):
+    """Return the kernels of an extreme; `replaces(value, best)` says whether a value replaces the best so far."""
+    found_in_lanes = extreme_of_lanes(sign, _LANES)
+
+    @cpu_inlined
+    def extreme_of(x, first, end):
+        """Return the extreme of the neighbours `x[first:end]`, at least one."""
+        whole = end - (end - first) % _LANES
+        best = found_in_lanes(x, first, whole - first) if whole > first else x[first]
+        for i in range(whole, end):
+            best = x[i] if replaces(x[i], best) else best
+        return best
+
+    @cpu_kernel
+    def extremes_cpu(x, out, index):
+        """`out[b, a]` = the extreme of `x[b, :, a]`, and `index[b, a]` = its first place, unless `index` is empty."""
+        count, flat, finds_places = x.shape[1], x.reshape(x.size), index.size > 0
+        for b in range(x.shape[0]):
+            if x.shape[2] == 1 and (finds_places or count < _LANES):
+                best, at = x[b, 0, 0], 0
+                for i in range(1, count):
+                    new = replaces(x[b, i, 0], best)
+                    best, at = x[b, i, 0] if new else best, i if new else at
+                out[b, 0] = best
+                if finds_places:
+                    index[b, 0] = at
+            elif x.shape[2] == 1:
+                out[b, 0] = extreme_of(flat, b * count, b * count + count)
+            else:
+                for a in range(x.shape[2]):
+                    out[b, a] = x[b, 0, a]
+                    if finds_places:
+                        index[b, a] = 0
+                for i in range(1, count):
+                    if finds_places:
+                        for a in range(x.shape[2]):  # load and store in either case, so that the loop vectorises
+                            value, best, place = x[b, i, a], out[b, a], index[b, a]
+                            new = replaces(value, best)
+                            out[b, a], index[b, a] = value if new else best, i if new else place
+                    else:
+                        for a in range(x.shape[2]):
+                            value, best = x[b, i, a], out[b, a]
+                            out[b, a] = value if replaces(value, best) else best
 
     @cuda_kernel
     def extremes_cuda(x, places, out, index):
@@ -174,10 +246,11 @@ def _extremes(replaces):
             out[b, k, a] = best
             index[b, k, a] = places[b, at, a] if places.size else at
 
-    return extremes_cuda
+    return extremes_cpu, extremes_cuda
 
 
-largest_cuda, smallest_cuda = _extremes(exceeds), _extremes(falls_below)
+largest_cpu, largest_cuda = _extremes(exceeds, ">")
+smallest_cpu, smallest_cuda = _extremes(falls_below, "<")
 
 
 def _extreme_on_device(kernel, x, axis):
@@ -192,6 +265,19 @@ def _extreme_on_device(kernel, x, axis):
             return values.reshape(shape), places.reshape(shape)
 
 
+def _extreme_on_host(kernel, x, axis, finds_places=False):
+    """Return the extremes of an array of the host over an axis, or their first places on the axis."""
+    parts, shape = cut(x, axis), _without(x.shape, axis)
+    out = empty((parts.shape[0], parts.shape[2]), x)
+    index = empty(out.shape if finds_places else (0, 0), x, np.int64)
+    kernel(parts, out, index)
+    return (index if finds_places else out).reshape(shape)
+
+
+def _is_for_kernels(x):
+    return x.dtype in FLOATS or x.dtype.kind == "i"
+
+
 def max_over(x, axis):
     """Return the maximum of an array over an axis, which is removed, or over all elements; NaN wins, as in `np.max`.
 
@@ -201,17 +287,53 @@ def max_over(x, axis):
     >>> max_over(x, 0), min_over(x, 0), argmax_over(x, 0)
     (array([3., 5.]), array([1., 2.]), array([1, 0]))
     """
-    return _extreme_on_device(largest_cuda, x, axis)[0] if on_device(x) else np.asarray(np.maximum.reduce(x, axis))
+    if on_device(x):
+        return _extreme_on_device(largest_cuda, x, axis)[0]
+    return _extreme_on_host(largest_cpu, x, axis) if _is_for_kernels(x) else np.asarray(np.maximum.reduce(x, axis))
 
 
 def min_over(x, axis):
     """Return the minimum of an array over an axis, or over all elements; see `max_over`."""
-    return _extreme_on_device(smallest_cuda, x, axis)[0] if on_device(x) else np.asarray(np.minimum.reduce(x, axis))
+    if on_device(x):
+        return _extreme_on_device(smallest_cuda, x, axis)[0]
+    return _extreme_on_host(smallest_cpu, x, axis) if _is_for_kernels(x) else np.asarray(np.minimum.reduce(x, axis))
 
 
 def argmax_over(x, axis):
     """Return the place of the maximum that `max_over` returns; among equal elements, the first place."""
-    return _extreme_on_device(largest_cuda, x, axis)[1] if on_device(x) else np.asarray(np.argmax(x, axis), np.int64)
+    if on_device(x):
+        return _extreme_on_device(largest_cuda, x, axis)[1]
+    if type(x) is Placeholder:
+        return _extreme_on_host(largest_cpu, x, axis, True)
+    return np.asarray(np.argmax(x, axis), np.int64)  # along a contiguous axis, it is faster than our loop
+
+
+@cpu_kernel
+def share_among_equal_cpu(x, best, d_best, counts, d_x):
+    """Where `x[b, i, a]` is the best, `d_x[b, i, a]` = `d_best[b, a]` / how many of `x[b, :, a]` are; otherwise 0.
+
+    It is NaN if the best is NaN.  `counts` is memory for one number for each `a`.
+    """
+    number = d_x.dtype.type
+    for b in range(x.shape[0]):
+        if x.shape[2] == 1:
+            count = 0
+            for i in range(x.shape[1]):
+                count += x[b, i, 0] == best[b, 0]
+            share = d_best[b, 0] / number(count)
+            none = number(0) * share
+            for i in range(x.shape[1]):
+                d_x[b, i, 0] = share if x[b, i, 0] == best[b, 0] else none
+        else:
+            for a in range(x.shape[2]):
+                counts[a] = 0
+            for i in range(x.shape[1]):
+                for a in range(x.shape[2]):
+                    counts[a] += x[b, i, a] == best[b, a]
+            for i in range(x.shape[1]):
+                for a in range(x.shape[2]):
+                    share = d_best[b, a] / number(counts[a])
+                    d_x[b, i, a] = share if x[b, i, a] == best[b, a] else number(0) * share
 
 
 def share_among_equal(x, out, d_out, axis):
@@ -222,16 +344,29 @@ def share_among_equal(x, out, d_out, axis):
     if on_device(x):
         count = sum_over(astype(equal(x, out), x.dtype), axis).reshape(d_out.shape)
         return share_of_equal(x, out, divide(d_out, count))
-    chosen = x == out
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = d_out / chosen.sum(axis, keepdims=True).astype(x.dtype)
-        return np.asarray(chosen * share)
+    parts, d_x = cut(x, axis), empty(x.shape, x)
+    shape = parts.shape[0], parts.shape[2]
+    best, d_best = (as_operand(array).reshape(shape) for array in (out, beside(d_out, x)))
+    share_among_equal_cpu(parts, best, d_best, empty((shape[1],), x, np.int64), d_x.reshape(parts.shape))
+    return d_x
+
+
+@cpu_kernel
+def running_sums_cpu(x, backwards, out):
+    """`out[b, i, a]` = the sum of `x[b, :i + 1, a]`, or of `x[b, i:, a]`, added one after another."""
+    last = x.shape[1] - 1
+    for b in range(x.shape[0]):
+        for k in range(x.shape[1]):
+            i = last - k if backwards else k
+            before = i + 1 if backwards else i - 1
+            for a in range(x.shape[2]):
+                out[b, i, a] = out[b, before, a] + x[b, i, a] if k else x[b, i, a]
 
 
 def running_sums(x, axis, backwards=False):
     """Return, for each element, the sum of the elements up to it along an axis, or from it on if `backwards`.
 
-    On the host, NumPy adds one element after another.  On a device, sums are computed as in `kernels.sums`.
+    On the host, one element is added after another, as in NumPy.  On a device, sums are computed as in `kernels.sums`.
 
     Examples
     --------
@@ -244,6 +379,6 @@ def running_sums(x, axis, backwards=False):
         offsets = np.arange(before + 1) * count
         windows.cumsum(parts.reshape(out.shape), offsets, -1 if backwards else 1, out)
         return out.reshape(x.shape)
-    if not backwards:
-        return np.cumsum(x, axis)
-    return np.ascontiguousarray(np.flip(np.cumsum(np.flip(x, axis), axis), axis))
+    parts, out = cut(x, axis % x.ndim), empty(x.shape, x)
+    running_sums_cpu(parts, backwards, out.reshape(parts.shape))
+    return out

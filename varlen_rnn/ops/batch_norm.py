@@ -16,19 +16,20 @@ import numpy as np
 
 from varlen_rnn.errors import OutOfRangeError
 from varlen_rnn.kernels import moments
-from varlen_rnn.kernels.arithmetic import add, divide, maximum, multiply, negative, subtract
-from varlen_rnn.kernels.copies import assign, astype
-from varlen_rnn.kernels.reductions import sum_over
+from varlen_rnn.kernels.arithmetic import add, divide, greater, maximum, multiply, negative, subtract, where
+from varlen_rnn.kernels.copies import assign, astype, full
+from varlen_rnn.kernels.reductions import sum_blocks_of_rows, sum_over
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
+from varlen_rnn.runtime.placeholder import Placeholder
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_INT64 = np.dtype(np.int64)
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 _BLOCK = 2**16  # the number of elements that are computed at a time, because larger arrays would not fit the caches
 
 
@@ -78,14 +79,16 @@ def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: flo
         return x.like(_normalised(x.data, running_mean.data, running_var.data, weight, bias, eps))
     rows = as_operand(x.data)
     mean, variance, count = _moments(rows)
-    found = map(LoDTensor.wrap, (mean, variance, np.asarray(count)))
+    found = map(LoDTensor.wrap, (mean, variance, count))
     return x.like(_normalised(rows, mean, variance, weight, bias, eps)), *found
 
 
 def _moments(x):
     """Return the mean and the variance of each feature over the rows of all ranks, and the number of these rows."""
-    count, total = over_ranks(np.int64(len(x)), sum_over(x, 0))
-    divisor = x.dtype.type(max(count, 1))
+    # The number of rows is in memory, so that records of a program can run with other numbers.
+    number = np.array(len(x)) if on_device(x) else full((), len(x), x, _INT64)
+    count, total = over_ranks(number, sum_over(x, 0))
+    divisor = astype(maximum(count, 1), x.dtype)
     mean = divide(total, divisor)
 
     def differences(block):
@@ -101,13 +104,27 @@ def _moments(x):
 
 def _sums(x, of_block):
     """Return the sums over the rows of two arrays like `x`; `of_block` returns one block of rows of each array."""
+    if type(x) is Placeholder:
+        return [_sum_of_blocks(array) for array in of_block(slice(None))]
     parts = [[sum_over(array, 0) for array in of_block(block)] for block in _blocks(x)]
     return parts[0] if on_device(x) else [sum_over(np.stack(sums), 0) for sums in zip(*parts, strict=True)]
 
 
+def _sum_of_blocks(x):
+    """Return the sum of the rows of an array, with the bits of the sum over `_blocks`."""
+    out = empty((1, x.shape[1]), x)
+    sum_blocks_of_rows(as_operand(x), max(1, _BLOCK // x.shape[1]), out)
+    return out[0]
+
+
 def _blocks(x):
-    """Return slices of rows, each of which fits a cache; a single slice on a device, or if there are no rows."""
-    step = max(1, len(x) if on_device(x) else _BLOCK // x.shape[1])
+    """Return slices of rows, each of which fits a cache.
+
+    A single slice has all rows on a device, in a dry run, because another number of slices would be another program,
+    and if there are no rows.
+    """
+    is_whole = on_device(x) or type(x) is Placeholder
+    step = max(1, len(x) if is_whole else _BLOCK // x.shape[1])
     return [slice(first, first + step) for first in range(0, max(1, len(x)), step)]
 
 
@@ -172,7 +189,8 @@ def batch_norm_grad(x, d, mean, variance, count=None, weight=None, *, eps: float
         d_mean = multiply(negative(factor), of_bias)
         d_variance = multiply(multiply(multiply(x.dtype.type(-0.5), factor), inverse), of_weight)
     else:
-        share = multiply(factor, x.dtype.type(1 / max(int(count.data), 1)))
+        number = astype(maximum(count.data, 1), _FLOAT64)
+        share = multiply(factor, astype(divide(np.array(1.0), number), x.dtype))
         slope, constant = (multiply(share, sums) for sums in over_ranks(of_weight, of_bias))
     d_x = _grad_of_rows(d_rows, factor, normal, slope, constant)
     return x.like(d_x), *(LoDTensor.wrap(sums) for sums in (d_mean, d_variance, of_weight, of_bias))
@@ -211,29 +229,20 @@ def track_moments(running_mean, running_var, num_batches, mean, variance, count,
 
     If `momentum` is None, the running moments are the means over all batches.
     """
-    number = int(count.data)
-    if number:
-        assign(add(num_batches.data, np.array(1, _INT64)), num_batches.data)
-        share = _share_of_one(num_batches.data, running_mean) if momentum is None else running_mean.dtype.type(momentum)
-        # The variance of a sample, which divides by one row less.
-        unbiased = multiply(variance.data, running_mean.dtype.type(number / max(number - 1, 1)))
-        for running, moment in ((running_mean, mean.data), (running_var, unbiased))[: min(number, 2)]:
-            assign(_moved(running.data, moment, share), running.data)
+    number, dtype = count.data, running_mean.dtype
+    assign(add(num_batches.data, astype(greater(number, 0), _INT64)), num_batches.data)
+    if momentum is None:
+        share = divide(np.array(1, dtype), astype(maximum(num_batches.data, 1), dtype))
+    else:
+        share = np.array(momentum, dtype)
+    # The variance of a sample, which divides by one row less.
+    correction = divide(astype(number, _FLOAT64), astype(maximum(subtract(number, np.array(1)), 1), _FLOAT64))
+    unbiased = multiply(variance.data, astype(correction, dtype))
+    for running, moment, least in ((running_mean, mean.data, 1), (running_var, unbiased, 2)):
+        kept = multiply(subtract(np.array(1, dtype), share), running.data)
+        found = add(kept, multiply(share, moment))
+        assign(where(greater(number, least - 1), found, running.data), running.data)
     return running_mean, running_var, num_batches
-
-
-def _share_of_one(count, like):
-    """Return `1 / count` in the data type of `like`; it is on a device if `count` is."""
-    if on_device(count):
-        return divide(np.array(1, like.dtype), astype(count, like.dtype))
-    return like.dtype.type(1 / max(1, int(count)))
-
-
-def _moved(running, moment, share):
-    """Return `(1 - share) * running + share * moment`; the share is a number, or an array on the device."""
-    if not on_device(share):
-        return moments.moved_towards(running, moment, share)
-    return add(multiply(subtract(np.array(1, running.dtype), share), running), multiply(share, moment))
 
 
 @track_moments.infer

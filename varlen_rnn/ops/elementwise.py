@@ -170,7 +170,7 @@ def _examples_of_sum_to(rng):
 
 
 def unary(
-    of: Callable | None = None, derive: bool = True, host: Callable | None = None, **options: Unpack[Options]
+    of: Callable | None = None, derive: bool = True, loop: bool = False, **options: Unpack[Options]
 ) -> Callable[[Callable[P, object]], Operator[P, Variable]]:
     """Declare an operator by its equation: the decorated function of one element.
 
@@ -178,12 +178,12 @@ def unary(
 
     of: a function of arrays and symbols that replaces the equation; then the decorated function is only documentation
     derive: whether the gradient is derived from the equation; otherwise, use `unary_backward` to declare its equation
-    host: a function that computes NumPy arrays in place of the equation
+    loop: whether the host computes floats by a loop that is made from the equation
     options: the options of `operator`; the trait `scalar` is by default the equation
     """
 
     def declare(function: Callable[P, object]) -> Operator[P, Variable]:
-        compute = of or forward(function, host=host)
+        compute = of or forward(function, loop=loop)
         names, _ = operands_of(function)
 
         @functools.wraps(function)
@@ -270,7 +270,7 @@ sqrt.examples(_positive)
 log.examples(_positive)
 
 
-@unary_backward(absolute, host=lambda x, y, d_y: d_y * np.sign(x))
+@unary_backward(absolute, host=lambda x, y, d_y: d_y * arithmetic.sign(x))
 def _absolute_grad(x, y, d_y):
     return arithmetic.where(x > 0, d_y, arithmetic.where(x < 0, -d_y, d_y * x))
 

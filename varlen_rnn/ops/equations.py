@@ -16,14 +16,14 @@ from varlen_rnn.cells.derivation.gradient import differentiate
 from varlen_rnn.cells.derivation.source import function, write
 from varlen_rnn.cells.derivation.trace import Trace
 from varlen_rnn.kernels import activations, arithmetic, functions
-from varlen_rnn.kernels.elementwise import function_of_arrays, quiet
+from varlen_rnn.kernels.elementwise import function_of_arrays, loop_over, quiet
 
 
-def forward(equation, name=None, host=None):
+def forward(equation, name=None, host=None, loop=False):
     """Return a function of arrays that computes an equation; the equation's annotated parameters are numbers.
 
-    On the host, the arrays are passed to `host`, by default the equation itself.  For a device, a kernel is compiled
-    from the equation's trace.
+    On the host, the arrays are passed to `host`, by default the equation itself.  If `loop`, the host computes floats
+    by a loop instead.  For a device and for the loop, a kernel is compiled from the equation's trace.
 
     Examples
     --------
@@ -39,7 +39,8 @@ def forward(equation, name=None, host=None):
         given = {leaf.number: operand for operand, leaf in leaves.items()}
         return _written(name, names, trace, given, equation(**leaves).number, names[0])
 
-    return function_of_arrays(name, names, host or equation, for_kernel, numbers)
+    on_host = loop_over(name, names, for_kernel, numbers, equation) if loop else host or equation
+    return function_of_arrays(name, names, on_host, for_kernel, numbers)
 
 
 def derived(equation, name):

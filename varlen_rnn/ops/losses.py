@@ -6,7 +6,7 @@ import numpy as np
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels import functions
-from varlen_rnn.kernels.arithmetic import exp, expm1, log1p, maximum, minimum
+from varlen_rnn.kernels.arithmetic import exp, expm1, log1p, maximum, minimum, power
 from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.losses import cross_entropy_grad, negative_log_likelihood, sum_by_class
 from varlen_rnn.kernels.softmax import log_softmax
@@ -106,18 +106,16 @@ def _examples_of_label_weights(rng):
     yield [np.array([0, 2, 1, 1, 0, 2]), rng.random(3)], {"ignore_index": -1}
 
 
-@elementwise(lambda loss, gamma: (-expm1(-loss)) ** loss.dtype.type(gamma) * loss, numbers=1)
+@elementwise(lambda loss, gamma: power(-expm1(-loss), gamma) * loss, numbers=1)
 def focal_loss(loss, gamma):
     """Return a cross entropy times `(1 - p) ** gamma`, where `p = exp(-loss)`."""
     return math.pow(-functions.expm1(-loss), gamma) * loss
 
 
 def _focal_grad_on_host(x, d_y, gamma):
-    power = x.dtype.type(gamma)
     wrong = -expm1(-x)  # 1 - p, the probability of a wrong class
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inner = np.where(wrong > 0, wrong ** (power - 1), 0) if gamma else np.zeros_like(x)
-    return d_y * (wrong**power + power * inner * exp(-x) * x)
+    inner = np.where(wrong > 0, power(wrong, gamma - 1), 0) if gamma else np.zeros_like(x)
+    return d_y * (power(wrong, gamma) + x.dtype.type(gamma) * inner * exp(-x) * x)
 
 
 @elementwise(_focal_grad_on_host, numbers=1)

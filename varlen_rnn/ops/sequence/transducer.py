@@ -4,13 +4,15 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.copies import full
-from varlen_rnn.kernels.lattice import lattice_places, lattice_rows
+from varlen_rnn.kernels.lattice import check_lattices, lattice_places, lattice_rows
 from varlen_rnn.kernels.pool import pool_sum, sum_copies
 from varlen_rnn.kernels.transducer import COLUMNS, emissions, transducer, transducer_grad, transducer_shares
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import labels_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
-from varlen_rnn.runtime.device import as_operand, empty, host_numbers
+from varlen_rnn.runtime.device import as_operand, empty
+from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import check_float, check_integer, check_like, check_lod_level, check_rank
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
@@ -98,16 +100,14 @@ def _checked(op, logits, labels, blank):
     if len(offsets) != len(ends):
         expected = f"{len(offsets) - 1} sequences, as many as logits has"
         raise LoDError(f"{op}, labels", expected=expected, got=len(ends) - 1)
-    given, classes = host_numbers(labels.data).reshape(-1).astype(np.int64), logits.shape[1]
-    if given.size and (given.min() < 0 or given.max() >= classes or (given == blank).any()):
-        expected = f"classes 0 to {classes - 1}, except the blank, {blank}"
-        raise OutOfRangeError(f"{op}, labels", expected=expected, got=f"{given.min()} to {given.max()}")
-    widths, counts = np.diff(ends) + 1, np.diff(offsets)
-    if wrong := np.flatnonzero(counts % widths).tolist():
-        i = wrong[0]
-        expected = f"a multiple of {widths[i]} rows, a row for each frame and each of 0 to {widths[i] - 1} labels"
+    given, found = labels_of(f"{op}, labels", labels, logits.shape[1], "classes", blank), empty((1,), offsets)
+    check_lattices(offsets, ends, found)
+    i = first_of(found, -1)
+    if i >= 0:
+        width, count = (int(each[i + 1] - each[i]) for each in (ends, offsets))
+        expected = f"a multiple of {width + 1} rows, a row for each frame and each of 0 to {width} labels"
         hint = "functional.lattice_rows makes them; the predictor reads a start symbol, and then the labels"
-        raise LoDError(f"{op}, logits, sequence {i}", expected=expected, got=f"{counts[i]} rows", hint=hint)
+        raise LoDError(f"{op}, logits, sequence {i}", expected=expected, got=f"{count} rows", hint=hint)
     return as_operand(logits.data), offsets, ends, given
 
 
