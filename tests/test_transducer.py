@@ -57,6 +57,32 @@ def test_the_gradient_is_that_of_the_recursion(dtype, tolerance):
 
 
 @pytest.mark.slow
+def test_losses_and_gradients_are_those_of_warprnnt_numba():
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("warprnnt_numba.rnnt_loss.rnnt_pytorch").RNNTLossNumba(blank=0, reduction="none")
+    frames, counts, classes, rng = [12, 30, 5, 21], [4, 9, 5, 1], 11, np.random.default_rng(0)
+    labels = [rng.integers(1, classes, count) for count in counts]
+    scores = [rng.standard_normal((t, u + 1, classes)).astype(np.float32) for t, u in zip(frames, counts, strict=True)]
+    padded, targets = torch.zeros(4, 30, 10, classes), torch.zeros(4, 9, dtype=torch.int32)
+    for number, (one, symbols) in enumerate(zip(scores, labels, strict=True)):
+        padded[number, : one.shape[0], : one.shape[1]] = torch.from_numpy(one)
+        targets[number, : len(symbols)] = torch.from_numpy(symbols)
+    loss = theirs(padded.requires_grad_(), targets, *(torch.tensor(n, dtype=torch.int32) for n in (frames, counts)))
+    loss.sum().backward()
+    rows, lengths = (
+        np.concatenate([one.reshape(-1, classes) for one in scores]),
+        [len(one) * one.shape[1] for one in scores],
+    )
+    x = vr.Variable(vr.create_lod_tensor(rows, [lengths]), requires_grad=True)
+    ours = F.transducer_loss(x, vr.create_lod_tensor(np.concatenate(labels), [counts]), reduction="none")
+    ours.sum().backward()
+    np.testing.assert_allclose(np.asarray(ours), loss.detach().numpy().ravel(), rtol=1e-6)
+    of_rows = [padded.grad[n, : one.shape[0], : one.shape[1]].reshape(-1, classes) for n, one in enumerate(scores)]
+    expected = torch.cat(of_rows).numpy()
+    assert np.linalg.norm(np.asarray(x.grad) - expected) < 2e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("frames", "count"), [(2000, 300), (5000, 20), (300, 300)])
 @pytest.mark.parametrize("scale", [1.0, 6.0])
 def test_float32_keeps_its_digits_over_long_sequences(frames, count, scale):
