@@ -165,7 +165,6 @@ OF_OTHERS = {  # what was measured: the module that measures it, the file of res
     "Bound training steps, beside eager ones and `jax.jit`": ("benchmarks.bound_step", "bound_step.txt", "programs.md"),
     "A frame of silero-vad, beside onnxruntime": ("benchmarks.frames", "frames.txt", "onnx.md"),
     "Packages, before `replace` and after it": ("benchmarks.clients", "clients.jsonl", "clients.md"),
-    "A frame of silero-vad, beside onnxruntime": ("benchmarks.frames", "frames.txt", "onnx.md"),
     "Tests of packages, with our layers": ("benchmarks.clients.own_tests", "clients_tests.jsonl", "clients.md"),
     "Layers with heads": ("benchmarks.heads", "heads.txt", "layers.md"),
     "Layers with matrix states": ("benchmarks.linear_attention", "linear_attention.txt", "matrix_states.md"),
