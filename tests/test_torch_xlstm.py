@@ -89,6 +89,16 @@ def test_tirex_in_numpy():
         np.testing.assert_allclose(last[:, number].detach().numpy(), states_after, rtol=0, atol=1e-12)
 
 
+def test_no_sequences_and_empty_ones():
+    rows = [random(1, HEADS, 0, 3) for _ in "qkv"] + [random(1, HEADS, 0) for _ in "if"]
+    for offsets in ([0], [0, 0, 0]):
+        with vt.packed(offsets):
+            y, last = tirex_cell()(random(1, 0, 4 * UNITS))
+            h, (c, _, _) = backend()(*rows)
+        assert (y.shape, last.shape) == ((1, HEADS, 0, UNITS // HEADS), (4, len(offsets) - 1, UNITS))
+        assert (h.shape, c.shape) == ((1, HEADS, 0, 3), (len(offsets) - 1, HEADS, 3, 3))
+
+
 def backend(mode="train", kernel="chunkwise--native_autograd"):
     config = SimpleNamespace(mode=mode, chunkwise_kernel=kernel, eps=1e-12, return_last_states=True)
     return stand_in("mlstm_kernels.torch.backend_module", "mLSTMBackend", config=config)

@@ -253,6 +253,7 @@ STATES = {  # sizes of models of four layers and 256 units with matrix states
         "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
     },
     "Mamba2Config": {"state_size": 64, "num_heads": 8, "n_groups": 1},
+    "xLSTMConfig": {"num_heads": 4, "autocast_kernel_dtype": "float32"},
 }  # fmt: skip
 
 
@@ -282,8 +283,65 @@ def language_model(change, kind, is_padded):
     return trained(model, plain if change is unchanged else packed)
 
 
-for _kind in ("Qwen3Next", "Mamba2"):
+for _kind in ("Qwen3Next", "Mamba2", "xLSTM"):
     for _way in ("one by one", "padded"):
         _build = functools.partial(language_model, kind=_kind, is_padded=_way == "padded")
         _does = "language model, forward and backward of 16 texts, 4 x 256 units"
         client(f"transformers, {_kind}, {_way}", _does, "transformers")(_build)
+
+
+def spread(model):
+    """Return a model with random parameters, because some of the packages leave them as memory was."""
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.05)
+    return model
+
+
+def tirex_model(blocks):
+    """Return a TiRex of the published sizes, 512 units in 4 heads, with fewer blocks than 12."""
+    sizes = {"input_patch_size": 32, "output_patch_size": 32, "quantiles": [0.1, 0.5, 0.9], "input_ff_dim": 2048}
+    kwargs = {"embedding_dim": 512, "num_heads": 4, "num_blocks": blocks}
+    return spread(
+        importlib.import_module("tirex.models.tirex").TiRexZero("torch", {**sizes, "block_kwargs": kwargs}, 2048)
+    )
+
+
+@client("tirex", "TiRexZero.forecast of 16 series, 32 numbers ahead, 2 blocks of 512 units", "tirex-ts")
+def tirex(change):
+    """Return the forecasts of series whose contexts have 2,048 numbers."""
+    model, series = tirex_model(2), torch.randn(16, 2048, generator=torch.Generator().manual_seed(0)).cumsum(1)
+    change(model.eval())
+    return lambda: [model.forecast(context=series, prediction_length=32)[0]]
+
+
+@client("tirex, training", "TiRexZero, forward and backward of 64 series of 64 tokens, 2 blocks", "tirex-ts")
+def tirex_training(change):
+    """Return a pass over tokens, as training has it."""
+    model, tokens = tirex_model(2), torch.randn(64, 64, 64, generator=torch.Generator().manual_seed(0))
+    change(model)
+    return trained(model, lambda: [model._forward_model(tokens)])
+
+
+@client("tirex, compiled", "the sLSTM alone, 64 series of 8 tokens; before: compiled by torch.compile", "tirex-ts")
+def tirex_compiled(change):
+    """Return the outputs of a cell; its own code is compiled, as by `load_model(..., compile=True)`."""
+    cells = importlib.import_module("tirex.models.slstm.cell")
+    cell = tirex_model(1).blocks[0].slstm_layer.slstm_cell
+    if change is unchanged:
+        cell._impl_forward_torch = torch.compile(cells.sLSTMCellTorch.slstm_forward)
+    change(cell)
+    gates = torch.randn(64, 8, 2048, generator=torch.Generator().manual_seed(0))
+    return torch.no_grad()(lambda: [cell(gates, None)[0]])
+
+
+@client("xlstm", "xLSTMBlockStack with an mLSTM and an sLSTM, forward and backward, 128 units", "xlstm")
+def xlstm(change):
+    """Return a pass over a padded batch."""
+    package = importlib.import_module("xlstm")
+    config = package.xLSTMBlockStackConfig(
+        mlstm_block=package.mLSTMBlockConfig(), context_length=256, num_blocks=2, embedding_dim=128, slstm_at=[1],
+        slstm_block=package.sLSTMBlockConfig(slstm=package.sLSTMLayerConfig(backend="vanilla")),
+    )  # fmt: skip
+    model, x = spread(package.xLSTMBlockStack(config)), padded(128)
+    change(model)
+    return trained(model, lambda: [model(x)])

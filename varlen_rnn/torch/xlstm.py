@@ -33,9 +33,9 @@ def _runs(module: Any, rows: Tensor, can: bool = True) -> bool:
     """Return whether our kernels can run a module on these rows; raise inside of `packed` if they cannot."""
     runs = can and rows.device.type == "cpu" and not is_transformed() and not torch.jit.is_tracing()
     if is_packed() and not runs:
-        name = type(module).__name__
-        expected, got = "a layer and rows that our kernels run, inside of `packed`", f"{module} on {rows.device}"
-        raise ProgramError(f"{name}, packed", expected=expected, got=got)
+        expected = "a layer and rows that our kernels run, inside of `packed`"
+        got = f"rows on {rows.device}" if can else "options that our kernels lack"
+        raise ProgramError(f"{type(module).__name__}, packed", expected=expected, got=got)
     return runs
 
 
@@ -61,7 +61,7 @@ def _slstm(name: str, gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor
     y, *last = layer(
         _SLSTM, lod, rows.detach()[:, :0], *given, None, weight.to(dtype), None, bias.to(dtype).reshape(-1), rows
     )
-    return y.view(*gates.shape[:2], -1).to(gates.dtype), torch.cat(last).to(gates.dtype)
+    return y.view(*gates.shape[:2], y.shape[1]).to(gates.dtype), torch.cat(last).to(gates.dtype)
 
 
 class _Cell(_Base):
