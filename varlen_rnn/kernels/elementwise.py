@@ -193,7 +193,17 @@ def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
         loop()(*map(_flat, arrays), *given, out)
         return out.reshape(like.shape)
 
-    return call
+    def of_one(x):  # the same for one operand, in half the time of a small array
+        if getattr(x, "dtype", None) not in dtypes:
+            return host(x)
+        if x.flags.fnc:
+            return of_one(x.T).T
+        flat = _flat(x)
+        out = empty(flat.shape, flat)
+        loop()(flat, out)
+        return out.reshape(x.shape)
+
+    return of_one if len(names) == 1 else call
 
 
 def _flat(x):
