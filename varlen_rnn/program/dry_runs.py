@@ -11,7 +11,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.program.boxes import Counts, sizes_of
-from varlen_rnn.program.instructions import Instructions
+from varlen_rnn.program.instructions import Instruction, Instructions
 from varlen_rnn.program.replay import Ran
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -87,7 +87,7 @@ def _run_operators(dry_run, instructions, held):
     An update waits until another operator reads the memory that it writes.  So checks between them come before it,
     such as the check of labels after a layer that tracks moments.
     """
-    first_update, waiting = None, []
+    first_update, waiting = None, list[Instruction]()
     for instruction in [*instructions.all, None]:
         inputs = () if instruction is None else instruction.inputs
         written = [place for update in waiting for place in update.outputs]
