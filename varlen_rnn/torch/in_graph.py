@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from varlen_rnn.torch import compiled  # noqa: F401  registers the operators
-from varlen_rnn.torch.packing import is_packed
+from varlen_rnn.torch import (
+    compiled,  # noqa: F401  registers the operators
+    packing,
+)
 
 _FLOATS = torch.float32, torch.float64
 _INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
@@ -33,7 +35,7 @@ def run(
 
     That is the case for a layout or type that no graph has, and for arguments that do not fit: outside, they raise.
     """
-    if isinstance(input, PackedSequence) or not isinstance(input, Tensor) or input.is_nested or is_packed():
+    if isinstance(input, PackedSequence) or not isinstance(input, Tensor) or input.is_nested or packing.in_use:
         return None
     if lengths is None and offsets is None and torch.compiler.is_exporting():
         return None  # torch's own layer, which needs no operator of ours to run

@@ -7,6 +7,7 @@ of five rows are sequences of two, none and three rows.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -16,6 +17,9 @@ from varlen_rnn.rows.lod import LoD
 from varlen_rnn.torch.layouts import numbers
 
 _lod: ContextVar[LoD | None] = ContextVar("packed", default=None)
+_changing = threading.Lock()
+_inside: list[None] = []  # an item for each `packed` that a thread is inside of
+in_use = False  # whether any thread is; `torch.compile` guards a global bool, but cannot read a ContextVar
 
 
 @contextlib.contextmanager
@@ -50,10 +54,17 @@ def packed(offsets: Any) -> Iterator[None]:
     >>> output.shape, h_n.shape
     (torch.Size([1, 5, 4]), torch.Size([1, 2, 4]))
     """
+    global in_use
     token = _lod.set(LoD([numbers(offsets, "packed, offsets")]))
+    with _changing:
+        _inside.append(None)
+        in_use = True
     try:
         yield
     finally:
+        with _changing:
+            _inside.pop()
+            in_use = bool(_inside)
         _lod.reset(token)
 
 
