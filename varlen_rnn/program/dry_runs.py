@@ -11,12 +11,12 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.program.boxes import Counts, sizes_of
-from varlen_rnn.program.instructions import Instruction, Instructions
+from varlen_rnn.program.instructions import Instructions
 from varlen_rnn.program.replay import Ran
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.dry_run import DryRun
-from varlen_rnn.runtime.placeholder import Placeholder, Unbound
+from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.runtime.records import EXPECT
 from varlen_rnn.runtime.threads import set_num_threads_here
 from varlen_rnn.tape.run import run
@@ -82,47 +82,27 @@ def _ran(dry_run, instructions, fetches, given, fed, sizes):
 
 
 def _run_operators(dry_run, instructions, held):
-    """Run the operators on placeholders; return how many calls came before the first update.
-
-    An update waits until another operator reads the memory that it writes.  So checks between them come before it,
-    such as the check of labels after a layer that tracks moments.
-    """
-    first_update, waiting = None, list[Instruction]()
-    for instruction in [*instructions.all, None]:
-        inputs = () if instruction is None else instruction.inputs
-        written = [place for update in waiting for place in update.outputs]
-        reads = not set(inputs).isdisjoint(written) or not _slots(held, inputs).isdisjoint(_slots(held, written))
-        if instruction is None or reads:
-            first_update = len(dry_run.calls) if first_update is None else first_update
-            for update in waiting:
-                _run_operator(dry_run, update, held)
-            waiting = []
-        if instruction is not None and instruction.op.in_place:
-            waiting.append(instruction)
-        elif instruction is not None:
-            before = len(dry_run.calls)
-            _run_operator(dry_run, instruction, held)
-            if first_update is not None and any(call.name == EXPECT for call in dry_run.calls[before:]):
-                dry_run.refuse(f"operator {instruction.op.type!r} checks its inputs after an update")
-    return first_update
-
-
-def _slots(held, places):
-    """Return the memory of the arrays at places."""
-    found = [getattr(held[place], "data", None) for place in places]
-    return {id(data.slot) for data in found if type(data) is Placeholder}
-
-
-def _run_operator(dry_run, instruction, held):
-    op, dry_run.operator = instruction.op, instruction.op.type
-    try:
-        values = [held[place] for place in instruction.inputs]
-        for position in instruction.overwritten:
-            values[position] = values[position].copy()
-        results = run(op, values, instruction.attrs)
-    except Unbound as error:
-        dry_run.refuse(f"operator {op.type!r}: {error}")
-    except Exception as error:
-        dry_run.refuse(f"operator {op.type!r} raises {type(error).__name__}: {error}")
-    for place, result in zip(instruction.outputs, results, strict=True):
-        held[place] = result
+    """Run the operators on placeholders; return how many calls came before the first update."""
+    first_update, before = None, 0
+    for op, attrs, inputs, outputs, overwritten, done in instructions.all:
+        dry_run.operator = op.type
+        if op.in_place and first_update is None:
+            first_update = len(dry_run.calls)
+        try:
+            values = [held[place] for place in inputs]
+            for position in overwritten:
+                values[position] = values[position].copy()
+            results = run(op, values, attrs)
+        except Unbound as error:
+            dry_run.refuse(f"operator {op.type!r}: {error}")
+        except Exception as error:
+            dry_run.refuse(f"operator {op.type!r} raises {type(error).__name__}: {error}")
+        if first_update is not None and not op.in_place:
+            if any(call.name == EXPECT for call in dry_run.calls[before:]):
+                dry_run.refuse(f"operator {op.type!r} checks its inputs after an update")
+        before = len(dry_run.calls)
+        for place, result in zip(outputs, results, strict=True):
+            held[place] = result
+        for place in done:
+            held[place] = None
+    return len(dry_run.calls) if first_update is None else first_update
