@@ -329,6 +329,25 @@ def test_states_of_layers_are_arguments():
         outputs(x, [state[:1] for state in states])
 
 
+@pytest.mark.parametrize("part", [lambda weight: weight.reshape(-1), lambda weight: weight[:, 1]])
+def test_a_part_of_a_weight_that_is_read_after_an_update_has_the_new_numbers(part):
+    layer = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(layer.parameters(), lr=0.1)
+
+    @vr.bound
+    def step(x, y):
+        optimizer.zero_grad()
+        seen = part(layer.weight)
+        F.mse_loss(layer(x), y).backward()
+        optimizer.step()
+        return seen * 2.0
+
+    for _ in range(10):
+        found = step(np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32))
+        assert np.array_equal(found.value.data, part(layer.weight.value.data) * 2.0)
+    assert "without Python" in step.explain()
+
+
 def double(x):
     """Return twice x."""
     return x + x

@@ -10,12 +10,16 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.nn import functional as F
 from varlen_rnn.program.checker import compute_trial, describe_trial, examples_of
+from varlen_rnn.program.instructions import SHARING
 from varlen_rnn.tape import modes
 from varlen_rnn.tape.operator import OPERATORS as DECLARED
 from varlen_rnn.tape.operator import find
-from varlen_rnn.tape.variable import apply
+from varlen_rnn.tape.run import run
+from varlen_rnn.tape.variable import apply, as_variable
 
 OPERATORS = dict(DECLARED)  # ours: other tests and doctests declare some of their own
+
+BLOCKS = {"dynamic_rnn", "while_loop"}  # operators that run a nested block
 
 RNG = np.random.default_rng(0)
 LENGTHS = [2, 0, 3, 1]
@@ -100,6 +104,21 @@ def test_a_program_can_be_cut_to_inference(name):
 @pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.examples])
 def test_an_operator_keeps_its_promises(name):
     vr.check_operator(OPERATORS[name])
+
+
+def memories(values):
+    return [value.data for value in values if isinstance(getattr(value, "data", None), np.ndarray)]
+
+
+def test_operators_that_return_the_memory_of_an_input_are_listed():
+    found = set()
+    for name, op in OPERATORS.items():
+        for inputs, attrs in op.examples(np.random.default_rng(0)) if op.examples and name not in BLOCKS else ():
+            values = [x if x is None else as_variable(x).value for x in inputs]
+            results = memories(run(op, values, attrs))
+            if any(np.shares_memory(x, y) for x in memories(values) for y in results):
+                found.add(name)
+    assert found - {name for name, op in OPERATORS.items() if op.in_place} == SHARING - BLOCKS
 
 
 def moved(value, direction, step):

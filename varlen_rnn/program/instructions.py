@@ -1,6 +1,7 @@
 """Instructions: the operators of a block, prepared to run.  A nested block runs once for each time step."""
 
 import functools
+import operator
 from collections import ChainMap
 from typing import Any, NamedTuple
 
@@ -13,6 +14,12 @@ from varlen_rnn.tape.operator import Op, find
 from varlen_rnn.tape.run import run
 
 _MOST_CHECKED = 8  # ways through `infer` that a block remembers
+
+# Operators that can return the memory of an input.
+SHARING = frozenset([
+    "assign", "check_finite", "clip_by_global_norm", "detach", "dropout", "getitem", "lod_append", "lod_reset",
+    "reshape", "sequence_reshape", "single_rows", "split", "sum_to", "take_rows", "while_loop",
+])  # fmt: skip
 
 
 class Instruction(NamedTuple):
@@ -98,19 +105,25 @@ def _with_late_updates(ops):
     """Return the operators in an order in which each update comes as late as it can.
 
     An operator that raises then leaves no persistable changed, where eager steps have moved the moments of BatchNorm.
+
+    A value that can have the memory of an updated variable is read before or after the update, as it was recorded.
     """
     order: list[Any] = []
     updates: list[Any] = []
-    read, written = set[str](), set[str]()
+    updated = dict.fromkeys(name for op in ops if find(op.type).in_place for name in op.output_names())
+    memory = {name: 1 << number for number, name in enumerate(updated)}  # a bit for each updated variable
+    read, written = set[str](), 0
     for op in ops:
-        names = {*op.input_names(), *op.output_names()} - {""}
-        is_update = bool(find(op.type).in_place)
-        if not is_update and not (written.isdisjoint(names) and read.isdisjoint(op.output_names())):
+        inputs, outputs, is_update = op.input_names(), op.output_names(), bool(find(op.type).in_place)
+        can_share = functools.reduce(operator.or_, [memory.get(name, 0) for name in (*inputs, *outputs)], 0)
+        if not is_update and (can_share & written or not read.isdisjoint(outputs)):
             order += updates  # the operator needs their results, or changes their inputs
-            updates, read, written = [], set(), set()
+            updates, read, written = [], set(), 0
         if is_update:
-            read |= set(op.input_names())
-            written |= set(op.output_names())
+            read |= set(inputs)
+            written |= functools.reduce(operator.or_, [memory[name] for name in outputs])
+        else:
+            memory |= dict.fromkeys(outputs, can_share if op.type in SHARING else 0)
         (updates if is_update else order).append(op)
     return order + updates
 
