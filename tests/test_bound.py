@@ -376,6 +376,33 @@ def test_errors_are_those_of_the_step():
     run(ids, labels)
 
 
+@pytest.mark.parametrize("clears_at_once", [True, False])
+def test_an_error_leaves_the_gradients_that_it_leaves_in_the_step(clears_at_once):
+    layer = vr.nn.Linear(3, 2)
+    optimizer = vr.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x, labels):
+        if clears_at_once:
+            optimizer.zero_grad()
+        loss = F.cross_entropy(layer(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run, x = vr.bound(step), np.ones((4, 3), np.float32)
+    for _ in range(10):
+        run(x, np.zeros(4, np.int64))
+        before = layer.weight.grad.copy()
+        with pytest.raises(vr.OutOfRangeError):
+            run(x, np.full(4, 2))
+        if clears_at_once:
+            assert layer.weight.grad is None
+        else:
+            assert np.array_equal(layer.weight.grad, before)
+    assert "without Python" in run.explain()
+
+
 def test_threads_run_models_of_their_own():
     found = {}
 

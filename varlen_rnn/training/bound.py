@@ -252,6 +252,7 @@ class _Recorded:
         self._with_grad = [(leaf, own.grad.name) for leaf, own in leaves if own.grad is not None]
         cleared = self._recorder.cleared
         self._without = [leaf for leaf, own in leaves if own.grad is None and id(leaf) in cleared]
+        self._at_once = [leaf for leaf, _ in leaves if id(leaf) in self._recorder.cleared_at_once]
         # A step that only computes outputs leaves gradients alone.
         uses = self._with_grad or self._recorder.updates
         self._adds_to = [leaf for leaf, _ in leaves if uses and id(leaf) not in self._recorder.cleared_first]
@@ -319,7 +320,7 @@ class _Recorded:
         if device_array.in_use:
             found = Executor().run(self.program, feed, self._fetches)
         else:  # feeds of one structure need no checks
-            for leaf, _ in self._with_grad:
+            for leaf in self._at_once:
                 leaf.grad = None
             self._ready = self._ready or ready_of(self.program, self._fetches)
             found = run_ready(self._ready, feed)

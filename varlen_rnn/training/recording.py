@@ -26,6 +26,7 @@ class StepRecorder(Recorder):
         self._changed: list[str] = []
         self.cleared: set[int] = set()  # ids of leaves
         self.cleared_first: set[int] = set()
+        self.cleared_at_once: set[int] = set()
         self.updates = False  # whether the step calls an optimizer
 
     def suggest(self, module: Module) -> None:
@@ -39,11 +40,17 @@ class StepRecorder(Recorder):
         self._used[id(optimizer)] = optimizer
 
     def clears(self, parameters: Iterable[Variable]) -> None:
-        """Note that the step clears gradients; `cleared_first` has the leaves that had none from the step itself."""
+        """Note that the step clears gradients.
+
+        `cleared_first` has the leaves that had none from the step itself, `cleared_at_once` those that were cleared
+        before any operator, so that no error leaves their gradients.
+        """
         begins = all(own.grad is None for _, own in self._stand_ins.values())
         self.cleared.update(map(id, parameters))
         if begins:
             self.cleared_first.update(map(id, parameters))
+        if all(op.type == "feed" for op, *_ in self.current.ops):
+            self.cleared_at_once.update(map(id, parameters))
 
     def changes(self, change: str) -> NoReturn:
         """Raise, because a program would not repeat a change that Python code makes."""
