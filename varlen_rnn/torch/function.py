@@ -62,6 +62,17 @@ def function(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def with_lod(lod: LoD, *rows: Variable) -> list[Variable]:
+    """Return rows with a LoD, for a function of tensors that have none."""
+    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
+    return [x.with_lod(like) for x in rows]
+
+
+def as_batch(rows: Variable) -> Variable:
+    """Return rows as a batch `(1, rows, ...)` without a LoD, because a result with a LoD would be a nested tensor."""
+    return rows.reshape(1, -1, *rows.shape[1:])
+
+
 class Module(torch.nn.Module):
     """Wrap any module of this library as a torch module; its parameters become torch parameters of the same names.
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.ops.last_axis import rms_norm
 from varlen_rnn.ops.linear_attention import linear_attention
-from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.torch.function import function
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.layouts import lod_of_equal, numbers
 
 _EPSILON = 1e-6  # added to the squared length of queries and keys
@@ -245,7 +245,7 @@ def chunk_simple_gla(
 def lod_of_batch(name: str, rows: Tensor, cu_seqlens: Any = None, seq_idx: Tensor | None = None) -> LoD:
     """Return the LoD of sequences in a batch `(batch, steps, ...)` whose rows follow one another."""
     batch, steps = rows.shape[:2]
-    found = None if seq_idx is None else _runs(name, seq_idx, batch, steps)
+    found = None if seq_idx is None else _offsets_of_runs(name, seq_idx, batch, steps)
     if cu_seqlens is None:
         return _remembered(found.tobytes()) if found is not None else lod_of_equal(batch, steps)
     if batch != 1:
@@ -264,7 +264,7 @@ def _remembered(offsets: bytes) -> LoD:
     return LoD([np.frombuffer(offsets, np.int64)])
 
 
-def _runs(name: str, seq_idx: Tensor, batch: int, steps: int) -> np.ndarray:
+def _offsets_of_runs(name: str, seq_idx: Tensor, batch: int, steps: int) -> np.ndarray:
     """Return the offsets of runs of equal numbers, in a batch whose rows follow one another."""
     found = numbers(seq_idx, f"{name}, seq_idx")
     if found.shape != (batch, steps) or (found < 0).any():
@@ -329,12 +329,11 @@ def _linear(
     lod: LoD, query: Any, key: Any, value: Any, decay: Any, beta: Any, state: Any,
     delta: bool = False, units: bool = False, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return outputs, of shape `(1, rows, heads, numbers)`, because a result with a LoD would be a nested tensor."""
     depth = query.shape[-1]
     scale = depth**-0.5 if scale is None else scale
     if units:  # x / sqrt(sum of x^2 + eps), with the factor of queries in `scale`
         query, key = (rms_norm(x, eps=_EPSILON / depth) for x in (query, key))
         key, scale = key * depth**-0.5, scale * depth**-0.5
-    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
-    y, last = linear_attention(query.with_lod(like), key, value, decay, beta, state, delta=delta, scale=scale)
-    return y.reshape(1, -1, *y.shape[1:]), last
+    (query,) = with_lod(lod, query)
+    y, last = linear_attention(query, key, value, decay, beta, state, delta=delta, scale=scale)
+    return as_batch(y), last

@@ -15,8 +15,8 @@ from torch.nn.functional import linear, rms_norm, silu, softplus
 
 from varlen_rnn.errors import ProgramError, ShapeError, check_choice
 from varlen_rnn.ops.sequence.causal_conv import causal_conv
-from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.torch.function import function
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch, refuse
 
 
@@ -435,6 +435,6 @@ def convolved(
 
 @function
 def _conv(lod: LoD, rows: Any, weight: Any, bias: Any, state: Any, activation: str | None) -> Any:
-    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
-    out, last = causal_conv(rows.with_lod(like), weight, bias, state, activation)
-    return out.reshape(1, -1, out.shape[1]), last
+    (rows,) = with_lod(lod, rows)
+    out, last = causal_conv(rows, weight, bias, state, activation)
+    return as_batch(out), last

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.nn.functional import scaled_dot_product_attention
-from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.torch.function import function
+from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch
 from varlen_rnn.torch.mamba import causal_conv1d_update, convolved, scanned, selective_state_update, steps_of
 from varlen_rnn.torch.packing import is_packed, packed_lod
@@ -63,9 +63,9 @@ class _Model(_Base):
                     raise ProgramError(what, expected=expected, got=type(given).__name__, hint=hint)
             position_ids = _positions(lod) if position_ids is None else position_ids
         is_new = attention_mask is None and cache is None and position_ids is not None
-        runs = _runs(position_ids) if is_new else None
-        if runs is not None:
-            named = {"seq_idx": runs, **named}
+        seq_idx = _numbers_of_sequences(position_ids) if is_new else None
+        if seq_idx is not None:
+            named = {"seq_idx": seq_idx, **named}
             if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
                 attention_mask, use_cache = dict.fromkeys(self.config.layer_types), bool(use_cache and lod)
             else:
@@ -89,7 +89,7 @@ def _positions(lod: LoD) -> Tensor:
     return (torch.arange(lod.num_rows) - offsets[:-1].repeat_interleave(offsets.diff()))[None]
 
 
-def _runs(position_ids: Tensor) -> Tensor | None:
+def _numbers_of_sequences(position_ids: Tensor) -> Tensor | None:
     """Return the number of each row's sequence, or None if each batch entry is one sequence."""
     if position_ids.dim() != 2 or position_ids.shape[1] < 2:
         return None
@@ -204,10 +204,8 @@ def _attention(
 
 @function
 def _attended(lod: LoD, query: Any, key: Any, value: Any, scale: float) -> Any:
-    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
-    query, key, value = (one.with_lod(like) for one in (query, key, value))
-    out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
-    return out.reshape(1, -1, *out.shape[1:])
+    query, key, value = with_lod(lod, query, key, value)
+    return as_batch(scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale))
 
 
 _FUNCTIONS: dict[str, Any] = {  # by their names in transformers

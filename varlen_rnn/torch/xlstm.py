@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +15,9 @@ from varlen_rnn.cells.slstm import slstm_of_gates
 from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.nn.functional import log_sigmoid
 from varlen_rnn.nn.matrix.mlstm import recalled
-from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.rows.lod import LoD
 from varlen_rnn.torch.eager import eager, is_transformed
-from varlen_rnn.torch.function import function
+from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.layouts import lod_of_equal
 from varlen_rnn.torch.linear_attention import common_type
 from varlen_rnn.torch.mamba import convolved
@@ -29,7 +28,7 @@ _Base: Any = torch.nn.Module if TYPE_CHECKING else object  # mixins; the package
 _SLSTM = Step(slstm_of_gates(forget="sigmoid"), (False,))
 
 
-def _runs(module: Any, rows: Tensor, can: bool = True) -> bool:
+def _can_run(module: Any, rows: Tensor, can: bool = True) -> bool:
     """Return whether our kernels can run a module on these rows; raise inside of `packed` if they cannot."""
     runs = can and rows.device.type == "cpu" and not is_transformed() and not torch.jit.is_tracing()
     if is_packed() and not runs:
@@ -70,7 +69,7 @@ class _Cell(_Base):
     @eager
     def forward(self, input: Tensor, state: Tensor | None = None, lengths: None = None) -> tuple[Tensor, Tensor]:
         """Return outputs in the layout of the cell's options, and the last states."""
-        if not _runs(self, input, self.config.function == "slstm"):
+        if not _can_run(self, input, self.config.function == "slstm"):
             return super().forward(input, state, lengths)
         self._check_input(input)
         gates = self._permute_input(input).transpose(0, 1)
@@ -90,7 +89,7 @@ class _TiRexCell(_Base):
     @eager
     def forward(self, input: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return outputs `(batch, heads, steps, units of a head)`, and the last states."""
-        if not _runs(self, input, self.backend == "torch"):
+        if not _can_run(self, input, self.backend == "torch"):
             return super().forward(input, state)
         heads = self._recurrent_kernel_.unflatten(2, (4, -1))
         weight, bias = heads.permute(2, 0, 3, 1).flatten(0, 2), self._bias_.view(len(heads), 4, -1).transpose(0, 1)
@@ -103,7 +102,7 @@ class _Conv(_Base):
 
     def forward(self, x: Tensor, conv_state: Tensor | None = None, return_last_state: bool = False) -> Any:
         """Return rows, and the last windows if asked."""
-        if self.conv is None or not is_packed() or not _runs(self, x, self.conv.groups == x.shape[2]):
+        if self.conv is None or not is_packed() or not _can_run(self, x, self.conv.groups == x.shape[2]):
             return super().forward(x, conv_state, return_last_state)
         lod = _lod(type(self).__name__, x.shape[:2], conv_state, 0)
         first = None if conv_state is None else conv_state.transpose(1, 2)
@@ -115,11 +114,9 @@ class _Conv(_Base):
 def _recalled(
     lod: LoD, query: Any, key: Any, value: Any, log_input: Any, forget: Any, c: Any, n: Any, m: Any, eps: float
 ) -> Any:
-    """Return outputs, of shape `(1, rows, heads, numbers)`, because a result with a LoD would be a nested tensor."""
-    like = LoDTensor.wrap(np.empty((lod.num_rows, 0)), lod)
-    query, log_input, forget = (rows.with_lod(like) for rows in (query, log_input, forget))
+    query, log_input, forget = with_lod(lod, query, log_input, forget)
     y, *last = recalled(query, key, value, log_input, log_sigmoid(forget), (c, n, m), eps)
-    return y.reshape(1, -1, *y.shape[1:]), *last
+    return as_batch(y), *last
 
 
 def _mlstm(
@@ -152,7 +149,7 @@ class _Parallel(_Base):
         self, queries: Tensor, keys: Tensor, values: Tensor, igate_preact: Tensor, fgate_preact: Tensor, **named: Any
     ) -> Tensor:
         gates = igate_preact.squeeze(-1), fgate_preact.squeeze(-1)
-        if not _runs(self, queries):
+        if not _can_run(self, queries):
             return vars(self)["backend_fn"](queries, keys, values, igate_preact, fgate_preact, **named)
         return _mlstm(type(self).__name__, (queries, keys, values, *gates), (None,) * 3, 1e-6)[0]
 
@@ -165,7 +162,7 @@ class _Backend(_Base):
         """Return outputs, with the last states in inference or if they are wanted."""
         mode = self.config.mode if mode is None else mode
         can = mode in ("train", "train_with_padding", "inference") and "siging" not in self.config.chunkwise_kernel
-        if not _runs(self, rows[0], can):
+        if not _can_run(self, rows[0], can):
             return super().forward(*rows, *states, wants_states, mode)
         h, last = _mlstm(type(self).__name__, rows, states, self.config.eps)
         wants_states = self.config.return_last_states if wants_states is None else wants_states
