@@ -10,7 +10,7 @@ from varlen_rnn.cells import CELLS
 from varlen_rnn.products.vectors import pointer
 from varlen_rnn.recurrence import backward_loop, forward_loop
 from varlen_rnn.rows.plan import sort_by_seq_len
-from varlen_rnn.runtime.jit import address_of, caller, cpu_inlined, engine_kernel
+from varlen_rnn.runtime.jit import address_of_function, caller, cpu_inlined, engine_kernel
 
 
 def add_product(factors, out):
@@ -38,7 +38,7 @@ def with_an_integer(address, x, out):
 
 def test_compiled_code_calls_a_function_by_its_address():
     x, out = np.array([1.0, 3.0]), np.zeros(1)
-    twice(address_of(add_product, arguments_for(types.float64)), x, out)
+    twice(address_of_function(add_product, arguments_for(types.float64)), x, out)
     assert out[0] == 15
 
 

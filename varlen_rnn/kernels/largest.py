@@ -5,8 +5,8 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
-from varlen_rnn.kernels.elementwise import FLOATS, unravel
-from varlen_rnn.kernels.reductions import cut
+from varlen_rnn.kernels.elementwise import unravel
+from varlen_rnn.kernels.reductions import cut, is_for_kernels
 from varlen_rnn.kernels.twins import launch_beside, sequences, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import empty, on_device
@@ -144,7 +144,7 @@ def top(x, k, axis):
     >>> top(np.array([2.0, 5.0, 5.0]), 2, 0)
     (array([5., 5.]), array([1, 2]))
     """
-    if on_device(x) or (k <= _FEW and (x.dtype in FLOATS or x.dtype.kind == "i")):
+    if on_device(x) or (k <= _FEW and is_for_kernels(x)):
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
         parts = cut(x, axis)
         out = empty((parts.shape[0], k, parts.shape[2]), x)

@@ -274,7 +274,8 @@ def _extreme_on_host(kernel, x, axis, finds_places=False):
     return (index if finds_places else out).reshape(shape)
 
 
-def _is_for_kernels(x):
+def is_for_kernels(x):
+    """Return whether kernels take an array of the host; NumPy reduces arrays of other types, such as flags."""
     return x.dtype in FLOATS or x.dtype.kind == "i"
 
 
@@ -289,14 +290,14 @@ def max_over(x, axis):
     """
     if on_device(x):
         return _extreme_on_device(largest_cuda, x, axis)[0]
-    return _extreme_on_host(largest_cpu, x, axis) if _is_for_kernels(x) else np.asarray(np.maximum.reduce(x, axis))
+    return _extreme_on_host(largest_cpu, x, axis) if is_for_kernels(x) else np.asarray(np.maximum.reduce(x, axis))
 
 
 def min_over(x, axis):
     """Return the minimum of an array over an axis, or over all elements; see `max_over`."""
     if on_device(x):
         return _extreme_on_device(smallest_cuda, x, axis)[0]
-    return _extreme_on_host(smallest_cpu, x, axis) if _is_for_kernels(x) else np.asarray(np.minimum.reduce(x, axis))
+    return _extreme_on_host(smallest_cpu, x, axis) if is_for_kernels(x) else np.asarray(np.minimum.reduce(x, axis))
 
 
 def argmax_over(x, axis):

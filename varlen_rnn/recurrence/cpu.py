@@ -17,7 +17,7 @@ from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
-from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.memory import CACHE_LINE, address_of
 
 _NON_TEMPORAL = 16 * 2**20  # from this many bytes on, saved columns have left the caches when the gradient reads them
 _LONG = 16  # from this many cache lines on, a saved row gets an odd number of lines
@@ -66,7 +66,7 @@ def _past_caches(kept, is_whole):
 
     Such writes need columns of whole panels; `is_whole` says whether columns have whole panels.
     """
-    return is_whole and kept.nbytes >= _NON_TEMPORAL and kept.__array_interface__["data"][0] % CACHE_LINE == 0
+    return is_whole and kept.nbytes >= _NON_TEMPORAL and address_of(kept) % CACHE_LINE == 0
 
 
 @functools.cache

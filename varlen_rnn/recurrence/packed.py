@@ -16,7 +16,7 @@ from varlen_rnn.recurrence.sharing import PACKED
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.dry_run import DryRun
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
-from varlen_rnn.runtime.notes import address_of
+from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import call_record, trampoline, words_at
 from varlen_rnn.runtime.threads import SMALL_WORK, count_shards
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.runtime import parameters, records
-from varlen_rnn.runtime.memory import CACHE_LINE
-from varlen_rnn.runtime.notes import Notes, address_of, fit_notes, strides_unread
+from varlen_rnn.runtime.memory import CACHE_LINE, address_of
+from varlen_rnn.runtime.notes import Notes, fit_notes, strides_unread
 from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import words_at
 
 _HEADER = object.__basicsize__ // 8  # words
@@ -67,7 +68,7 @@ def _is_readable() -> bool:
     array = np.empty((3, 5, 7), np.int16)[:, :2]
     found = np.zeros((1, 10), np.int64)
     _read(np.array([id(array)], np.int64), _HEADER, found, found)
-    about = array.__array_interface__["data"][0], 3, id(array.dtype), array.flags.num
+    about = address_of(array), 3, id(array.dtype), array.flags.num
     return found[0].tolist() == [*about, *array.shape, *array.strides]
 
 

@@ -68,7 +68,7 @@ def cuda_kernel(function):
     return Kernel(function)
 
 
-def address_of(function, arguments):
+def address_of_function(function, arguments):
     """Compile a function that compiled code calls by address; return the address, valid until the process ends.
 
     `arguments` are the types of the function's arguments.  The function's result is dropped.
@@ -102,7 +102,7 @@ def caller(arguments_for):
             raise TypingError(f"call by address: expected arguments of types {wanted}, got {arguments}")
         return types.void(types.intp, arguments), write
 
-    call.address_of = lambda function, dtype: address_of(function, arguments_for(numba.from_dtype(dtype)))
+    call.address_of = lambda function, dtype: address_of_function(function, arguments_for(numba.from_dtype(dtype)))
     return call
 
 

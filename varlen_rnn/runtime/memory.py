@@ -25,6 +25,11 @@ _waiting: list[_Lender] = []  # lenders with idle memory, in the order in which 
 on_release: list[Callable[[], None]] = []  # functions that `release_memory` calls, such as `device_memory._release_all`
 
 
+def address_of(array: np.ndarray) -> int:
+    """Return the address of the first element of an array."""
+    return array.__array_interface__["data"][0]
+
+
 class _Memory:
     """A buffer whose usable bytes begin `start` bytes after its beginning, at a cache line."""
 
@@ -37,7 +42,7 @@ class _Memory:
         # The buffer is not an array: otherwise NumPy would make it the base of views, and the array that `array` lends
         # would be freed too early.
         self.buffer = (ctypes.c_char * len(array)).from_buffer(array)
-        self.start = -array.__array_interface__["data"][0] % CACHE_LINE
+        self.start = -address_of(array) % CACHE_LINE
         self.size, self.counted = size, max(size, LEAST_COUNTED)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.runtime.affine import fit
+from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound
 
 
@@ -107,11 +108,6 @@ def strides_unread(form, end):
     """Return the positions of strides along axes with one element, given where the strides of all axes end."""
     shape = form.shape
     return [end - len(shape) + axis for axis, size in enumerate(shape) if size == 1] if 1 in shape else []
-
-
-def address_of(array):
-    """Return the address of the first element of an array."""
-    return array.__array_interface__["data"][0]
 
 
 def _by(operator, text):

@@ -14,7 +14,7 @@ import functools
 from numba import types
 from numba.extending import intrinsic
 
-from varlen_rnn.runtime.jit import address_of, cpu_kernel
+from varlen_rnn.runtime.jit import address_of_function, cpu_kernel
 from varlen_rnn.runtime.numba_internals import write_call_for_number, write_call_of_words
 
 _WORDS = types.CPointer(types.int64)
@@ -39,7 +39,7 @@ def trampoline(letters):
 
     # The cache on disk, and Numba's names of symbols, tell functions apart by this name.
     record.__qualname__ = f"record_{letters}"
-    return address_of(record, (_WORDS,))
+    return address_of_function(record, (_WORDS,))
 
 
 @intrinsic
