@@ -54,7 +54,7 @@ def counts_of(declared: Mapping[str, TensorSpec], run: Callable[[Any, tuple[int,
     for name in [name for name, other in like.items() if name != other]:
         alone = like | {name: name}
         values = {key: _TRIED[key[0] == name] for key in _keys(declared, alone)}
-        like = alone if _runs(run, declared, alone, values) else like
+        like = alone if _can_run(run, declared, alone, values) else like
     keys = _keys(declared, like)
     values, which = dict.fromkeys(keys, _TRIED[0]), dict[Key, int]()
     for key in keys:
@@ -63,7 +63,7 @@ def counts_of(declared: Mapping[str, TensorSpec], run: Callable[[Any, tuple[int,
             number, value = len(set(which.values())), _TRIED[1 + len(which)]
 
             def runs(moved, value=value):
-                return _runs(run, declared, like, values | dict.fromkeys(moved, value))  # noqa: B023
+                return _can_run(run, declared, like, values | dict.fromkeys(moved, value))  # noqa: B023
 
             tied = _must_move(key, others, runs)
             which |= dict.fromkeys(tied, number)
@@ -89,7 +89,7 @@ def _must_move(key, others, runs):
     return moved
 
 
-def _runs(run, declared, like, values):
+def _can_run(run, declared, like, values):
     try:
         _run(run, declared, like, values)
     except Unbound:

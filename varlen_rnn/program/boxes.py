@@ -102,8 +102,8 @@ class Box:
     def points(self, inside: int = INSIDE) -> list[Counts]:
         """Return free counts: the highest corner, points that differ from it in one count, corners, and points inside.
 
-        The second points have no count of 1 if they can, because NumPy gives axes of one element other strides.  One of
-        the points has as equal counts as can be, because equal counts can be a condition.
+        Points that differ in one count have no count of 1 if they can, because NumPy gives axes of one element other
+        strides.  One point has counts as equal as they can be, because equal counts can be a condition.
         """
         lowest, highest, choose = self.lowest, self.highest, random.Random(0)
         found = [highest]

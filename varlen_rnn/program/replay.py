@@ -109,7 +109,7 @@ class Bound:
         places, groups = iter(ran.notes().places), []
         for group in ran.groups():
             pairs = zip(group, places, strict=False)
-            groups.append(tuple([self._place(array, numbers, place) for array, place in pairs]))
+            groups.append(tuple([self._place_of(array, numbers, place) for array, place in pairs]))
         # For each feed, the places of its rows and of each level that is its own.
         self._feeds = dict(zip(ran.fed, groups, strict=False))
         self._drawn, *of_fetches = groups[len(ran.fed) :]
@@ -123,7 +123,7 @@ class Bound:
         self._memory: np.ndarray | None = None
         self._counts: Any = None
 
-    def _place(self, array: Any, numbers: Affine, place: tuple[int, int] | None) -> Place | np.ndarray:
+    def _place_of(self, array: Any, numbers: Affine, place: tuple[int, int] | None) -> Place | np.ndarray:
         return array.copy() if place is None else self.records.place_of(array, numbers.part(*place))
 
     def place(self, memory: np.ndarray, counts: tuple[int, ...]) -> None:
