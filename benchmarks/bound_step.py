@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.machine import describe
+from benchmarks.machine import publish
 
 FILE = Path(__file__).parent / "results" / "bound_step.txt"
 SIZES = {"8 sequences, 32 units": (8, 32, 32), "32 sequences, 64 units": (32, 32, 64)}
@@ -206,6 +206,15 @@ def time_jax(name):
     return statistics.median(times[1:])
 
 
+def all_lines():
+    """Yield the lines of the result."""
+    vr.set_num_threads(1)
+    for name in SIZES:
+        yield from lines(name)
+    yield of_first_boxes()
+    yield from map(of_threads, SIZES)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bound_step", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
@@ -218,9 +227,4 @@ if __name__ == "__main__":
     if arguments.jax:
         print(time_jax(arguments.jax))
         sys.exit()
-    about = str(describe(1))
-    vr.set_num_threads(1)
-    found = [about, *(line for name in SIZES for line in lines(name)), of_first_boxes(), *map(of_threads, SIZES)]
-    print("\n".join(found))
-    if arguments.write:
-        FILE.write_text("\n".join(found) + "\n")
+    publish(all_lines(), FILE if arguments.write else None)

@@ -19,7 +19,7 @@ import numpy as np
 
 import varlen_rnn as vr
 import varlen_rnn.onnx
-from benchmarks.machine import describe
+from benchmarks.machine import publish
 
 FILE = Path(__file__).parent / "results" / "frames.txt"
 FRAMES, ROUNDS, RATE, SAMPLES = 200, 21, 16000, 576
@@ -57,6 +57,7 @@ def theirs(path):
 
 def lines(path):
     """Return the lines of the results."""
+    vr.set_num_threads(1)
     rng, runs = np.random.default_rng(0), [ours(path), theirs(path)]
     frames = [(0.1 * rng.standard_normal((1, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
     found = [np.array([run(frame) for frame in frames]) for run in runs]
@@ -85,9 +86,4 @@ if __name__ == "__main__":
     if path is None:
         print("silero-vad is not installed, and no --file is given: nothing is measured")
     else:
-        about = str(describe(1))
-        vr.set_num_threads(1)
-        text = "\n".join([about, *lines(path)])
-        print(text)
-        if arguments.write:
-            FILE.write_text(text + "\n")
+        publish(lines(path), FILE if arguments.write else None)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.machine import describe
+from benchmarks.machine import publish
 
 FILE = Path(__file__).parent / "results" / "heads.txt"
 ROUNDS, SEQUENCES, MEDIAN = 3, 64, 60
@@ -88,7 +88,4 @@ def lines():
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.heads", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    found = "\n".join([str(describe(1)), *lines()])
-    if parser.parse_args().write:
-        FILE.write_text(f"{found}\n")
-    print(found)
+    publish(lines(), FILE if parser.parse_args().write else None)

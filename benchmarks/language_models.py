@@ -279,14 +279,9 @@ def main():
     elif given.one:
         print(json.dumps(measured(given.one)))
     else:
-        from benchmarks.machine import describe
+        from benchmarks.machine import publish
 
-        found = [str(describe(1))]
-        for line in lines():
-            found.append(line)
-            print(line, flush=True)
-        if given.write:
-            FILE.write_text("\n".join(found) + "\n")
+        publish(lines(), FILE if given.write else None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The machine, the versions and the moment that results belong to."""
 
 import datetime
+import itertools
 import platform
 import subprocess
 from importlib import metadata
@@ -28,6 +29,16 @@ def describe(threads):
         **{package: _version(package) for package in PACKAGES},
         "blas": f"{blas['name']} {blas['version']}",
     }
+
+
+def publish(lines, path=None):
+    """Print where one thread measured lines, and each line when it comes; write them to a file if there is a path."""
+    found = []
+    for line in itertools.chain([str(describe(1))], lines):
+        found.append(line)
+        print(line, flush=True)
+    if path is not None:
+        path.write_text("\n".join(found) + "\n")
 
 
 def _processor():

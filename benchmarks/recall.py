@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.machine import describe
+from benchmarks.machine import publish
 from benchmarks.processes import ROOT, environment
 
 FILE = Path(__file__).parent / "results" / "recall.txt"
@@ -26,17 +26,19 @@ def answered(layer):
     return ran.stdout.partition("right answers: ")[2].split()[0]
 
 
+def lines():
+    """Yield the lines of the result."""
+    yield f"64 units, {STEPS} batches of 64 sequences, seed 0; share of right answers"
+    for layer in LAYERS:
+        yield f"{layer}: {answered(layer)}"
+
+
 def main():
     """Print the figures, and write them if asked to."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recall", description=__doc__)
     parser.add_argument("--write", action="store_true", help="replace the file of results")
     given = parser.parse_args()
-    found = [str(describe(1)), f"64 units, {STEPS} batches of 64 sequences, seed 0; share of right answers"]
-    for layer in LAYERS:
-        found.append(f"{layer}: {answered(layer)}")
-        print(found[-1], flush=True)
-    if given.write:
-        FILE.write_text("\n".join(found) + "\n")
+    publish(lines(), FILE if given.write else None)
 
 
 if __name__ == "__main__":

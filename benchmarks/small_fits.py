@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import describe
+from benchmarks.machine import publish
 from benchmarks.processes import ROOT, environment
 
 FILE = Path(__file__).parent / "results" / "small_fits.txt"
@@ -99,20 +99,15 @@ def measured(task):
 
 def main():
     """Print, and perhaps write, the lines."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.small_fits", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
     parser.add_argument("--task", help="fit once, and print seconds")
     parser.add_argument("--way", choices=WAYS, default="bound")
     options = parser.parse_args()
     if options.task is not None:
-        return seconds(options.task, options.way)
-    lines = [f"{describe(1)}"]
-    for task in TASKS:
-        lines.append(measured(task))
-        print(lines[-1], flush=True)
-    if options.write:
-        FILE.write_text("\n".join(lines) + "\n")
-    return None
+        seconds(options.task, options.way)
+        return
+    publish(map(measured, TASKS), FILE if options.write else None)
 
 
 if __name__ == "__main__":

@@ -159,14 +159,9 @@ def main():
     if given.engine:
         print(json.dumps(measure(given.engine)))
         return
-    from benchmarks.machine import describe
+    from benchmarks.machine import publish
 
-    found = [str(describe(1))]
-    for line in lines():
-        found.append(line)
-        print(line, flush=True)
-    if given.write:
-        FILE.write_text("\n".join(found) + "\n")
+    publish(lines(), FILE if given.write else None)
 
 
 if __name__ == "__main__":

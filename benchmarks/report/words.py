@@ -169,6 +169,7 @@ OF_OTHERS = {  # what was measured: the module that measures it, the file of res
     "Layers with heads": ("benchmarks.heads", "heads.txt", "layers.md"),
     "Layers with matrix states": ("benchmarks.linear_attention", "linear_attention.txt", "matrix_states.md"),
     "Language models of equal size": ("benchmarks.language_models", "language_models.txt", "language_models.md"),
+    "Answers by keys": ("benchmarks.recall", "recall.txt", "matrix_states.md"),
     "Transducer loss": ("benchmarks.transducer", "transducer.txt", "training.md"),
     "Estimators, beside skorch": ("benchmarks.estimators", "estimators.txt", "coming_from_sklearn.md"),
     "Estimators, beside simple baselines": ("benchmarks quality", "quality.jsonl", "quality.md"),
