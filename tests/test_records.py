@@ -285,6 +285,14 @@ def test_arrays_that_no_call_needs_at_the_same_time_share_memory():
     assert after.tolist() == before.tolist() == x.tolist()
 
 
+def move_memory(x):
+    shape = x.shape
+    x.resize((2**20, 3), refcheck=False)
+    others = [np.empty(shape, x.dtype) for _ in range(99)]  # one takes the memory that `x` had
+    x.resize(shape, refcheck=False)
+    del others
+
+
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_changes_of_arrays_in_place_are_noticed(is_fast, monkeypatch):
     monkeypatch.setattr(forms, "_is_readable", lambda: is_fast)
@@ -293,6 +301,7 @@ def test_changes_of_arrays_in_place_are_noticed(is_fast, monkeypatch):
         "axes": lambda x: setattr(x, "shape", (1, 1, 1, 6)),
         "data type": lambda x: setattr(x, "dtype", np.int32),
         "flags": lambda x: setattr(x.flags, "writeable", False),
+        "memory": move_memory,
     }
     for what, change in changes.items():
         arrays = [np.zeros((2, 3), np.float32), np.zeros(()), np.zeros((2, 3), np.float32)]

@@ -31,7 +31,7 @@ from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import words_at
 
 _HEADER = object.__basicsize__ // 8  # words
-_form_of = attrgetter("shape", "strides", "dtype", "flags.num")
+_form_of = attrgetter("__array_interface__", "dtype", "flags.num")  # the first has the address, the shape, the strides
 
 
 @cpu_kernel
@@ -73,7 +73,7 @@ def _is_readable() -> bool:
 
 
 class Forms:
-    """The shapes, strides, data types and flags of arrays, as they are now.
+    """The addresses, shapes, strides, data types and flags of arrays, as they are now.
 
     Examples
     --------
@@ -97,6 +97,6 @@ class Forms:
 
     def hold(self) -> bool:
         """Return whether nobody changed them."""
-        if self._is_fast and not _read(self._addresses, _HEADER, self._known, self._found):
-            return True
+        if self._is_fast:
+            return not _read(self._addresses, _HEADER, self._known, self._found)
         return list(map(_form_of, self._arrays)) == self._forms

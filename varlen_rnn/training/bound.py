@@ -62,8 +62,8 @@ def bound(step: Callable[..., Any]) -> Bound:
     ------
     ProgramError
         By a call, if the step cannot be recorded, for example because Python reads a number of a Variable, advances a
-        schedule or sets an option of an optimizer; or if the program computed other bits than the step.  Such a
-        call has run the step itself, as later calls do.
+        schedule or sets an option of an optimizer: nothing has changed.  Also by a call in which the program computed
+        other bits than the step: the call has run the step itself, as later calls do.
 
     Notes
     -----
