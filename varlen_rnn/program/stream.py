@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from varlen_rnn.program.executor import Executor
 from varlen_rnn.program.program import Program
 from varlen_rnn.rows.checks import as_indices, as_rows
 from varlen_rnn.rows.lod import LoD, LoDTensor
+from varlen_rnn.runtime.forks import turn
 
 
 class ProgramStream:
@@ -70,13 +70,13 @@ class ProgramStream:
         self._axes = {name: specs[name].shape.index(-1) for name in states}
         sizes = {name: [num_sequences if size == -1 else size for size in specs[name].shape] for name in states}
         self._states = {name: np.zeros(sizes[name], specs[name].dtype) for name in states}
-        self._all, self._turn = np.arange(num_sequences), threading.Lock()
+        self._all, self._turn = np.arange(num_sequences), turn()
         self._lods: dict[tuple[int, int], LoD] = {}  # by levels and sequences
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProgramStream:
         """Return an independent stream of the same program that continues from the same states."""
         made = copy.copy(self)
-        made._turn, made._states = threading.Lock(), self.states
+        made._turn, made._states = turn(), self.states
         return made
 
     def __call__(self, rows: Mapping[str, ArrayLike], at: Sequence[int] | np.ndarray | None = None) -> list[np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from varlen_rnn.recurrence.packed import Few
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
+from varlen_rnn.runtime.forks import turn
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Stream:
         check_carries("stream, layer", layer, in_parts=True)
         self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
         self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
-        self._arrays, self._turn = Arrays(layer, rows="rows"), threading.Lock()
+        self._arrays, self._turn = Arrays(layer, rows="rows"), turn()
         self._states = np.zeros(
             (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
         )
@@ -63,7 +63,7 @@ class Stream:
     def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
         """Return an independent stream that continues from the same states."""
         made = copy.copy(self)
-        made._turn, made._records, made._lods = threading.Lock(), made._new_records(), {}
+        made._turn, made._records, made._lods = turn(), made._new_records(), {}
         with self._turn:
             made._states = self._states.copy()
         return made
