@@ -66,7 +66,7 @@ def test_only_quick_tests_that_passed_are_left_out(tmp_path):
     first = ran(tmp_path)
     assert "1 failed, 3 passed, 1 skipped, 1 error" in first, first
     second = ran(tmp_path, "--unless-passed", SECOND="1")
-    assert "4 passed, 1 deselected" in second, second
+    assert "4 passed in" in second, second
     assert "test_passes\n" not in second
     third = ran(tmp_path)  # no option, no test left out
     assert "3 passed" in third, third

@@ -12,6 +12,7 @@ from varlen_rnn.tape.axes import divide, follow, with_rows, without_rows
 from varlen_rnn.tape.run import run
 from varlen_rnn.tape.spec import describe
 
+_OF_FUNCTION = 1e-14  # relative error of a function in float64 whose loop is ours
 _TOLERANCE = 1e-9  # relative error in float64: sums in another order, and scalar functions compared with arrays
 _MOST_NUMBERS = 50
 _MOST_CHOICES = 512  # the most choices of row axes, an axis or None for each operand, that are tried
@@ -161,7 +162,7 @@ class Application:
         arrays = [value.data for value in self.values]
         (found, *_) = self._run(self.values)
         for ufunc in self.op.ufunc:
-            if not np.array_equal(ufunc(*arrays), found.data, equal_nan=True):
+            if not np.allclose(ufunc(*arrays), found.data, _OF_FUNCTION, 0, equal_nan=True):
                 self.refuse(f"ufunc=np.{ufunc.__name__}", "the numbers of NumPy", "other numbers")
         if self.op.scalar is None or any(array.dtype.kind not in "bf" for array in arrays):
             return

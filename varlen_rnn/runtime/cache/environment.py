@@ -26,7 +26,7 @@ from varlen_rnn.runtime.numba_internals import target
 SOURCES = (
     *("attention", "cells", "kernels", "linear_attention", "products", "recurrence"),
     *("runtime/cache", "runtime/jit.py", "runtime/numba_internals.py", "runtime/processor.py", "runtime/records.py"),
-    "cli/workload.py",
+    *("runtime/forms.py", "cli/workload.py"),
 )
 
 # Settings of Numba that change machine code, besides the settings of the processor.  USING_SVML is in the list because
