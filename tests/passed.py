@@ -3,8 +3,8 @@
 import pytest
 
 KEY = "varlen_rnn/passed"  # in pytest's cache
-# The gate counts what the latter launch.  It does not judge runs without tests that are called deselected, so those that
-# are left out here are not.
+# The gate counts what the latter launch.  It does not judge a run that deselects tests, so the tests that are left out
+# here are not called deselected.
 KEPT = "slow", "needs_device"
 
 

@@ -32,6 +32,9 @@ _T0, _T1, _T2 = np.float32(-5.70498872745e-3), np.float32(2.06390887954e-2), np.
 _T3, _T4 = np.float32(1.33314422036e-1), np.float32(-3.33332819422e-1)
 _TINY = np.float32(1e-7)
 
+DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0
+FAR = 40.0  # beyond, the distribution function of a standard normal number is exactly 0 or 1
+
 _LOG2_E_64, _ROUND_64 = 1.4426950408889634, 6755399441055744.0  # adding 1.5 * 2**52 rounds to an integer
 _ROUND_BITS, _BIAS_64 = np.int64(np.float64(_ROUND_64).view(np.int64)), np.int64(1023)
 _LN2_HIGH_64, _LN2_LOW_64 = 6.93147180369123816490e-1, 1.90821492927058770002e-10
@@ -305,3 +308,21 @@ def sigmoid(x):
 @_by_type(tanh_float32, tanh_float64)
 def tanh(x):
     """Return the hyperbolic tangent of x."""
+
+
+@body
+def _near(x):
+    wide = np.float64(x)
+    return FAR if wide > FAR else -FAR if wide < -FAR else wide
+
+
+def gelu_by_float64(x):
+    """Return `x` times the probability, computed in float64, that a standard normal number is less than `x`."""
+    return x * type(x)(normal_float64(_near(x)))
+
+
+def gelu_grad_by_float64(x, d_y):
+    """Return the gradient of `gelu_by_float64`."""
+    near = _near(x)
+    slope = normal_float64(near) + near * (exp_float64(-0.5 * (near * near)) * DENSITY)
+    return d_y * type(x)(slope)

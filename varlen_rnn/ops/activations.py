@@ -11,7 +11,6 @@ from varlen_rnn.kernels.elementwise import elementwise, loop_over, quiet
 from varlen_rnn.ops.elementwise import unary, unary_backward
 from varlen_rnn.ops.equations import forward
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.runtime.jit import body
 from varlen_rnn.tape.checks import check_float
 from varlen_rnn.tape.declare import operator
 
@@ -133,48 +132,27 @@ def _examples_of_softplus(rng):
 
 
 _ROOT_HALF = math.sqrt(0.5)
-_DENSITY = 1 / math.sqrt(2 * math.pi)  # the probability density of a standard normal number at 0
 _STEEPNESS, _CUBIC = math.sqrt(2 / math.pi), 0.044715
-# `gelu` clips numbers to -40 and 40: beyond, the normal distribution function is exactly 0 or 1, and `x**3` in the
-# tanh approximation might overflow.
-_FAR = 40.0
+_FAR = functions.FAR  # beyond, `x**3` in the approximation with tanh might overflow, too
 
 
 def _near(x):
     return maximum(-_FAR, minimum(_FAR, x))
 
 
-@body
-def _near_one(x):
-    wide = np.float64(x)
-    return _FAR if wide > _FAR else -_FAR if wide < -_FAR else wide
-
-
-def _gelu_of_one(x):
-    """Return `gelu` of an element of the host; the normal distribution is computed in float64."""
-    near = _near_one(x)
-    return x * type(x)(functions.normal_float64(near))
-
-
-def _gelu_grad_of_one(x, d_y):
-    near = _near_one(x)
-    slope = functions.normal_float64(near) + near * (functions.exp_float64(-0.5 * (near * near)) * _DENSITY)
-    return d_y * type(x)(slope)
-
-
-@elementwise(loop_over("exact_gelu", ("x",), lambda: _gelu_of_one))
+@elementwise(loop_over("exact_gelu", ("x",), lambda: functions.gelu_by_float64))
 def exact_gelu(x):
     """Return `x` times the probability that a standard normal number is less than `x`."""
     return x * (type(x)(0.5) * math.erfc(-x * type(x)(_ROOT_HALF)))
 
 
-@elementwise(loop_over("exact_gelu_grad", ("x", "d_y"), lambda: _gelu_grad_of_one))
+@elementwise(loop_over("exact_gelu_grad", ("x", "d_y"), lambda: functions.gelu_grad_by_float64))
 def exact_gelu_grad(x, d_y):
     """Return the gradient of `exact_gelu`."""
     half, far = type(x)(0.5), type(x)(_FAR)
     near = far if x > far else -far if x < -far else x
     probability = half * math.erfc(-near * type(x)(_ROOT_HALF))
-    return d_y * (probability + near * (functions.exp(-half * (near * near)) * type(x)(_DENSITY)))
+    return d_y * (probability + near * (functions.exp(-half * (near * near)) * type(x)(functions.DENSITY)))
 
 
 def _nearly_normal(x):
