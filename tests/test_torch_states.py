@@ -1,5 +1,7 @@
 """Functions of fla, mamba_ssm and causal-conv1d on our kernels, against loops over steps in NumPy."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -206,7 +208,18 @@ def test_gradients():
             rows, weight, None, dt_bias, A, D, 64, seq_idx=idx, headdim=3, rmsnorm_weight=norm
         )
 
+    state, window = draw(1, 4, 3, 5), draw(1, 3, 3)
+
+    def of_step(*rows):
+        return vt.selective_state_update(state.clone(), *rows, dt_softplus=True)
+
+    def of_update(x, weight, bias):
+        return vt.causal_conv1d_update(x, window.clone(), weight, bias, "silu")
+
+    step = draw(1, 4, 3), draw(1, 4, 3), -draw(4, 3, 5).abs(), draw(1, 2, 5), draw(1, 2, 5), draw(4, 3), draw(1, 4, 3)
     cases = {
+        "step": (of_step, (*step, draw(4, 3))),
+        "update": (of_update, (draw(1, 3, 2), draw(3, 4), draw(3))),
         "rule": (of_rule, delta),
         "gla": (of_gla, (*(draw(1, 6, 2, 3) for _ in "qkv"), -draw(1, 6, 2).abs(), draw(2, 2, 3, 3))),
         "scan": (of_scan, (*scan, draw(4), draw(4))),
@@ -249,6 +262,51 @@ def test_types_of_results():
     assert vt.causal_conv1d_fn(x, draw(3, 4).float()).dtype == torch.float16
 
 
+def test_low_precision_is_rounded_once():
+    """Inputs of 16 bits are computed in float32, so results are those of float32, rounded."""
+    q, k, v, g, beta, state = of_delta(1, 6, 1)
+    x, dt, A, B, C, z, first = of_mamba(1, 6, 1)
+    bias, D, rates = draw(4), draw(4, 3), -draw(4, 3, 5).abs()
+    gates = {"use_gate_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
+    cases = {
+        "rule": (lambda *of: vt.chunk_gated_delta_rule(*of[:5], None, of[5], True, **gates, A_log=of[6], dt_bias=of[7]),
+                 (q, k, v, g, beta, state, draw(4), draw(4))),
+        "gates of rows": (lambda *of: vt.fused_recurrent_gated_delta_rule(*of[:5], None, of[5])[0],
+                          (q, k, v, g, -draw(1, 6, 4, 3).abs(), beta)),
+        "scan": (lambda *of: vt.mamba_chunk_scan_combined(*of[:5], 64, *of[5:], return_final_states=True),
+                 (x, dt.abs(), A, B, C, D, z, bias, first)),
+        "step": (lambda *of: vt.selective_state_update(of[0].clone(), *of[1:]),
+                 (first, x[:, 0], dt[:, 0, :, None].expand(1, 4, 3), rates, B[:, 0], C[:, 0], D, z[:, 0])),
+    }  # fmt: skip
+
+    def check(name, dtype):
+        call, inputs = cases[name]
+        given = [one.to(dtype) for one in inputs]
+        found, wanted = call(*given), call(*(one.float() for one in given))
+        for one, other in zip(*([each] if torch.is_tensor(each) else each for each in (found, wanted)), strict=True):
+            assert one.dtype in (dtype, torch.float32)
+            torch.testing.assert_close(one, other.to(one.dtype), rtol=0, atol=0)
+
+    check_each(itertools.product(cases, (torch.bfloat16, torch.float16)), lambda case: check(*case))
+    weight = torch.ones(6)  # a norm often stays in float32
+    rows = [one.bfloat16() for one in (draw(1, 6, 24), draw(16, 4), draw(2), -draw(2).abs(), draw(2))]
+    out = vt.mamba_split_conv1d_scan_combined(*rows[:2], None, *rows[2:], 64, headdim=3, rmsnorm_weight=weight)
+    assert out.dtype == torch.bfloat16
+
+
+def test_compiled_callers():
+    """A graph breaks at the call, and new offsets are read."""
+    x, weight = draw(1, 3, 6), draw(3, 4)
+
+    def call(idx):
+        return vt.causal_conv1d_fn(x, weight, None, idx, activation="silu")
+
+    compiled = torch.compile(call, backend="eager")
+    for cut in (2, 5):
+        idx = (torch.arange(6) >= cut)[None].int()
+        assert torch.equal(compiled(idx), call(idx))
+
+
 def test_errors():
     q, k, v, g, beta, _ = of_delta(2, 6, 2)
     x, weight = draw(1, 3, 6), draw(3, 4)
@@ -257,6 +315,7 @@ def test_errors():
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=1), "cp_context: expected None"),
         (lambda: vt.fused_recurrent_gated_delta_rule(q, k, v, gv=g), "gv: expected None, because it is not supported"),
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, use_gate_in_kernel=True), "expected g and A_log"),
+        (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, allow_neg_eigval=True), "expected use_beta_sigmoid_in"),
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=OFFSETS), "expected a batch of one"),
         (lambda: vt.chunk_gated_delta_rule(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=OFFSETS), "6 as its last"),
         (lambda: vt.chunk_gated_delta_rule(q, k[:, :3], v, g, beta), "linear_attention, key"),

@@ -21,6 +21,7 @@ from varlen_rnn.errors import DTypeError, ProgramError, ShapeError, shown
 from varlen_rnn.ops.last_axis import rms_norm
 from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.layouts import lod_of_equal, numbers
 
@@ -177,10 +178,12 @@ def fused_recurrent_gated_delta_rule(
     refuse(name, gv=gv)
     if use_gate_in_kernel:
         g = _gate(name, g, A_log, dt_bias)
+    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
+        raise ProgramError(f"{name}, allow_neg_eigval", expected="use_beta_sigmoid_in_kernel, too", got="it alone")
     if gk is not None:
-        g = gk if g is None else g[..., None] + gk
+        g = gk if g is None else g.to(common_type(g, gk))[..., None] + gk
     if use_beta_sigmoid_in_kernel and beta is not None:
-        beta = beta.sigmoid() * (2 if allow_neg_eigval else 1)
+        beta = beta.to(common_type(beta)).sigmoid() * (2 if allow_neg_eigval else 1)
     first = initial_state if initial_state is None or not state_v_first else initial_state.transpose(2, 3)
     lod = lod_of_batch(name, v, cu_seqlens)
     o, last = attended(lod, q, k, v, g, beta, first, delta=True, units=use_qk_l2norm_in_kernel, scale=scale)
@@ -242,6 +245,7 @@ def chunk_simple_gla(
     return o, _final(last, output_final_state, state_v_first)
 
 
+@eager
 def lod_of_batch(name: str, rows: Tensor, cu_seqlens: Any = None, seq_idx: Tensor | None = None) -> LoD:
     """Return the LoD of sequences in a batch `(batch, steps, ...)` whose rows follow one another."""
     batch, steps = rows.shape[:2]
@@ -289,7 +293,9 @@ def refuse(name: str, **options: object) -> None:
 def _gate(name: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
     if g is None or A_log is None:
         raise ProgramError(f"{name}, use_gate_in_kernel", expected="g and A_log", got="None")
-    return -A_log.to(common_type(A_log, g)).exp() * torch.nn.functional.softplus(g if dt_bias is None else g + dt_bias)
+    dtype = common_type(g, A_log, dt_bias)
+    g = g.to(dtype) if dt_bias is None else g.to(dtype) + dt_bias
+    return -A_log.to(dtype).exp() * torch.nn.functional.softplus(g)
 
 
 def _final(last: Tensor, wanted: bool, v_first: bool) -> Tensor | None:

@@ -16,6 +16,7 @@ from torch.nn.functional import linear, rms_norm, silu, softplus
 from varlen_rnn.errors import ProgramError, ShapeError, check_choice
 from varlen_rnn.ops.sequence.causal_conv import causal_conv
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch, refuse
 
@@ -93,8 +94,8 @@ def mamba_chunk_scan_combined(
     name = "mamba_chunk_scan_combined"
     lod = lod_of_batch(name, x, cu_seqlens, seq_idx)
     dt = steps_of(dt, dt_bias, dt_softplus, dt_limit)
-    y, last = scanned(lod, x, dt, A, B, C, D, initial_states)
-    found = [y if z is None else (y * silu(z)).to(x.dtype)]
+    y, last = scanned(lod, x, dt, A, B, C, D, initial_states, z)
+    found = [y]
     if return_final_states:
         found.append(last[_last_of_entries(x, lod)])
     if return_varlen_states:
@@ -378,14 +379,18 @@ def selective_state_update(
     decay = (dt[..., :1, None] * A[:, :1, :1] if has_one_rate else dt[..., None] * A).exp()
     B, C = (part.repeat_interleave(len(A) // part.shape[1], dim=1) for part in (B, C))
     before = state.detach().reshape(*x.shape, -1)
-    new = (before * decay).addcmul_((dt * x)[..., None], B[:, :, None].to(dt.dtype))
+    if decay.requires_grad and torch.is_grad_enabled():
+        before = before.clone()  # its gradient needs the states that change below
+    rows = x.to(common_type(x, dt))
+    new = (before * decay).addcmul_((dt * rows)[..., None], B[:, :, None].to(dt.dtype))
     y = (new @ C[..., None].to(new.dtype))[..., 0]
     state.detach().copy_(new.detach().reshape(state.shape))
-    y = y if D is None else y + x * D
-    y = y if z is None else y * silu(z)
+    y = y if D is None else y + rows * D
+    y = y if z is None else y * silu(z.to(rows.dtype))
     return y.to(x.dtype).reshape(state.shape[:-1])
 
 
+@eager
 def _last_of_entries(x: Tensor, lod: LoD) -> np.ndarray:
     """Return the number of the last sequence with rows in each entry of a batch."""
     batch, steps = x.shape[:2]
@@ -395,13 +400,15 @@ def _last_of_entries(x: Tensor, lod: LoD) -> np.ndarray:
 
 
 def scanned(
-    lod: LoD, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, states: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return outputs of a scan without gates, and the last states of all sequences, with their last axes exchanged."""
-    first = None if states is None else states.transpose(2, 3)
-    y, last = attended(lod, C, B, x, dt * A, dt, first, scale=1.0)
-    y = y if D is None else (y + x * (D if D.dim() == 2 else D[:, None])).to(x.dtype)
-    return y, last.transpose(2, 3)
+    lod: LoD, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, states: Tensor | None,
+    z: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return outputs, of the type of `x`, and the last states of all sequences, with their last axes exchanged."""
+    rows, first = x.to(common_type(x, dt, A, B, C, D)), None if states is None else states.transpose(2, 3)
+    y, last = attended(lod, C, B, rows, dt * A, dt, first, scale=1.0)
+    y = y if D is None else y + rows * (D if D.dim() == 2 else D[:, None])
+    y = y if z is None else y * silu(z.to(y.dtype))
+    return y.to(x.dtype), last.transpose(2, 3)
 
 
 def steps_of(dt: Tensor, bias: Tensor | None, is_positive: bool, limit: tuple[float, float] | None = None) -> Tensor:
@@ -414,10 +421,11 @@ def steps_of(dt: Tensor, bias: Tensor | None, is_positive: bool, limit: tuple[fl
 
 def _normed(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int, before_gate: bool) -> Tensor:
     """Return rows normed over each of `groups` groups, and multiplied by silu(z) after that or before."""
-    gates = silu(z)
+    dtype = common_type(y, weight)
+    gates, y = silu(z.to(dtype)), y.to(dtype)
     y = y if before_gate else y * gates
     y = rms_norm(y.unflatten(2, (groups, -1)), (y.shape[2] // groups,), eps=eps).flatten(2) * weight
-    return y * gates if before_gate else y
+    return (y * gates if before_gate else y).to(z.dtype)
 
 
 def convolved(
