@@ -148,6 +148,18 @@ def test_only_replaced_models_change():
     torch.testing.assert_close(alone(0, 5)(copy.deepcopy(ours)), alone(0, 5)(restored))
 
 
+@torch.no_grad()
+def test_packed_wins_over_positions():
+    """Rotary positions are relative, so positions that count on change nothing but where sequences seem to begin."""
+    _, ours = pair("Qwen3_5")
+    theirs = copy.deepcopy(ours)
+    vt.restore(theirs.model.layers[1].self_attn)
+    for model in (ours, theirs):
+        with vt.packed(OFFSETS):
+            found = model(input_ids=IDS, position_ids=torch.arange(len(IDS[0]))[None]).logits
+        torch.testing.assert_close(found, in_context(ours), rtol=0, atol=1e-5)
+
+
 def test_attention_of_transformers_gets_masks():
     _, ours = pair("Qwen3_5")
     theirs = copy.deepcopy(ours)

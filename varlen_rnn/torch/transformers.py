@@ -19,6 +19,7 @@ from torch import Tensor
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.nn.functional import scaled_dot_product_attention
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch
 from varlen_rnn.torch.mamba import causal_conv1d_update, convolved, scanned, selective_state_update, steps_of
@@ -63,13 +64,13 @@ class _Model(_Base):
                     raise ProgramError(what, expected=expected, got=type(given).__name__, hint=hint)
             position_ids = _positions(lod) if position_ids is None else position_ids
         is_new = attention_mask is None and cache is None and position_ids is not None
-        seq_idx = _numbers_of_sequences(position_ids) if is_new else None
+        seq_idx = _numbers_of_sequences(position_ids if lod is None else _positions(lod)) if is_new else None
         if seq_idx is not None:
             named = {"seq_idx": seq_idx, **named}
             if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
                 attention_mask, use_cache = dict.fromkeys(self.config.layer_types), bool(use_cache and lod)
             else:
-                use_cache = False
+                use_cache, position_ids = False, position_ids if lod is None else _positions(lod)
         if lod is not None and use_cache:
             cache = importlib.import_module("transformers").DynamicCache(config=self.config)
         named |= {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
@@ -138,6 +139,7 @@ def _unpack(cache: Any, lod: LoD) -> None:
             layer.keys, layer.values = (_last_rows(one, lod, longest) for one in (layer.keys, layer.values))
 
 
+@eager
 def _lod(name: str, rows: Tensor, named: dict[str, Any]) -> LoD:
     """Return the LoD of a batch by the arguments of a model, or by `packed`; without any, an entry is a sequence."""
     cu_seqlens = named.get("cu_seqlens") if named.get("cu_seqlens") is not None else named.get("cu_seq_lens_q")
