@@ -7,7 +7,7 @@ import numpy as np
 import varlen_rnn as vr
 from tests.test_operators_on_cuda import NAMES
 from varlen_rnn.cells import LN_LSTM, lstm_cell
-from varlen_rnn.kernels.arithmetic import expm1, log1p
+from varlen_rnn.kernels.arithmetic import expm1, log1p, sign
 from varlen_rnn.kernels.convolutions import shares_above
 from varlen_rnn.kernels.edit_distance import edit_distance
 from varlen_rnn.kernels.pool import pick_rows
@@ -66,7 +66,7 @@ def _launch_alone():
     vr.Variable(floats(8 * LARGE.rows, 1)) @ vr.Variable(floats(1, 2 * LARGE.columns))
     pick_rows(floats(2, 2), ids([1, 0], [-1, 1]), floats(2, 2))
     shrink(ids(1), 0.5, floats(2, 1))
-    for curve in (expm1, log1p):
+    for curve in (expm1, log1p, sign):
         curve(floats(2))
     edit_distance(ids(1, 2), ids(0, 2), ids(2, 1), ids(0, 2), ids(0, 0, 0), ids(0))
     shares_above(floats(11, 1), ids(0, 11), ids([0, 1, 2, 1, 0]), ids([0]), floats(1, 2), floats(1, 2))

@@ -89,14 +89,19 @@ def long_functions(found, above=60):
 
 
 def public_code():
-    """Return the files and names of all functions that an `__all__` lists, and of the methods of listed classes."""
+    """Return the files and names of all functions that an `__all__` lists, and of the methods of listed classes.
+
+    Of a folder that needs a package that is not installed, such as PyTorch, these are all names without underscores.
+    """
     places = set()
     for _, name, is_package in pkgutil.walk_packages([str(PACKAGE)], "varlen_rnn."):
         if not is_package or name == "varlen_rnn.kernels.cuda":
             continue
         try:
             room = importlib.import_module(name)
-        except ImportError:  # a package that is not installed, such as PyTorch
+        except ImportError:
+            for module in map(Module, PACKAGE.joinpath(*name.split(".")[1:]).rglob("*.py")):
+                places |= {(module.name, function.name) for function in module.functions if not is_private(function)}
             continue
         for listed in getattr(room, "__all__", []):
             value = getattr(room, listed)

@@ -41,6 +41,7 @@ def slope_of(function, x):
 UNARY = {
     "negative": (lambda x: 0 - x, ANY),
     "absolute": (lambda x: np.where(x < 0, -x, x), ANY),
+    "sign": (lambda x: np.where(x == x, (x > 0) * 1.0 - (x < 0), x), ANY),
     "sqrt": (lambda x: x**0.5, ANY[ANY != -np.inf]),
     "exp": (lambda x: np.e**x, ANY),
     "expm1": (lambda x: 2 * np.sinh(x / 2) * np.exp(x / 2), ANY[ANY != -np.inf]),

@@ -13,7 +13,7 @@ from varlen_rnn.runtime.numba_internals import compiler_locks, replace_compiler_
 LONGEST_WAIT = 60  # seconds; compiling the largest function takes about ten
 
 _held = threading.local()  # the locks that the forking thread holds during the fork
-_turns = set()  # weak references to the locks that `turn` has made
+_turns: set[weakref.ref[threading.Lock]] = set()  # weak references to the locks that `turn` has made
 
 
 def turn():
