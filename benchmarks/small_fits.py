@@ -98,16 +98,16 @@ def measured(task):
 
 
 def main():
-    """Print, and perhaps write, the lines."""
+    """Measure all tasks, or fit one once."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.small_fits", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
     parser.add_argument("--task", help="fit once, and print seconds")
     parser.add_argument("--way", choices=WAYS, default="bound")
     options = parser.parse_args()
-    if options.task is not None:
+    if options.task is None:
+        publish(map(measured, TASKS), FILE if options.write else None)
+    else:
         seconds(options.task, options.way)
-        return
-    publish(map(measured, TASKS), FILE if options.write else None)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
     def call(*operands):
         arrays, like = operands[:count], operands[0]
         # Compare data types by value: an unpickled array has its own dtype object.
-        if type(like) is not np.ndarray or like.dtype not in dtypes or any(x.shape != like.shape for x in arrays[1:]):
+        if getattr(like, "dtype", object) not in dtypes or any(x.shape != like.shape for x in arrays[1:]):
             return host(*operands)
         if all(x.flags.fnc for x in arrays):
             return call(*[x.T for x in arrays], *operands[count:]).T
@@ -194,7 +194,7 @@ def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
         return out.reshape(like.shape)
 
     def of_one(x):  # the same for one operand, in half the time of a small array
-        if type(x) is not np.ndarray or x.dtype not in dtypes:
+        if getattr(x, "dtype", object) not in dtypes:  # not None, which equals float64
             return host(x)
         if x.flags.fnc:
             return of_one(x.T).T
