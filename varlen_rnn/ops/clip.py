@@ -17,7 +17,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 
 # Per element, the norm takes 2 operations, and the scaling 1.
-@operator(outputs=("norm", "*out"), cost=lambda inputs, outputs, max_norm: 3 * sum(map(size, inputs)))
+@operator(outputs=("norm", "*out"), cost=lambda inputs, outputs, max_norm: 3 * sum(map(size, inputs)), shares=True)
 def clip_by_global_norm(*x, max_norm: float):
     """Return the global norm, and the gradients scaled by one factor so that their norm is at most `max_norm`."""
     # Entries of SelectedRows for the same row are summed first, because the gradient of the row is their sum.

@@ -75,7 +75,7 @@ def _infer_split_like(d, *like, axis):
     return like
 
 
-@operator(outputs=("*out",), cost=nothing, rows="each")
+@operator(outputs=("*out",), cost=nothing, rows="each", shares=True)
 def split(x, sizes: tuple[int, ...], axis: int):
     """Return pieces of `x` with given sizes along an axis; they keep the LoD unless the axis is the rows."""
     lod = x.structure if axis % x.data.ndim != x.structure.axis else NO_LOD

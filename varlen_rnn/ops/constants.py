@@ -39,7 +39,7 @@ def _infer_fill(shape, value, dtype):
     return TensorSpec(tuple(shape), np.dtype(dtype))
 
 
-@operator(cost=nothing, rows="each", linear=("x",), scalar=lambda x: x, onnx="Identity")
+@operator(cost=nothing, rows="each", linear=("x",), scalar=lambda x: x, onnx="Identity", shares=True)
 def assign(x):
     """Return `x` itself, under another name."""
     return x
@@ -49,7 +49,7 @@ assign.infer(lambda x: x)
 assign.examples(lambda rng: [([rows(rng, 3)], {})])
 
 
-@operator(cost=nothing, rows="each", onnx="Identity", gradient=False)
+@operator(cost=nothing, rows="each", onnx="Identity", gradient=False, shares=True)
 def detach(x):
     """Return `x` itself, but pass no gradient to it; recorded steps use it for `Variable.detach` and `no_grad`."""
     return x
@@ -64,7 +64,7 @@ def _examples_of_detach(rng):
     yield [np.arange(6).reshape(3, 2)], {}
 
 
-@operator(cost=nothing, rows="each", linear=("x",))
+@operator(cost=nothing, rows="each", linear=("x",), shares=True)
 def check_finite(x, name: str):
     """Return `x` itself; raise an error that says `name` if an element is infinite or NaN."""
     numbers = moved(x.data, HOST).reshape(-1)

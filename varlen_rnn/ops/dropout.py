@@ -79,7 +79,7 @@ def _rows(specs, axes, p, training):
     return "batch" if training else "each"  # in training, a row's random numbers depend on its place in the batch
 
 
-@operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows)
+@operator(outputs=("out", "mask"), intermediate=("mask",), inference={"training": False}, rows=_rows, shares=True)
 def dropout(x, p: float, training: bool):
     """In training, zero each element with probability `p` and divide the others by 1 - p; otherwise return `x`."""
     if not training:

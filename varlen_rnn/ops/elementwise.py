@@ -139,7 +139,7 @@ def _rows_of_sum(specs, axes):
     return "each" if axes[1] is not None or axes[0] is None else "sum"
 
 
-@operator(cost=per_input_element, rows=_rows_of_sum, linear=("x",))
+@operator(cost=per_input_element, rows=_rows_of_sum, linear=("x",), shares=True)
 def sum_to(x, like):
     """Sum `x` over the axes along which `like` was broadcast; the result has the shape and the LoD of `like`."""
     data, added = x.data, x.data.ndim - len(like.shape)

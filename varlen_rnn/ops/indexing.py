@@ -34,7 +34,7 @@ def _rows(specs, axes, index):
     return "each" if taken == slice(None) else None
 
 
-@operator(cost=nothing, rows=_rows)
+@operator(cost=nothing, rows=_rows, shares=True)
 def getitem(x, index: Index):
     """Return `x[index]` as NumPy does; in a program, an index may have only numbers, slices, `...` and None."""
     data = _taken(x.data, index)

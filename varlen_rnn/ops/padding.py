@@ -18,7 +18,7 @@ from varlen_rnn.tape.variable import Variable
 # Take rows by index.
 
 
-@operator(cost=nothing, rows="batch")
+@operator(cost=nothing, rows="batch", shares=True)
 def take_rows(x, index):
     """Return `x[index]`, with a row of zeros for an index of -1; the result has the LoD of the index."""
     places = _places(index, len(x.data))

@@ -37,7 +37,7 @@ def _rows(specs, axes, shape):
     return exact or several
 
 
-@operator(cost=nothing, rows=_rows)
+@operator(cost=nothing, rows=_rows, shares=True)
 def reshape(x, shape: tuple[int, ...]):
     """Return the elements in another shape, in which one size may be -1."""
     try:

@@ -147,6 +147,12 @@ def _check(trial):
             trial.refuse(trial.op.input_name(position), "float64, so that central differences are exact", dtype)
     _check_inference(trial)
     shown, gradients, weights = compute_trial(trial)
+    given, found = (
+        [value.data for value in values if isinstance(value, LoDTensor)]
+        for values in (trial.values, [output.value for output in shown])
+    )
+    if not trial.op.shares and any(np.shares_memory(x, y) for x in given for y in found):
+        trial.refuse("shares=False", "outputs with memory of their own", "the memory of an input")
     _check_gradients(trial, gradients, weights)
     wanted = [plain(output.value) for output in shown] + [gradient for gradient in gradients if gradient is not None]
     for unknown_rows in (False,) if trial.op.in_place else (True, False):

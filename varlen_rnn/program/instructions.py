@@ -15,12 +15,6 @@ from varlen_rnn.tape.run import run
 
 _MOST_CHECKED = 8  # ways through `infer` that a block remembers
 
-# Operators that can return the memory of an input.
-SHARING = frozenset([
-    "assign", "check_finite", "clip_by_global_norm", "detach", "dropout", "getitem", "lod_append", "lod_reset",
-    "reshape", "sequence_reshape", "single_rows", "split", "sum_to", "take_rows", "while_loop",
-])  # fmt: skip
-
 
 class Instruction(NamedTuple):
     """An operator whose inputs and outputs are positions in a list of values; a missing input is the last one, None."""
@@ -114,7 +108,8 @@ def _with_late_updates(ops):
     memory = {name: 1 << number for number, name in enumerate(updated)}  # a bit for each updated variable
     read, written = set[str](), 0
     for op in ops:
-        inputs, outputs, is_update = op.input_names(), op.output_names(), bool(find(op.type).in_place)
+        kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
+        is_update = bool(kind.in_place)
         can_share = functools.reduce(operator.or_, [memory.get(name, 0) for name in (*inputs, *outputs)], 0)
         if not is_update and (can_share & written or not read.isdisjoint(outputs)):
             order += updates  # the operator needs their results, or changes their inputs
@@ -123,7 +118,7 @@ def _with_late_updates(ops):
             read |= set(inputs)
             written |= functools.reduce(operator.or_, [memory[name] for name in outputs])
         else:
-            memory |= dict.fromkeys(outputs, can_share if op.type in SHARING else 0)
+            memory |= dict.fromkeys(outputs, can_share if kind.shares else 0)
         (updates if is_update else order).append(op)
     return order + updates
 

@@ -55,8 +55,8 @@ class Notes:
                 numbers += [address_of(array.form) - array.slot.address, *array.shape, *array.strides]
                 self.unread += strides_unread(array.form, len(numbers))
             self.places.append((begin, len(numbers)) if is_placeholder else None)
-            about = which[id(array.slot)] if is_placeholder else (array.shape, array.tobytes())
-            self.arrays.append((about, array.dtype, array.ndim))
+            content = which[id(array.slot)] if is_placeholder else (array.shape, array.tobytes())
+            self.arrays.append((content, array.dtype, array.ndim))
         self.numbers = np.array(numbers, np.int64)
 
     def check_same(self, other):

@@ -137,7 +137,7 @@ def _cost(inputs, outputs, cond: Any, body: Any, **names):
     return sum(cost.flops for block in (cond, body) for _, cost in costs_of_block(block.nested))
 
 
-@operator(name=_NAME, outputs=("*out",), cost=_cost, rows="batch")
+@operator(name=_NAME, outputs=("*out",), cost=_cost, rows="batch", shares=True)
 def _while_loop(
     *x,
     cond: Block,

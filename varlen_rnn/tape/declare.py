@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     cost: Callable | None
     inference: Mapping[str, object]
     overwrites: Callable | None
+    shares: bool
     rows: str | Callable | None
     linear: Iterable[str]
     scalar: Callable | None
@@ -82,6 +83,7 @@ def operator(
     cost: Callable | None = None,
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
+    shares: bool = False,
     places: Callable | None = None,
     rows: str | Callable | None = None,
     linear: Iterable[str] = (),
@@ -131,6 +133,9 @@ def operator(
         `overwrites(number of inputs, **constants)` returns the positions of the inputs whose memory the operator uses
         for outputs.  In a program, the operator gets copies of these inputs.  An exception: `name_grad`, the gradient
         of `name`, overwrites an output of `name` that no other operator reads.
+    shares : bool
+        Whether a result can have the memory of an input, as a view has.  In a program, no update of that memory then
+        moves past an operator that reads the result.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of the inputs and of the outputs.
         It is needed if constants decide which inputs and outputs there are.
@@ -195,6 +200,7 @@ def operator(
         "outputs": _names("operator, outputs", outputs), "linear": _names("operator, linear", linear),
         "intermediate": frozenset(_names("operator, intermediate", intermediate)), "cost": cost, "scalar": scalar,
         "inference": inference, "overwrites": overwrites, "places": places, "onnx": onnx,
+        "shares": check_flag(shares, "operator, shares"),
         "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
     if not check_flag(gradient, "operator, gradient"):

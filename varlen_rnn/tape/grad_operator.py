@@ -39,7 +39,7 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
     several = len(of) > 1 or _takes_rest(op, positions[-1])
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
     made = Op(
-        f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs,
+        f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs, shares=True,
         cost=cost, rows=rows or _rows_trait(op, list(taken.values()), positions),
         linear=tuple(name for name, source in taken.items() if source.group == _D_OUTPUTS),
         infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),

@@ -62,6 +62,7 @@ class Op:
     in_place: tuple[int, ...] = ()  # if it updates inputs: for each output, the position of its input
     inference: Mapping[str, object] = field(default_factory=lambda: _NOTHING)
     overwrites: Callable | None = None
+    shares: bool = False
     shortcut: Callable | None = None
     places: Callable | None = None
     cost: Callable | None = None

@@ -184,10 +184,10 @@ def fused_recurrent_gated_delta_rule(
         g = gk if g is None else g.to(common_type(g, gk))[..., None] + gk
     if use_beta_sigmoid_in_kernel and beta is not None:
         beta = beta.to(common_type(beta)).sigmoid() * (2 if allow_neg_eigval else 1)
-    first = initial_state if initial_state is None or not state_v_first else initial_state.transpose(2, 3)
     lod = lod_of_batch(name, v, cu_seqlens)
+    first = _turned(initial_state, state_v_first)
     o, last = attended(lod, q, k, v, g, beta, first, delta=True, units=use_qk_l2norm_in_kernel, scale=scale)
-    return o, _final(last, output_final_state, state_v_first)
+    return o, _turned(last, state_v_first) if output_final_state else None
 
 
 def chunk_simple_gla(
@@ -239,10 +239,9 @@ def chunk_simple_gla(
         raise ProgramError("chunk_simple_gla", expected="g or g_gamma", got="both")
     if g_gamma is not None:
         g = g_gamma.expand(*v.shape[:2], len(g_gamma))
-    first = initial_state if initial_state is None or not state_v_first else initial_state.transpose(2, 3)
     lod = lod_of_batch("chunk_simple_gla", v, cu_seqlens)
-    o, last = attended(lod, q, k, v, g, None, first, scale=scale)
-    return o, _final(last, output_final_state, state_v_first)
+    o, last = attended(lod, q, k, v, g, None, _turned(initial_state, state_v_first), scale=scale)
+    return o, _turned(last, state_v_first) if output_final_state else None
 
 
 @eager
@@ -298,8 +297,9 @@ def _gate(name: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | N
     return -A_log.to(dtype).exp() * torch.nn.functional.softplus(g)
 
 
-def _final(last: Tensor, wanted: bool, v_first: bool) -> Tensor | None:
-    return (last.transpose(2, 3) if v_first else last) if wanted else None
+def _turned(state: Tensor | None, v_first: bool) -> Tensor | None:
+    """Return a state with its last two axes exchanged if `v_first`."""
+    return state.transpose(2, 3) if v_first and state is not None else state
 
 
 def common_type(*tensors: Tensor | None) -> torch.dtype:

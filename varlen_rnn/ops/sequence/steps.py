@@ -231,7 +231,7 @@ def _zeros_examples(rng):
     yield [rows(rng, lod=TROUBLES[-1])], {"shape": (), "level": 0}
 
 
-@operator(cost=nothing, rows="batch")
+@operator(cost=nothing, rows="batch", shares=True)
 def single_rows(x):
     """Return the rows of `x` as sequences of one row each; the LoD of `x` is dropped."""
     return LoDTensor.wrap(x.data, _lod(x.data.shape[0]))

@@ -51,7 +51,7 @@ def lod_reset(x: Rows, y: Rows | None = None, target_lod: Sequence[int] | None =
     return apply("lod_reset", x, y, target_lod=as_constant("ints?", target_lod, "lod_reset, target_lod"))
 
 
-@operator(name="lod_reset", cost=nothing, rows="batch")
+@operator(name="lod_reset", cost=nothing, rows="batch", shares=True)
 def _lod_reset(x, y=None, target_lod: tuple[int, ...] | None = None):
     """Return the rows of `x` with another LoD."""
     if y is not None and y.num_levels:
@@ -101,7 +101,7 @@ def _examples(rng):
     yield [np.zeros((0, 2)), None], {"target_lod": (0,)}
 
 
-@operator(cost=nothing, rows="batch")
+@operator(cost=nothing, rows="batch", shares=True)
 def lod_append(x, level):
     """Return the rows of `x` with one more level of sequences, below the levels of `x`.
 
@@ -150,7 +150,7 @@ def _examples_append(rng):
     yield [rng.standard_normal((6, 2)), rows(rng)], {}
 
 
-@operator(cost=nothing, rows="batch")
+@operator(cost=nothing, rows="batch", shares=True)
 def sequence_reshape(x, new_dim: int):
     """Return the numbers of each sequence of the last level as rows of another width.
 
