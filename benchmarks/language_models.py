@@ -1,6 +1,6 @@
 """Language models of the text that comes with Python, by layers with equal parameters, for an equal time.
 
-    python -m benchmarks.language_models --run 44  # train what is missing in results/language_models.jsonl
+    python -m benchmarks.language_models --run 44  # add the missing runs to results/language_models.jsonl
     python -m benchmarks.language_models --write   # measure steps, and replace results/language_models.txt
 
 A text is a docstring of Python's library or a topic of its help, and longer ones are cut at the last line end within

@@ -45,7 +45,7 @@ def data(task):
 
 
 def seconds(task, way):
-    """Print the CPU seconds of a fit, those of its native runs, and a digest of what it predicts."""
+    """Print the CPU seconds of a fit, the seconds in which kernels run without Python, and a digest of predictions."""
     import hashlib
 
     import varlen_rnn as vr

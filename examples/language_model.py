@@ -67,7 +67,7 @@ def train(model, texts, settings):
 
 
 def perplexity(model, texts, settings, forgets=False):
-    """Return the perplexity of a character, perhaps without what was before its chunk."""
+    """Return the perplexity of a character; if the model `forgets`, it knows no text before the chunk."""
     total = count = 0
     model.reader.reset()
     with vr.no_grad():

@@ -296,7 +296,7 @@ def test_rounding_does_not_grow_with_the_rows(form):
 
 @by_form
 def test_what_is_recomputed_has_the_same_bits(form):
-    """Sequences of chunks, of one row, and empty ones; the operator keeps nothing."""
+    """Sequences have chunks, one row or none, and the operator keeps nothing."""
     lengths, before = [40, 0, 1, 97, 5], threads.get_num_threads()
     for dtype, sizes, heads in ((np.float32, (33, 40), (1, 2, 2)), (np.float64, (5, 3), (4, 2, 1))):
         arrays, constants = drawn(lengths, form, heads, sizes, dtype)

@@ -263,7 +263,7 @@ def test_types_of_results():
 
 
 def test_low_precision_is_rounded_once():
-    """Inputs of 16 bits are computed in float32, so results are those of float32, rounded."""
+    """Inputs of 16 bits are computed in float32, so results equal float32 results, rounded."""
     q, k, v, g, beta, state = of_delta(1, 6, 1)
     x, dt, A, B, C, z, first = of_mamba(1, 6, 1)
     bias, D, rates = draw(4), draw(4, 3), -draw(4, 3, 5).abs()

@@ -28,7 +28,7 @@ OUTCOMES = {}  # {name of a test: its outcome}
 
 
 def pytest_configure():
-    """Let constructors replace what they make, if this run is to."""
+    """Replace the objects that constructors make, if the run tests our layers."""
     for module, names in MADE.items() if REPLACED in os.environ else ():
         with contextlib.suppress(ModuleNotFoundError):
             for name in names:
@@ -36,7 +36,7 @@ def pytest_configure():
 
 
 def replace_new(cls):
-    """Let the constructor of a class replace each new object; that of a layer leaves subclasses alone."""
+    """Let the constructor of a class replace each new object; a layer's constructor leaves subclasses alone."""
     import varlen_rnn.torch
 
     make, is_layer = cls.__init__, cls.__module__.startswith("torch.")

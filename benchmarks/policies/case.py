@@ -61,7 +61,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The arrays that an update reads; the rows of a rollout follow those of the rollout before it.
+    """The arrays that an update reads; each rollout's rows follow the rows of the rollout before it.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ class Unpadded:
         return {"losses": [self.update(*self.batch()).item() for _ in range(PASSES)], **self.first_gradients}
 
     def batch(self):
-        """Return what a pass reads; each pass makes a plan of the parts."""
+        """Return the arrays that a pass reads; each pass makes a plan of the parts."""
         data = self.data
         of_rows = data.actions, data.before, data.gains, data.returns[:, None]
         return vr.LoDTensor(data.rows, [data.offsets]), *data.states_of_parts(), *of_rows

@@ -161,7 +161,7 @@ These have scripts of their own; their results say when and where they were meas
 | measured | by | results, page |
 |---|---|---|
 """
-OF_OTHERS = {  # what was measured: the module that measures it, the file of results, the page that quotes it
+OF_OTHERS = {  # {a measurement: its module, its file of results, the page that quotes it}
     "Fits of estimators to small sets, bound and eager": ("benchmarks.small_fits", "small_fits.txt", "training.md"),
     "Bound training steps, beside eager ones and `jax.jit`": ("benchmarks.bound_step", "bound_step.txt", "programs.md"),
     "A frame of silero-vad, beside onnxruntime": ("benchmarks.frames", "frames.txt", "onnx.md"),
