@@ -147,12 +147,6 @@ def _check(trial):
             trial.refuse(trial.op.input_name(position), "float64, so that central differences are exact", dtype)
     _check_inference(trial)
     shown, gradients, weights = compute_trial(trial)
-    given, found = (
-        [value.data for value in values if isinstance(value, LoDTensor)]
-        for values in (trial.values, [output.value for output in shown])
-    )
-    if not trial.op.shares and any(np.shares_memory(x, y) for x in given for y in found):
-        trial.refuse("shares=False", "outputs with memory of their own", "the memory of an input")
     _check_gradients(trial, gradients, weights)
     wanted = [plain(output.value) for output in shown] + [gradient for gradient in gradients if gradient is not None]
     for unknown_rows in (False,) if trial.op.in_place else (True, False):
@@ -160,7 +154,17 @@ def _check(trial):
     for n, (value, parts) in enumerate(zip(trial.values, before, strict=True)):
         if value is not None and not _are_same(_parts(value), parts):
             trial.refuse(trial.op.input_name(n), "an unchanged input", "a value that the operator changed")
-    return _check_traits(trial, program, found)
+    said = _check_traits(trial, program, found)
+    _check_memory(trial, [output.value for output in shown])
+    return said
+
+
+def _check_memory(trial, outputs):
+    """Raise if an output has the memory of an input, and the operator does not say so."""
+    given, found = ([value.data for value in values if isinstance(value, LoDTensor)] for values in (trial.values, outputs))
+    if not trial.op.shares and any(np.shares_memory(x, y) for x in given for y in found):
+        got = "the memory of an input (copy it, or declare the operator with shares=True)"
+        trial.refuse("shares=False", "outputs with memory of their own", got)
 
 
 def _check_traits(trial, program, values):
