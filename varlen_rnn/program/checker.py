@@ -161,7 +161,8 @@ def _check(trial):
 
 def _check_memory(trial, outputs):
     """Raise if an output has the memory of an input, and the operator does not say so."""
-    given, found = ([value.data for value in values if isinstance(value, LoDTensor)] for values in (trial.values, outputs))
+    given = [value.data for value in trial.values if isinstance(value, LoDTensor)]
+    found = [value.data for value in outputs if isinstance(value, LoDTensor)]
     if not trial.op.shares and any(np.shares_memory(x, y) for x in given for y in found):
         got = "the memory of an input (copy it, or declare the operator with shares=True)"
         trial.refuse("shares=False", "outputs with memory of their own", got)
