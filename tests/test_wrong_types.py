@@ -463,6 +463,7 @@ CALLS = {
     ),
     "Recurrent": (vr.nn.Recurrent, lambda: vr.cells.GRU, lambda: 3, lambda: 4),
     "Recurrent, x": (vr.nn.Recurrent(vr.cells.GRU, 3, 4), rows, lambda: H),
+    "float32_matmul_precision": (lambda precision: vr.float32_matmul_precision(precision).__enter__(), lambda: "fp32"),
     "set_float32_matmul_precision": (vr.set_float32_matmul_precision, lambda: "fp32"),
     "set_num_threads": (vr.set_num_threads, lambda: 2),
     "values_to_bytes": (vr.values_to_bytes, dict),

@@ -53,7 +53,11 @@ from varlen_rnn.rows.plan import PaddingReport, SortedSeqItem, SortedSeqs
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.memory import release_memory
 from varlen_rnn.runtime.place import device
-from varlen_rnn.runtime.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from varlen_rnn.runtime.precision import (
+    float32_matmul_precision,
+    get_float32_matmul_precision,
+    set_float32_matmul_precision,
+)
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads
 from varlen_rnn.steps.while_loop import while_loop
 from varlen_rnn.tape import elsewhere
@@ -112,6 +116,7 @@ __all__ = [
     "distributed",
     "edit_distance",
     "feed_data",
+    "float32_matmul_precision",
     "from_arrow",
     "from_awkward",
     "get_float32_matmul_precision",

@@ -41,7 +41,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
-from varlen_rnn.runtime.precision import get_float32_matmul_precision
+from varlen_rnn.runtime.precision import precision_on_cuda
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
@@ -227,8 +227,9 @@ def _product_on_device(a, a_column, weight, transposed, bias, c, c_column, accum
 
 def _cublas_for(a, weight, c):
     operands = a, weight, c
-    is_plain = all(array.dtype == np.float32 and array.flags.c_contiguous and array.size for array in operands)
-    return cuda.driver.cublas if is_plain and get_float32_matmul_precision() == "tf32" else None
+    if any(array.dtype != np.float32 for array in operands) or precision_on_cuda("product") != "tf32":
+        return None
+    return cuda.driver.cublas if all(array.flags.c_contiguous and array.size for array in operands) else None
 
 
 def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):

@@ -24,7 +24,7 @@ from varlen_rnn.recurrence.tuples import put, take
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import beside, zeros
 from varlen_rnn.runtime.jit import body, cuda_kernel
-from varlen_rnn.runtime.precision import get_float32_matmul_precision
+from varlen_rnn.runtime.precision import precision_on_cuda
 
 WARP, TILE, DEPTH = 32, 8, 16  # threads of a warp; rows of the batch in a tile; depth of two tiles, loaded at once
 _THREADS, _UNITS, _TILES = (256, 128, 64), (32, 16, 8), (4, 2, 1)  # numbers that a block can have, the best first
@@ -252,7 +252,7 @@ def forward_kernel(cell, layout):
 def fits(call):
     """Return whether a layer runs in one launch: the precision is tf32, and the GPU has room for all blocks at once."""
     is_plain = not call.shape.projects and call.shape.heads == 1
-    if get_float32_matmul_precision() != "tf32" or call.x.dtype != np.float32 or not is_plain:
+    if call.x.dtype != np.float32 or precision_on_cuda("recurrent layer") != "tf32" or not is_plain:
         return False
     layout, count = Layout.of(call.cell, call.shape.hidden), call.plan.num_sequences
     if not call.plan.max_seq_len or layout is None:
