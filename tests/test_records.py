@@ -295,7 +295,7 @@ def move_memory(x):
 
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_changes_of_arrays_in_place_are_noticed(is_fast, monkeypatch):
-    monkeypatch.setattr(forms, "_is_readable", lambda: is_fast)
+    monkeypatch.setattr(forms, "is_readable", lambda: is_fast)
     changes = {
         "shape": lambda x: setattr(x, "shape", (3, 2)),
         "axes": lambda x: setattr(x, "shape", (1, 1, 1, 6)),
@@ -311,4 +311,4 @@ def test_changes_of_arrays_in_place_are_noticed(is_fast, monkeypatch):
         change(arrays[2])
         assert (found.hold(), found.hold()) == (False, False), what
     assert forms.Forms([]).hold()
-    assert forms._is_readable() == is_fast
+    assert forms.is_readable() == is_fast

@@ -186,6 +186,37 @@ def test_read_only_and_strided_rows():
     assert np.array_equal(run(rows[:, ::2], offsets=offsets)[0], wanted)
 
 
+class Rows(np.ndarray):
+    """An array of another class."""
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_forms_that_compiled_code_refuses(is_readable, monkeypatch):
+    for module in (vr.nn.recurrent.prepared, vr.nn.recurrent.stream):
+        monkeypatch.setattr(module, "is_readable", lambda: is_readable)
+    layer, offsets = vr.nn.LSTM(3, 5, num_layers=2), np.array([0, 1, 1, 4])
+    run, x = layer.prepare(), batch([1, 0, 3], np.float32)
+    rows, wanted = x.data, layer(x)
+    wanted_rows, frozen = layer.stream(4)(rows), rows.copy()
+    frozen.flags.writeable = False
+    misaligned = np.frombuffer(b"0" + rows.tobytes(), np.float32, offset=1).reshape(4, 3)
+    described = rows.astype(np.dtype("f4", metadata={"unit": "m"}))
+    for given in (rows, frozen, misaligned, described, rows.T.copy().T, rows.view(Rows)):
+        assert_equal(run(given, offsets=offsets), wanted)
+        assert np.array_equal(layer.stream(4)(given), wanted_rows)
+    for given in (offsets.astype(np.longlong), offsets.astype(np.int32), offsets.repeat(2)[::2], [0, 1, 1, 4]):
+        assert_equal(run(rows, offsets=given), wanted)
+    assert_equal(run(vr.Variable(x)), wanted)
+    for given in (offsets[None], np.array(4), offsets.astype(float), offsets[:0], np.array([0, 2, 1, 4])):
+        with pytest.raises(InputError):
+            run(rows, offsets=given)
+    for given in (np.array(1, np.float32), rows[None], rows.astype(">f4"), rows.astype(float), rows[0]):
+        with pytest.raises(InputError):
+            run(given, offsets=offsets)
+        with pytest.raises(InputError):
+            layer.stream(2)(given)
+
+
 ONE = np.ones((4, 3), np.float32)
 
 

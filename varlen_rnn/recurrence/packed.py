@@ -1,10 +1,11 @@
 """Inference with weights that are packed once; few sequences run on one thread, without a schedule.
 
 The loop is the loop of `layer.forward`, so results are the same to the bit.  A call of few sequences is a record
-(`runtime.records`): Python writes a dozen words, instead of converting the 18 arrays of a call, which takes 3 us.
+(`runtime.records`): compiled code writes a dozen words, while converting the 18 arrays of a call takes 3 us.  It also
+checks the arrays, and reads their forms where NumPy keeps them (`runtime.forms`), which would take Python 2 us.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,70 +16,114 @@ from varlen_rnn.recurrence.schedule import alone, run, run_alone
 from varlen_rnn.recurrence.sharing import PACKED
 from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.dry_run import DryRun
+from varlen_rnn.runtime.forms import HEADER
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import call_record, trampoline, words_at
 from varlen_rnn.runtime.threads import SMALL_WORK, count_shards
 
 FEW = 64  # up to so many sequences, a compiled insertion sort makes the plan
+INT64 = np.dtype(np.int64)
+_HALF = (1 << 32) - 1
+_PLAIN = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED, flags of NumPy's C interface
 
-
-# Positions in the block of a Few: of the trampoline's address, of the positions of words that differ between calls, of
-# the addresses of the plan's columns and of the only group's line; where the words begin.
-_TRAMPOLINE, _BEGINS, _X, _INITIAL, _LAST, _Y, _STARTS, _SEQ_LENS, _ORDER, _LINE, _WORDS = range(11)
+# Positions in the block of a Few: of the words of an array object's header, of the ids of the data types of rows and
+# offsets, of the number of features, of the direction's number, of the trampoline's address, of the positions of words
+# that differ between calls, of the addresses of the plan's columns and of the only group's line; where the words begin.
+_HEADER, _DTYPE, _INT64, _FEATURES, _PLACE, _TRAMPOLINE, _BEGINS, _X, _INITIAL, _LAST, _Y = range(11)
+_STARTS, _SEQ_LENS, _ORDER, _LINE, _WORDS = range(11, 16)
 
 
 @cpu_kernel
-def _run_few(block, offsets, slots, x, initial, begins, last, y):
-    """Write the plan of the sequences that `offsets` delimit, and the words that differ between calls; run a record.
+def run_few(few, x, offsets, slots, begins, states, y):
+    """Run one direction over the sequences that offsets delimit, on this thread; all arguments are numbers.
 
-    Return 1 if the offsets do not cover the rows of `x`, 2 if the kernel raised, otherwise 0.  In the plan, the longest
-    sequence comes first, and sequences of equal lengths stay in their order.
+    Return 1 if `x`, `offsets` or `slots` has another form or data type, or if the offsets do not cover the rows; 2 if
+    the kernel raised, otherwise 0.  In the plan, the longest sequence comes first, and sequences of equal lengths stay
+    in their order.
 
-    block: the block of a Few
-    slots: as `Packed.run_few` takes them
+    few: the address of the block of a Few, which no other call may use meanwhile
+    x, offsets: ids of arrays, (rows, features) and (sequences + 1,) int64
+    slots: id of an int64 array, or 0; if all sequences have one length, it can list the entry of `states` for each
+        sequence, instead of 0, 1, 2 ...
+    begins: whether `states` has initial states; if it is 0, they are zeros
+    states: id of an array, (states, directions, sequences, hidden): initial states, and then the last ones
+    y: id of an array, (rows, columns); this direction writes the columns for which the Few was made
     """
-    count = offsets.shape[0] - 1
+    block: Any = words_at(few)  # type: ignore[call-arg]  # Numba passes the context
+    header = block[_HEADER]
+    if not _is_plain(x, header, 2, block[_DTYPE]) or not _is_plain(offsets, header, 1, block[_INT64]):
+        return 1
+    if slots and not _is_plain(slots, header, 1, block[_INT64]):
+        return 1
+    num_rows, count = _shape(x, header)[0], _shape(offsets, header)[0] - 1
+    at = words_at(words_at(offsets)[header])  # type: ignore[call-arg]
+    if _shape(x, header)[1] != block[_FEATURES] or count < 0 or at[0] != 0 or at[count] != num_rows:
+        return 1
     starts, seq_lens = words_at(block[_STARTS]), words_at(block[_SEQ_LENS])  # type: ignore[call-arg]
     order, line = words_at(block[_ORDER]), words_at(block[_LINE])  # type: ignore[call-arg]
-    if count < 0 or offsets[0] != 0 or offsets[count] != x.shape[0]:
-        return 1
     for i in range(count):
-        length, place = offsets[i + 1] - offsets[i], i
+        length, place = at[i + 1] - at[i], i
         if length < 0:
             return 1
         while place > 0 and seq_lens[place - 1] < length:
             starts[place], seq_lens[place], order[place] = starts[place - 1], seq_lens[place - 1], order[place - 1]
             place -= 1
-        starts[place], seq_lens[place], order[place] = offsets[i], length, i
-    for i in range(slots.shape[0]):
-        order[i] = slots[i]
+        starts[place], seq_lens[place], order[place] = at[i], length, i
+    if slots:
+        given = words_at(words_at(slots)[header])  # type: ignore[call-arg]
+        for i in range(count):
+            order[i] = given[i]
     line[0], line[1], line[2], line[3] = 0, 0, count, 0  # finished steps, first sequence, end of sequences, rows left
-    words = block[_WORDS:]
+    words = words_at(few + 8 * _WORDS)  # type: ignore[call-arg]
     words[block[_BEGINS]] = begins
-    _set_array(words, block[_X], x)
-    _set_array(words, block[_INITIAL], initial)
-    _set_array(words, block[_LAST], last)
-    _set_array(words, block[_Y], y)
-    return 2 * call_record(block[_TRAMPOLINE], words.ctypes.data)  # type: ignore[call-arg]
+    _set_rows(words, block[_X], x, header)
+    _set_rows(words, block[_Y], y, header)
+    _set_states(words, block[_INITIAL], states, header, block[_PLACE])
+    _set_states(words, block[_LAST], states, header, block[_PLACE])
+    return 2 * call_record(block[_TRAMPOLINE], few + 8 * _WORDS)  # type: ignore[call-arg]
 
 
 @cpu_inlined
-def _set_array(words, at, array):
-    """Set the words of an array's size, address, shape and strides; `at` is the position of the address."""
-    words[at - 2], words[at] = array.size, array.ctypes.data
-    for axis in range(array.ndim):
-        words[at + 1 + axis], words[at + 1 + array.ndim + axis] = array.shape[axis], array.strides[axis]
+def _shape(array, header):
+    return words_at(words_at(array)[header + 2])
+
+
+@cpu_inlined
+def _is_plain(array, header, axes, dtype):
+    """Return whether an array has so many axes, a data type, and its numbers in order."""
+    words = words_at(array)
+    return words[header + 1] & _HALF == axes and words[header + 5] == dtype and words[header + 6] & _PLAIN == _PLAIN
+
+
+@cpu_inlined
+def _set_rows(words, at, array, header):
+    """Set the words of an array of two axes; `at` is the position of its address, and its size comes two before."""
+    shape, strides = _shape(array, header), words_at(words_at(array)[header + 3])
+    words[at - 2], words[at] = shape[0] * shape[1], words_at(array)[header]
+    words[at + 1], words[at + 2], words[at + 3], words[at + 4] = shape[0], shape[1], strides[0], strides[1]
+
+
+@cpu_inlined
+def _set_states(words, at, states, header, place):
+    """Set the words of the states of direction `place`, as an array (states, sequences of all directions, hidden).
+
+    Kernels read its address and its shape alone: states are `shape[1] * shape[2]` numbers apart.
+    """
+    shape, strides = _shape(states, header), words_at(words_at(states)[header + 3])
+    words[at] = words_at(states)[header] + place * strides[1]
+    words[at + 1], words[at + 2], words[at + 3] = shape[0], shape[1] * shape[2], shape[3]
 
 
 class Few(NamedTuple):
     """A record of a direction's kernel, and the memory of a call of few sequences on one thread.
 
-    block: int64 numbers for `_run_few`: positions and addresses up to `_LINE`, then the words of the record
-    kept: keeps arrays alive whose addresses are in the block
+    address: the address of a block of int64 numbers for `run_few`.  Positions and addresses come first, up to `_LINE`,
+        and then the words of the record.
+    kept: keeps the block alive, and the arrays whose addresses are in it
     """
 
-    block: np.ndarray
+    address: int
     kept: object
 
 
@@ -90,7 +135,7 @@ class Packed:
     """
 
     def __init__(self, cell, direction, features, reverse):
-        dtype = direction.weight_hh.dtype
+        dtype = np.dtype(direction.weight_hh.dtype.char)  # the only object of this data type that NumPy gives arrays
         self.cell, self.reverse, self.dtype = cell, reverse, dtype
         self.shape = shape_of(cell, np.empty((0, features), dtype), direction)
         self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
@@ -117,8 +162,11 @@ class Packed:
     def _memory(self, capacity, packed):
         return alone(self._loop, capacity, self._none, self._panels, packed)
 
-    def few(self, capacity, columns, column):
-        """Return a Few for at most `capacity` sequences; this direction writes columns of `y` from `column` on."""
+    def few(self, capacity, place, columns, column):
+        """Return a Few for at most `capacity` sequences; arrays have to be readable (`runtime.forms`).
+
+        This direction, number `place` of the layer, writes columns of `y` from `column` on.
+        """
         plan, memory, dry_run = np.zeros((3, capacity), np.int64), self._memory(capacity, PACKED), DryRun()
         x, y = (dry_run.around(np.empty((2, size), self.dtype)) for size in (self.shape.features, columns))
         initial, last = (
@@ -136,33 +184,22 @@ class Packed:
         begins = np.nonzero(words != others)[0]
         for position, slot in call.slots.items():
             words[position] += slot.address
-        block = np.array([trampoline(call.letters), *begins, *of_arrays, *addresses, *words], np.int64)
-        return Few(block, (plan, memory, dry_run))
+        about = HEADER, id(self.dtype), id(INT64), self.shape.features, place, trampoline(call.letters)
+        block = np.array([*about, *begins, *of_arrays, *addresses, *words], np.int64)
+        return Few(address_of(block), (block, plan, memory, dry_run))
 
     def is_little(self, num_rows, num_sequences):
         """Return whether one thread should do the work, because it is too little to share."""
         return count_shards(num_rows * self.products, num_sequences * self._loop.unit_blocks) == 1
 
-    def run_few(self, few, offsets, slots, x, initial, begins, last, y):
-        """Run the sequences that int64 offsets delimit on this thread; return False if these do not cover the rows.
+    def run(self, plan, x, states, begins, y, column):
+        """Run the sequences of `plan`, a SortedSeqs, on one or more threads.
 
-        No other call may use `few`, a `Few` of this direction, meanwhile.  `initial` and `last`, (states, sequences,
-        hidden), may be one array, since a state is read before it is written; `begins` says whether initial states are
-        given, otherwise they are zeros.  If all sequences have one length, `slots` can list the entry of `initial` and
-        `last` for each sequence; an empty list stands for 0, 1, 2 ...
+        `states`, (states, sequences, hidden), has initial states, which are zeros if `begins` is False, and then the
+        last ones.  This direction writes its outputs to `y` from `column` on.
         """
-        stopped = _run_few(few.block, offsets, slots, x, initial, begins, last, y)
-        if stopped == 2:
-            raise RuntimeError("a kernel failed")
-        return stopped == 0
-
-    def run(self, plan, x, initial, begins, last, y, column):
-        """Run the sequences of `plan`, a SortedSeqs, on one or more threads; see `run_few` for other arguments.
-
-        This direction writes its outputs to `y` from `column` on.
-        """
-        task, products = self._task(x, initial, begins, y, column), len(x) * self.products
-        run(self._loop, plan, self.reverse, products, y, task, last, False, False, panels=self._panels)
+        task, products = self._task(x, states, begins, y, column), len(x) * self.products
+        run(self._loop, plan, self.reverse, products, y, task, states, False, False, panels=self._panels)
 
     def _task(self, x, initial, begins, y, column):
         """Return a `Task` as the plain tuple that kernels take."""

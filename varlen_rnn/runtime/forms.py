@@ -30,7 +30,7 @@ from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import words_at
 
-_HEADER = object.__basicsize__ // 8  # words
+HEADER = object.__basicsize__ // 8  # words
 _form_of = attrgetter("__array_interface__", "dtype", "flags.num")  # the first has the address, the shape, the strides
 
 
@@ -63,11 +63,11 @@ def _read(arrays, header, known, out):
 
 
 @functools.cache
-def _is_readable() -> bool:
+def is_readable() -> bool:
     """Return whether this NumPy keeps the form of an array where `_read` reads it."""
     array = np.empty((3, 5, 7), np.int16)[:, :2]
     found = np.zeros((1, 10), np.int64)
-    _read(np.array([id(array)], np.int64), _HEADER, found, found)
+    _read(np.array([id(array)], np.int64), HEADER, found, found)
     about = address_of(array), 3, id(array.dtype), array.flags.num
     return found[0].tolist() == [*about, *array.shape, *array.strides]
 
@@ -91,12 +91,12 @@ class Forms:
         self._addresses = np.array(list(map(id, self._arrays)), np.int64)
         most = max([array.ndim for array in self._arrays], default=0)
         self._known, self._found = (np.zeros((len(self._arrays), 4 + 2 * most), np.int64) for _ in range(2))
-        self._is_fast = _is_readable()
+        self._is_fast = is_readable()
         if self._is_fast:
-            _read(self._addresses, _HEADER, self._known, self._known)
+            _read(self._addresses, HEADER, self._known, self._known)
 
     def hold(self) -> bool:
         """Return whether nobody changed them."""
         if self._is_fast:
-            return not _read(self._addresses, _HEADER, self._known, self._found)
+            return not _read(self._addresses, HEADER, self._known, self._found)
         return list(map(_form_of, self._arrays)) == self._forms

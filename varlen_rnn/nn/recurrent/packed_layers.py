@@ -43,14 +43,25 @@ def check_on_host(what: str, place: Place, noun: str) -> None:
         raise PlaceError(what, expected=f"{noun} on cpu", got=f"{noun} on {place}", hint="move it by to('cpu')")
 
 
-def records_of(layers: list[list[Packed]], capacity: int) -> list[list[Few]]:
-    """Return the memory of one call of at most `capacity` sequences: for each layer, a Few for each direction."""
-    found = []
-    for directions in layers:
-        width = directions[0].shape.outputs
-        columns = width * len(directions)
-        found.append([packed.few(capacity, columns, way * width) for way, packed in enumerate(directions)])
-    return found
+class Records:
+    """The memory of one call of at most `capacity` sequences, for the given directions of each layer.
+
+    Attributes
+    ----------
+    layers : list of (int, list of int)
+        For each layer, the columns of its outputs, and the address of a Few for each direction.
+    """
+
+    def __init__(self, layers: list[list[Packed]], capacity: int) -> None:
+        self.layers: list[tuple[int, list[int]]] = []
+        self._fews: list[Few] = []  # keep the memory at the addresses
+        for directions in layers:
+            width, addresses = directions[0].shape.outputs, []
+            for way, packed in enumerate(directions):
+                few = packed.few(capacity, len(self._fews), width * len(directions), way * width)
+                self._fews.append(few)
+                addresses.append(few.address)
+            self.layers.append((width * len(directions), addresses))
 
 
 class Arrays:
@@ -58,38 +69,32 @@ class Arrays:
 
     def __init__(self, layer: Any, rows: str = "x") -> None:
         self.form = layer._form._replace(rows=rows)
-        self.dtype, self.hidden_size, self.output_size = layer.dtype, layer.hidden_size, layer.output_size
+        self.dtype = np.dtype(layer.dtype.char)  # the object that NumPy gives arrays
+        self.hidden_size, self.output_size = layer.hidden_size, layer.output_size
         self.num_states, self.num_rows_of_states = len(layer.cell.states), layer.num_layers * layer.num_directions
-        self._features = (layer.input_size,)
+        self._others = range(1, self.num_states)
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
-        """Return rows as a C-contiguous array; raise if they do not fit the layer."""
+        """Return rows as an array that kernels take; raise if they do not fit the layer."""
         array = rows if type(rows) is np.ndarray else host_rows(rows, f"{where}, {self.form.rows}")
-        # This test avoids the full check, which would take a tenth of the time of a row (a few microseconds).
-        if array.shape[1:] != self._features or array.dtype != self.dtype:
-            self.form.check_rows(where, array)
-        return array if array.flags.carray else np.array(array, order="C")
+        self.form.check_rows(where, array)
+        return np.require(array, self.dtype, ["C", "A", "W"])
 
-    def initial(self, states: Any, count: int, where: str) -> np.ndarray | None:
-        """Return states as an array `(layers * directions, states, sequences, hidden)`; None if none are given."""
-        if states is None:
-            return None
+    def initial(self, states: Any, count: int, where: str) -> tuple[np.ndarray, bool]:
+        """Return states as a new array `(states, layers * directions, sequences, hidden)`, and whether any is given."""
         given = self.form.each(where, "states", states)
         arrays = [None if state is None else host_rows(state, f"{where}, states") for state in given]
         self.form.check_states(where, arrays, (self.num_rows_of_states, count))
-        if all(array is None for array in arrays):
-            return None
-        full = np.zeros((self.num_rows_of_states, self.num_states, count, self.hidden_size), self.dtype)
+        full = np.zeros((self.num_states, self.num_rows_of_states, count, self.hidden_size), self.dtype)
         for number, array in enumerate(arrays):
             if array is not None:
-                full[:, number, :, : array.shape[2]] = array
-        return full
+                full[number, :, :, : array.shape[2]] = array
+        return full, any(array is not None for array in arrays)
 
     def given_back(self, states: np.ndarray) -> Any:
         """Return states in the form of the layer's results: one array, or a tuple if the cell has several states."""
-        if self.num_states == 1:
-            return states[:, 0, :, : self.output_size]
-        return states[:, 0, :, : self.output_size], *[states[:, n] for n in range(1, self.num_states)]
+        first = states[0] if self.output_size == self.hidden_size else states[0, ..., : self.output_size]
+        return first if self.num_states == 1 else (first, *map(states.__getitem__, self._others))
 
 
 def host_rows(rows: Any, what: str) -> np.ndarray:

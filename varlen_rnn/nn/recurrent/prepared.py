@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.errors import ShapeError
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, packed_directions, records_of
-from varlen_rnn.recurrence.packed import FEW, Few
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Records, packed_directions
+from varlen_rnn.recurrence.packed import FEW, run_few
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.plan import plan_of_rows
+from varlen_rnn.runtime.forms import is_readable
 from varlen_rnn.tape.variable import Variable, required
 from varlen_rnn.typing import Offsets, Rows
 
-_IN_ORDER = np.empty(0, np.int64)
+_ARRAY = np.ndarray
 
 
 class Prepared:
@@ -39,10 +40,13 @@ class Prepared:
 
     def __init__(self, layer: Any) -> None:
         self._layers = packed_directions(layer, "prepare")
-        self._idle: list[list[list[Few]]] = []  # memory of calls that have ended
+        self._idle: list[Records] = []  # memory of calls that have ended
         self._most_rows = min(directions[0].most_rows for directions in self._layers)
+        self._most_sequences = FEW if is_readable() else -1
         self._merge, self._num_directions = layer.merge, layer.num_directions
-        self._arrays = Arrays(layer)
+        self._arrays = arrays = Arrays(layer)
+        self._features, self._dtype = layer.input_size, arrays.dtype
+        self._sizes = arrays.num_states, arrays.num_rows_of_states, arrays.hidden_size
 
     def __call__(self, x: Rows, states: Any = None, *, offsets: Offsets | None = None) -> tuple[Any, Any]:
         """Return the outputs, and the last states, as a call of the layer does.
@@ -66,19 +70,14 @@ class Prepared:
             If rows, states or offsets do not fit the layer.
         """
         lod, rows = None, x
-        if isinstance(x, (LoDTensor, Variable)):
+        if type(x) is not _ARRAY and isinstance(x, (LoDTensor, Variable)):
             tensor = x.value if isinstance(x, Variable) else x
             lod, rows = tensor.structure, rows_of(tensor)
-        rows = self._arrays.rows(rows, "prepared")
-        if lod is not None and lod.num_levels:
-            plain = levels_of(lod)[-1].copy()  # the kernel is compiled for arrays that are not read-only
-        elif lod is not None or offsets is None:
-            raise ShapeError("prepared, offsets", expected="offsets of sequences, as x has no LoD", got="None")
-        else:
-            plain = np.asarray(offsets)
-            if plain.ndim != 1 or plain.dtype != np.int64 or not plain.flags.carray:
-                plain = np.array(LoD([offsets]).levels[0])
-        y, last = self._run(rows, plain, self._arrays.initial(states, len(plain) - 1, "prepared"))
+            offsets = levels_of(lod)[-1] if levels_of(lod) else None
+        found = None
+        if states is None and type(rows) is _ARRAY and type(offsets) is _ARRAY:  # compiled code checks most calls
+            found = self._at_once(rows, offsets, None, False)
+        y, last = found or self._checked(rows, states, offsets)
         return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
@@ -91,46 +90,58 @@ class Prepared:
         y, last = self(required(x, "prepared, x").value, states)
         return Variable(y), tuple(map(Variable, last)) if isinstance(last, tuple) else Variable(last)
 
-    def _run(self, rows: np.ndarray, offsets: np.ndarray, initial: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return outputs and last states; the states have the layout of `Arrays.initial`."""
-        count = len(offsets) - 1
-        sizes = self._arrays.num_rows_of_states, self._arrays.num_states, max(count, 0), self._arrays.hidden_size
-        is_little = len(rows) <= self._most_rows or all(one[0].is_little(len(rows), count) for one in self._layers)
-        if count > FEW or not is_little:
-            return self._over(rows, initial, sizes, offsets, plan_of_rows(self._checked(offsets, rows)), None)
+    def _at_once(
+        self, rows: np.ndarray, offsets: np.ndarray, states: np.ndarray | None, begins: bool
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return outputs and last states of few sequences; None if arrays do not fit, or the work is not little.
+
+        states, begins: as `Arrays.initial` returns them; or None and False
+        """
+        num_rows, count = rows.size // self._features, offsets.size - 1
+        if not 0 <= count <= self._most_sequences:
+            return None
+        if num_rows > self._most_rows and not all(one[0].is_little(num_rows, count) for one in self._layers):
+            return None
         try:
             records = self._idle.pop()  # atomic, so two threads never get the same memory
         except IndexError:
-            records = records_of(self._layers, FEW)
+            records = Records(self._layers, FEW)
         try:
-            return self._over(rows, initial, sizes, offsets, None, records)
+            dtype, (num_states, places, hidden) = self._dtype, self._sizes
+            last = np.zeros((num_states, places, count, hidden), dtype) if states is None else states
+            for columns, addresses in records.layers:
+                y = np.empty((num_rows, columns), dtype)
+                for few in addresses:
+                    if run_few(few, id(rows), id(offsets), 0, begins, id(last), id(y)):
+                        return None
+                rows = y if len(addresses) == 1 else self._merged(y)
+            return rows, last
         finally:
             self._idle.append(records)
 
-    def _checked(self, offsets: np.ndarray, rows: np.ndarray) -> LoD:
-        """Return the LoD with these offsets; raise unless the last offset is the number of rows."""
+    def _checked(self, rows: Any, states: Any, offsets: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return outputs and last states; raise if arguments do not fit the layer."""
+        rows = self._arrays.rows(rows, "prepared")
+        if offsets is None:
+            raise ShapeError("prepared, offsets", expected="offsets of sequences, as x has no LoD", got="None")
         lod = LoD([offsets])
         if lod.num_rows != len(rows):
             expected = f"the last offset {len(rows)}, the number of rows"
             raise ShapeError("prepared, offsets", expected=expected, got=lod.num_rows)
-        return lod
+        level = levels_of(lod)[-1]
+        initial, begins = self._arrays.initial(states, len(level) - 1, "prepared")
+        return self._at_once(rows, level, initial, begins) or self._scheduled(rows, lod, initial, begins)
 
-    def _over(
-        self, rows: np.ndarray, initial: Any, sizes: Any, offsets: np.ndarray, plan: Any, records: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Run all layers: with `plan`, or by `records` if `plan` is None."""
-        last = np.zeros(sizes, rows.dtype) if initial is None else np.empty(sizes, rows.dtype)
-        start, begins, place = last if initial is None else initial, initial is not None, 0
-        for number, directions in enumerate(self._layers):
+    def _scheduled(self, rows: np.ndarray, lod: LoD, last: np.ndarray, begins: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return outputs and last states, computed on one or more threads; `last` has initial states."""
+        plan, place = plan_of_rows(lod), 0
+        for directions in self._layers:
             width = directions[0].shape.outputs
             y = np.empty((len(rows), width * len(directions)), rows.dtype)
             for way, packed in enumerate(directions):
-                its_last = last[place]
-                arguments = rows, start[place] if begins else its_last, begins, its_last, y
-                if plan is not None:
-                    packed.run(plan, *arguments, way * width)
-                elif not packed.run_few(records[number][way], offsets, _IN_ORDER, *arguments):
-                    self._checked(offsets, rows)
+                states = np.ascontiguousarray(last[:, place])
+                packed.run(plan, rows, states, begins, y, way * width)
+                last[:, place] = states
                 place += 1
             rows = y if len(directions) == 1 else self._merged(y)
         return rows, last

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.errors import OutOfRangeError, ShapeError, check_int, shown
 from varlen_rnn.nn.recurrent.carries import check_carries
-from varlen_rnn.nn.recurrent.packed_layers import Arrays, packed_directions, records_of
-from varlen_rnn.recurrence.packed import Few
+from varlen_rnn.nn.recurrent.packed_layers import Arrays, Records, packed_directions
+from varlen_rnn.recurrence.packed import run_few
 from varlen_rnn.rows.checks import as_indices
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.runtime.forks import turn
+from varlen_rnn.runtime.forms import is_readable
 
 
 class Stream:
@@ -50,15 +51,15 @@ class Stream:
         self.num_sequences = check_int(num_sequences, "stream, num_sequences", 1)
         self._layers = [directions[0] for directions in packed_directions(layer, "stream")]
         self._arrays, self._turn = Arrays(layer, rows="rows"), turn()
-        self._states = np.zeros(
-            (layer.num_layers, self._arrays.num_states, num_sequences, layer.hidden_size), layer.dtype
-        )
+        sizes = self._arrays.num_states, layer.num_layers, num_sequences, layer.hidden_size
+        self._states = np.zeros(sizes, self._arrays.dtype)
         self._all, self._offsets = np.arange(num_sequences), np.arange(num_sequences + 1)
         self._records = self._new_records()
         self._lods: dict[int, LoD] = {}
 
-    def _new_records(self) -> list[list[Few]]:
-        return records_of([[packed] for packed in self._layers], self.num_sequences)
+    def _new_records(self) -> Records | None:
+        """Return the memory of a call; None if this NumPy has arrays of an unknown form."""
+        return Records([[packed] for packed in self._layers], self.num_sequences) if is_readable() else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
         """Return an independent stream that continues from the same states."""
@@ -86,13 +87,23 @@ class Stream:
         ShapeError, DTypeError, OutOfRangeError
             If rows do not fit the layer, or a slot does not exist or occurs twice.
         """
-        if at is None and type(rows) is np.ndarray and rows.ndim == 1 and self.num_sequences == 1:
-            return self._step(self._arrays.rows(rows[None], "stream"), self._all)[0]
+        if at is not None or type(rows) is not np.ndarray:
+            return self._checked(rows, at)
+        is_one = rows.ndim == self.num_sequences == 1
+        given = rows[None] if is_one else rows
+        found = self._at_once(given, self.num_sequences, None)  # compiled code checks most calls
+        if found is None:
+            found = self._checked(given, at)
+        return found[0] if is_one else found
+
+    def _checked(self, rows: Any, at: Any) -> np.ndarray:
+        """Return the outputs; raise if arguments do not fit."""
         rows = self._arrays.rows(rows, "stream")
         slots = self._all if at is None else self._slots(at)
         if len(rows) != len(slots):
             raise ShapeError("stream, rows", expected=f"{len(slots)} rows, one for each slot", got=len(rows))
-        return self._step(rows, slots)
+        found = self._at_once(rows, len(slots), slots)
+        return self._scheduled(rows, slots) if found is None else found
 
     def _slots(self, at: Any) -> np.ndarray:
         slots = as_indices(at, self.num_sequences, "stream, at")
@@ -100,28 +111,35 @@ class Stream:
             raise OutOfRangeError("stream, at", expected="slots that differ", got=shown(at))
         return slots
 
-    def _step(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        count = len(slots)
+    def _at_once(self, rows: np.ndarray, count: int, slots: np.ndarray | None) -> np.ndarray | None:
+        """Return the outputs for a row of each of `count` slots; None if arrays do not fit, or the work is not little.
+
+        slots: None for slots 0, 1, 2 ...
+        """
+        first = self._layers[0]
+        if self._records is None or (count > first.most_rows and not first.is_little(count, count)):
+            return None
+        offsets = self._offsets if count == self.num_sequences else self._offsets[: count + 1]
+        at = 0 if slots is None else id(slots)
         with self._turn:
-            if count <= self._layers[0].most_rows or self._layers[0].is_little(count, count):
-                offsets = self._offsets[: count + 1]
-                for number, packed in enumerate(self._layers):
-                    y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number]
-                    packed.run_few(self._records[number][0], offsets, slots, rows, states, True, states, y)
-                    rows = y
-                return rows
-            return self._scheduled(rows, slots)
+            for columns, (few,) in self._records.layers:
+                y = np.empty((count, columns), self._arrays.dtype)
+                if run_few(few, id(rows), id(offsets), at, 1, id(self._states), id(y)):
+                    return None
+                rows = y
+            return rows
 
     def _scheduled(self, rows: np.ndarray, slots: np.ndarray) -> np.ndarray:
-        """Return the outputs of a step, as `_step` does, but computed on several threads."""
+        """Return the outputs for a row of each of some slots, computed on one or more threads."""
         count = len(slots)
         plan = plan_of_rows(self._lods.setdefault(count, LoD([np.arange(count + 1)])))
-        for number, packed in enumerate(self._layers):
-            y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[number].take(slots, axis=1)
-            packed.run(plan, rows, states, True, states, y, 0)
-            self._states[number][:, slots] = states
-            rows = y
-        return rows
+        with self._turn:
+            for number, packed in enumerate(self._layers):
+                y, states = np.empty((count, packed.shape.outputs), rows.dtype), self._states[:, number].take(slots, 1)
+                packed.run(plan, rows, states, True, y, 0)
+                self._states[:, number, slots] = states
+                rows = y
+            return rows
 
     def reset(self, slots: Sequence[int] | np.ndarray | None = None, states: Any = None) -> None:
         """Start new sequences in the given slots, or in all slots, from zeros or from `states`.
@@ -134,9 +152,9 @@ class Stream:
             Initial states as in a call of the layer, with one sequence per slot.
         """
         places = self._all if slots is None else self._slots(slots)
-        initial = self._arrays.initial(states, len(places), "stream, reset")
+        initial, _ = self._arrays.initial(states, len(places), "stream, reset")
         with self._turn:
-            self._states[:, :, places] = 0 if initial is None else initial
+            self._states[:, :, places] = initial
 
     @property
     def states(self) -> Any:
