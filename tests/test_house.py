@@ -28,6 +28,7 @@ LLVM_ALLOWED = {
     "numba_internals.py",
     "pairwise.py",
     "activations.py",
+    "bfloat16.py",
     "vectors.py",
     "tile.py",
     "pairs.py",

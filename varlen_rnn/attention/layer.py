@@ -12,6 +12,7 @@ from varlen_rnn.products.tasks import run_tasks, tasks_of
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.runtime.device import as_operand, empty, on_device
 from varlen_rnn.runtime.placeholder import Placeholder
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 
 def _tasks(q, v, call, chunk):
@@ -44,7 +45,11 @@ def forward(q, k, v, call):
         return cuda.forward(q, k, v, call)
     out, sums = empty((len(q), v.shape[1]), q), empty((2 * call.heads, len(q)), q)
     it = q, k, v, out, sums, call.weight_like(q), q.dtype.type(call.scale), call.left, call.right
-    code = *code_of(q.dtype), weigh.address(q.dtype), 0 if call.weight is None else score.address(q.dtype)
+    code = (
+        *code_of(q.dtype, get_float32_matmul_precision()),
+        weigh.address(q.dtype),
+        0 if call.weight is None else score.address(q.dtype),
+    )
     scratch = forward_loop.scratch_of(q.shape[1] // call.heads, v.shape[1] // call.heads, panel_width(q.dtype))
     tasks, work = _tasks(q, v, call, CHUNK)
     run_tasks(forward_loop.forward, code, tasks, scratch, work, q, it)
@@ -70,7 +75,7 @@ def backward(q, k, v, out, sums, d_out, call):
     d_weight = empty((len(tasks), len(weight)), q)
     it = q, k, v, d_out, sums, dots, d_q, d_k, d_v, weight, d_weight, q.dtype.type(call.scale), call.left, call.right
     scores = (0, 0) if call.weight is None else (score.address(q.dtype), score_grad.address(q.dtype))
-    code = *code_of(q.dtype), differentiate.address(q.dtype), *scores
+    code = *code_of(q.dtype, get_float32_matmul_precision()), differentiate.address(q.dtype), *scores
     scratch = backward_loop.scratch_of(q.shape[1] // call.heads, v.shape[1] // call.heads, panel_width(q.dtype))
     run_tasks(backward_loop.backward, code, tasks, scratch, 3 * work, q, it)
     if call.weight is None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import uint32
 
+from varlen_rnn.products.bfloat16 import pack_pairs, rounded_of
 from varlen_rnn.products.few_rows import MOST_ROWS, multiply_few_rows
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
@@ -41,7 +42,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import contiguous, empty, on_device, zeros
 from varlen_rnn.runtime.jit import cpu_inlined, cuda_kernel, engine_kernel
-from varlen_rnn.runtime.precision import precision_on_cuda
+from varlen_rnn.runtime.precision import get_float32_matmul_precision, precision_on_cuda
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 ROW_BLOCK = 48  # the most rows that are multiplied by one panel before the next panel
@@ -54,9 +55,19 @@ class Code(NamedTuple):
     pack: int
 
 
-def code_of(dtype):
-    """Return the Code for numbers of a data type, compiled at its first use."""
+def code_of(dtype, precision="fp32"):
+    """Return the Code for numbers of a data type in a precision, compiled at its first use.
+
+    The precisions "bf16" and "bf16-avx512" round operands of float32 to bfloat16 (`bfloat16`).
+    """
+    if (rounded := rounded_of(dtype, precision)) is not None:
+        return Code(rounded.multiply.address(dtype), pack_pairs.address(dtype))
     return Code(multiply.address(dtype), pack.address(dtype))
+
+
+def few_of(dtype, precision):
+    """Return the most rows that are multiplied without packing the weight: 0 if numbers are rounded to bfloat16."""
+    return MOST_ROWS if rounded_of(dtype, precision) is None else 0
 
 
 class Product(NamedTuple):
@@ -72,6 +83,7 @@ class Product(NamedTuple):
     c_column: int
     accumulate: bool
     piece: int  # rows in each piece of work
+    few: int  # up to so many rows are multiplied without packing the weight
     parts: np.ndarray  # tile i of a piece prefetches from element `parts[i]` of the next piece of `a` on
 
 
@@ -118,7 +130,7 @@ def product_cpu(shard, num_shards, code, counters, it):
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)
-    if it.a.shape[0] <= MOST_ROWS and not (it.transposed or it.accumulate):
+    if it.a.shape[0] <= it.few and not (it.transposed or it.accumulate):
         multiply_few_rows(it.a, it.a_column, it.weight, it.bias, it.c, it.c_column)
         return
     num_rows, a_stride, c_stride, width = it.a.shape[0], it.a.shape[1], it.c.shape[1], it.panels.shape[2]
@@ -251,5 +263,7 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     # A single shard's pieces do not depend on the number of rows, so that a bound program has them for all batches.
     piece = ROW_BLOCK if num_shards == 1 else size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
     parts = _parts_of_piece(a, panels, columns // width, piece)
-    it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, parts)
-    for_each_shard(product_cpu, tuple(code_of(a.dtype)), counters, it, num_shards=num_shards)
+    precision = get_float32_matmul_precision()
+    few = few_of(a.dtype, precision)
+    it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, few, parts)
+    for_each_shard(product_cpu, tuple(code_of(a.dtype, precision)), counters, it, num_shards=num_shards)

@@ -151,7 +151,17 @@ def _pack_columns(weight, first, end):
                             target[i * width + lane] = source[lane * weight.stride + i] if is_own else 0
 
 
-def _arguments(scalar):
+@cpu_inlined
+def pack_block(weight, transposed, block):
+    """Pack one block of panels of a weight, or of its transpose."""
+    if transposed:
+        _pack_columns(weight, block, block + 1)
+    else:
+        _pack_rows(weight, block, block + 1)
+
+
+def arguments_of_pack(scalar):
+    """Return the types of the arguments of `pack`."""
     number, address, numbers = types.intp, types.CPointer(scalar), types.CPointer(types.int64)
     fields = address, number, number, number, address, types.boolean, numbers, number, address, *[number] * 3
     weight = types.NamedTuple(fields, Weight)
@@ -159,7 +169,7 @@ def _arguments(scalar):
     return types.UniTuple(weight, 2), types.boolean, blocks
 
 
-@called_by_address(_arguments)
+@called_by_address(arguments_of_pack)
 def pack(weights, transposed, blocks):
     """Pack blocks of panels of two weights, or of their transposes; return when all blocks are packed.
 
@@ -175,10 +185,7 @@ def pack(weights, transposed, blocks):
         if block >= blocks.end:
             return
         for weight in weights:
-            if transposed:
-                _pack_columns(weight, block, block + 1)
-            else:
-                _pack_rows(weight, block, block + 1)
+            pack_block(weight, transposed, block)
         if blocks.shared:
             arrive(blocks.packed)
         block += 1

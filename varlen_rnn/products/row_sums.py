@@ -10,6 +10,9 @@ addition, as in `kernels.sums`.  So the error of an element is at most 162 round
 magnitudes |a b|, however many rows there are.  Column sums on the CPU add the rows of a block in the data's own type,
 and the sums of blocks in float64.  On CUDA, they are a pooled sum (`kernels.sums`).
 
+Products of bfloat16 have the same blocks and groups (`bfloat16`).  The rows of a slab are rounded and paired once for
+all tiles.  Sums of columns add numbers that are not rounded.
+
 On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
 2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
 slices are added by a pooled sum.
@@ -23,6 +26,7 @@ from numba import types, uint32
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
+from varlen_rnn.products.bfloat16 import add_columns, pair_columns, pair_panel, rounded_of
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
@@ -59,6 +63,7 @@ from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import beside, contiguous, copy_into, empty, joined, on_device, zeros
 from varlen_rnn.runtime.jit import body, called_by_address, cpu_inlined, cuda_kernel, engine_kernel
 from varlen_rnn.runtime.memory import CACHE_LINE
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 _DEPTH_BLOCK = 128  # rows of a block, whose products are one chain of multiply-adds
@@ -67,12 +72,32 @@ MANY_ROWS = _GROUP * _DEPTH_BLOCK  # with more rows than this, functions called 
 _SLAB = 2  # blocks of a slab (the rows of a piece of work, added while L1 holds the sums); a divisor of `_GROUP`
 _ALL_SLABS = 2**62  # more than any array has
 _COLUMN_BLOCK = 192  # the most columns of `a` in a piece of work
-NO_GROUPS = 0, 0  # takes the place of the addresses of `add_up` and `_add_last`, which only groups of blocks need
 _ROWS_AHEAD = 4  # rows to prefetch while copying: a copied part of a row is too short for the hardware's prefetcher
 _SLICE_ROWS, _MOST_SLICES = 1024, 8  # on CUDA: the fewest rows of a slice, and the most slices
 _K_PER_LINE = 8  # rows per prefetched cache line: a block of 128 rows prefetches 256 float32, at least a row of a piece
 
 _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LINE, adds=True)
+
+
+class Code(NamedTuple):
+    """The addresses of the compiled functions that `row_products_cpu` calls; 0 for functions that it does not need."""
+
+    add_up: int  # for groups of blocks
+    add_last: int  # for groups of blocks
+    add_columns: int  # for products of bfloat16
+
+
+def code_of_sums(dtype, precision, has_groups):
+    """Return the Code for numbers of a data type in a precision, compiled at its first use.
+
+    `has_groups` says whether there are more rows than `MANY_ROWS`.
+    """
+    rounded = rounded_of(dtype, precision)
+    return Code(
+        add_up=add_up.address(dtype) if has_groups else 0,
+        add_last=_add_last.address(dtype) if has_groups else 0,
+        add_columns=0 if rounded is None else rounded.add_columns.address(dtype),
+    )
 
 
 class Factor(NamedTuple):
@@ -112,6 +137,7 @@ class _Columns(NamedTuple):
     size: int  # elements of the copy for the columns of each tile
     sums: Any  # sums of columns in float64, block after block
     span: int  # elements of `sums` for each tile
+    add_columns: int  # the address of the tile of pairs of bfloat16; 0 if numbers are not rounded
 
 
 class _Side(NamedTuple):
@@ -238,6 +264,13 @@ def _gather(side, start, count):
 
 
 @cpu_inlined
+def _pair_panels(side, count):
+    """Round `count` rows of all panels to pairs of bfloat16."""
+    for p in range(0, side.columns, width_of(side.panels)):
+        pair_panel(offset(side.panels, p // width_of(side.panels) * side.panel_step), count)
+
+
+@cpu_inlined
 def _copy_columns(columns, start, count, first, end):
     """Copy columns `first` to `end` of a slab of rows of `a`, and sum the columns of each block."""
     stride, past = columns.stride, columns.num_rows * columns.stride - 1
@@ -288,9 +321,15 @@ def _add_products(columns, side, cut, block, count, first, end, zeros, later, la
                 tile = offset(columns.tiles, (m - first) // TILE_ROWS * columns.size)
                 sums = Sums(offset(c, p), offset(side.c_rows, m - cut.lowest), 0)
                 for k in range(0, count, _DEPTH_BLOCK):
-                    a, start = Rows(offset(tile, k * TILE_ROWS), steps), zeros if begins and k == 0 else sums
-                    panel = Panels(offset(panels, k * width), 0, least(_DEPTH_BLOCK, count - k))
-                    _column_tile(TILE_ROWS, a, panel, start, sums, offset(later, number * later_step))
+                    start, rows = zeros if begins and k == 0 else sums, least(_DEPTH_BLOCK, count - k)
+                    ahead = offset(later, number * later_step)
+                    if columns.add_columns:
+                        a, panel = offset(tile, k // 2 * TILE_ROWS), offset(panels, k // 2 * width)
+                        given = TILE_ROWS, Rows(a, steps), Panels(panel, 0, (rows + 1) // 2), start, sums, ahead
+                        add_columns(columns.add_columns, given)
+                    else:
+                        a, panel = offset(tile, k * TILE_ROWS), offset(panels, k * width)
+                        _column_tile(TILE_ROWS, Rows(a, steps), Panels(panel, 0, rows), start, sums, ahead)
                     number = least(number + 1, cut.depth - 1)
 
 
@@ -306,9 +345,9 @@ def _end_group(code, side, cut, block, is_last, first, end):
             for j in range(count if block < 2 * _GROUP else 0):  # the first rounding errors start from zero
                 lost[j] = 0
             if is_last:
-                _add_last(code[1], (part, total, lost, count))
+                _add_last(code.add_last, (part, total, lost, count))
             else:
-                add_up(code[0], (part, total, lost, count))
+                add_up(code.add_up, (part, total, lost, count))
 
 
 @cpu_inlined
@@ -337,10 +376,12 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     added to it.
     """
     optimise_for_size()
-    cut = Cut(*cut)
+    code, cut = Code(*code), Cut(*cut)
     lowest, depth, own = cut.lowest, cut.depth, pointer(numbers, shard * numbers.shape[1])
     span, sums = span_of_tile(own), pointer(totals, (1 + shard) * totals.shape[1])
-    columns = _Columns(pointer(a, 0), a.shape[1], a.shape[0], own, depth * TILE_ROWS + span, sums, span)
+    columns = _Columns(
+        pointer(a, 0), a.shape[1], a.shape[0], own, depth * TILE_ROWS + span, sums, span, code.add_columns
+    )
     after_tiles = offset(own, cut.piece // TILE_ROWS * columns.size)
     zeros, c_rows = _zeros_of(after_tiles, pointer(integers, (1 + shard) * integers.shape[1])), c[0].shape[1]
     panels, at = offset(after_tiles, width_of(own)), offset(zeros.offsets, 2 * TILE_ROWS)
@@ -361,8 +402,12 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
         for side in sides:
             if slab != gathered:
                 _gather(side, start, count)
+                if code.add_columns:
+                    _pair_panels(side, count)
         gathered = slab
         _copy_columns(columns, start, count, first, end)
+        for m in range(first, end if code.add_columns else first, TILE_ROWS):
+            pair_columns(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), count)
         # The part of `a` that this shard probably copies next: other columns of this slab, or a slab further on.
         next_slab = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_slab * columns.stride + lowest
@@ -461,8 +506,8 @@ def row_products(a, one, two, num_columns=0):
     if highest > lowest:
         num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-(highest - lowest) // TILE_ROWS))
         cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
-        code = NO_GROUPS if copies == 1 else (add_up.address(a.dtype), _add_last.address(a.dtype))
-        given = code, cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
+        code = code_of_sums(a.dtype, get_float32_matmul_precision(), copies > 1)
+        given = tuple(code), cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
         sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`
     narrow = [c[0, f.first - lowest : f.end - lowest, : f.columns] for c, f in zip(wide, (one, two), strict=True)]

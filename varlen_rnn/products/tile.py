@@ -78,6 +78,7 @@ class _Tile(NamedTuple):
     k_step: int  # elements of A from one k to the next
     lines: float  # cache lines that the tile prefetches into L2 at each k
     adds: bool  # whether chains begin at zero and are added to the start; otherwise they begin at the start
+    dots: bool  # whether numbers are pairs of bfloat16, which `vdpbf16ps` multiplies: see `bfloat16`
 
 
 class _Writer:
@@ -128,13 +129,13 @@ class _Writer:
             emit_prefetch(builder, ahead, to_write=False, cache=1)
         k_offset = k if tile.k_step == 1 else builder.mul(k, _index(tile.k_step))
         # Vectors of a panel are at constant offsets, because row addresses alone take twelve of sixteen registers.
-        of_rows, of_panels, totals = {}, {}, []
+        of_rows, of_panels, totals, multiply_add = {}, {}, [], self._multiply_add()
         for (r, q, v), value in zip(self.places, sums, strict=True):
             if r not in of_rows:
                 of_rows[r] = self._spread(builder.load(builder.gep(a_rows[r], [k_offset])))
             if (q, v) not in of_panels:
                 of_panels[q, v] = self._load(self._vector_of_panel(row_of_panel, q, v))
-            totals.append(builder.call(self._multiply_add(), [of_rows[r], of_panels[q, v], value]))
+            totals.append(builder.call(multiply_add, [of_rows[r], of_panels[q, v], value]))
         return totals
 
     def _rows(self, rows):
@@ -171,6 +172,8 @@ class _Writer:
 
     def _multiply_add(self):
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        if self.tile.dots:
+            return ir.InlineAsm(kind, "vdpbf16ps $2, $1, $0", "=v,v,v,0")
         name = f"llvm.fmuladd.v{self.vector.count}f{self.scalar_bytes * 8}"
         return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
@@ -182,12 +185,12 @@ def _index(number):
     return ir.Constant(_INDEX, number)
 
 
-def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
+def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False, dots=False):
     """Return an intrinsic that multiplies rows by `panels` panels; it has a tile for each item of `numbers_of_rows`.
 
     Its arguments are the number of `rows`, then `Rows`, `Panels`, the `Sums` to start from, the `Sums` to write, and an
     address to prefetch from.  Tiles of more than `FEW_ROWS` rows prefetch `lines` cache lines from that address at each
-    k.  `k_step` and `adds` are as in `_Tile`.
+    k.  `k_step`, `adds` and `dots` are as in `_Tile`.
     """
 
     @intrinsic
@@ -199,7 +202,7 @@ def make_tile(numbers_of_rows, panels, k_step=1, lines=0.0, adds=False):
             function = ir.Function(builder.module, kind, builder.module.get_unique_name(f"tile{panels}"))
             function.linkage = "internal"
             function.attributes.add("noinline")  # otherwise LLVM would inline all tiles at each call
-            _write_tiles(function, [_Tile(rows, panels, k_step, lines, adds) for rows in numbers_of_rows])
+            _write_tiles(function, [_Tile(rows, panels, k_step, lines, adds, dots) for rows in numbers_of_rows])
             builder.call(function, flat)
             return context.get_dummy_value()
 
@@ -294,11 +297,13 @@ def _multiply_blocks(rows, num_panels, a, panels, start, c, later, slowly):
 
 
 @cpu_inlined
-def _sums_from(sums, row, panel):
+def sums_from(sums, row, panel):
+    """Return Sums without the rows before `row` and the panels before `panel`."""
     return Sums(offset(sums.at, panel * sums.step), offset(sums.offsets, row), sums.step)
 
 
-def _arguments(scalar):
+def arguments_of_multiply(scalar):
+    """Return the types of the arguments of `multiply`."""
     number, offsets, address = types.intp, types.CPointer(types.int64), types.CPointer(scalar)
     sums = types.NamedTuple((address, offsets, number), Sums)
     a = types.NamedTuple((address, offsets), Rows)
@@ -306,7 +311,36 @@ def _arguments(scalar):
     return number, number, a, panels, sums, sums, types.NamedTuple((address, offsets, number), Prefetch)
 
 
-@called_by_address(_arguments)
+def make_multiply_panels(multiply_tile):
+    """Return a function that multiplies rows by panels, tile after tile.
+
+    It takes the arguments of `multiply`, then the number of tiles that ran before, and returns how many have run now.
+    """
+
+    @cpu_inlined
+    def multiply_panels(rows, num_panels, a, panels, start, c, prefetch, number):
+        p = 0
+        while p < num_panels:  # a panel stays in the caches while all rows are multiplied by it
+            q, r = _panels_of_tile(rows, num_panels - p), 0
+            panel = Panels(offset(panels.at, p * panels.step), panels.step, panels.depth)
+            next_panel = offset(panel.at, panels.step)
+            while r < rows:
+                m = rows_of_tile(rows - r)
+                slowly = m > FEW_ROWS and number < prefetch.count
+                later = offset(prefetch.at, prefetch.offsets[number]) if slowly else next_panel
+                part, begin, end = Rows(a.at, offset(a.offsets, r)), sums_from(start, r, p), sums_from(c, r, p)
+                multiply_tile(m, q, part, panel, begin, end, later, slowly)
+                next_panel, number, r = offset(next_panel, panels.depth * lanes_of(a.at)), number + 1, r + m
+            p += q
+        return number
+
+    return multiply_panels
+
+
+_multiply_panels = make_multiply_panels(_multiply_blocks)
+
+
+@called_by_address(arguments_of_multiply)
 def multiply(rows, num_panels, a, panels, start, c, prefetch):
     """Multiply `rows` rows of `a` by `num_panels` panels; with a depth of 0, copy the start and read no panel.
 
@@ -314,16 +348,4 @@ def multiply(rows, num_panels, a, panels, start, c, prefetch):
     addresses of `prefetch`, later tiles from the next panel.
     """
     optimise_for_size()
-    p, number = 0, 0
-    while p < num_panels:  # a panel stays in the caches while all rows are multiplied by it
-        q, r = _panels_of_tile(rows, num_panels - p), 0
-        panel = Panels(offset(panels.at, p * panels.step), panels.step, panels.depth)
-        next_panel = offset(panel.at, panels.step)
-        while r < rows:
-            m = rows_of_tile(rows - r)
-            slowly = m > FEW_ROWS and number < prefetch.count
-            later = offset(prefetch.at, prefetch.offsets[number]) if slowly else next_panel
-            part, begin, end = Rows(a.at, offset(a.offsets, r)), _sums_from(start, r, p), _sums_from(c, r, p)
-            _multiply_blocks(m, q, part, panel, begin, end, later, slowly)
-            next_panel, number, r = offset(next_panel, panels.depth * lanes_of(a.at)), number + 1, r + m
-        p += q
+    _multiply_panels(rows, num_panels, a, panels, start, c, prefetch, 0)

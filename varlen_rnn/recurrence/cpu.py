@@ -18,6 +18,7 @@ from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, run
 from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
 from varlen_rnn.runtime.memory import CACHE_LINE, address_of
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 _NON_TEMPORAL = 16 * 2**20  # from this many bytes on, saved columns have left the caches when the gradient reads them
 _LONG = 16  # from this many cache lines on, a saved row gets an odd number of lines
@@ -25,8 +26,11 @@ _SHAPES = 256  # how many Loops are remembered
 
 
 @functools.lru_cache(maxsize=_SHAPES)
-def loop_of(cell, dtype, shape, backward=False):
-    """Return the forward or the backward Loop (kernel and sizes) of a cell and a Shape; compile its equations."""
+def loop_of(cell, dtype, precision, shape, backward=False):
+    """Return the forward or the backward Loop (kernel and sizes) of a cell and a Shape; compile its equations.
+
+    `precision` is the precision of products of float32.
+    """
     equations, table_of, kernel, memory = forward_equations, forward_table, forward_loop.forward, forward_memory
     if backward:
         equations, table_of, kernel, memory = backward_equations, backward_table, backward_loop.backward, backward_loop
@@ -40,7 +44,7 @@ def loop_of(cell, dtype, shape, backward=False):
     more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
     more += [add_up.address(dtype) if sizes.vectors else 0] * backward
     return Loop(
-        kernel=kernel, cell=((*code_of(dtype), *more), tuple(sizes), table),
+        kernel=kernel, cell=((*code_of(dtype, precision), *more), tuple(sizes), table),
         memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,
         may_meet=may_meet, meets=sizes.products > 0,
     )  # fmt: skip
@@ -94,7 +98,7 @@ def _task(call, number, loop, initial, begins, y, kept):
 
 def forward(call, columns, keep):
     """Run a Call forward, one direction after another, as `layer.forward` says; a row saves `columns` numbers."""
-    x, shape, loop = call.x, call.shape, loop_of(call.cell, call.x.dtype, call.shape)
+    x, shape, loop = call.x, call.shape, loop_of(call.cell, call.x.dtype, get_float32_matmul_precision(), call.shape)
     y, last, kept = empty((len(x), len(call.directions) * shape.outputs), x), [], []
     is_whole, begins = loop.unit_blocks * loop.width == shape.hidden, call.initial is not None
     for number, (direction, backwards) in enumerate(zip(call.directions, call.reverse, strict=True)):
@@ -120,7 +124,7 @@ def backward(call, saved, arriving, weight_rows):
     hidden): the gradients of the cell's vectors for each sequence, in the order in which phases use the vectors.
     """
     (y, kept), x, sizes = saved, call.x, call.sizes
-    loop, none = loop_of(call.cell, y.dtype, call.shape, True), none_of(y.dtype)
+    loop, none = loop_of(call.cell, y.dtype, get_float32_matmul_precision(), call.shape, True), none_of(y.dtype)
     d_initial, d_vectors = [], []
     for number, (direction, slots) in enumerate(zip(call.directions, kept, strict=True)):
         start = zeros(sizes, x) if call.initial is None else _of_direction(call.initial, number)

@@ -21,6 +21,7 @@ from varlen_rnn.recurrence.task import Call, Direction
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.runtime.device import contiguous, empty, joined, on_device, zeros
 from varlen_rnn.runtime.placeholder import Placeholder
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 _REVERSE = False, True
 _STEPS = 32  # how many OneSteps (with arguments and memory for single steps) are remembered
@@ -100,15 +101,19 @@ def _one_step(cell, x, directions, plan):
         return None
     if len(directions) > 1 or not 0 < x.shape[0] == plan.num_sequences <= MOST_SEQUENCES or plan.max_seq_len > 1:
         return None
-    return None if on_device(x) else _made_once(cell, x.dtype, shape_of(cell, x, directions[0]))
+    return (
+        None
+        if on_device(x)
+        else _made_once(cell, x.dtype, get_float32_matmul_precision(), shape_of(cell, x, directions[0]))
+    )
 
 
 @functools.lru_cache(maxsize=_STEPS)
-def _made_once(cell, dtype, shape):
-    """Return the OneStep of a cell, data type and Shape, or None if a OneStep cannot run that layer."""
+def _made_once(cell, dtype, precision, shape):
+    """Return the OneStep of a cell, data type, precision and Shape, or None if a OneStep cannot run that layer."""
     if not OneStep.fits(cell, shape) or len(_places(cell, shape).x_rows):
         return None
-    return OneStep(cell, dtype, shape, _places(cell, shape))
+    return OneStep(cell, dtype, precision, shape, _places(cell, shape))
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.products.gemm import ROW_BLOCK, code_of, product_cpu
+from varlen_rnn.products.gemm import ROW_BLOCK, code_of, few_of, product_cpu
 from varlen_rnn.products.packing import ALL_ROWS
-from varlen_rnn.products.row_sums import NO_GROUPS, memory_of, row_products_cpu
+from varlen_rnn.products.row_sums import code_of_sums, memory_of, row_products_cpu
 from varlen_rnn.products.sync import COUNTER
 from varlen_rnn.products.vectors import TILE_ROWS, panel_width
 from varlen_rnn.recurrence.cpu import kept_of_rows, loop_of, none_of
@@ -47,12 +47,15 @@ class OneStep:
 
     Any number of threads may call it at the same time: each call takes idle memory from a list, or allocates it.
 
-    `places` is the `_Places` of `layer`: the positions of the gates' gradients in a saved row.
+    `precision` is the precision of products of float32.  `places` is the `_Places` of `layer`: the positions of the
+    gates' gradients in a saved row.
     """
 
-    def __init__(self, cell, dtype, shape, places):
-        self._cell, self._dtype, self._shape, self._places = cell, dtype, shape, places
-        self._forward_loop, self._code, self._none = loop_of(cell, dtype, shape), tuple(code_of(dtype)), none_of(dtype)
+    def __init__(self, cell, dtype, precision, shape, places):
+        self._cell, self._dtype, self._shape, self._places, self._precision = cell, dtype, shape, places, precision
+        self._forward_loop, self._none = loop_of(cell, dtype, precision, shape), none_of(dtype)
+        self._code, self._few = tuple(code_of(dtype, precision)), few_of(dtype, precision)
+        self._code_of_sums = tuple(code_of_sums(dtype, precision, has_groups=False))
         self._forward_idle, self._backward_idle, self._products_idle = [], [], []
         self._before = -1 - np.arange(MOST_SEQUENCES)  # row k reads initial state k: see `Factor.initial`
         self._before.flags.writeable = False
@@ -66,7 +69,7 @@ class OneStep:
 
     @functools.cached_property
     def _backward_loop(self):  # made at the first gradient, because inference needs none
-        return loop_of(self._cell, self._dtype, self._shape, True)
+        return loop_of(self._cell, self._dtype, self._precision, self._shape, True)
 
     @staticmethod
     def fits(cell, shape):
@@ -125,7 +128,20 @@ class OneStep:
     def _gradient_of_inputs(self, memory, weight, kept):
         d_x = np.empty((len(kept), self._shape.features), self._dtype)
         memory.counters.fill(0)
-        it = kept, self._places.of_x[0], weight, False, self._bias, memory.panels, d_x, 0, False, ROW_BLOCK, ALL_ROWS
+        it = (
+            kept,
+            self._places.of_x[0],
+            weight,
+            False,
+            self._bias,
+            memory.panels,
+            d_x,
+            0,
+            False,
+            ROW_BLOCK,
+            self._few,
+            ALL_ROWS,
+        )
         product_cpu(0, 1, self._code, memory.counters, it)
         return d_x
 
@@ -138,7 +154,7 @@ class OneStep:
         memory.totals[0].fill(0)
         memory.integers[0].fill(0)
         row_products_cpu(
-            0, 1, NO_GROUPS, memory.cut, kept, (of_x, of_h), tuple(products), memory.numbers, memory.totals,
+            0, 1, self._code_of_sums, memory.cut, kept, (of_x, of_h), tuple(products), memory.numbers, memory.totals,
             memory.integers,
         )  # fmt: skip
         biases = memory.totals[0].take(self._of_biases).astype(self._dtype)

@@ -19,6 +19,7 @@ from varlen_rnn.runtime.dry_run import DryRun
 from varlen_rnn.runtime.forms import HEADER
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.runtime.memory import address_of
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.records import call_record, trampoline, words_at
 from varlen_rnn.runtime.threads import SMALL_WORK, count_shards
 
@@ -140,7 +141,7 @@ class Packed:
         self.shape = shape_of(cell, np.empty((0, features), dtype), direction)
         self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
         self.most_rows = (SMALL_WORK - 1) // max(1, self.products)  # with more rows, threads may share the work
-        self._loop, self._none = loop_of(cell, dtype, self.shape), none_of(dtype)
+        self._loop, self._none = loop_of(cell, dtype, get_float32_matmul_precision(), self.shape), none_of(dtype)
         self._panels = empty((self._loop.panel_rows, self._loop.width), self._none)
         self._weights = plain_weights(self._loop, direction)
         nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)

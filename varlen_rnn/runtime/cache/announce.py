@@ -1,4 +1,4 @@
-"""Before the first compilation, print how long compiling will take, and why installed kernels cannot be used."""
+"""Print to standard error how long compiling will take, and which products are emulated."""
 
 import ast
 import contextlib
@@ -20,6 +20,11 @@ FOREIGN = (
     "(install kernels for its versions: {command})"
 )
 
+EMULATED = (
+    "varlen_rnn: products at precision {precision!r} are emulated, because no instruction computes them here, and "
+    "take much longer than at 'fp32' (to hide this message: VARLEN_RNN_QUIET=1)"
+)
+
 # An LSTM's first step takes so many times as long as `_read`, as measured; both mostly run Python's own code.
 _STEPS = 800
 
@@ -27,8 +32,7 @@ _STEPS = 800
 @functools.cache
 def announce_compiling(folder):
     """Print to standard error why the first step takes long, unless compiled kernels are available."""
-    quiet = os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
-    if sys.stderr is None or quiet or any(map(folders.has_kernels, (folder, *bundles.usable_bundles()))):
+    if _is_quiet() or any(map(folders.has_kernels, (folder, *bundles.usable_bundles()))):
         return
     lines = [COLD_START.format(seconds=seconds_of_first_step())]
     theirs = bundles.foreign_bundles()
@@ -37,6 +41,21 @@ def announce_compiling(folder):
 
         ours = prefix_of_bundle().rstrip(", ")
         lines.append(FOREIGN.format(theirs=" and ".join(theirs), ours=ours, command=command_for_kernels()))
+    _print(lines)
+
+
+@functools.cache
+def announce_emulation(precision):
+    """Print to standard error, once a process, that products at a precision are emulated."""
+    if not _is_quiet():
+        _print([EMULATED.format(precision=precision)])
+
+
+def _is_quiet():
+    return sys.stderr is None or os.environ.get("VARLEN_RNN_QUIET", "0") not in ("", "0")
+
+
+def _print(lines):
     with contextlib.suppress(OSError, ValueError):  # standard error may be closed
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
