@@ -14,6 +14,7 @@ import shutil
 from typing import NamedTuple
 
 OURS, TWIN, BUILT_IN = "varlen_rnn", "varlen_rnn padded", "varlen_rnn built-in"
+BFLOAT16 = "varlen_rnn bf16-avx512"
 MODES = ("training", "inference")
 
 
@@ -45,6 +46,11 @@ OF_GROUPS = {  # layers as practitioners run them: sorted, and padded in groups 
     "torch groups bfloat16": Engine("groups", "Bfloat16", ("torch",)),
     "torch groups compiled": Engine("groups", "Compiled", ("torch", "g++")),
 }
+OF_BFLOAT16 = {  # layers whose products round their factors to bfloat16
+    BFLOAT16: Engine("ours", "Bfloat16", ("numba", "varlen_rnn")),
+    "torch padded bfloat16": Engine("pytorch", "PaddedBfloat16", ("torch",)),
+    "torch packed bfloat16": Engine("pytorch", "PackedBfloat16", ("torch",)),
+}
 OF_POLICIES = {"torch loop over steps": Engine("pytorch", "Loop", ("torch",))}  # which resets states
 OF_SERVING = {  # layers for inference
     "stream": Engine("serving", "Stream", ("numba", "varlen_rnn")),
@@ -65,7 +71,7 @@ OF_SEQUENCES = {
     "torch jagged": Engine("pytorch", "Jagged", ("torch",)),
     "NumPy": Engine("scientific", "Operator", ("numpy",)),
 }
-LAYERS = ENGINES | OF_GROUPS | IN_TORCH | OF_STEPS | OF_SERVING | OF_POLICIES
+LAYERS = ENGINES | OF_GROUPS | OF_BFLOAT16 | IN_TORCH | OF_STEPS | OF_SERVING | OF_POLICIES
 ALL = LAYERS | OF_CELLS | OF_SEQUENCES
 PYTORCH = ("torch packed", "torch padded")
 PEERS = (*PYTORCH, "onnxruntime")

@@ -7,11 +7,13 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 
 import varlen_rnn as vr
 
 PACKAGES = ("numpy", "numba", "torch", "onnxruntime")
+BFLOAT16 = {"avx512bf16": "AVX512-BF16", "amx-bf16": "AMX-BF16"}  # instructions on bfloat16, by LLVM's names
 
 
 def describe(threads):
@@ -20,6 +22,7 @@ def describe(threads):
     return {
         "date": datetime.date.today().isoformat(),
         "processor": _processor(),
+        "bfloat16": [name for feature, name in BFLOAT16.items() if llvm.get_host_cpu_features().get(feature)],
         "cores": vr.get_num_threads(),  # nobody has set it here
         "threads": threads,
         "system": f"{platform.system()} {platform.machine()}",

@@ -50,6 +50,7 @@ from benchmarks.engines import (
     IN_TORCH,
     LOOPS,
     MODES,
+    OF_BFLOAT16,
     OF_STEPS,
     OURS,
     TWIN,
@@ -69,7 +70,8 @@ ROOT = Path(__file__).parent.parent
 CASE = {"cell": "LSTM", "input_size": 3, "hidden_size": 5, "lengths": (4, 1, 7), "distribution": "ragged"}
 DOCTESTS = "against rectangle lengths layers.case cells.case cells.ours parity quiet results tables report.bars "
 DOCTESTS += "quality.code quality.models quality.page quality.run quality.scores quality.sets "
-DOCTESTS += "ranks scale suites.cells suites.groups suites.overhead suites.sequence suites.serving sequence.case"
+DOCTESTS += "ranks scale split_products suites.bf16 suites.cells suites.groups suites.overhead suites.sequence "
+DOCTESTS += "suites.serving sequence.case"
 
 
 @pytest.mark.parametrize("name", DOCTESTS.split())
@@ -90,6 +92,16 @@ def test_engines_of_a_layer_agree(cell):
     assert len(outputs["training"][OURS]) == 6  # y, d_x, four weights
     for mode in MODES:
         assert parity.disagreement(outputs[mode]) is None
+
+
+def test_engines_in_bfloat16_agree_within_their_tolerances():
+    case = CASE | {"input_size": 32, "hidden_size": 32, "lengths": (4, 1, 7, 5)}
+    for name in installed(OF_BFLOAT16):
+        peers = {its: build("layers", its, case, 1) for its in (OURS, name)}
+        for mode in MODES:
+            found = {its: engine.arrays(getattr(engine, mode)()) for its, engine in peers.items()}
+            assert parity.disagreement(found) is None, name
+            assert parity.disagreement({OURS: found[OURS], "another name": found[name]}) is not None, name
 
 
 @pytest.fixture

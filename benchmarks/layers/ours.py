@@ -57,3 +57,17 @@ class Padded(Unpadded):
     def __init__(self, case, threads):
         super().__init__(case, threads)
         self.run = vr.baselines.Padded(self.layer)
+
+
+class Bfloat16(Unpadded):
+    """A layer on rows, with products in bfloat16."""
+
+    def inference(self):
+        """Return the outputs."""
+        with vr.float32_matmul_precision("bf16-avx512"):
+            return super().inference()
+
+    def training(self):
+        """Return the outputs and the gradients of rows and weights."""
+        with vr.float32_matmul_precision("bf16-avx512"):
+            return super().training()

@@ -60,6 +60,28 @@ class Packed(Padded):
         return pad_packed_sequence(packed)[0]
 
 
+class _Bfloat16:
+    """A layer whose weights, rows and results are all bfloat16: here 5 to 10 % faster than under `torch.autocast`."""
+
+    def hold(self, case, inputs, layer, threads):
+        """Hold a layer, and what a step of it needs."""
+        super().hold(case, inputs, layer.bfloat16(), threads)
+        self.x, self.d_y = self.x.detach().bfloat16().requires_grad_(), self.d_y.bfloat16()
+        self.leaves["d_x"] = self.x
+
+    def arrays(self, results):
+        """Return results as arrays of float32, those of the rectangle as rows."""
+        return super().arrays({name: value.float() for name, value in results.items()})
+
+
+class PaddedBfloat16(_Bfloat16, Padded):
+    """A layer in bfloat16 on all rows of the rectangle."""
+
+
+class PackedBfloat16(_Bfloat16, Packed):
+    """A layer in bfloat16 on a packed batch."""
+
+
 class Step(Padded):
     """A layer on one step of all sequences, with initial states, as a loop that decodes calls it."""
 

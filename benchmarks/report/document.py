@@ -50,8 +50,9 @@ def _about(machine):
     """Return when, where and with which versions a suite was measured."""
     packages = ("python", "numba", "numpy", "torch", "onnxruntime")
     versions = ", ".join(f"{package} {machine[package]}" for package in packages if machine[package])
+    processor = ", ".join([machine["processor"], *machine.get("bfloat16", ())])
     return (
-        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, "
+        f"{machine['date']}, {processor}, {machine['cores']} cores, {machine['threads']} threads, "
         f"{machine['system']}; varlen_rnn {machine['varlen_rnn']} ({machine['commit']}), {versions}, "
         f"{machine['blas']}.\n"
     )

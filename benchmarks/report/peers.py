@@ -1,8 +1,9 @@
 """Where a peer is faster, in whatever line: a bar names whom it compares with, and others may win."""
 
 from benchmarks import results
-from benchmarks.engines import FORMS, LOOPS, OF_GROUPS, OURS, PEERS
+from benchmarks.engines import FORMS, LOOPS, OF_GROUPS, OURS, PEERS, PYTORCH
 from benchmarks.report.bars import size_of
+from benchmarks.suites import bf16
 from benchmarks.suites.startup import in_all
 from benchmarks.tables import markdown
 
@@ -26,7 +27,8 @@ def section(lines):
     lines : dict
         The lines of each suite; none of one that has not run.
     """
-    rows = [row for row in [*_of_steps(lines), *_of_start_up(lines["startup"])] if row[-1] < 1]
+    found = [*_of_steps(lines), *_of_bfloat16(lines["bf16"]), *_of_start_up(lines["startup"])]
+    rows = [row for row in found if row[-1] < 1]
     table = markdown(HEADER, sorted(rows, key=lambda row: row[-1])) if rows else "There is no such line."
     return f"{HEAD}\n{table}\n"
 
@@ -50,6 +52,16 @@ def _of_steps(lines):
         for line in lines[name]
         for engine in dict.fromkeys((*PEERS, *OF_GROUPS, *LOOPS, *FORMS))
         if (ratio := results.ratio(line, engine)) is not None
+    ]
+
+
+def _of_bfloat16(lines):
+    """Return a row for each peer of a line, beside ours in float32, or in bfloat16 if the peer's products are."""
+    return [
+        ["bf16", case_of(line), engine, ratio]
+        for line in lines
+        for engine in bf16.PEERS
+        if (ratio := (results.ratio if engine in PYTORCH else bf16.over_ours)(line, engine)) is not None
     ]
 
 

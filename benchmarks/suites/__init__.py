@@ -1,6 +1,7 @@
 """The suites by name: which points each has, how one is run, and how its lines are shown."""
 
 from benchmarks.suites import (
+    bf16,
     cells,
     distributed,
     efficiency,
@@ -25,6 +26,7 @@ SUITES = {
     "readme": Suite(readme.points, layers.run, layers.COLUMNS, layers.cells, readme.PATIENCE),
     "recurrent": Suite(recurrent.points, layers.run, layers.COLUMNS, layers.cells),
     "groups": Suite(groups.points, layers.run, groups.COLUMNS, groups.cells),
+    "bf16": Suite(bf16.points, bf16.run, bf16.COLUMNS, bf16.cells, bf16.PATIENCE),
     "efficiency": Suite(efficiency.points, layers.run, efficiency.COLUMNS, efficiency.cells, efficiency.PATIENCE),
     "cells": Suite(cells.points, cells.run, cells.COLUMNS, cells.cells, cells.PATIENCE),
     "sequence": Suite(sequence.points, sequence.run, sequence.COLUMNS, sequence.cells, sequence.PATIENCE),
