@@ -124,7 +124,7 @@ class Stream:
         with self._turn:
             for columns, (few,) in self._records.layers:
                 y = np.empty((count, columns), self._arrays.dtype)
-                if run_few(few, id(rows), id(offsets), at, 1, id(self._states), id(y)):
+                if run_few(few, id(rows), id(offsets), at, True, id(self._states), id(y)):
                     return None
                 rows = y
             return rows
