@@ -49,6 +49,18 @@ def _fill_round(step, clock="perf_counter"):
     return elapsed / steps
 
 
+def seconds_in_turns(works, rounds):
+    """Return the seconds of the processor that each function takes, medians of rounds in which all take turns."""
+    times = []
+    for _ in range(rounds):
+        of_round = [time.process_time()]
+        for work in works:
+            work()
+            of_round.append(time.process_time())
+        times.append(np.diff(of_round))
+    return np.median(times, axis=0).tolist()
+
+
 def sgemm_rate():
     """Return the rate of a large product of float32 matrices in NumPy, in operations per second."""
     a = _square()

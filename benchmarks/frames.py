@@ -11,14 +11,13 @@ first.  Times are of the processor, medians of rounds in which both take turns.
 
 import argparse
 import importlib.util
-import statistics
-import time
 from pathlib import Path
 
 import numpy as np
 
 import varlen_rnn as vr
 import varlen_rnn.onnx
+from benchmarks.clock import seconds_in_turns
 from benchmarks.machine import publish
 
 FILE = Path(__file__).parent / "results" / "frames.txt"
@@ -61,16 +60,8 @@ def lines(path):
     rng, runs = np.random.default_rng(0), [ours(path), theirs(path)]
     frames = [(0.1 * rng.standard_normal((1, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
     found = [np.array([run(frame) for frame in frames]) for run in runs]
-    times = []
-    for _ in range(ROUNDS):
-        of_round = []
-        for run in runs:
-            began = time.process_time()
-            for frame in frames:
-                run(frame)
-            of_round.append((time.process_time() - began) / FRAMES * 1e6)
-        times.append(of_round)
-    here, there = map(statistics.median, zip(*times, strict=True))
+    works = [lambda run=run: list(map(run, frames)) for run in runs]
+    here, there = (seconds / FRAMES * 1e6 for seconds in seconds_in_turns(works, ROUNDS))
     return [
         f"probabilities of {FRAMES} frames differ by at most {np.abs(found[0] - found[1]).max():.0e}",
         f"a frame: bound program {here:.0f} us, onnxruntime {there:.0f} us, ratio {here / there:.2f}",

@@ -568,7 +568,7 @@ def tagger(kind):
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_transforms_run_torchs_own(kind):
     model, x = tagger(kind), torch.randn(2, 5, 3, dtype=torch.float64)
     values = {name: value.detach() for name, value in model.named_parameters()}
@@ -604,7 +604,7 @@ def test_a_model_that_fx_traces():
     assert torch.equal(traced(x), model(x))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_scripting_is_refused_in_words():
     model = tagger("GRU")
     with pytest.raises(vr.errors.ProgramError, match=r"torch.jit.script\(varlen_rnn.torch.restore\(model\)\)"):

@@ -153,7 +153,7 @@ def test_what_is_left_alone_is_named():
         vt.replace(torch.nn.Sequential(*(OfStates(1, 1) for _ in range(12))))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_scripted_layer_is_named():
     model = torch.nn.ModuleDict({"layer": torch.jit.script(torch.nn.GRU(3, 4))})
     with pytest.warns(UserWarning, match=r"'layer' \(compiled by torch.jit"):

@@ -12,14 +12,14 @@ GATES = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}  # PyTorch's gates
 
 
 class Session:
-    """One ONNX node in a session of its own."""
+    """One ONNX node, with some of its outputs, in a session of its own."""
 
-    def __init__(self, case, threads):
+    def __init__(self, case, threads, outputs=("Y",)):
         inputs = Inputs(case)
         self.rectangle = Rectangle(case.lengths)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        model = _model(case, inputs.weights).SerializeToString()
+        model = _model(case, inputs.weights, outputs).SerializeToString()
         self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.feed = {"X": self.rectangle.pad(inputs.x), "lengths": self.rectangle.lengths.astype(np.int32)}
 
@@ -27,12 +27,16 @@ class Session:
         """Return the outputs, `(steps, 1, sequences, hidden_size)`."""
         return {"y": self.session.run(["Y"], self.feed)[0]}
 
+    def all_outputs(self):
+        """Return all outputs, as a list."""
+        return self.session.run(None, self.feed)
+
     def arrays(self, results):
         """Return the outputs as rows."""
         return {"y": self.rectangle.unpad(results["y"][:, 0])}
 
 
-def _model(case, weights):
+def _model(case, weights, outputs):
     ordered = {name: _reordered(array, case.cell) for name, array in weights.items()}
     constants = {
         "W": ordered["weight_ih_l0"][None],
@@ -41,7 +45,7 @@ def _model(case, weights):
     }
     form = {"linear_before_reset": 1} if case.cell == "GRU" else {}  # the form of PyTorch, and ours
     node = helper.make_node(
-        case.cell, ["X", "W", "R", "B", "lengths"], ["Y"], hidden_size=case.hidden_size, direction="forward", **form
+        case.cell, ["X", "W", "R", "B", "lengths"], outputs, hidden_size=case.hidden_size, direction="forward", **form
     )
     graph = helper.make_graph(
         [node],
@@ -50,7 +54,7 @@ def _model(case, weights):
             helper.make_tensor_value_info("X", TensorProto.FLOAT, None),
             helper.make_tensor_value_info("lengths", TensorProto.INT32, None),
         ],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
         [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ class Arrays:
         self.dtype = np.dtype(layer.dtype.char)  # the object that NumPy gives arrays
         self.hidden_size, self.output_size = layer.hidden_size, layer.output_size
         self.num_states, self.num_rows_of_states = len(layer.cell.states), layer.num_layers * layer.num_directions
-        self._others = range(1, self.num_states)
+        # Returns states in the form of the layer's results: one array, or a tuple if the cell has several states.
+        self.given_back = self._cut if self.output_size < self.hidden_size else itemgetter(*range(self.num_states))
 
     def rows(self, rows: Any, where: str) -> np.ndarray:
         """Return rows as an array that kernels take; raise if they do not fit the layer."""
@@ -91,10 +93,9 @@ class Arrays:
                 full[number, :, :, : array.shape[2]] = array
         return full, any(array is not None for array in arrays)
 
-    def given_back(self, states: np.ndarray) -> Any:
-        """Return states in the form of the layer's results: one array, or a tuple if the cell has several states."""
-        first = states[0] if self.output_size == self.hidden_size else states[0, ..., : self.output_size]
-        return first if self.num_states == 1 else (first, *map(states.__getitem__, self._others))
+    def _cut(self, states: np.ndarray) -> Any:
+        first = states[0, ..., : self.output_size]
+        return first if self.num_states == 1 else (first, *states[1:])
 
 
 def host_rows(rows: Any, what: str) -> np.ndarray:

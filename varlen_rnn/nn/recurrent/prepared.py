@@ -45,7 +45,7 @@ class Prepared:
         self._most_sequences = FEW if is_readable() else -1
         self._merge, self._num_directions = layer.merge, layer.num_directions
         self._arrays = arrays = Arrays(layer)
-        self._features, self._dtype = layer.input_size, arrays.dtype
+        self._features, self._dtype, self._given_back = layer.input_size, arrays.dtype, arrays.given_back
         self._sizes = arrays.num_states, arrays.num_rows_of_states, arrays.hidden_size
 
     def __call__(self, x: Rows, states: Any = None, *, offsets: Offsets | None = None) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ class Prepared:
         if states is None and type(rows) is _ARRAY and type(offsets) is _ARRAY:  # compiled code checks most calls
             found = self._at_once(rows, offsets, None, False)
         y, last = found or self._checked(rows, states, offsets)
-        return y if lod is None else LoDTensor.wrap(y, lod), self._arrays.given_back(last)
+        return y if lod is None else LoDTensor.wrap(y, lod), self._given_back(last)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
         made = copy.copy(self)
@@ -107,15 +107,16 @@ class Prepared:
         except IndexError:
             records = Records(self._layers, FEW)
         try:
-            dtype, (num_states, places, hidden) = self._dtype, self._sizes
-            last = np.zeros((num_states, places, count, hidden), dtype) if states is None else states
+            if states is None:
+                num_states, places, hidden = self._sizes
+                states = np.zeros((num_states, places, count, hidden), self._dtype)
             for columns, addresses in records.layers:
-                y = np.empty((num_rows, columns), dtype)
+                y = np.empty((num_rows, columns), self._dtype)
                 for few in addresses:
-                    if run_few(few, id(rows), id(offsets), 0, begins, id(last), id(y)):
+                    if run_few(few, id(rows), id(offsets), 0, begins, id(states), id(y)):
                         return None
                 rows = y if len(addresses) == 1 else self._merged(y)
-            return rows, last
+            return rows, states
         finally:
             self._idle.append(records)
 
