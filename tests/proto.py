@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 PATH = Path(__file__).parent.parent / "docs" / "program.proto"
 PACKAGE = "varlen_rnn"
 _Field = descriptor_pb2.FieldDescriptorProto
-_FIELD = re.compile(r"(required|optional|repeated) ([\w.]+) (\w+) = (\d+)(?: \[default = ([\w-]+)\])?")
+_FIELD = re.compile(r'(required|optional|repeated) ([\w.]+) (\w+) = (\d+)(?: \[default = "?([\w-]+)"?\])?')
 
 
 def _tokens(text):

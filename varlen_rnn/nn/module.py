@@ -18,6 +18,7 @@ from varlen_rnn.runtime.device import moved, on_device, overwrite
 from varlen_rnn.runtime.maps import map_of
 from varlen_rnn.runtime.place import HOST, Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.runtime.precision import at_precision, check_precision, fixed_at, get_float32_matmul_precision
 from varlen_rnn.shards import Parts, find_rows, names_of, shard_name
 from varlen_rnn.tape.checks import FLOATS
 from varlen_rnn.tape.elsewhere import Elsewhere
@@ -230,6 +231,25 @@ class Module:
             super().__setattr__(name, value)
 
     @property
+    def precision(self) -> str | None:
+        """The precision of products of float32 in calls of this module; None, as in a new module, if it has none.
+
+        It counts more than the precision that is set for the process or by a `with` block, and less than the precision
+        of a module inside this one.  Setting it takes the names of `vr.set_float32_matmul_precision`, or None.  It is
+        copied and pickled with the module, but is no part of `state_dict`.
+
+        Examples
+        --------
+        >>> model = vr.nn.Sequential(vr.nn.LSTM(3, 4), vr.nn.Linear(4, 2))
+        >>> model.precision, model[1].precision = "bf16", "fp32"
+        """
+        return vars(self).get("precision")
+
+    @precision.setter
+    def precision(self, precision: str | None) -> None:
+        vars(self)["precision"] = None if precision is None else check_precision(precision)
+
+    @property
     def training(self) -> bool:
         """Whether the module is in training mode, as `train` and `eval` set it; a new module is in training mode.
 
@@ -247,12 +267,14 @@ class Module:
         raise ProgramError(f"{type(self).__name__}.forward", expected="a method forward in this subclass", got="none")
 
     def __call__(self: _Runs[P, R], *inputs: P.args, **named: P.kwargs) -> R:
-        """Run `forward`.
+        """Run `forward`, at the module's precision if it has one.
 
         While a program is recorded, the parameters get the names that they have in the outermost module.
         """
         if (into := recorder()) is not None:
             into.suggest(self)
+        if (precision := vars(self).get("precision")) is not None:
+            return at_precision(precision, self.forward, *inputs, **named)
         return self.forward(*inputs, **named)
 
     def children(self) -> list[Module]:
@@ -434,9 +456,9 @@ class Module:
     def prepare(self) -> Callable[..., Any]:
         """Return a function that runs a copy of the module for inference: in evaluation mode, without gradients.
 
-        The weights of recurrent layers on the host are packed once, in this call.  Later changes of the module do not
-        affect the function, except for parameters over memory maps, which are shared.  Any number of threads can call
-        it at the same time.
+        The weights of recurrent layers on the host are packed once, in this call.  Later changes of the module, or of
+        the precision of products, do not affect the function, except for parameters over memory maps, which are shared.
+        Any number of threads can call it at the same time.
 
         Examples
         --------
@@ -447,17 +469,17 @@ class Module:
         here = [parameter for parameter in self.parameters() if parameter.device == HOST]
         mapped = {id(parameter): parameter for parameter in here if map_of(parameter.data) is not None}
         frozen = copy.deepcopy(self, mapped).eval()
-        frozen._freeze()
+        at_precision(frozen.precision, frozen._freeze)
 
         def run(*inputs: Any, **named: Any) -> Any:
             with no_grad():
                 return frozen(*inputs, **named)
 
-        return run
+        return fixed_at(get_float32_matmul_precision(), run)
 
     def _freeze(self) -> None:
         for child in self.children():
-            child._freeze()
+            at_precision(child.precision, child._freeze)
 
     def state_dict(self, copy: bool = True) -> dict[str, np.ndarray]:
         """Return a dict of the arrays of parameters and buffers by name, for `load_state_dict` and PyTorch.
@@ -513,7 +535,8 @@ class Module:
 
     def __repr__(self) -> str:
         inner = [f"  ({name}): {text}".replace("\n", "\n  ") for name, text in self._shown()]
-        head = f"{type(self).__name__}({self.extra_repr()}"
+        told = [self.extra_repr(), "" if self.precision is None else f"precision={self.precision!r}"]
+        head = f"{type(self).__name__}({', '.join(filter(None, told))}"
         return "\n".join([head, *inner, ")"]) if inner else head + ")"
 
     def _shown(self) -> list[tuple[str, str]]:

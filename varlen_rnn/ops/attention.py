@@ -48,7 +48,9 @@ def _rows(specs, axes, **constants):
     return "sequence" if specs[0].lod_level else "batch"
 
 
-@operator(name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_attention, rows=_rows)
+@operator(
+    name=_NAME, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_attention, rows=_rows, multiplies=True
+)
 def attend(query, key, value, scale: float | None = None, left: int | None = None, right: int | None = None):
     """Return, for each query, its sequence's values averaged by the softmax of the query's products with the keys."""
     q, k, v, offsets = _operands(query, key, value, _NAME)
@@ -213,7 +215,7 @@ def _cost_of_weights(inputs, outputs, **attrs):
     return 2 * known(query.shape[0]) * known(query.shape[1]) * known(query.shape[2])
 
 
-@operator(cost=_cost_of_weights, rows="batch")
+@operator(cost=_cost_of_weights, rows="batch", multiplies=True)
 def attention_weights(query, key, left: int | None = None, right: int | None = None):
     """Return the softmax of each query's scores with the keys of its sequence, one row per pair of query and key.
 

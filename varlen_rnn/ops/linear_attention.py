@@ -154,7 +154,7 @@ def _cost(inputs, outputs, **constants):
 
 @operator(
     name=_NAME, outputs=("out", "last", "written", "states"), intermediate=("written", "states"), cost=_cost,
-    inference={"keep": False}, rows=rows_of_state(5),
+    inference={"keep": False}, rows=rows_of_state(5), multiplies=True,
 )  # fmt: skip
 def attend_linearly(
     query, key, value, decay=None, beta=None, state=None, *, delta: bool, normalise: bool, scale: float | None,
@@ -285,8 +285,9 @@ def _cost_of_grad(inputs, outputs, **constants):
 
 
 @operator(
-    name=f"{_NAME}_grad", outputs=("d_query", "d_key", "d_value", "d_decay", "d_beta", "d_state"), cost=_cost_of_grad
-)
+    name=f"{_NAME}_grad", outputs=("d_query", "d_key", "d_value", "d_decay", "d_beta", "d_state"), cost=_cost_of_grad,
+    multiplies=True,
+)  # fmt: skip
 def differentiate(
     query, key, value, written=None, states=None, decay=None, beta=None, state=None, d_out=None, d_last=None, *,
     delta: bool, normalise: bool, scale: float | None,

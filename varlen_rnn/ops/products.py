@@ -37,7 +37,7 @@ def _rows_of_matmul(specs, axes, transposed):
     return "each" if axes[1] is axes[2] is None and axes[0] != len(specs[0].shape) - 1 else None
 
 
-@operator(cost=_of_matmul, rows=_rows_of_matmul)
+@operator(cost=_of_matmul, rows=_rows_of_matmul, multiplies=True)
 def matmul(x, weight, bias=None, *, transposed: bool):
     """Return `x @ weight + bias`, or `x @ weight.T + bias` if `transposed`; no row depends on another one."""
     columns = weight.shape[0 if transposed else 1]
@@ -82,7 +82,7 @@ def _products_examples(rng):
     yield [rows(rng, 2, 3), rng.standard_normal((3, 2)), None], {"transposed": False}
 
 
-@operator(cost=lambda inputs, outputs: 2 * size(inputs[0]) * known(inputs[1].shape[-1]), rows="sum")
+@operator(cost=lambda inputs, outputs: 2 * size(inputs[0]) * known(inputs[1].shape[-1]), rows="sum", multiplies=True)
 def row_product(a, b):
     """Return `a.T @ b`, the sum over rows of their outer products; the gradient of a weight has this form."""
     return LoDTensor.wrap(row_sums.row_product(_rows(a.data), _rows(b.data)))
@@ -124,7 +124,7 @@ def _check_has_rows(op, name, desc):
 _SMALL, _SHORT = 2**12, 2**9
 
 
-@operator(cost=lambda inputs, outputs: 2 * known(inputs[0].shape[-1]) * size(outputs[0]), rows="each")
+@operator(cost=lambda inputs, outputs: 2 * known(inputs[0].shape[-1]) * size(outputs[0]), rows="each", multiplies=True)
 def batched_matmul(x, y):
     """Multiply the matrices in the last two axes; the result has the LoD of the operands that have all its axes."""
     before = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])

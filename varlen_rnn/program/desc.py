@@ -204,12 +204,17 @@ MESSAGES["OpDesc.Attr"] = (
 
 @message
 class OpDesc:
-    """An operator: its type, the names of its variables by place (an operator's input or output), and its constants."""
+    """An operator: its type, the names of its variables by place (an operator's input or output), and its constants.
+
+    An operator that multiplies also has the precision of its products of float32, as `set_float32_matmul_precision` had
+    it when the operator was recorded.
+    """
 
     type: str = field(3)
     inputs: tuple[Var, ...] = field(1, default=())
     outputs: tuple[Var, ...] = field(2, default=())
     attrs: tuple[Attr, ...] = field(4, default=())
+    precision: str = field(6, default="fp32")
 
     def input_names(self) -> list[str]:
         """Return the names of all inputs, in order; "" is the name of a missing input."""
@@ -231,6 +236,7 @@ class OpDesc:
         given = [var for var in self.inputs if any(var.arguments)]
         told = [f"{var.parameter}={', '.join(name or 'none' for name in var.arguments)}" for var in given]
         told += map(str, self.attrs)
+        told += [] if self.precision == "fp32" else [f"precision={self.precision!r}"]
         outputs = self.output_names()
         line = f"{', '.join(outputs)} = {self.type}({'; '.join(told)})"
         if len(line) <= width or not (told and outputs):

@@ -33,7 +33,7 @@ def _variable(var, numbers, double):
 
 
 def _operator(place, op, numbers):
-    label = _quoted(op.type, *map(str, op.attrs))
+    label = _quoted(op.type, *map(str, op.attrs), *([] if op.precision == "fp32" else [op.precision]))
     lines = [f"{place} [label={label}, shape=box]"]
     for variables, arrow in ((op.inputs, "{0} -> {1}"), (op.outputs, "{1} -> {0}")):
         named = [(var.parameter, name) for var in variables for name in var.arguments if name]

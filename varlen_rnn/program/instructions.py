@@ -49,7 +49,7 @@ class Instructions:
         self.all = [self._instruction(nested, number, op, last, not_ours, kept) for number, op in enumerate(ops)]
 
     def _instruction(self, nested, number, op, last, not_ours, kept):
-        kind, inputs, outputs = find(op.type), op.input_names(), op.output_names()
+        kind, inputs, outputs = find(op.type).at(op.precision), op.input_names(), op.output_names()
         attrs = decode(kind, op.attrs, nested)
         used = () if kind.overwrites is None else kind.overwrites(len(inputs), **attrs)
         done = {name for name in (*inputs, *outputs) if name and last[name] == number and name not in kept}

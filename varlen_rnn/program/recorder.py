@@ -141,7 +141,7 @@ class _Described:
 def _describe_op(op, inputs, outputs, attrs):
     names = [["" if symbol is None else symbol.name for symbol in symbols] for symbols in (inputs, outputs)]
     places = [tuple(Var(*pair) for pair in pairs) for pairs in op.by_place(*names, attrs)]
-    return OpDesc(op.type, *places, constants.encode(op, attrs, lambda block: block.idx))
+    return OpDesc(op.type, *places, constants.encode(op, attrs, lambda block: block.idx), op.precision or "fp32")
 
 
 class Recorder:

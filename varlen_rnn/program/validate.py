@@ -2,12 +2,13 @@
 
 from collections import ChainMap
 
-from varlen_rnn.errors import InputError, ProgramError
+from varlen_rnn.errors import InputError, ProgramError, check_choice, shown
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.desc import VERSION, of_var
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.program.structure import check_fields, check_structure
+from varlen_rnn.runtime.precision import PRECISIONS
 from varlen_rnn.tape.kinds import Type
 from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import describe
@@ -80,6 +81,10 @@ def _check_block(nested, blocks, around, checked):
 
 def _check_op(op, specs, bound, persistable, blocks, around, checked):
     kind = find(op.type)
+    if kind.multiplies:
+        check_choice(op.precision, "precision", *PRECISIONS)
+    elif op.precision != "fp32":
+        raise ProgramError("precision", expected="'fp32', because it multiplies nothing", got=shown(op.precision))
     inputs, outputs = op.input_names(), op.output_names()
     attrs = decode(kind, op.attrs, lambda index: _checked_nested(index, blocks, around, checked))
     for given, pairs in zip((op.inputs, op.outputs), kind.by_place(inputs, outputs, attrs), strict=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -132,9 +133,19 @@ def at_precision(precision: str | None, function: Callable[..., R], *inputs: Any
         _own_precision.set(before)
 
 
-def precision_on_cuda(what: str) -> str:
-    """Return the precision in force; raise an error that begins with `what` if no CUDA kernel has the precision."""
-    precision = get_float32_matmul_precision()
+def fixed_at(precision: str, function: Callable[..., R]) -> Callable[..., R]:
+    """Return `function` with products of float32 at a precision, whatever the precision in force is."""
+
+    @functools.wraps(function)
+    def fixed(*inputs: Any, **named: Any) -> R:
+        return at_precision(precision, function, *inputs, **named)
+
+    return fixed
+
+
+def precision_on_cuda(what: str, precision: str | None = None) -> str:
+    """Return a precision, or the one in force; raise an error that begins with `what` if no CUDA kernel has it."""
+    precision = precision or get_float32_matmul_precision()
     if precision not in ON_CUDA:
         expected, hint = " or ".join(map(repr, ON_CUDA)), "products in bfloat16 run on the CPU alone: x.to('cpu')"
         raise PlaceError(f"{what}, precision on cuda", expected=expected, got=repr(precision), hint=hint)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.spec import describe
-from varlen_rnn.tape.variable import Variable, apply, apply_list
+from varlen_rnn.tape.variable import Variable, apply, apply_op
 
 
 class Ahead(NamedTuple):
@@ -59,7 +59,8 @@ def run(ahead, xs, levels):
     """
     found = dict(xs)
     for op, inputs, outputs, attrs in ahead.operators:
-        values = apply_list(op.type, *[None if s is None else found[id(s)] for s in inputs], **attrs)
+        values = apply_op(op, [None if s is None else found[id(s)] for s in inputs], attrs)
+        values = values if isinstance(values, list) else [values]
         found |= {id(symbol): value for symbol, value in zip(outputs, values, strict=True)}
     return [_of_steps(found[id(variable.value)], next(iter(xs.values())), levels) for variable in ahead.given]
 

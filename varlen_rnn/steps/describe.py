@@ -219,7 +219,9 @@ def _explained(lowered):
     ]
     states = f"{len(cell.states)} state{'s' * (len(cell.states) > 1)}"
     vectors = f", {len(cell.vectors)} vectors" if cell.vectors else ""
-    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; a row keeps {cell.num_kept} per unit"
+    kept = f"a row keeps {cell.num_kept} per unit"
+    precision = "" if lowered.precision == "fp32" else f"; products in {lowered.precision}"
+    return f"runs fused as a cell of gates {', '.join(parts)}; {states}{vectors}; {kept}{precision}"
 
 
 def _lower(nested, names, specs):

@@ -10,6 +10,7 @@ import numpy as np
 from varlen_rnn import recurrence
 from varlen_rnn.kernels.arithmetic import add
 from varlen_rnn.runtime.device import as_operand, contiguous, copy_into, empty, joined, stacked, unstacked, zeros
+from varlen_rnn.runtime.precision import at_precision
 from varlen_rnn.steps.lower import Part
 
 
@@ -38,7 +39,8 @@ def forward(lowered, x, states, captured, plan, keep):
         vectors=stacked(vectors) if vectors else None,
     )
     initial = stacked([states[number] for number in lowered.states])[:, None]
-    y, last, kept = recurrence.forward(lowered.cell, as_operand(x), [direction], initial, plan, keep)
+    given = lowered.cell, as_operand(x), [direction], initial, plan, keep
+    y, last, kept = at_precision(lowered.precision, recurrence.forward, *given)
     last = [last[lowered.states.index(number), 0] for number in range(len(states))]
     return y, last, Run(lowered, direction, initial, kept)
 
@@ -52,11 +54,10 @@ def backward(run, x, y, plan, d_y, d_last, captured, need_x):
     lowered = run.lowered
     d_states = stacked([d_last[number] for number in lowered.states])[:, None]
     # The first backward pass overwrites the saved numbers, so a second pass over the same run computes them again.
-    kept = [run.kept.pop()] if run.kept else recurrence.forward(lowered.cell, x, [run.direction], run.initial, plan)[2]
-    saved, arriving = recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_states)
-    d_x, (d,), d_initial = recurrence.backward(
-        lowered.cell, x, [run.direction], run.initial, plan, saved, arriving, need_x=need_x
-    )
+    given = lowered.cell, x, [run.direction], run.initial, plan
+    kept = [run.kept.pop()] if run.kept else at_precision(lowered.precision, recurrence.forward, *given)[2]
+    given = *given, recurrence.Saved(y, kept), recurrence.Arriving(d_y, d_states)
+    d_x, (d,), d_initial = at_precision(lowered.precision, recurrence.backward, *given, need_x=need_x)
     totals, hidden = [zeros(value.shape, value) for value in captured], d_states.shape[-1]
     for products, d_weight, d_bias in ((lowered.of_x, d.weight_ih, d.bias_ih), (lowered.of_h, d.weight_hh, d.bias_hh)):
         for number, product in enumerate(products):

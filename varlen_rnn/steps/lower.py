@@ -56,6 +56,7 @@ class Lowered(NamedTuple):
 
     states: for each state of the cell, the number of the step's memory (state); the first state is the output
     of_x, of_h: the products of the input and of a state, each in the order of the cell's gates
+    precision: of all its products
     """
 
     cell: Cell
@@ -63,6 +64,7 @@ class Lowered(NamedTuple):
     of_x: tuple[Product, ...]
     of_h: tuple[Product, ...]
     vectors: tuple[Part, ...]
+    precision: str
 
 
 class Block(NamedTuple):
@@ -172,8 +174,15 @@ class _Lowering:
             of[gate][key.kind == _INPUT] = key
         return Lowered(
             cell, self.order, tuple(of[gate][True] for gate in cell.x_gates),
-            tuple(of[gate][False] for gate in cell.h_gates), tuple(self.vectors),
+            tuple(of[gate][False] for gate in cell.h_gates), tuple(self.vectors), self._precision(),
         )  # fmt: skip
+
+    def _precision(self):
+        """Return the precision of the step's products, which the cell has for all of them."""
+        found = {one.op.precision for one in self.block.instructions if one.op.multiplies}
+        if len(found) > 1:
+            raise Refused(f"its products have different precisions: {', '.join(sorted(found))}")
+        return found.pop()
 
     def _pairs(self, trace, results):
         """Return the gates of the cell: pairs (product of the input, product of a state), or (other product, None).

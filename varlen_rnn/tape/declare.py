@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     inference: Mapping[str, object]
     overwrites: Callable | None
     shares: bool
+    multiplies: bool
     rows: str | Callable | None
     linear: Iterable[str]
     scalar: Callable | None
@@ -84,6 +85,7 @@ def operator(
     inference: Mapping[str, object] = MappingProxyType({}),
     overwrites: Callable | None = None,
     shares: bool = False,
+    multiplies: bool = False,
     places: Callable | None = None,
     rows: str | Callable | None = None,
     linear: Iterable[str] = (),
@@ -136,6 +138,9 @@ def operator(
     shares : bool
         Whether a result can have the memory of an input, as a view has.  In a program, no update of that memory then
         moves past an operator that reads the result.
+    multiplies : bool
+        Whether the bits of results depend on the precision of products that `set_float32_matmul_precision` sets.  The
+        gradient then runs at the precision of the forward pass, and a program stores the operator's precision.
     places : callable, optional
         `places(number of inputs, number of outputs, **constants)` returns the names of the inputs and of the outputs.
         It is needed if constants decide which inputs and outputs there are.
@@ -200,7 +205,7 @@ def operator(
         "outputs": _names("operator, outputs", outputs), "linear": _names("operator, linear", linear),
         "intermediate": frozenset(_names("operator, intermediate", intermediate)), "cost": cost, "scalar": scalar,
         "inference": inference, "overwrites": overwrites, "places": places, "onnx": onnx,
-        "shares": check_flag(shares, "operator, shares"),
+        "shares": check_flag(shares, "operator, shares"), "multiplies": check_flag(multiplies, "operator, multiplies"),
         "rows": _rows_trait(rows), "ufunc": _ufuncs(ufunc),
     }  # fmt: skip
     if not check_flag(gradient, "operator, gradient"):

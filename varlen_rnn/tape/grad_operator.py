@@ -40,7 +40,7 @@ def gradient_of(op, function, of, aliases, *, cost, rows):
     outputs = tuple(f"{'*' * _takes_rest(op, p)}d_{name}" for p, name in zip(positions, of, strict=True))
     made = Op(
         f"{op.type}_grad", inputs, outputs if several else ("out",), forward=function, attrs=attrs, shares=True,
-        cost=cost, rows=rows or _rows_trait(op, list(taken.values()), positions),
+        multiplies=op.multiplies, cost=cost, rows=rows or _rows_trait(op, list(taken.values()), positions),
         linear=tuple(name for name, source in taken.items() if source.group == _D_OUTPUTS),
         infer=_inference(op, f"{op.type}_grad", taken, positions, attrs),
         doc=inspect.getdoc(function) or f"Return the gradient of `{op.type}`.",

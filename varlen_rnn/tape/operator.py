@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from varlen_rnn.errors import InputError, ProgramError, shown
+from varlen_rnn.runtime.precision import fixed_at
 from varlen_rnn.tape.spec import TensorSpec
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class Op:
         For a sum or mean over rows whose result is a single number: `divisor(*values, **attrs)` returns the total
         weight that a mean was divided by, or None for a sum.  Ranks (processes that each compute a part of a batch) use
         it to combine their results.
+    precision : str, optional
+        The precision of products at which its functions run (`at`); None if they run at the precision in force.
     finds : mapping
         Maps a constant that names an object, such as a cell, to the function that finds the object.
     """
@@ -71,10 +74,31 @@ class Op:
     scalar: Callable | None = None
     ufunc: tuple[np.ufunc, ...] = ()
     onnx: str | None = None
+    multiplies: bool = False
     divisor: Callable | None = None
     finds: Mapping[str, Callable] = field(default_factory=lambda: _NOTHING)
     examples: Callable | None = None  # `examples(rng)` yields pairs (inputs, attrs)
     doc: str = ""
+    precision: str | None = None
+    fixed: dict[str, Op] = field(init=False, repr=False, default_factory=dict)  # by precision
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        object.__setattr__(self, "fixed", {})  # they have the old value
+
+    def at(self, precision: str) -> Op:
+        """Return the operator with its functions and its gradient fixed at a precision of products.
+
+        It is the operator itself if it multiplies nothing, or its precision is already fixed.  The tape and programs
+        hold operators at a precision, so that a gradient or a later run cannot have another one.
+        """
+        if not self.multiplies or self.precision is not None:
+            return self
+        if (found := self.fixed.get(precision)) is None:
+            names = ("forward", "shortcut", "grad")
+            fixed: Any = {name: fixed_at(precision, f) for name in names if (f := getattr(self, name)) is not None}
+            found = self.fixed.setdefault(precision, replace(self, precision=precision, **fixed))
+        return found
 
     def is_linear_in(self, position: int) -> bool:
         """Return whether the operator is declared to be linear in the input at `position`."""

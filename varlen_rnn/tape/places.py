@@ -1,10 +1,13 @@
 """Check that all values of an operator are in one place (the host or a device), and that it has a kernel there."""
 
+import numpy as np
+
 from varlen_rnn.errors import InputError, PlaceError
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device_array import HostAccessError
 from varlen_rnn.runtime.place import CUDA, HOST
+from varlen_rnn.runtime.precision import precision_on_cuda
 from varlen_rnn.tape.values import is_remembered, memory_of
 
 
@@ -17,7 +20,10 @@ def place_of_value(value):
 
 
 def check_places(op, values):
-    """Raise if values of an operator are in different places; single numbers on the host go with any place."""
+    """Raise if values of an operator are in different places, or its products have no kernel there at its precision.
+
+    Single numbers on the host go with any place.
+    """
     first = None
     for position, value in enumerate(values):
         place = place_of_value(value)
@@ -29,6 +35,8 @@ def check_places(op, values):
             expected = f"values on {first[1]}, where {op.input_name(first[0])} is"
             what, hint = f"{op.type}, {op.input_name(position)}", f"x.to({str(first[1])!r}) copies them"
             raise PlaceError(what, expected=expected, got=f"values on {place}", hint=hint)
+    if op.multiplies and first is not None and first[1] is CUDA and values[first[0]].dtype == np.float32:
+        precision_on_cuda(op.type, op.precision)
 
 
 def without_kernel(op, values, error):

@@ -17,6 +17,7 @@ from varlen_rnn.runtime.device import beside, on_device, overwrite
 from varlen_rnn.runtime.device_array import DeviceArray
 from varlen_rnn.runtime.place import HOST, Place
 from varlen_rnn.runtime.place import device as as_place
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.tape import origins
 from varlen_rnn.tape.array_methods import ArrayMethods, no_variables, operand
 from varlen_rnn.tape.elsewhere import missing_attribute
@@ -560,6 +561,8 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
 def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply an operator that is given as an `Op` instead of its name, which is faster than `apply`."""
     into = RECORDER.get()
+    if op.multiplies:
+        op = op.at(get_float32_matmul_precision())
     if into is None:
         variables, values = [], []
         for given in inputs:  # one loop, because every operator comes here

@@ -21,6 +21,7 @@ from varlen_rnn.errors import ShapeError
 from varlen_rnn.ops.sequence.taken import rows_taken
 from varlen_rnn.recurrence import Shape, saved_columns
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.runtime.precision import PRECISIONS, float32_matmul_precision, get_float32_matmul_precision
 from varlen_rnn.torch.layouts import places_of_padded
 from varlen_rnn.torch.recurrence import Step, arrays_of, gradients_of, ran
 
@@ -72,15 +73,18 @@ def _of_capacity(array: np.ndarray, rows: int) -> Tensor:
 def _recurrent(
     rows: Tensor, offsets: Tensor, states: list[Tensor], weights: list[Tensor], mode: str, whole: bool, keep: bool
 ) -> Any:
-    """Run one layer; return outputs, last states, and the columns that each direction saves, if `keep`.
+    """Run one layer; return outputs, last states, and if `keep`, the columns of each direction and the precision.
 
-    Rows behind the last offset, which are allowed unless `whole`, are not read, and their outputs are zeros.
+    The gradient needs the columns, and the number of the precision in force.  Rows behind the last offset, which are
+    allowed unless `whole`, are not read, and their outputs are zeros.
     """
     step, others = _step(mode, states, weights)
     lod = _lod(offsets, rows, whole)
     y, last, kept = ran(step, lod, arrays_of(step, [rows[: lod.num_rows], *others]), keep)
     capacity = len(rows)
-    return _of_capacity(y, capacity), last, [_of_capacity(slots, capacity) for slots in kept]
+    found = [_of_capacity(slots, capacity) for slots in kept]
+    found += [torch.tensor(PRECISIONS.index(get_float32_matmul_precision()))] if keep else []
+    return _of_capacity(y, capacity), last, found
 
 
 @_recurrent.register_fake
@@ -91,6 +95,7 @@ def _(rows: Tensor, offsets: Tensor, states: Any, weights: Any, mode: str, whole
     last = [rows.new_empty(count, offsets.shape[0] - 1, size) for size in units]
     columns = saved_columns(CELLS[mode.lower()], shape, rows.element_size())
     kept = [rows.new_empty(rows.shape[0], columns) for _ in range(count if keep else 0)]
+    kept += [rows.new_empty((), dtype=torch.int64)] if keep else []
     return rows.new_empty(rows.shape[0], count * shape.outputs), last, kept
 
 
@@ -107,16 +112,18 @@ def _gradient(
 ) -> list[Tensor]:  # fmt: skip
     """Return the gradients of initial states; then of rows and of all weights, if `needs` says so of them.
 
-    Without saved columns, as in an exported graph, the layer runs forward once more.
+    They are computed at the precision of the forward pass.  Without saved columns, as in an exported graph, the layer
+    runs forward once more, at the precision in force.
     """
     step, others = _step(mode, states, weights)
     lod = _lod(offsets, rows, whole=False)
     count, capacity = lod.num_rows, len(rows)
     arrays = arrays_of(step, [rows[:count], *others])
-    # The gradient overwrites saved columns, but torch may pass a graph again, so it gets a copy.
-    slots = [of_one[:count].numpy().copy() for of_one in kept] or ran(step, lod, arrays, True)[2]
     arriving = [d_y[:count], *d_last]
-    d_x, d_states, d_weights = gradients_of(step, lod, arrays, y[:count], slots, arriving, needs)
+    with float32_matmul_precision(PRECISIONS[int(kept[-1])] if kept else get_float32_matmul_precision()):
+        # The gradient overwrites saved columns, but torch may pass a graph again, so it gets a copy.
+        slots = [of_one[:count].numpy().copy() for of_one in kept[:-1]] or ran(step, lod, arrays, True)[2]
+        d_x, d_states, d_weights = gradients_of(step, lod, arrays, y[:count], slots, arriving, needs)
     found = [torch.from_numpy(array) for array in d_states]
     if d_x is not None:
         found.append(_of_capacity(d_x, capacity))

@@ -16,6 +16,7 @@ from varlen_rnn.errors import DTypeError, ProgramError
 from varlen_rnn.random import seeded
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.precision import at_precision, get_float32_matmul_precision
 from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
@@ -185,7 +186,7 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.run = run
+        ctx.run, ctx.precision = run, get_float32_matmul_precision()
         recorded = run(tensors, ctx.needs_input_grad[1:])
         outputs = recorded[1]
         ctx.recorded = None if saves_elsewhere() else recorded
@@ -201,7 +202,7 @@ class _Call(torch.autograd.Function):
         tensors = ctx.saved_tensors[: len(needs)]  # raises if a tensor was changed or freed meanwhile
         recorded, ctx.recorded = ctx.recorded, None
         if recorded is None:  # a second backward pass (retain_graph) needs new records
-            recorded = ctx.run(tensors, needs)
+            recorded = at_precision(ctx.precision, ctx.run, tensors, needs)
         leaves, outputs = recorded
         arrived = [
             None if d is None else Variable(LoDTensor.wrap(_array(d), output.value.structure))

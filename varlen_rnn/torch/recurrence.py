@@ -17,6 +17,7 @@ from varlen_rnn.ops.recurrent.inputs import weight_shapes
 from varlen_rnn.recurrence import Direction
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
+from varlen_rnn.runtime.precision import at_precision, get_float32_matmul_precision
 from varlen_rnn.torch.eager import saves_elsewhere
 
 
@@ -54,12 +55,17 @@ class _Recurrence(torch.autograd.Function):
         keep, arrays = not saves_elsewhere(), arrays_of(step, operands)
         tensors, kept = _forward(step, lod, arrays, keep)
         ctx.step, ctx.lod, ctx.kept = step, lod, (arrays, kept) if keep else None
+        ctx.precision = get_float32_matmul_precision()  # torch's threads, which run the gradient, have their own
         ctx.save_for_backward(tensors[0], *operands)
         ctx.set_materialize_grads(False)
         return tuple(tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return at_precision(ctx.precision, _Recurrence._backward, ctx, gradients)
+
+    @staticmethod
+    def _backward(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         y, *operands = ctx.saved_tensors  # raises if a tensor was changed or freed meanwhile
         (step, lod), (found, ctx.kept) = (ctx.step, ctx.lod), (ctx.kept, None)
         if found is None:

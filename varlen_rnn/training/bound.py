@@ -27,6 +27,7 @@ from varlen_rnn.program.program import Program
 from varlen_rnn.rows.lod import LoDTensor, rows_of
 from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.device import on_device
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.tape.modes import EVALUATING, grad_enabled, recorder
 from varlen_rnn.tape.spec import VALUES, sizes_fit
 from varlen_rnn.tape.values import bits_of_value
@@ -67,12 +68,12 @@ def bound(step: Callable[..., Any]) -> Bound:
 
     Notes
     -----
-    The step is recorded again if a module changes its mode, a parameter is frozen or replaced, or an option of an
-    optimizer is set.  Learning rates are read at each call.  Python code of the step that changes something else runs
-    only in the calls that are compared.  A number or an array that the step reads from outside, such as a global
-    variable or a closure, is a constant of the program: `bound` cannot see that it changes until a call is compared.
-    Pass such a value as an argument.  So is a gradient that the step reads, if it calls neither `backward` nor an
-    optimizer.
+    The step is recorded again if a module changes its mode, a parameter is frozen or replaced, an option of an
+    optimizer is set, or the precision of products is another one.  Learning rates are read at each call.  Python code
+    of the step that changes something else runs only in the calls that are compared.  A number or an array that the
+    step reads from outside, such as a global variable or a closure, is a constant of the program: `bound` cannot see
+    that it changes until a call is compared.  Pass such a value as an argument.  So is a gradient that the step reads,
+    if it calls neither `backward` nor an optimizer.
 
     Examples
     --------
@@ -227,11 +228,16 @@ def _detached(result: Any) -> Any:
     return _rebuilt(form, [Variable(one.value) for one in found])
 
 
+def _modes() -> tuple[bool, bool, str]:
+    """Return the modes of the context that decide a step's operators and their bits."""
+    return grad_enabled(), bool(EVALUATING.get()), get_float32_matmul_precision()
+
+
 class _Recorded:
     """A program of a step, for one structure of arguments and one state of modules and optimizers."""
 
     def __init__(self, step: Callable[..., Any], args: Any, named: Any, feeds: list[LoDTensor]) -> None:
-        self._grad, self._evaluates = grad_enabled(), bool(EVALUATING.get())
+        self._modes = _modes()
         self._names = [f"x{number}" for number in range(len(feeds))]
         self.declared = [_declared(feed) for feed in feeds]
         states = {number for number, feed in enumerate(feeds) if _may_be_states(feed)}
@@ -287,7 +293,7 @@ class _Recorded:
 
     def holds(self, feeds: list[LoDTensor]) -> bool:
         """Return whether modules, optimizers and modes are as they were when the step was recorded."""
-        if self._grad != grad_enabled() or self._evaluates != bool(EVALUATING.get()):
+        if self._modes != _modes():
             return False
         if self._states and not all(sizes_fit(feeds[number].shape, shape) for number, shape in self._states):
             return False

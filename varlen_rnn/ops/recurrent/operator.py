@@ -297,6 +297,7 @@ def _by_sequence(specs, axes, cell, **constants):
     inference={"keep": False, "every": None},
     places=_places,
     rows=_by_sequence,
+    multiplies=True,
 )
 def recurrent(
     x,
@@ -355,7 +356,10 @@ def _examples(rng):
         yield [rows(rng, 3), *states, *map(rng.standard_normal, shapes)], constants
 
 
-@operator(outputs=("*d",), may_miss=("rest",), cost=_cost_of_gradient, overwrites=_overwritten, places=_places_grad)
+@operator(
+    outputs=("*d",), may_miss=("rest",), cost=_cost_of_gradient, overwrites=_overwritten, places=_places_grad,
+    multiplies=True,
+)  # fmt: skip
 def recurrent_grad(
     x,
     *rest,

@@ -39,7 +39,7 @@ def _of_conv(inputs, outputs, filter_size, padding_start):
     return known(x.shape[0]) * (2 * size(weight) + (0 if bias is None else size(bias)))
 
 
-@operator(cost=_of_conv, rows=beside("sequence", 1, 2, 3))
+@operator(cost=_of_conv, rows=beside("sequence", 1, 2, 3), multiplies=True)
 def sequence_conv(x, weight, bias=None, padding=None, *, filter_size: int = 3, padding_start: int | None = None):
     """Return the product of each row's window with a weight; a window is `filter_size` concatenated rows.
 
@@ -194,7 +194,7 @@ def _grad(inputs, outputs, d_outputs, **constants):
     ]
 
 
-@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[1]))
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[1]), multiplies=True)
 def sequence_conv_grad(d, weight, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the rows of `sequence_conv`."""
     start, taps = Window.of(filter_size, padding_start)
@@ -216,7 +216,7 @@ def _infer_grad(d, weight, filter_size, padding_start):
     return d._replace(shape=(d.shape[0], weight.shape[0] // filter_size))
 
 
-@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[2]))
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[0].shape[0]) * size(inputs[2]), multiplies=True)
 def sequence_conv_weight_grad(d, x, weight, padding=None, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the weight of `sequence_conv`."""
     window, offsets = Window.of(filter_size, padding_start), levels_of(d.structure)[-1]
@@ -246,7 +246,7 @@ def _infer_weight_grad(d, x, weight, padding, filter_size, padding_start):
     return weight
 
 
-@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[2].shape[0]) * size(inputs[1]))
+@operator(cost=lambda inputs, outputs, **constants: 2 * known(inputs[2].shape[0]) * size(inputs[1]), multiplies=True)
 def sequence_conv_padding_grad(d, weight, padding, *, filter_size: int, padding_start: int | None):
     """Return the gradient of the padding of `sequence_conv`."""
     window, offsets, d_rows = Window.of(filter_size, padding_start), levels_of(d.structure)[-1], as_operand(d.data)
