@@ -62,6 +62,9 @@ class Linear(Module):
     bias : bool
     dtype : data type
         float32 or float64.
+    precision : {"fp32", "tf32", "bf16", "bf16-avx512"}, optional
+        The precision of the product in float32, as in `vr.set_float32_matmul_precision`; by default the precision that
+        is set when the layer is called.
 
     Attributes
     ----------
@@ -78,9 +81,11 @@ class Linear(Module):
 
     @hinting(device=NO_DEVICE)
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, dtype: DTypeLike = np.float32
-    ) -> None:
+        self, in_features: int, out_features: int, bias: bool = True, *, dtype: DTypeLike = np.float32,
+        precision: str | None = None,
+    ) -> None:  # fmt: skip
         # `check_int` returns Python ints, because products of NumPy's small ints overflow.
+        self.precision = precision
         self.in_features = in_features = check_int(in_features, "in_features", 1)
         self.out_features = out_features = check_int(out_features, "out_features", 1)
         dtype, bias = check_dtype(dtype), check_flag(bias, "bias")

@@ -21,6 +21,7 @@ from varlen_rnn.program.instructions import nested_blocks
 from varlen_rnn.program.program import Program
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.modes import no_grad, recorder
+from varlen_rnn.tape.operator import find
 from varlen_rnn.tape.spec import TensorSpec, describe
 from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Offsets
@@ -45,6 +46,8 @@ class LayerSummary:
         How many numbers its own Parameters have.  A Parameter that several modules share counts for the first module.
     operations : int
         The floating-point operations of its own operators for the batch, in all of its calls.
+    precision : str
+        The precision of its own products of float32; several, joined by "and", if they differ.
     """
 
     name: str
@@ -52,6 +55,7 @@ class LayerSummary:
     shapes: tuple[tuple[int, ...], ...]
     parameters: int
     operations: int
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +91,8 @@ class ModelSummary:
         table = [("layer", "kind", "output", "parameters", "operations")]
         for layer in self.layers:
             shapes = ", ".join(map(str, layer.shapes)) or "not called"
-            table.append((layer.name, layer.kind, shapes, f"{layer.parameters:,}", f"{layer.operations:,}"))
+            kind = layer.kind if layer.precision == "fp32" else f"{layer.kind}, {layer.precision}"
+            table.append((layer.name, kind, shapes, f"{layer.parameters:,}", f"{layer.operations:,}"))
         table.append(("total", "", "", f"{self.parameters:,}", f"{self.operations:,}"))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         sides = "<<<>>"  # numbers are aligned to the right
@@ -212,9 +217,12 @@ class _Watch:
         """Run the program; return the layers with their output shapes and their costs, from the values of the run."""
         specs, desc = _specs_of_run(program, batch), program.desc
         operations, inside = Counter[Module | None](), nested_blocks(desc)
+        precisions: dict[Module | None, set[str]] = {}
         for op, owner in zip(desc.blocks[0].ops, self.owners, strict=True):
             if op.type not in EDGES:
                 operations[owner] += cost_of(op, specs, inside).flops
+            if find(op.type).multiplies:
+                precisions.setdefault(owner, set()).add(op.precision)
         found, counted = [], set[int]()
         for name, module in self.modules:
             own = {id(value): value for _, value in module._entries() if isinstance(value, Parameter)}
@@ -223,7 +231,8 @@ class _Watch:
             # A variable inside of a loop has only its described shape.
             made = [(v, specs.get(v.name or "")) for v in self.outputs.get(module, ())]
             shapes = tuple(tuple(map(int, v.shape)) if spec is None else spec.shape for v, spec in made)
-            found.append(LayerSummary(name, type(module).__name__, shapes, parameters, operations[module]))
+            precision = " and ".join(sorted(precisions.get(module, {"fp32"})))
+            found.append(LayerSummary(name, type(module).__name__, shapes, parameters, operations[module], precision))
         return found
 
 

@@ -42,6 +42,7 @@ from varlen_rnn.nn.recurrent.prepared import Prepared
 from varlen_rnn.nn.recurrent.stream import Stream
 from varlen_rnn.ops.recurrent.inputs import check_heads, form_of, weight_shapes
 from varlen_rnn.runtime.place import HOST
+from varlen_rnn.runtime.precision import at_precision
 from varlen_rnn.tape.modes import grad_enabled, no_grad, recorder
 from varlen_rnn.tape.variable import Variable, apply, as_variable, required
 from varlen_rnn.typing import Rows
@@ -141,6 +142,9 @@ class Recurrent(Module):
         pass recomputes the other states, which makes a training step about 1.5 times as long.  True means the square
         root of the longest length.  A call of `all_states` saves all states.  Not for cells with row inputs, which
         zoneout and recurrent dropout need.
+    precision : {"fp32", "tf32", "bf16", "bf16-avx512"}, optional
+        The precision of the layer's products of float32, as in `vr.set_float32_matmul_precision`; by default the
+        precision that is set when the layer is called.
 
     Attributes
     ----------
@@ -198,6 +202,7 @@ class Recurrent(Module):
         proj_size: int = 0,
         num_heads: int = 1,
         recompute: bool | int = False,
+        precision: str | None = None,
     ) -> None:
         if not isinstance(cell, Cell):
             got = shown(cell) if isinstance(cell, str) else getattr(cell, "__name__", type(cell).__name__)
@@ -215,7 +220,7 @@ class Recurrent(Module):
         self.dropout, self.dropout_per, self.merge = dropout, dropout_per, merge
         self.proj_size = _check_projection(cell, proj_size, hidden_size)
         self.num_heads = _check_heads(cell, num_heads, hidden_size, self.proj_size)
-        self.recompute = _check_recompute(recompute, cell)
+        self.recompute, self.precision = _check_recompute(recompute, cell), precision
         self._every = None if self.recompute is False else int(self.recompute) * (self.recompute is not True)
         self._reverse, bias, self._dtype = _REVERSE[self.direction], check_flag(bias, "bias"), check_dtype(dtype)
         for layer in range(num_layers):
@@ -284,6 +289,8 @@ class Recurrent(Module):
     def prepare(self) -> Prepared:
         """Return a copy of the layer for inference, with packed weights, without gradients; it also takes arrays.
 
+        Its products have the layer's precision, or the one that is set now, whatever is set later.
+
         Raises
         ------
         PlaceError
@@ -295,10 +302,12 @@ class Recurrent(Module):
         >>> run(np.ones((5, 3), np.float32), offsets=[0, 2, 5])[0].shape
         (5, 4)
         """
-        return Prepared(self)
+        return at_precision(self.precision, Prepared, self)
 
     def stream(self, num_sequences: int = 1) -> Stream:
         """Return a copy of the layer for sequences that arrive row by row, with packed weights and stored states.
+
+        Its products have the layer's precision, or the one that is set now, whatever is set later.
 
         Raises
         ------
@@ -311,7 +320,7 @@ class Recurrent(Module):
         >>> stream(np.ones(3, np.float32)).shape
         (4,)
         """
-        return Stream(self, num_sequences)
+        return at_precision(self.precision, Stream, self, num_sequences)
 
     def merged(self, y: Variable) -> Variable:
         """Return the outputs of both directions, which `y` has side by side, joined according to the option `merge`."""
@@ -371,7 +380,8 @@ class Recurrent(Module):
         """
         if (into := recorder()) is not None:
             into.suggest(self)
-        y, last, others = self._run(x, self.each_state(states), all_states=True, rows=rows)
+        given = x, self.each_state(states), True, rows
+        y, last, others = at_precision(self.precision, self._run, *given)
         return y, others, together(last)
 
     def each_state(self, states: Any) -> tuple[Rows | None, ...]:

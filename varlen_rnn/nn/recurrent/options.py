@@ -38,6 +38,7 @@ class CommonOptions(TypedDict, total=False):
     merge: Merge
     dropout_per: Per
     recompute: bool | int
+    precision: str | None
     weight_dropout: float
 
 
