@@ -289,7 +289,7 @@ class Recurrent(Module):
     def prepare(self) -> Prepared:
         """Return a copy of the layer for inference, with packed weights, without gradients; it also takes arrays.
 
-        Its products have the layer's precision, or the one that is set now, whatever is set later.
+        Later changes of the precision of products do not affect it.
 
         Raises
         ------
@@ -307,7 +307,7 @@ class Recurrent(Module):
     def stream(self, num_sequences: int = 1) -> Stream:
         """Return a copy of the layer for sequences that arrive row by row, with packed weights and stored states.
 
-        Its products have the layer's precision, or the one that is set now, whatever is set later.
+        Later changes of the precision of products do not affect it.
 
         Raises
         ------
