@@ -33,7 +33,7 @@ def exact(case):
     """Return what a training step of our layer gives in float64."""
     inputs = Inputs(case)
     layer = getattr(vr.nn, case.cell)(case.input_size, case.hidden_size, dtype=np.float64)
-    layer.load_state_dict(inputs.weights)
+    layer.load_state_dict({name: weight.astype(np.float64) for name, weight in inputs.weights.items()})
     x = vr.Variable(vr.create_lod_tensor(inputs.x.astype(np.float64), [case.lengths]), requires_grad=True)
     y = layer(x)[0]
     y.backward(inputs.d_y.astype(np.float64))
