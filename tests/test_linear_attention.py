@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.each import check_each
 from tests.oracles.linear_attention import linear_attention as oracle
 from varlen_rnn.linear_attention import CHUNK
 from varlen_rnn.runtime import threads
@@ -110,6 +111,26 @@ def test_gradients_are_central_differences(lengths, heads, form):
         np.testing.assert_allclose((np.asarray(x.grad) * way).sum(), difference, rtol=1e-7, atol=1e-7)
 
 
+NORMALISED = {
+    "delta": {"given": ("beta", "state"), "delta": True},
+    "decay of rows": {"given": ("decays",)},
+    "gated delta of rows": {"given": ("decays", "beta", "state"), "delta": True},
+    "plain": {"given": ()},
+}
+
+
+def test_every_form_can_be_normalised():
+    """With the delta rule, or with a decay for each row of a state, the normaliser follows these, too."""
+
+    def check(name):
+        form, heads, lengths = {**NORMALISED[name], "normalise": True}, (2, 1, 2), [40, 0, 1, 3]
+        test_equals_the_oracle(lengths, heads, form, np.float64, 1e-12)
+        test_gradients_are_central_differences(lengths, heads, form)
+        test_what_is_recomputed_has_the_same_bits(form)
+
+    check_each(NORMALISED, check)
+
+
 def numbers(x):
     """Return the numbers of a Variable or of a gradient."""
     x = getattr(x, "value", x)
@@ -167,7 +188,7 @@ def test_batch_mates_and_their_order_change_no_bit(form, dtype):
                 np.testing.assert_array_equal(mine, all_of[chosen if name == "state" else rows])
 
 
-@pytest.mark.parametrize("form", ["gated delta", "decay", "gated delta of rows"])
+@pytest.mark.parametrize("form", ["gated delta", "normalised", "gated delta of rows"])
 def test_threads_change_no_bit(form):
     lengths, found, before = [300, 40, 0, 1, 500], [], threads.get_num_threads()
     arrays, constants = drawn(lengths, FORMS[form], (4, 4, 4), (32, 32), np.float32)

@@ -54,10 +54,11 @@ def test_nodes_of_onnx(cases, tmp_path):
 
 
 LENGTHS = [3, 1, 6]
+NAMES = "query", "key", "value", "decay", "beta", "state"
 FEEDS = {
     "q": ([-1, 2, 4], "float32", 1), "k": ([-1, 2, 4], "float32", 1), "v": ([-1, 2, 3], "float32", 1),
     "g": ([-1, 2], "float32", 1), "wide": ([-1, 2, 4], "float32", 1), "b": ([-1, 2], "float32", 1),
-    "state": ([-1, 2, 4, 3], "float32"),
+    "state": ([-1, 2, 4, 3], "float32"), "n": ([-1, 2, 4], "float32"),
 }  # fmt: skip
 FORMS = {
     "linear": ("q k v", {}),
@@ -68,6 +69,7 @@ FORMS = {
     "gated delta with a state": ("q k v g b state", {"delta": True}),
     "rates without delta": ("q k v g b", {}),
     "normalised": ("q k v g", {"normalise": True}),
+    "normalised with a state": ("q k v g - state n", {"normalise": True}),
     "a shared key": ("q one v g", {}),
 }
 
@@ -82,7 +84,10 @@ def test_linear_attention_is_one_node_that_onnxruntime_runs(tmp_path):
             feeds["one"] = ([-1, 1, 4], "float32", 1)
 
         def function(**given):
-            y, last = vr.linear_attention(*(given.get(one) for one in names), **constants)
+            operands = dict(zip(NAMES, (given.get(one) for one in names), strict=False))
+            if "n" in given:
+                operands["state"] = given["state"], given["n"]
+            y, last = vr.linear_attention(**operands, **constants)
             return [*y, *last] if constants.get("normalise") else [y, last]
 
         exported = Exported(function, tmp_path / "model.onnx", **feeds)

@@ -16,6 +16,7 @@ from varlen_rnn.tape.operator import find
 LENGTHS = [2, 0, 3, 1]
 HIDDEN = 2
 LINEAR = {"delta": True, "normalise": False, "scale": None}
+NORMALISED = {"delta": False, "normalise": True, "scale": None}
 
 
 def dense(*shape):
@@ -100,8 +101,24 @@ CASES = {
     "causal_conv": ([X, dense(3, 2), dense(3), dense(4, 1, 3)], {}),
     "causal_conv_grad": ([X, dense(3, 2), X, dense(4, 1, 3)], {}),
     "causal_conv_weight_grad": ([X, dense(3, 2), X, dense(4, 1, 3)], {}),
-    "linear_attention": ([rows(1, 3)] * 3 + [rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR | {"keep": True}),
-    "linear_attention_grad": ([rows(1, 3)] * 4 + [dense(4, 1, 3, 3), rows(1), rows(1), dense(4, 1, 3, 3)], LINEAR),
+    "linear_attention": ([rows(1, 3)] * 3 + [rows(1), rows(1), dense(4, 1, 3, 3), None], LINEAR | {"keep": True}),
+    "linear_attention_grad": (
+        [rows(1, 3)] * 4 + [dense(4, 1, 3, 3), None, rows(1), rows(1), dense(4, 1, 3, 3)],
+        LINEAR,
+    ),
+    "linear_attention normalised": (
+        [rows(1, 3)] * 3 + [rows(1), rows(1), dense(4, 1, 3, 3), dense(4, 1, 3)],
+        NORMALISED | {"keep": True},
+    ),
+    "linear_attention_grad normalised": (
+        [
+            *[rows(1, 3)] * 3,
+            dense(0, 1, 3),
+            *[dense(4, 1, 3, 3), dense(4, 1, 3), rows(1), rows(1)],
+            *[dense(4, 1, 3, 3), dense(4, 1, 3), rows(1, 3), dense(4, 1, 3, 3), rows(1), dense(4, 1, 3)],
+        ],
+        NORMALISED,
+    ),
     "sequence_cumsum": ([X], {"reverse": True}),
     "layer_norm": ([X, dense(3), dense(3)], {"eps": 0.1}),
     "layer_norm_grad": ([X, X, dense(3)], {"eps": 0.1, "centres": True}),

@@ -24,6 +24,7 @@ from varlen_rnn.linear_attention.blocks import (
     Sizes,
     chunks_before,
     clear,
+    copy_numbers,
     copy_rows,
     dot,
     load_state,
@@ -36,9 +37,19 @@ from varlen_rnn.linear_attention.blocks import (
     transpose_scores,
     transpose_state,
 )
-from varlen_rnn.linear_attention.forward_loop import Places, first_state, run_chunks
+from varlen_rnn.linear_attention.forward_loop import Places, first_normaliser, first_state, run_chunks
+from varlen_rnn.linear_attention.normaliser import (
+    Norms,
+    add_to_beta,
+    add_to_keys,
+    add_to_reads,
+    add_to_scores,
+    load_chunk,
+    move_gradient,
+    of_chunk,
+)
 from varlen_rnn.linear_attention.scores import Scores, decay_scores, differentiate_row
-from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_steps
+from varlen_rnn.linear_attention.steps import Gradients, Steps, differentiate_step
 from varlen_rnn.linear_attention.triangles import solve_upper
 from varlen_rnn.linear_attention.writer import add_to_row, multiply_row
 from varlen_rnn.products.sync import arrive
@@ -53,7 +64,7 @@ class Code(NamedTuple):
     multiply: int
     pack: int
     scores: int  # as the last three, of `forward_loop.Code`
-    differentiate_steps: int
+    differentiate_step: int
     differentiate_block: int  # of `rates`, as the next; 0 if all rows of a state have one decay
     write_left: int
     run_steps: int
@@ -74,6 +85,11 @@ class Backward(NamedTuple):
     states: Any  # without rows if nothing was saved
     d_out: Any
     d_last: Any  # a column for each head of states
+    first_norms: Any  # as the next four, without rows if there is no normaliser
+    kept_norms: Any
+    d_norms: Any
+    d_last_norms: Any
+    d_first_norms: Any
     d_q: Any
     d_k: Any
     d_v: Any
@@ -89,21 +105,33 @@ def saved_of(code, it, of, sizes, heads, task, again, counters):
     """Return the Saved of a task; if nothing was saved, run its rows again first, in the scratch `again`."""
     size, own = sizes.depth * sizes.depth_v, task.head * sizes.depth_v
     if sizes.keep:
-        u, u_stride, states = pointer(it.written, own), it.written.shape[1], it.states.shape[1]
-        at = pointer(it.states, chunks_before(task.first, task.sequence) * states + task.head * size)
+        u, u_stride, states, stride = (
+            pointer(it.written, own), it.written.shape[1], it.states.shape[1], it.kept_norms.shape[1]
+        )  # fmt: skip
+        chunk = chunks_before(task.first, task.sequence)
+        at = pointer(it.states, chunk * states + task.head * size)
+        norms = pointer(it.kept_norms, chunk * stride + task.head * sizes.depth)
     else:
-        u, u_stride, states = offset(again.u, -task.first * sizes.depth_v), sizes.depth_v, size
-        at = again.states
+        u, u_stride, states, stride = offset(again.u, -task.first * sizes.depth_v), sizes.depth_v, size, sizes.depth
+        at, norms = again.states, again.norms
+        of_norms = Norms(
+            first_normaliser(it, sizes, heads, task), offset(again.last, size), again.norm, norms, 1, stride
+        )
         places = Places(
-            first_state(it, sizes, heads, task), again.last, again.u, again.u, at, u_stride, states, it.scale, it.tiny,
+            first_state(it, sizes, heads, task), again.last, again.u, again.u, at, of_norms, u_stride, states,
+            it.scale, it.tiny,
         )  # fmt: skip
         memory = forward_loop.memory_of(again.numbers, again.offsets, of, sizes)
-        keeping = Sizes(sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, True, sizes.has_state)
+        keeping = Sizes(
+            sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, True, sizes.has_state, sizes.normalise
+        )  # fmt: skip
         functions = forward_loop.Code(
             code.multiply, code.pack, code.scores, code.run_steps, code.pass_state, code.run_rows,
         )  # fmt: skip
         run_chunks(code.run_rows, (functions, memory, places, of, keeping, task.first, task.end, counters))
-    return Saved(u, at, u_stride, states) if sizes.delta else Saved(of.v, at, of.v_stride, states)
+    if not sizes.delta:
+        u, u_stride = of.v, of.v_stride
+    return Saved(u, at, norms, u_stride, states, stride)
 
 
 @cpu_inlined
@@ -229,6 +257,8 @@ def _differentiate_scores(code, memory, rows_of, it, sizes, part, rows):
     times(code, rows, rows, d_out, y, zeros, Sums(memory.d_scores, rows_of.scores, width))
     if sizes.delta:
         times(code, rows, rows, d_u, y, zeros, Sums(memory.d_of_keys, rows_of.scores, width))
+    if sizes.normalise:
+        add_to_scores(of_chunk(memory.normaliser, sizes.depth), memory.d_scores, rows)
     passing = offset(memory.numbers, CHUNK)
     clear(passing, CHUNK, it.scale)
     for back in range(rows):
@@ -261,6 +291,8 @@ def _read_states(code, memory, rows_of, it, sizes, part, rows, counters):
         pack_block(code, of_half, rows, sizes.depth_v, padded_v, False, packed, counters)
         read = Sums(offset(memory.read, half * CHUNK * padded), rows_of.padded, width)
         times(code, rows, sizes.depth, Rows(of_half, rows_of.padded_v), state, zeros, read)
+    if sizes.normalise:
+        add_to_reads(of_chunk(memory.normaliser, sizes.depth), it, sizes, since, rows, memory.read, padded)
 
 
 @cpu_inlined
@@ -286,6 +318,8 @@ def _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last):
     state = Panels(memory.d_state_turned, padded_v * width, sizes.depth_v)
     here = Sums(memory.d_keys, rows_of.padded, width)
     times(code, rows, sizes.depth, Rows(memory.y, rows_of.padded_v), state, zeros, here)
+    if sizes.normalise:
+        add_to_keys(of_chunk(memory.normaliser, sizes.depth), sizes, rows, memory.d_keys, padded)
     for i in range(rows):
         row, k = offset(memory.d_keys, i * padded), offset(part.k, i * of.k_stride)
         scale_all(row, padded, last[i])
@@ -319,7 +353,11 @@ def _differentiate_decays(memory, it, sizes, part, rows):
         for r in range(sizes.depth):
             at = p * padded * width + r * width
             add_to_row(products, offset(memory.state, at), offset(memory.d_state, at))
-    total = memory.numbers[rows - 1] * sum_of(memory.spare, padded_v)  # e_last <S, dS>
+    total = sum_of(memory.spare, padded_v)
+    if sizes.normalise:
+        own = of_chunk(memory.normaliser, sizes.depth)
+        total += dot(own.n, own.d_n, sizes.depth, memory.spare)
+    total *= memory.numbers[rows - 1]  # e_last <S, dS>
     stride = it.d_decay.shape[1]
     for i in range(rows):
         part.d_decay[i * stride] += total
@@ -358,47 +396,57 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, 
         _score_again(code, memory, rows_of, it, of, sizes, part, row, rows, counters)
         _differentiate_values(code, memory, rows_of, of, sizes, part, rows, last)
         write_values(memory, it, sizes, part, rows)
+        own, d_beta = of_chunk(memory.normaliser, sizes.depth), offset(memory.numbers, 4 * CHUNK)
+        if sizes.normalise:
+            load_chunk(own, saved, of, sizes, part, chunk, rows)
+            add_to_beta(own, of, sizes, part, rows, memory.scores, last, d_beta, memory.spare)
         _differentiate_scores(code, memory, rows_of, it, sizes, part, rows)
         _read_states(code, memory, rows_of, it, sizes, part, rows, counters)
         _differentiate_queries(code, memory, rows_of, it, of, sizes, part, rows)
         _differentiate_keys(code, memory, rows_of, it, of, sizes, part, rows, last)
         _differentiate_decays(memory, it, sizes, part, rows)
         _move_state(code, memory, rows_of, sizes, rows)
+        if sizes.normalise:
+            move_gradient(own, it, of, sizes, part, rows, memory.numbers, memory.spare)
 
 
 @cpu_inlined
 def differentiate_by_steps(code, memory, it, of, saved, sizes, task):
-    """Run a task of one row, or of none, by a step; the gradient of its state is the first state in `memory.steps`."""
-    size = sizes.depth * sizes.depth_v
-    state, states = offset(memory.steps, size), offset(memory.steps, 2 * size)
-    scratch = offset(states, size)
+    """Run a task of one row, or of none, by a step, in place on the gradient of its first state."""
     for row in range(task.first, task.end):
         part = part_of(it, of, saved, row, task.head, sizes)
-        for j in range(size):
-            state[j] = saved.states[j]
         steps = Steps(
-            part.q, part.k, part.u, offset(of.decay, row * of.decay_stride), part.beta, state, scratch, of.q_stride,
-            of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, 1, sizes.depth, sizes.depth_v,
-            sizes.rates, sizes.delta,
+            part.q, part.k, part.u, offset(of.decay, row * of.decay_stride), part.beta, saved.states, saved.norms,
+            memory.steps, of.q_stride, of.k_stride, part.u_stride, of.decay_stride, of.beta_stride, 1, sizes.depth,
+            sizes.depth_v, sizes.rates, sizes.delta, sizes.normalise,
         )  # fmt: skip
         to = Gradients(
-            part.d_out, part.d_q, part.d_k, part.d_v, part.d_decay, part.d_beta, memory.steps, states,
-            it.d_q.shape[1], it.d_v.shape[1], it.d_decay.shape[1], it.d_beta.shape[1],
+            part.d_out, part.d_norm, part.d_q, part.d_k, part.d_v, part.d_decay, part.d_beta,
+            first_gradient(it, sizes, task), first_gradient_of_norms(it, sizes, task),
         )  # fmt: skip
-        differentiate_steps(code.differentiate_steps, (steps, to, it.scale))
-    d_first = first_gradient(it, sizes, task)
-    for j in range(size):
-        d_first[j] = memory.steps[j]
+        differentiate_step(code.differentiate_step, (steps, to, it.scale))
 
 
 @cpu_inlined
-def load_gradient(memory, it, sizes, heads, task):
-    """Copy the gradient of a task's last state to `memory.steps`, or zeros if another head writes this state."""
-    size, own = sizes.depth * sizes.depth_v, own_state(heads, task.head)
-    sequence = task.sequence % it.d_last.shape[0]
-    d_last = pointer(it.d_last, sequence * it.d_last.shape[1] + (own if own >= 0 else 0) * size)
-    for j in range(size):
-        memory.steps[j] = d_last[j] if own >= 0 else 0
+def load_gradient(it, sizes, heads, task):
+    """Copy the gradient of a task's last state to its first state's, or zeros if another head writes this state."""
+    own = own_state(heads, task.head)
+    sequence, size, to = (
+        task.sequence % it.d_last.shape[0],
+        sizes.depth * sizes.depth_v,
+        first_gradient(it, sizes, task),
+    )
+    if own >= 0:
+        copy_numbers(pointer(it.d_last, sequence * it.d_last.shape[1] + own * size), to, size)
+    else:
+        clear(to, size, it.scale)
+    if sizes.normalise:
+        to = first_gradient_of_norms(it, sizes, task)
+        if own >= 0:
+            d_last = pointer(it.d_last_norms, sequence * it.d_last_norms.shape[1] + own * sizes.depth)
+            copy_numbers(d_last, to, sizes.depth)
+        else:
+            clear(to, sizes.depth, it.scale)
 
 
 @cpu_inlined
@@ -409,15 +457,26 @@ def first_gradient(it, sizes, task):
 
 
 @cpu_inlined
+def first_gradient_of_norms(it, sizes, task):
+    """Return the address of the gradient of a task's first normaliser."""
+    return pointer(it.d_first_norms, task.sequence * it.d_first_norms.shape[1] + task.head * sizes.depth)
+
+
+@cpu_inlined
 def _run(code, memory, rows_of, it, of, saved, sizes, heads, task, counters):
     """Run a task: write the gradients of its rows, and of its first state."""
-    load_gradient(memory, it, sizes, heads, task)
-    if task.end - task.first > 1:
-        load_state(memory.steps, sizes, memory.d_state)
-        _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, counters)
-        store_state(memory.d_state, sizes, first_gradient(it, sizes, task))
-    else:
+    load_gradient(it, sizes, heads, task)
+    if task.end - task.first < 2:
         differentiate_by_steps(code, memory, it, of, saved, sizes, task)
+        return
+    d_state, d_n = first_gradient(it, sizes, task), of_chunk(memory.normaliser, sizes.depth).d_n
+    load_state(d_state, sizes, memory.d_state)
+    if sizes.normalise:
+        copy_numbers(first_gradient_of_norms(it, sizes, task), d_n, sizes.depth)
+    _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, counters)
+    store_state(memory.d_state, sizes, d_state)
+    if sizes.normalise:
+        copy_numbers(d_n, first_gradient_of_norms(it, sizes, task), sizes.depth)
 
 
 @engine_kernel

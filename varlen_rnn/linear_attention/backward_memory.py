@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.linear_attention.blocks import CHUNK, num_chunks
+from varlen_rnn.linear_attention.normaliser import size_of_chunk
 from varlen_rnn.linear_attention.steps import scratch_of_steps
 from varlen_rnn.products.vectors import offset, pointer, width_of
 from varlen_rnn.runtime.jit import cpu_inlined
@@ -42,6 +43,7 @@ class Memory(NamedTuple):
     numbers: Any  # 5 numbers for each row of the chunk: `since`, `part`, `reads`, `leaves`, `d_beta`
     zeros: Any
     spare: Any
+    normaliser: Any  # of `normaliser.OfChunk`
     steps: Any
 
 
@@ -54,11 +56,13 @@ class Part(NamedTuple):
     u: Any  # as in Saved
     u_stride: int
     d_out: Any
+    d_norm: Any
     d_q: Any
     d_k: Any
     d_v: Any
     d_decay: Any
     d_beta: Any
+    norm_stride: int  # of `d_norm`
 
 
 class Saved(NamedTuple):
@@ -66,17 +70,21 @@ class Saved(NamedTuple):
 
     u: Any  # the corrected values of `forward_loop`, or the values without `delta`
     states: Any  # the state before each chunk
+    norms: Any  # the normaliser before each chunk
     u_stride: int
     states_stride: int
+    norms_stride: int
 
 
 class Again(NamedTuple):
     """Memory of a thread that runs the rows of a task again."""
 
     numbers: Any  # scratch of `forward_loop`, as `offsets`
-    last: Any  # a state that no task keeps
+    last: Any  # a state and a normaliser that no task keeps
     u: Any
     states: Any
+    norm: Any  # of each row
+    norms: Any  # normalisers, as `states`
     offsets: Any
 
 
@@ -100,7 +108,8 @@ def places_of(depth, depth_v, width):
     sizes = (
         *[state] * 4, CHUNK * (depth + 1), CHUNK * (depth + 1), keys + padded, keys + padded, values + padded_v,
         2 * values, 2 * (values + padded_v), *[square] * 6, values, CHUNK * (depth_v + 1), values, values, 2 * keys,
-        keys, 5 * CHUNK, width, padded + padded_v, 3 * depth * depth_v + scratch_of_steps(depth, depth_v, width),
+        keys, 5 * CHUNK, width, padded + padded_v, size_of_chunk(depth),
+        depth * depth_v + scratch_of_steps(depth, depth_v, width),
     )  # fmt: skip
     return tuple(itertools.accumulate(sizes, initial=0))
 
@@ -116,16 +125,20 @@ def places_of_again(rows, depth, depth_v, begin, scratch):
     `begin` is where the memory of the gradient ends, and `scratch` is the result of `forward_loop.scratch_of`.
     """
     size, (numbers, offsets) = depth * depth_v, scratch
-    u = begin[0] + numbers
+    u, chunks = begin[0] + numbers, num_chunks(rows, 1)
     states = u + rows * depth_v
-    places = begin[0], u - size, u, states, begin[1]
-    return places, (states + num_chunks(rows, 1) * size, begin[1] + offsets)
+    norm = states + chunks * size
+    places = begin[0], u - size - depth, u, states, norm, norm + rows, begin[1]
+    return places, (norm + rows + chunks * depth, begin[1] + offsets)
 
 
 @cpu_inlined
 def again_of(at, offsets, p):
     """Return the Again whose fields begin at `places_of_again`."""
-    return Again(offset(at, p[0]), offset(at, p[1]), offset(at, p[2]), offset(at, p[3]), offset(offsets, p[4]))
+    return Again(
+        offset(at, p[0]), offset(at, p[1]), offset(at, p[2]), offset(at, p[3]), offset(at, p[4]),
+        offset(at, p[5]), offset(offsets, p[6]),
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -137,6 +150,7 @@ def memory_of(at, p):
         offset(at, p[12]), offset(at, p[13]), offset(at, p[14]), offset(at, p[15]), offset(at, p[16]),
         offset(at, p[17]), offset(at, p[18]), offset(at, p[19]), offset(at, p[20]), offset(at, p[21]),
         offset(at, p[22]), offset(at, p[23]), offset(at, p[24]), offset(at, p[25]), offset(at, p[26]),
+        offset(at, p[27]),
     )  # fmt: skip
 
 
@@ -163,9 +177,10 @@ def part_of(it, of, saved, row, head, sizes):
         offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.beta, row * of.beta_stride),
         offset(saved.u, row * saved.u_stride), saved.u_stride,
         pointer(it.d_out, row * it.d_out.shape[1] + head * sizes.depth_v),
+        pointer(it.d_norms, row * it.d_norms.shape[1] + head),
         pointer(it.d_q, row * it.d_q.shape[1] + head * sizes.depth),
         pointer(it.d_k, row * it.d_k.shape[1] + head * sizes.depth),
         pointer(it.d_v, row * it.d_v.shape[1] + head * sizes.depth_v),
         pointer(it.d_decay, row * it.d_decay.shape[1] + head * sizes.rates),
-        pointer(it.d_beta, row * it.d_beta.shape[1] + head),
+        pointer(it.d_beta, row * it.d_beta.shape[1] + head), it.d_norms.shape[1],
     )  # fmt: skip

@@ -30,6 +30,8 @@ class Call(NamedTuple):
         Whether the gradient will be asked for.
     has_state : bool
         Whether the states before the first rows are given; otherwise they are zeros.
+    normalise : bool
+        Whether each state has a normaliser.
     """
 
     offsets: Any
@@ -38,6 +40,7 @@ class Call(NamedTuple):
     delta: bool
     keep: bool = True
     has_state: bool = True
+    normalise: bool = False
 
 
 class Heads(NamedTuple):
@@ -59,6 +62,7 @@ class Sizes(NamedTuple):
     delta: bool
     keep: bool
     has_state: bool
+    normalise: bool
 
 
 class Task(NamedTuple):
@@ -144,12 +148,17 @@ def clear(at, count, like):
 
 
 @cpu_inlined
+def copy_numbers(source, target, count):
+    """Copy `count` neighbours."""
+    for j in range(count):
+        target[j] = source[j]
+
+
+@cpu_inlined
 def copy_rows(rows, count, source, stride, target, target_stride):
     """Copy the first `count` numbers of some rows; strides are from row to row in elements."""
     for i in range(rows):
-        row, to = offset(source, i * stride), offset(target, i * target_stride)
-        for r in range(count):
-            to[r] = row[r]
+        copy_numbers(offset(source, i * stride), offset(target, i * target_stride), count)
 
 
 @cpu_inlined

@@ -21,6 +21,7 @@ from varlen_rnn.linear_attention.blocks import (
     Sizes,
     chunks_before,
     clear,
+    copy_numbers,
     load_state,
     operands_of,
     own_state,
@@ -29,6 +30,7 @@ from varlen_rnn.linear_attention.blocks import (
     task_of,
     times,
 )
+from varlen_rnn.linear_attention.normaliser import Norms, run_normaliser
 from varlen_rnn.linear_attention.rates import size_of_block
 from varlen_rnn.linear_attention.scores import Scores, decay_scores
 from varlen_rnn.linear_attention.steps import Steps, Written, run_steps, scratch_of_steps
@@ -64,6 +66,10 @@ class Forward(NamedTuple):
     last: Any
     written: Any  # u, with `delta` and `keep`; otherwise without rows
     states: Any  # the state before each chunk, with `keep`; otherwise without rows
+    norms: Any  # (rows, heads); as the next three, without rows if there is no normaliser
+    first_norms: Any  # normalisers (number, heads * depth): as `first`, `last` and `states`
+    last_norms: Any
+    kept_norms: Any
     scale: Any
     tiny: Any  # decays below count as 0
 
@@ -79,6 +85,7 @@ class Places(NamedTuple):
     out: Any
     u: Any  # the corrected values, with `delta` and `keep`
     states: Any  # the state before each chunk, with `keep`
+    norms: Norms
     stride: int  # of `out` and `u`
     states_stride: int
     scale: Any
@@ -99,6 +106,7 @@ class _Memory(NamedTuple):
     since: Any
     betas: Any
     zeros: Any
+    normaliser: Any
     steps: Any  # scratch of a sequence that runs step by step
     block: Any  # of `rates`
     q_rows: Any
@@ -110,11 +118,16 @@ class _Memory(NamedTuple):
 
 
 def scratch_of(depth, depth_v, width):
-    """Return how many numbers and int64 offsets a thread needs; the last numbers are a state that no task keeps."""
+    """Return how many numbers and int64 offsets a thread needs.
+
+    The last numbers are a state and a normaliser that no task keeps.
+    """
     padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
-    numbers = padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + 2 * CHUNK + width
+    numbers = (
+        padded * padded_v + CHUNK * (depth + 1) + 3 * CHUNK * CHUNK + 3 * CHUNK * padded_v + 2 * CHUNK + width + padded
+    )
     numbers += scratch_of_steps(depth, depth_v, width) + size_of_block(padded)
-    return numbers + depth * depth_v, 5 * max(CHUNK, padded) + SOLVED
+    return numbers + depth * (depth_v + 1), 5 * max(CHUNK, padded) + SOLVED
 
 
 @cpu_inlined
@@ -132,11 +145,12 @@ def memory_of(numbers, offsets, of, sizes):
     scores = offset(keys, CHUNK * (sizes.depth + 1))
     read = offset(scores, 3 * square)
     since = offset(read, 3 * values)
-    steps = offset(since, 2 * CHUNK + width_of(numbers))
+    normaliser = offset(since, 2 * CHUNK + width_of(numbers))
+    steps = offset(normaliser, padded)
     return _Memory(
         numbers, keys, scores, offset(scores, square), offset(scores, 2 * square), read, offset(read, values),
-        offset(read, 2 * values), since, offset(since, CHUNK), offset(since, 2 * CHUNK), steps,
-        offset(steps, sizes.depth + 4 * padded_v), offsets,  # behind `scratch_of_steps` numbers
+        offset(read, 2 * values), since, offset(since, CHUNK), offset(since, 2 * CHUNK), normaliser, steps,
+        offset(steps, sizes.depth + padded + 4 * padded_v), offsets,  # behind `scratch_of_steps` numbers
         offset(offsets, count), offset(offsets, 2 * count), offset(offsets, 3 * count), offset(offsets, 4 * count),
         offset(offsets, 5 * count),
     )  # fmt: skip
@@ -269,30 +283,35 @@ def write_results(memory, it, sizes, done, rows):
 def run_by_steps(code, memory, it, of, sizes, first, end):
     """Run the rows `first` to `end` step by step, and keep the state before each chunk."""
     size, state = sizes.depth * sizes.depth_v, it.last
-    for j in range(size):
-        state[j] = it.first[j]
+    copy_numbers(it.first, state, size)
+    if sizes.normalise:
+        copy_numbers(it.norms.first, it.norms.last, sizes.depth)
     for row in range(first, end, CHUNK):
         done = row - first
-        kept = offset(it.states, done // CHUNK * it.states_stride)
-        for j in range(size if sizes.keep else 0):
-            kept[j] = state[j]
+        copy_numbers(state, offset(it.states, done // CHUNK * it.states_stride), size if sizes.keep else 0)
+        if sizes.normalise and sizes.keep:
+            copy_numbers(it.norms.last, offset(it.norms.states, done // CHUNK * it.norms.states_stride), sizes.depth)
         steps = Steps(
             offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), offset(of.v, row * of.v_stride),
-            offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state, memory.steps,
-            of.q_stride, of.k_stride, of.v_stride, of.decay_stride, of.beta_stride, least(CHUNK, end - row),
-            sizes.depth, sizes.depth_v, sizes.rates, sizes.delta,
+            offset(of.decay, row * of.decay_stride), offset(of.beta, row * of.beta_stride), state, it.norms.last,
+            memory.steps, of.q_stride, of.k_stride, of.v_stride, of.decay_stride, of.beta_stride,
+            least(CHUNK, end - row), sizes.depth, sizes.depth_v, sizes.rates, sizes.delta, sizes.normalise,
         )  # fmt: skip
-        out, u = offset(it.out, done * it.stride), offset(it.u, done * it.stride)
-        run_steps(code.run_steps, (steps, Written(out, u, it.stride, sizes.delta and sizes.keep), it.scale))
+        out, u, norms = offset(it.out, done * it.stride), offset(it.u, done * it.stride), it.norms
+        written = Written(
+            out, u, offset(norms.out, done * norms.stride), it.stride, norms.stride, sizes.delta and sizes.keep
+        )
+        run_steps(code.run_steps, (steps, written, it.scale))
 
 
 def arguments_of_rows(scalar):
     """Return the types of the arguments of `run_chunks`, for numbers of a type."""
     number, address = types.intp, types.CPointer(scalar)
     integers = types.CPointer(number)
-    memory = types.NamedTuple((*[address] * 13, *[integers] * 6), _Memory)
-    places = types.NamedTuple((*[address] * 5, number, number, scalar, scalar), Places)
-    sizes = types.NamedTuple((*[number] * 3, *[types.boolean] * 3), Sizes)
+    memory = types.NamedTuple((*[address] * 14, *[integers] * 6), _Memory)
+    norms = types.NamedTuple((*[address] * 4, number, number), Norms)
+    places = types.NamedTuple((*[address] * 5, norms, number, number, scalar, scalar), Places)
+    sizes = types.NamedTuple((*[number] * 3, *[types.boolean] * 4), Sizes)
     operands = types.NamedTuple((*[address] * 5, *[number] * 5), Operands)
     return types.NamedTuple((number,) * 6, Code), memory, places, operands, sizes, number, number, integers
 
@@ -305,14 +324,20 @@ def run_chunks(code, memory, it, of, sizes, first, end, counters):
         run_by_steps(code, memory, it, of, sizes, first, end)
         return
     load_state(it.first, sizes, memory.state)
+    if sizes.normalise:
+        copy_numbers(it.norms.first, memory.normaliser, sizes.depth)
     for row in range(first, end, CHUNK):
         rows, done = least(CHUNK, end - row), row - first
         keep_state(memory, it, sizes, done)
         pack_block(code, offset(of.k, row * of.k_stride), rows, sizes.depth, of.k_stride, True, memory.keys, counters)
         _run_chunk(code, memory, it, of, sizes, row, rows, sizes.has_state or row > first)
         write_results(memory, it, sizes, done, rows)
+        if sizes.normalise:
+            run_normaliser(memory, it, of, sizes, first, row, rows)
         _write_to_state(code, memory, sizes, rows)
     store_state(memory.state, sizes, it.last)
+    if sizes.normalise:
+        copy_numbers(memory.normaliser, it.norms.last, sizes.depth)
 
 
 @cpu_inlined
@@ -322,6 +347,9 @@ def _clear_unused(it, sizes, task):
     unused += chunks_before(task.first, task.sequence)
     if sizes.keep and unused < chunks_before(task.end, task.sequence + 1):
         clear(pointer(it.states, unused * it.states.shape[1] + task.head * size), size, it.scale)
+        if sizes.normalise:
+            own = pointer(it.kept_norms, unused * it.kept_norms.shape[1] + task.head * sizes.depth)
+            clear(own, sizes.depth, it.scale)
 
 
 @cpu_inlined
@@ -332,27 +360,42 @@ def first_state(it, sizes, heads, task):
 
 
 @cpu_inlined
+def first_normaliser(it, sizes, heads, task):
+    """Return the address of the normaliser before the first row of a task, as `first_state`."""
+    own = task.head * heads.state // heads.all * sizes.depth
+    return pointer(it.first_norms, task.sequence % it.first.shape[0] * it.first_norms.shape[1] + own)
+
+
+@cpu_inlined
 def _places_of(it, sizes, heads, task, spare):
     """Return the Places of a task; its last state is written to `spare` if another head writes it in its place."""
     size, own, columns = sizes.depth * sizes.depth_v, task.head * sizes.depth_v, it.out.shape[1]
     last = task.sequence * it.last.shape[1] + task.head * heads.state // heads.all * size
     chunk = chunks_before(task.first, task.sequence) if sizes.keep else 0
+    is_own, of_norms, of_kept = own_state(heads, task.head) >= 0, it.norms.shape[1], it.kept_norms.shape[1]
+    last_norm = task.sequence * it.last_norms.shape[1] + task.head * heads.state // heads.all * sizes.depth
+    norms = Norms(
+        first_normaliser(it, sizes, heads, task),
+        pointer(it.last_norms, last_norm) if is_own else offset(spare, size),
+        pointer(it.norms, task.first * of_norms + task.head),
+        pointer(it.kept_norms, chunk * of_kept + task.head * sizes.depth), of_norms, of_kept,
+    )  # fmt: skip
     return Places(
-        first_state(it, sizes, heads, task), pointer(it.last, last) if own_state(heads, task.head) >= 0 else spare,
+        first_state(it, sizes, heads, task), pointer(it.last, last) if is_own else spare,
         pointer(it.out, task.first * columns + own), pointer(it.written, task.first * columns + own),
-        pointer(it.states, chunk * it.states.shape[1] + task.head * size), columns, it.states.shape[1],
+        pointer(it.states, chunk * it.states.shape[1] + task.head * size), norms, columns, it.states.shape[1],
         it.scale, it.tiny,
     )  # fmt: skip
 
 
 @engine_kernel
 def forward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
-    """Run the tasks that a thread takes; the last numbers of its scratch are a state."""
+    """Run the tasks that a thread takes; the last numbers of its scratch are a state and a normaliser."""
     vectorise_widely()
     code, it, sizes, heads = Code(*code), Forward(*call[0]), Sizes(*call[1]), Heads(*call[2])
     counter, own = pointer(counters, 0), pointer(numbers, shard * numbers.shape[1])
     clear(own, numbers.shape[1], it.scale)  # other numbers could be subnormal, which makes every product slow
-    spare = offset(own, numbers.shape[1] - sizes.depth * sizes.depth_v)
+    spare = offset(own, numbers.shape[1] - sizes.depth * (sizes.depth_v + 1))
     while True:
         number = arrive(counter)
         if number >= tasks.shape[0]:

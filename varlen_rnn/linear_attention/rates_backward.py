@@ -228,11 +228,11 @@ def backward(shard, num_shards, code, counters, tasks, numbers, offsets, call):
         of = operands_of(it, sizes, heads, task.head)
         rows_of = offsets_of(own_offsets, of, it.d_out.shape[1], own, sizes)
         saved = saved_of(code, it, of, sizes, heads, task, again, counter)
-        load_gradient(memory, it, sizes, heads, task)
+        load_gradient(it, sizes, heads, task)
         if task.end - task.first < 2:
             differentiate_by_steps(code, memory, it, of, saved, sizes, task)
             continue
-        load_state(memory.steps, sizes, memory.d_state)
+        load_state(first_gradient(it, sizes, task), sizes, memory.d_state)
         chunks = (task.end - task.first + CHUNK - 1) // CHUNK
         for back in range(chunks):
             chunk = chunks - 1 - back

@@ -1,4 +1,4 @@
-"""The recurrence step by step, for a sequence of one row, such as a step of a stream; and its gradient.
+"""The recurrence step by step, for a sequence of one row, such as a step of a stream; and the gradient of a step.
 
 A state is (depth, depth of values) here, and stays in the first-level cache.  A step reads it once for `S^T k`, with
 `delta`, and once to update it and to read `S^T q`.  All functions are compiled separately, so that their inner loops,
@@ -11,6 +11,7 @@ from numba import types
 
 from varlen_rnn.attention.blocks import in_panels
 from varlen_rnn.kernels.activations import exp
+from varlen_rnn.linear_attention.blocks import dot
 from varlen_rnn.products.vectors import offset, sum_of, vectorise_widely
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
@@ -24,6 +25,7 @@ class Steps(NamedTuple):
     decay: Any
     beta: Any
     state: Any  # the state before the first row
+    normaliser: Any  # the same, with `normalise`
     memory: Any  # scratch of `scratch_of_steps` numbers
     q_stride: int
     k_stride: int
@@ -35,6 +37,7 @@ class Steps(NamedTuple):
     depth_v: int
     rates: int  # decays of a row: 1, or `depth`
     delta: bool
+    normalise: bool
 
 
 class Written(NamedTuple):
@@ -42,25 +45,24 @@ class Written(NamedTuple):
 
     out: Any
     u: Any
+    norm: Any  # with `normalise`
     stride: int
+    norm_stride: int
     keep: bool
 
 
 class Gradients(NamedTuple):
-    """Where the gradient of steps reads and writes; `d_decay` has one number for each decay."""
+    """Where the gradient of a step reads and writes; `d_decay` has one number for each decay."""
 
     d_out: Any
+    d_norm: Any  # with `normalise`
     d_q: Any
     d_k: Any
     d_v: Any
     d_decay: Any
     d_beta: Any
-    d_state: Any  # the gradient of the state after the last row; becomes the gradient of the state before the first row
-    states: Any  # scratch for the state before each row
-    depth_stride: int  # of `d_q` and `d_k`
-    v_stride: int  # of `d_out` and `d_v`
-    decay_stride: int
-    beta_stride: int
+    d_state: Any  # the gradient of the state after the row; becomes the gradient of the state before it
+    d_normaliser: Any  # the same, with `normalise`
 
 
 class _Scratch(NamedTuple):
@@ -72,26 +74,27 @@ class _Scratch(NamedTuple):
     first: Any
     second: Any
     count: int
+    of_depth: Any  # products, one for each row of the state
 
 
 def scratch_of_steps(depth, depth_v, width):
     """Return how many numbers `Steps.memory` has."""
-    return depth + 4 * (-(-depth_v // width) * width)
+    padded, padded_v = (-(-size // width) * width for size in (depth, depth_v))
+    return depth + 4 * padded_v + padded
 
 
 def _steps(scalar):
     number, address = types.intp, types.CPointer(scalar)
-    return types.NamedTuple((*[address] * 7, *[number] * 9, types.boolean), Steps)
+    return types.NamedTuple((*[address] * 8, *[number] * 9, *[types.boolean] * 2), Steps)
 
 
 def _arguments(scalar):
     number, address = types.intp, types.CPointer(scalar)
-    return _steps(scalar), types.NamedTuple((address, address, number, types.boolean), Written), scalar
+    return _steps(scalar), types.NamedTuple((*[address] * 3, number, number, types.boolean), Written), scalar
 
 
 def _arguments_of_gradient(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    return _steps(scalar), types.NamedTuple((*[address] * 8, *[number] * 4), Gradients), scalar
+    return _steps(scalar), types.NamedTuple([types.CPointer(scalar)] * 9, Gradients), scalar
 
 
 @cpu_inlined
@@ -132,88 +135,92 @@ def run_steps(it, to, scale):
             u = offset(to.u, t * to.stride)
             for x in range(it.depth_v):
                 u[x] = read[x]
+        if it.normalise:
+            for r in range(it.depth):
+                it.normaliser[r] = decays[r] * it.normaliser[r] + beta * k[r]
+            products = _of_depth(it)
+            to.norm[t * to.norm_stride] = scale * dot(q, it.normaliser, it.depth, products)
 
 
 @cpu_inlined
-def _states_again(it, to):
-    """Write the state before each row, and run the steps in place on the state."""
-    for t in range(it.rows):
-        k, u, beta = offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride), it.beta[t * it.beta_stride]
-        decays, before = it.memory, offset(to.states, t * it.depth * it.depth_v)
-        _read_decays(it, t, decays)
-        for r in range(it.depth):
-            decay, weight = decays[r], beta * k[r]
-            row, saved = offset(it.state, r * it.depth_v), offset(before, r * it.depth_v)
-            for x in range(it.depth_v):
-                saved[x] = row[x]
-                row[x] = decay * row[x] + weight * u[x]
+def _of_depth(it):
+    """Return the address of scratch for a product of each row of the state."""
+    return offset(it.memory, it.depth + 4 * in_panels(it.memory, it.depth_v))
 
 
 @cpu_inlined
-def _read_back(it, to, scale, t, own):
-    """Write the gradient of the query of row `t`; add the row's read to dS; write dS^T k to `own.written`."""
-    q, k, u = offset(it.q, t * it.q_stride), offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride)
-    d_o, d_q = offset(to.d_out, t * to.v_stride), offset(to.d_q, t * to.depth_stride)
-    before, beta = offset(to.states, t * it.depth * it.depth_v), it.beta[t * it.beta_stride]
+def _read_back(it, to, scale, own):
+    """Write the gradient of the query; add the read to dS; write dS^T k to `own.written`."""
+    beta = it.beta[0]
     for x in range(it.depth_v):
         own.written[x] = type(scale)(0)
     for r in range(it.depth):
-        row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
-        decay, weight, factor, of_key = own.decays[r], beta * k[r], scale * q[r], k[r]
+        row, d_row = offset(it.state, r * it.depth_v), offset(to.d_state, r * it.depth_v)
+        decay, weight, factor, of_key = own.decays[r], beta * it.k[r], scale * it.q[r], it.k[r]
         for x in range(it.depth_v):
-            d = d_o[x]
-            own.first[x] = (decay * row[x] + weight * u[x]) * d
+            d = to.d_out[x]
+            own.first[x] = (decay * row[x] + weight * it.v[x]) * d
             total = d_row[x] + factor * d
             d_row[x] = total
             own.written[x] += of_key * total
-        d_q[r] = scale * sum_of(own.first, own.count)
+        to.d_q[r] = scale * sum_of(own.first, own.count)
 
 
 @cpu_inlined
-def _write_back(it, to, scale, t, own):
-    """Write the gradients of the key and of decays of row `t`; move dS before the row."""
-    k, u, d_k = offset(it.k, t * it.k_stride), offset(it.v, t * it.v_stride), offset(to.d_k, t * to.depth_stride)
-    before, d_u, beta = offset(to.states, t * it.depth * it.depth_v), own.d_u, it.beta[t * it.beta_stride]
-    total, d_decay = type(scale)(0), offset(to.d_decay, t * to.decay_stride)
+def _write_back(it, to, scale, own):
+    """Write the gradients of the key and of decays; move dS before the row."""
+    d_u, beta = own.d_u, it.beta[0]
+    total = type(scale)(0)
     for r in range(it.depth):
-        row, d_row = offset(before, r * it.depth_v), offset(to.d_state, r * it.depth_v)
-        decay, erased = own.decays[r], k[r] if it.delta else type(scale)(0)
+        row, d_row = offset(it.state, r * it.depth_v), offset(to.d_state, r * it.depth_v)
+        decay, erased = own.decays[r], it.k[r] if it.delta else type(scale)(0)
         for x in range(it.depth_v):
-            own.first[x] = beta * (d_row[x] * u[x])
+            own.first[x] = beta * (d_row[x] * it.v[x])
             value = d_row[x] - erased * d_u[x]
             own.second[x] = value * row[x]
             d_row[x] = decay * value
         if it.delta:
             for x in range(it.depth_v):
                 own.first[x] -= decay * (row[x] * d_u[x])
-        d_k[r] = sum_of(own.first, own.count)
+        to.d_k[r] = sum_of(own.first, own.count)
         of_decay = decay * sum_of(own.second, own.count)
         total += of_decay
         if it.rates > 1:
-            d_decay[r] = of_decay
+            to.d_decay[r] = of_decay
     if it.rates == 1:
-        d_decay[0] = total
+        to.d_decay[0] = total
+
+
+@cpu_inlined
+def _add_norms(it, to, scale, own):
+    """Add to the gradients of a step the terms of its norm, and move the gradient of the normaliser before the row."""
+    n, d_n, beta, decay, d = it.normaliser, to.d_normaliser, it.beta[0], own.decays[0], scale * to.d_norm[0]
+    for r in range(it.depth):
+        to.d_q[r] += d * (decay * n[r] + beta * it.k[r])
+        d_n[r] += d * it.q[r]
+        to.d_k[r] += beta * d_n[r]
+    to.d_beta[0] += dot(it.k, d_n, it.depth, own.of_depth)
+    to.d_decay[0] += decay * dot(n, d_n, it.depth, own.of_depth)
+    for r in range(it.depth):
+        d_n[r] *= decay
 
 
 @called_by_address(_arguments_of_gradient)
-def differentiate_steps(it, to, scale):
-    """Write the gradients of some rows, from the last to the first; `it.state` is used as memory."""
+def differentiate_step(it, to, scale):
+    """Write the gradients of the first row; strides are not read."""
     vectorise_widely()
-    kind = type(scale)
-    _states_again(it, to)
     count, written = in_panels(it.memory, it.depth_v), offset(it.memory, it.depth)
     first = offset(written, 2 * it.depth_v)
-    own = _Scratch(it.memory, written, offset(written, it.depth_v), first, offset(first, count), count)
+    own = _Scratch(it.memory, written, offset(written, it.depth_v), first, offset(first, count), count, _of_depth(it))
     for x in range(2 * count):
-        first[x] = kind(0)
-    for back in range(it.rows):
-        t = it.rows - 1 - back
-        u, beta = offset(it.v, t * it.v_stride), it.beta[t * it.beta_stride]
-        _read_decays(it, t, own.decays)
-        _read_back(it, to, scale, t, own)
-        for x in range(it.depth_v):
-            first[x] = own.written[x] * u[x]
-            own.d_u[x] = beta * own.written[x]
-            to.d_v[t * to.v_stride + x] = own.d_u[x]
-        to.d_beta[t * to.beta_stride] = sum_of(first, count)
-        _write_back(it, to, scale, t, own)
+        first[x] = type(scale)(0)
+    _read_decays(it, 0, own.decays)
+    _read_back(it, to, scale, own)
+    for x in range(it.depth_v):
+        first[x] = own.written[x] * it.v[x]
+        own.d_u[x] = it.beta[0] * own.written[x]
+        to.d_v[x] = own.d_u[x]
+    to.d_beta[0] = sum_of(first, count)
+    _write_back(it, to, scale, own)
+    if it.normalise:
+        _add_norms(it, to, scale, own)

@@ -110,7 +110,7 @@ def _said_attention(
     graph: Graph, op: str, query: Value, key: Value, value: Value, *others: Value | None,
     delta: bool, normalise: bool, scale: float | None, keep: bool,
 ) -> list[Value | None]:  # fmt: skip
-    decay, beta, state = others
+    decay, beta, state, normaliser = others
     if scale == 0:
         raise Unsaid("linear_attention with a scale of 0")
     graph.opset = _OPSET
@@ -134,7 +134,10 @@ def _said_attention(
     g = None if decay is None else _of_steps(graph, decay, True)
     rule = next(rule for rule, has in _RULES.items() if has == (g is not None, b is not None))
     packed = lambda name: graph.node("Reshape", name, graph.numbers(0, 0, -1))
-    inputs = [packed(q), packed(k), packed(v), "" if state is None else state.name]
+    first = "" if state is None else state.name
+    if normaliser is not None:
+        first = graph.node("Concat", first, graph.node("Unsqueeze", normaliser.name, graph.numbers(3)), axis=3)
+    inputs = [packed(q), packed(k), packed(v), first]
     inputs += ["" if g is None else packed(g) if decay and len(decay.sizes) == 3 else g, "" if b is None else b]
     y, last = graph.node(
         "LinearAttention", *inputs, outputs=2, q_num_heads=heads, kv_num_heads=states, update_rule=rule,
@@ -142,7 +145,13 @@ def _said_attention(
     )  # fmt: skip
     y = graph.node("Reshape", y, graph.numbers(0, 0, heads, -1))
     y = y if query.sequences is not None else graph.node("Squeeze", y, graph.numbers(1))
-    return [query._replace(name=y, data=None), Value(last, 4, query.dtype), None, None]
+    if not normalise:
+        return [query._replace(name=y, data=None), Value(last, 4, query.dtype), None, None]
+    (out, norms), (last, last_norms) = (_without_column(graph, name) for name in (y, last))
+    return [
+        query._replace(name=out, data=None), Value(last, 4, query.dtype),
+        query._replace(name=norms, rank=2, data=None), Value(last_norms, 3, query.dtype), None, None, None,
+    ]  # fmt: skip
 
 
 @says("causal_conv")
@@ -184,6 +193,13 @@ def _at_heads(graph: Graph, name: str, given: int, count: int) -> str:
     if given == count:
         return name
     return graph.node("Gather", name, graph.constant(np.arange(count) * given // count), axis=2)
+
+
+def _without_column(graph: Graph, name: str) -> tuple[str, str]:
+    """Return the names of a value without the last index of its last axis, and of this column."""
+    last = graph.numbers(-1)
+    column = graph.node("Squeeze", graph.node("Gather", name, last, axis=-1), last)
+    return graph.node("Slice", name, graph.numbers(0), last, last), column
 
 
 def _ones_beside(graph: Graph, name: str) -> str:

@@ -2,8 +2,7 @@
 
 Besides outputs and last states, the operator with `keep` returns two operands of its gradient: with the delta rule, the
 corrected values (`written`), and the state before each chunk of 32 rows (`states`).  Without `keep`, the gradient runs
-the rows of a sequence and head again.  With `normalise`, the operator appends a column of ones to the values, so that
-the last column of outputs and states belongs to the normaliser.
+the rows of a sequence and head again.  With `normalise`, norms and normalisers are results of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from varlen_rnn.ops.examples import LOD, TROUBLES, rows
 from varlen_rnn.ops.sequence.carried import lod_of_states, offsets_of, rows_of_state
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.rows.lod import LoD, LoDTensor
-from varlen_rnn.runtime.device import contiguous, copy_into, empty, on_device, zeros
+from varlen_rnn.runtime.device import empty, on_device, zeros
 from varlen_rnn.tape.checks import check_float, check_like, check_rank, check_shape, shared_lod
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.modes import grad_enabled
@@ -29,7 +28,12 @@ from varlen_rnn.tape.variable import apply, apply_list, required
 from varlen_rnn.typing import Rows
 
 _NAME = "linear_attention"
-_OF_ROWS = ("query", "key", "value", "decay", "beta")
+_OF_ROWS = "query", "key", "value", "decay", "beta"
+_OPERANDS = *_OF_ROWS, "state", "normaliser"
+_RESULTS = "out", "last", "norms", "last_norms"
+_KEPT = "written", "states", "kept_norms"  # outputs that only the gradient reads
+_OF_GRADIENT = *_OF_ROWS[:3], *_KEPT, *_OPERANDS[3:], *(f"d_{name}" for name in _RESULTS)  # its operands
+_D_OPERANDS = tuple(f"d_{name}" for name in _OPERANDS)
 
 
 def linear_attention(
@@ -132,18 +136,16 @@ def linear_attention(
     is_normalised = check_flag(normalise, f"{_NAME}, normalise")
     constants: dict[str, Any] = {"delta": check_flag(delta, f"{_NAME}, delta"), "normalise": is_normalised}
     constants["scale"] = None if scale is None else check_number(scale, f"{_NAME}, scale", "finite", math.isfinite)
+    first, normaliser = state, None
     if is_normalised and state is not None:
         if not isinstance(state, tuple | list) or len(state) != 2:
             expected = "a pair of states and normalisers, with normalise=True"
             raise ShapeError(f"{_NAME}, state", expected=expected, got=shown(state))
-        first, norms = (required(part, f"{_NAME}, state[{i}]") for i, part in enumerate(state))
+        first, normaliser = (required(part, f"{_NAME}, state[{i}]") for i, part in enumerate(state))
         check_rank(_NAME, "state[0]", first, 4)
-        check_shape(_NAME, "state[1]", norms, first.shape[:3], "normalisers are a state without its last axis")
-        state = apply("concat", first, norms[..., None], axis=3)
-    out, last, *_ = apply(_NAME, query, key, value, decay, beta, state, keep=keep, **constants)
-    if not is_normalised:
-        return out, last
-    return (out[:, :, :-1], out[:, :, -1]), (last[:, :, :, :-1], last[:, :, :, -1])
+        check_shape(_NAME, "state[1]", normaliser, first.shape[:3], "normalisers are a state without its last axis")
+    out, last, *others = apply(_NAME, query, key, value, decay, beta, first, normaliser, keep=keep, **constants)
+    return ((out, others[0]), (last, others[1])) if is_normalised else (out, last)
 
 
 def _cost(inputs, outputs, **constants):
@@ -152,27 +154,39 @@ def _cost(inputs, outputs, **constants):
     return 6 * known(out.shape[0]) * known(out.shape[1]) * known(out.shape[2]) * known(last.shape[2])
 
 
+def _outputs(normalise, keep):
+    """Return the names of the outputs."""
+    kept = _KEPT[: 2 + normalise] if keep else ()
+    return *_RESULTS[: 4 if normalise else 2], *kept
+
+
+def _places(num_inputs, num_outputs, normalise, keep, **constants):
+    return _OPERANDS[:num_inputs], _outputs(normalise, keep)
+
+
 @operator(
-    name=_NAME, outputs=("out", "last", "written", "states"), intermediate=("written", "states"), cost=_cost,
-    inference={"keep": False}, rows=rows_of_state(5), multiplies=True,
+    name=_NAME, outputs=_outputs(True, True), intermediate=_KEPT, cost=_cost,
+    inference={"keep": False}, rows=rows_of_state(5), places=_places, may_miss=("first",), multiplies=True,
 )  # fmt: skip
 def attend_linearly(
-    query, key, value, decay=None, beta=None, state=None, *, delta: bool, normalise: bool, scale: float | None,
-    keep: bool,
+    query, key, value, decay=None, beta=None, *first, delta: bool, normalise: bool, scale: float | None, keep: bool
 ):  # fmt: skip
     """Write the value of each row into the state of its sequence, a matrix, and return the read by its query."""
+    state, normaliser = first
     call = _call((query, key, value, decay, beta, state), delta, normalise, scale, keep)
-    arrays = _operands(call, query, key, value, decay, beta, state, normalise)
-    out, last, written, states = layer.forward(*(*arrays, call))
-    heads, of_state = call.heads, (query.shape[2], value.shape[2] + normalise)
-    rows_of = lambda array: array.reshape(len(array), heads.all, of_state[1])
-    found = (
-        LoDTensor.wrap(rows_of(out), query.structure),
-        LoDTensor.wrap(last.reshape(len(last), heads.state, *of_state), lod_of_states(query.structure)),
-    )
-    if not keep:
-        return found
-    return *found, LoDTensor.wrap(rows_of(written)), LoDTensor.wrap(states.reshape(len(states), heads.all, *of_state))
+    arrays = _operands(call, query, key, value, decay, beta, state, normaliser)
+    out, last, written, states, norms, last_norms, kept = layer.forward(*(*arrays, call))
+    heads, depth, wide, of_states = call.heads, query.shape[2], value.shape[2], lod_of_states(query.structure)
+    found = {
+        "out": LoDTensor.wrap(out.reshape(len(out), heads.all, wide), query.structure),
+        "last": LoDTensor.wrap(last.reshape(len(last), heads.state, depth, wide), of_states),
+        "norms": LoDTensor.wrap(norms, query.structure) if normalise else None,
+        "last_norms": LoDTensor.wrap(last_norms.reshape(len(last_norms), heads.state, depth), of_states),
+        "written": LoDTensor.wrap(written.reshape(len(written), heads.all, written.shape[1] // heads.all)),
+        "states": LoDTensor.wrap(states.reshape(len(states), heads.all, depth, wide)),
+        "kept_norms": LoDTensor.wrap(kept.reshape(len(kept), heads.all, depth)),
+    }
+    return tuple(found[name] for name in _outputs(normalise, keep))
 
 
 def _call(inputs, delta, normalise, scale, keep):
@@ -189,7 +203,8 @@ def _call(inputs, delta, normalise, scale, keep):
         expected = f"{len(offsets) - 1} sequences, as query"
         raise ShapeError(f"{_NAME}, state", expected=expected, got=f"shape {state.shape}")
     heads = _heads(query.shape[1], key.shape[1], value.shape[1])
-    return Call(offsets, heads, query.shape[2] ** -0.5 if scale is None else scale, delta, keep, state is not None)
+    scale = query.shape[2] ** -0.5 if scale is None else scale
+    return Call(offsets, heads, scale, delta, keep, state is not None, normalise)
 
 
 def _heads(query, key, value):
@@ -197,18 +212,17 @@ def _heads(query, key, value):
     return Heads(max(query, state), query, key, value, state)
 
 
-def _operands(call, query, key, value, decay, beta, state, normalise):
+def _operands(call, query, key, value, decay, beta, state, normaliser):
     """Return the arrays of `layer.forward`."""
     q, rows, states = flat(query.data), len(query.data), call.heads.state
-    v = value.data
-    if normalise:
-        v = full((*value.shape[:2], value.shape[2] + 1), 1, q)
-        copy_into(v[:, :, :-1], value.data)
     g = zeros((rows, states), q) if decay is None else flat(decay.data)
     b = full((rows, states), 1, q) if beta is None else flat(beta.data)
-    size = query.shape[2] * v.shape[2]
-    first = _no_states(call, states * size, q) if state is None else flat(state.data)
-    return q, flat(key.data), flat(v), g, b, first
+    depth = states * query.shape[2]
+    first = _no_states(call, depth * value.shape[2], q) if state is None else flat(state.data)
+    first_norms = empty((0, 0), q)
+    if call.normalise:
+        first_norms = _no_states(call, depth, q) if normaliser is None else flat(normaliser.data)
+    return q, flat(key.data), flat(value.data), g, b, first, first_norms
 
 
 def _no_states(call, size, like):
@@ -217,15 +231,17 @@ def _no_states(call, size, like):
 
 
 @attend_linearly.infer
-def _infer(query, key, value, decay, beta, state, delta, normalise, scale, keep):
-    given = {"query": query, "key": key, "value": value, "decay": decay, "beta": beta, "state": state}
-    given = {name: spec for name, spec in given.items() if spec is not None}
+def _infer(*operands, delta, normalise, scale, keep):
+    if len(operands) != len(_OPERANDS):
+        raise ShapeError(_NAME, expected=f"{len(_OPERANDS)} operands", got=len(operands))
+    query, key, value, decay, beta, state, normaliser = operands
+    given = {name: spec for name, spec in zip(_OPERANDS, operands, strict=True) if spec is not None}
     check_float(_NAME, **given)
     for name in _OF_ROWS[:3]:
         check_rank(_NAME, name, given[name], 3, "rows of heads; reshape rows of one head to (rows, 1, depth)")
     if scale is not None and not math.isfinite(scale):
         raise OutOfRangeError(f"{_NAME}, scale", expected="a finite number", got=scale)
-    (count, heads, depth), wide = query.shape, value.shape[2] + normalise if value.shape[2] != -1 else -1
+    (count, heads, depth), wide = query.shape, value.shape[2]
     check_shape(_NAME, "key", key, (count, -1, depth))
     check_shape(_NAME, "value", value, (count, -1, -1))
     with_lod = [name for name in _OF_ROWS if name in given and given[name].lod_level]
@@ -244,11 +260,20 @@ def _infer(query, key, value, decay, beta, state, delta, normalise, scale, keep)
     of_states = -1 if query.lod_level else count, states, depth, wide
     if state is not None:
         check_shape(_NAME, "state", state, of_states)
-    found = TensorSpec((count, heads, wide), query.dtype, query.lod_level), TensorSpec(of_states, query.dtype)
-    if not keep:
-        return found
-    written = TensorSpec((count if delta else 0, heads, wide), query.dtype)
-    return *found, written, TensorSpec((-1, heads, depth, wide), query.dtype)
+    if (normaliser is None) != (state is None or not normalise):
+        raise ShapeError(f"{_NAME}, normaliser", expected="one beside a state, with normalise=True", got=normaliser)
+    if normaliser is not None:
+        check_shape(_NAME, "normaliser", normaliser, of_states[:3])
+    found = {
+        "out": TensorSpec((count, heads, wide), query.dtype, query.lod_level),
+        "last": TensorSpec(of_states, query.dtype),
+        "norms": TensorSpec((count, heads), query.dtype, query.lod_level),
+        "last_norms": TensorSpec(of_states[:3], query.dtype),
+        "written": TensorSpec((count if delta else 0, heads, wide + normalise if wide != -1 else -1), query.dtype),
+        "states": TensorSpec((-1, heads, depth, wide), query.dtype),
+        "kept_norms": TensorSpec((-1, heads, depth), query.dtype),
+    }
+    return tuple(found[name] for name in _outputs(normalise, keep))
 
 
 def _check_heads(query, key, value):
@@ -269,11 +294,13 @@ def _check_heads(query, key, value):
 
 @attend_linearly.grad
 def _grad(inputs, outputs, d_outputs, delta, normalise, scale, keep):
-    saved = outputs[2:] if keep else (None, None)
+    names = _outputs(normalise, keep)
+    d, saved = dict(zip(names, d_outputs, strict=True)), dict(zip(names, outputs, strict=True))
     found = apply_list(
-        f"{_NAME}_grad", *inputs[:3], *saved, *inputs[3:], *d_outputs[:2],
-        delta=delta, normalise=normalise, scale=scale,
+        f"{_NAME}_grad", *inputs[:3], saved.get("written"), saved.get("states"), saved.get("kept_norms"), *inputs[3:],
+        d["out"], d["last"], d.get("norms"), d.get("last_norms"), delta=delta, normalise=normalise, scale=scale,
     )  # fmt: skip
+    found = [*found, None][:7]
     return [d if x is not None and x.requires_grad else None for x, d in zip(inputs, found, strict=True)]
 
 
@@ -284,38 +311,47 @@ def _cost_of_grad(inputs, outputs, **constants):
     return per_number * known(query.shape[0]) * known(d_state.shape[1]) * known(value.shape[2]) * known(query.shape[2])
 
 
-@operator(
-    name=f"{_NAME}_grad", outputs=("d_query", "d_key", "d_value", "d_decay", "d_beta", "d_state"), cost=_cost_of_grad,
-    multiplies=True,
-)  # fmt: skip
+def _places_of_grad(num_inputs, num_outputs, normalise, **constants):
+    return _OF_GRADIENT[:num_inputs], _D_OPERANDS[: 6 + normalise]
+
+
+@operator(name=f"{_NAME}_grad", outputs=_D_OPERANDS, cost=_cost_of_grad, places=_places_of_grad, multiplies=True)
 def differentiate(
-    query, key, value, written=None, states=None, decay=None, beta=None, state=None, d_out=None, d_last=None, *,
-    delta: bool, normalise: bool, scale: float | None,
+    query, key, value, written=None, states=None, kept_norms=None, decay=None, beta=None, state=None, normaliser=None,
+    d_out=None, d_last=None, d_norms=None, d_last_norms=None, *, delta: bool, normalise: bool, scale: float | None,
 ):  # fmt: skip
     """Return the gradients of `linear_attention`; missing operands count as the numbers that stand for them."""
     inputs = query, key, value, decay, beta, state
     call = _call(inputs, delta, normalise, scale, states is not None)
-    q, k, v, g, b, first = _operands(call, *inputs, normalise)
-    kept = num_chunks(len(q), len(call.offsets) - 1)
-    if call.keep and len(states.data) != kept:
-        raise ShapeError(f"{_NAME}_grad, states", expected=f"{kept} states, as the operator's", got=states.shape)
-    of_out = len(q), call.heads.all * (v.shape[1] // call.heads.value)
-    of_last = len(call.offsets) - 1, first.shape[1]
-    d_y = zeros(of_out, q) if d_out is None else flat(d_out.data)
-    d_first = _no_states(call, of_last[1], q) if d_last is None else flat(d_last.data)
-    of_rows, of_chunks = (flat(x.data) if call.keep else empty((0, 0), q) for x in (written, states))
-    fits = d_y.shape == of_out and (d_last is None or d_first.shape == of_last)
-    if not fits or len(of_rows) != (len(q) if delta and call.keep else 0):
-        got = [d_y.shape, d_first.shape, of_rows.shape]
-        raise ShapeError(f"{_NAME}_grad", expected="gradients of the operator's outputs, and its written rows", got=got)
-    found = layer.backward(q, k, v, g, b, first, of_rows, of_chunks, d_y, d_first, call)
-    pairs = zip(found, _own_heads(call.heads), strict=True)
-    d_q, d_k, d_v, d_g, d_b, d_s = (_over_shared(d, own, call.heads.all) for d, own in pairs)
-    like = lambda x, d: LoDTensor.wrap(d[..., 0]) if x is None else x.like(d.reshape(x.shape))
-    d_v = contiguous(d_v[..., :-1]) if normalise else d_v
-    of_state = call.heads.state, query.shape[2], value.shape[2] + normalise
-    d_state = LoDTensor.wrap(d_s.reshape(len(d_s), *of_state)) if state is None else like(state, d_s)
-    return like(query, d_q), like(key, d_k), like(value, d_v), like(decay, d_g), like(beta, d_b), d_state
+    operands = q, *_, first, first_norms = _operands(call, *inputs, normaliser)
+    rows, sequences, heads = len(q), len(call.offsets) - 1, call.heads
+    _check_counts(num_chunks(rows, sequences), states=states, kept_norms=kept_norms)
+    _check_counts(sequences, d_last=d_last, d_last_norms=d_last_norms)
+    nothing = empty((0, 0), q)
+    of_rows = lambda x, columns: zeros((rows, columns), q) if x is None else flat(x.data)
+    of_states = lambda x, columns: _no_states(call, columns, q) if x is None else flat(x.data)
+    gradients = [of_rows(d_out, heads.all * value.shape[2]), of_states(d_last, first.shape[1]), nothing, nothing]
+    if normalise:
+        gradients[2:] = of_rows(d_norms, heads.all), of_states(d_last_norms, first_norms.shape[1])
+    saved = [nothing if x is None else flat(x.data) for x in (written, states, kept_norms)]
+    found = layer.backward(operands, saved, gradients, call)
+    own = heads.query, heads.key, heads.value, *[heads.state] * 4
+    of_state = query.shape[2], value.shape[2]
+    sizes = (), (), (), (), (), of_state, of_state[:1]  # of a head, where an operand is missing
+    new = lambda d, count, size: LoDTensor.wrap(d.reshape(len(d), count, *size))
+    like = lambda x, d, *shape: x.like(d.reshape(x.shape)) if x is not None else new(d, *shape)
+    results = [
+        like(x, _over_shared(d, count, heads.all), count, size)
+        for x, d, count, size in zip((*inputs, normaliser), found, own, sizes, strict=True)
+    ]
+    return results[: 6 + normalise]
+
+
+def _check_counts(count, **states):
+    """Raise unless states that are given, by their names, have this length."""
+    for name, given in states.items():
+        if given is not None and len(given.data) != count:
+            raise ShapeError(f"{_NAME}_grad, {name}", expected=f"{count} states", got=f"shape {given.shape}")
 
 
 def _over_shared(d, own, heads):
@@ -324,24 +360,25 @@ def _over_shared(d, own, heads):
     return d.reshape(len(d), own, size) if own == heads else sum_over(d.reshape(len(d), own, heads // own, size), 2)
 
 
-def _own_heads(heads):
-    """Return the numbers of heads of query, key, value, decay, beta and state."""
-    return heads.query, heads.key, heads.value, heads.state, heads.state, heads.state
-
-
 @differentiate.infer
 def _infer_grad(*specs, delta, normalise, scale):
-    query, key, value, written, states, decay, beta, state, d_out, d_last = specs
-    out, last, *kept = _infer(query, key, value, decay, beta, state, delta, normalise, scale, True)
-    op = f"{_NAME}_grad"
-    if (written is None) != (states is None):
-        raise ShapeError(f"{op}, states", expected="written and states, or neither", got=[written, states])
-    pairs = ("written", written, kept[0]), ("states", states, kept[1]), ("d_out", d_out, out), ("d_last", d_last, last)
-    for name, spec, like in pairs:
-        if spec is not None:
+    given, op = dict(zip(_OF_GRADIENT, specs, strict=True)), f"{_NAME}_grad"
+    operands = [given[name] for name in _OPERANDS]
+    specs = _infer(*operands, delta=delta, normalise=normalise, scale=scale, keep=True)
+    outputs = dict(zip(_outputs(normalise, True), specs, strict=True))
+    kept = [given[name] for name in _KEPT if name in outputs]
+    if None in kept and any(kept):
+        raise ShapeError(f"{op}, states", expected="all outputs that the operator keeps, or none", got=kept)
+    for name, spec in given.items():
+        if spec is not None and name not in _OPERANDS:
+            like = outputs.get(name.removeprefix("d_"))
+            if like is None:
+                raise ShapeError(f"{op}, {name}", expected="None without normalise", got=spec)
             check_like(op, name, spec, like)
-    of_rows = TensorSpec((query.shape[0], last.shape[1]), query.dtype)
-    return query, key, value, decay or of_rows, beta or of_rows, state or last
+    query, key, value, decay, beta, state, normaliser = operands
+    of_rows = TensorSpec((query.shape[0], outputs["last"].shape[1]), query.dtype)
+    found = query, key, value, decay or of_rows, beta or of_rows, state or outputs["last"]
+    return *found, *([normaliser or outputs["last_norms"]] if normalise else [])
 
 
 @attend_linearly.examples
@@ -351,22 +388,26 @@ def _examples(rng):
         of_rows = [rows(rng, number, size, lod=lod) for number, size in zip(heads, (depth, depth, wide), strict=True)]
         decay = rows(rng, states, *of_decay, positive=True, lod=lod)
         decay, beta = decay.like(-decay.data), rows(rng, states, lod=lod)
-        wide += constants.get("normalise", False)
-        state = rng.standard_normal((len(lod.levels[-1]) - 1, states, depth, wide)) if has_state else None
         constants = {"delta": False, "normalise": False, "scale": None, "keep": True, **constants}
-        return [*of_rows, decay, beta, state], constants
+        shape = len(lod.levels[-1]) - 1, states, depth
+        state = rng.standard_normal((*shape, wide)) if has_state else None
+        normaliser = rng.standard_normal(shape) if has_state and constants["normalise"] else None
+        return [*of_rows, decay, beta, state, normaliser], constants
 
     yield example((2, 2, 2))
     yield example((2, 2, 2), delta=True)
     yield example((1, 2, 4), has_state=False, delta=True, scale=0.5)
     yield example((4, 2, 1), of_decay=(3,), has_state=False, delta=True)
     yield example((2, 1, 1), normalise=True)
+    yield example((1, 2, 2), normalise=True, delta=True)
     long = LoD.from_lengths([[33, 1, 40]])
     yield example((1, 1, 1), lod=long, sizes=(2, 5), delta=True, has_state=False)
     yield example((1, 1, 1), lod=long, sizes=(2, 2), of_decay=(2,), delta=True)
     yield example((1, 1, 1), lod=long, sizes=(2, 2), delta=True, keep=False)
+    yield example((1, 1, 1), lod=long, sizes=(2, 2), normalise=True, has_state=False)
     for lod in TROUBLES:
         yield example((1, 1, 1), lod=lod, delta=True, has_state=False)
     (query, key, value, *_), constants = example((2, 1, 1))
-    yield [query, key, value, None, None, None], constants
-    yield [query.data, key.data, value.data, None, None, rng.standard_normal((len(query.data), 1, 3, 4))], constants
+    yield [query, key, value, None, None, None, None], constants
+    state = rng.standard_normal((len(query.data), 1, 3, 4))
+    yield [query.data, key.data, value.data, None, None, state, None], constants
