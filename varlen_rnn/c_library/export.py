@@ -53,7 +53,7 @@ def export(program: Program, folder: Path, states: Mapping[str, str]) -> None:
     Raises
     ------
     ProgramError
-        If an operator cannot run without Python; the error names it.
+        If an operator cannot run without Python, or its products are in bfloat16; the error names it.
     """
     _Export(program, folder, states).write()
 
@@ -73,6 +73,7 @@ class _Export:
             raise ProgramError("export", expected="a program that has fetches", got="none", hint=hint)
         self._program = program.prune(fetches)
         block = self._program.desc.blocks[0]
+        _check_precisions(self._program)
         specs = {var.name: of_var(var) for var in block.vars}
         self._feeds: dict[str, TensorSpec] = {name: specs[name] for name in self._program.feed_names}
         self._dtypes = {name: np.dtype(spec.dtype) for name, spec in self._feeds.items()}
@@ -160,6 +161,14 @@ class _Export:
                 level[field.feed] += 1
             content[field.name] = arrays[key]
         return files.main(library, [size] * len(counts.names), content)
+
+
+def _check_precisions(program: Program) -> None:
+    """Raise if an operator's products are in bfloat16, whose kernels follow the host instead of a level."""
+    for op in (op for block in program.desc.blocks for op in block.ops):
+        if op.precision.startswith("bf16"):
+            got, hint = f"{op.type!r} in {op.precision!r}", "record the program at the precision 'fp32'"
+            raise ProgramError("export, c", expected="products in 'fp32'", got=got, hint=hint)
 
 
 def _array(name: str, value: Any) -> np.ndarray:

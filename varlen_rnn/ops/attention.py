@@ -156,7 +156,7 @@ def _cost_of_additive(inputs, outputs, **attrs):
 
 
 @operator(
-    name=_ADDITIVE, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_additive,
+    name=_ADDITIVE, outputs=("out", "sums"), intermediate=("sums",), cost=_cost_of_additive, multiplies=True,
     rows=_rows,
 )  # fmt: skip
 def attend_additively(query, key, value, weight, left: int | None = None, right: int | None = None):
