@@ -16,7 +16,7 @@ from numba import config
 
 import varlen_rnn as vr
 from tests.waiting import HANGS
-from varlen_rnn.cli import main
+from varlen_rnn.cli import compare, main
 from varlen_rnn.cli.lengths import read_lengths
 from varlen_rnn.cli.measure import Measured, Subject, cost, cut, divide, fastest_number, random_rows
 from varlen_rnn.cli.packed import Packed
@@ -167,6 +167,16 @@ def test_a_wrong_number_of_threads_in_the_environment_is_told_by_what_needs_it(t
     assert main(["cache"]) == 0
     assert main(["compare", str(tmp_path / "lengths.txt")]) == 2
     assert "VARLEN_RNN_NUM_THREADS: expected an integer of at least 1, got 'many'" in capsys.readouterr().err
+
+
+def test_a_command_computes_at_its_precision(tmp_path, monkeypatch):
+    found = []
+    path = tmp_path / "lengths.txt"
+    path.write_text("3")
+    monkeypatch.setattr(compare, "_measure", lambda *given: found.append(vr.get_float32_matmul_precision()))
+    for given in (["--precision", "bf16"], []):
+        assert main(["compare", str(path), *given]) == 0
+    assert found == ["bf16", "fp32"]
 
 
 def test_compare_leaves_the_callers_modes_alone(tmp_path, monkeypatch):

@@ -693,7 +693,15 @@ def test_replicas_that_cannot_be():
         with pytest.raises(vr.ProgramError, match="expected the same number of sums and means over rows"):
             (loss + own(X).sum() if comm.rank else loss).backward()
 
-    for run in (too_few, other_models, other_losses):
+    def other_precisions(comm):
+        own = vr.nn.Linear(3, 2)
+        replicate(own, vr.optim.SGD(own.parameters(), 0.1), comm)
+        with vr.float32_matmul_precision(("fp32", "bf16")[comm.rank]):
+            loss = F.mse_loss(own(X), Y)
+        with pytest.raises(vr.ProgramError, match="the same precision on all ranks, got fp32, bf16"):
+            loss.backward()
+
+    for run in (too_few, other_models, other_losses, other_precisions):
         run_ranks(2, run)
 
 

@@ -893,6 +893,10 @@ def test_files_that_do_not_fit_change_nothing(tmp_path):
     make(accumulate=2).save(path)
     with pytest.raises(vr.CheckpointError, match="expected 4 steps per epoch, got 2"):
         trainer.load(path)
+    with vr.float32_matmul_precision("bf16"):
+        make().save(path)
+    with pytest.raises(vr.CheckpointError, match="expected products of the precision 'fp32', got 'bf16'"):
+        trainer.load(path)
     make(callbacks=[Halve()]).save(path)
     with pytest.raises(vr.CheckpointError, match=r"callbacks: expected \[\], got \['Halve'\]"):
         trainer.load(path)

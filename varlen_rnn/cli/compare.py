@@ -12,6 +12,7 @@ from varlen_rnn.cli.workload import LAYERS
 from varlen_rnn.data.batches import POOL
 from varlen_rnn.errors import OutOfRangeError, check_int
 from varlen_rnn.random import manual_seed
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.runtime.threads import get_num_threads, set_num_threads_here
 
 MOST_BYTES = 4 * 2**30  # the most for a padded batch, because the system may kill a process that needs more
@@ -70,7 +71,9 @@ def _measure(cell, batches, options):
     sizes = options["input_size"], options["hidden_size"]
     _check_memory(batches, *sizes)
     layer = LAYERS[cell](*sizes)
-    print(f"\n{layer}, float32, {number(options['threads'], 'thread')}")
+    precision = get_float32_matmul_precision()
+    rounds = "" if precision == "fp32" else f" with products in {precision}"
+    print(f"\n{layer}, float32{rounds}, {number(options['threads'], 'thread')}")
     mean = f"the mean of {number(len(batches), 'batch', 'batches')}, each the median of {runs_of(len(batches))} runs"
     print(f"A step is forward and backward; {mean}.")
     print(f"Less than {ALIKE - 1:.0%} between two ways decides nothing.")
@@ -79,7 +82,8 @@ def _measure(cell, batches, options):
     try:
         with Packed(cell, *sizes, options["threads"], batches) as packed:
             measured = measure(layer, batches, bucketed, packed)
-            note = f"Packed sequences and torch groups are those of PyTorch {packed.version}."
+            version = packed.version if precision == "fp32" else f"{packed.version}, in float32"
+            note = f"Packed sequences and torch groups are those of PyTorch {version}."
     except OSError as error:
         measured, note = measure(layer, batches, bucketed), f"Packed sequences are not measured. {error}"
     print_times(measured)

@@ -22,6 +22,7 @@ from varlen_rnn.nn import Module
 from varlen_rnn.ops.batch_norm import summing
 from varlen_rnn.optim import Optimizer
 from varlen_rnn.runtime.device import copy_into, host_numbers
+from varlen_rnn.runtime.precision import PRECISIONS
 from varlen_rnn.tape import origins
 from varlen_rnn.tape.gradient import Pass, Record, was_updated, watch
 from varlen_rnn.tape.values import moved_value
@@ -219,8 +220,8 @@ class Replica:
         for one, own in zip(waiting, counts, strict=True):
             numbers = np.concatenate(one.part).view(np.uint8)
             checked = np.frombuffer(one.terms.constants + bytes([bool(one.terms.trouble)]), np.uint8)
-            divides, order = np.array([own is not None], np.uint8), self._order(one.records)
-            table.append(np.concatenate([numbers, checked, divides, order, self._kinds(one.records)]))
+            flags = np.array([own is not None, _precisions(one.records)], np.uint8)
+            table.append(np.concatenate([numbers, checked, flags, self._order(one.records), self._kinds(one.records)]))
         try:
             every = np.concatenate(self.comm.all_gather(np.stack(table)))
         except ShapeError as error:
@@ -228,8 +229,10 @@ class Replica:
             expected = "the same number of sums and means over rows on all ranks"
             raise ProgramError("backward of a replica", expected=expected, got=error, hint=hint) from error
         ends = np.cumsum([len(array) for array in waiting[0].part])
-        numbers, checked, divides, orders, kinds = np.split(every, 8 * ends[-1] + np.array([0, 9, 10, 18]), axis=1)
+        numbers, checked, flags, orders, kinds = np.split(every, 8 * ends[-1] + np.array([0, 9, 11, 19]), axis=1)
+        divides, precisions = flags.T
         if len(every) > 1:
+            _check_precisions(precisions)
             _check_loss(checked, [one.terms.trouble for one in waiting if one.terms.trouble])
         if counts[0] is not None and divides.all():  # all ranks have all rows and can divide by their number
             self._has_warned = True
@@ -268,6 +271,19 @@ class Replica:
             bits, itemsize = (~CROWDED, 8) if self._is_reproducible else (~0, 0)
             self._layouts[key] = Layout(self._parameters, [kind & bits for kind in kinds.tolist()], itemsize)
         return self._layouts[key]
+
+
+def _precisions(records: list[Record]) -> int:
+    """Return the precisions of the products of a pass: bit i is set for `PRECISIONS[i]`."""
+    return sum(1 << PRECISIONS.index(name) for name in {record.op.precision for record in records} - {None})
+
+
+def _check_precisions(bits: np.ndarray) -> None:
+    """Raise unless the products of all passes have the same precisions, given the result of `_precisions` for each."""
+    if len(set(bits[bits > 0].tolist())) > 1:
+        got = [" and ".join(name for n, name in enumerate(PRECISIONS) if of_one >> n & 1) for of_one in bits.tolist()]
+        expected, hint = "products of the same precision on all ranks", "vr.set_float32_matmul_precision on each rank"
+        raise ProgramError("backward of a replica", expected=expected, got=", ".join(got), hint=hint)
 
 
 def _kind_of(record: Record) -> int:

@@ -32,6 +32,7 @@ from varlen_rnn.nn import Module
 from varlen_rnn.nn.module import assign_rows, matched
 from varlen_rnn.optim import Optimizer, clip_grad_norm_
 from varlen_rnn.optim.lr_scheduler import LRScheduler
+from varlen_rnn.runtime.precision import get_float32_matmul_precision
 from varlen_rnn.shards import is_shard
 from varlen_rnn.tape import origins
 from varlen_rnn.tape.backward import backward
@@ -499,7 +500,7 @@ class Trainer:
         training: dict[str, Any] = {
             "identity": self.identity, "step": self.step, "steps_per_epoch": self.steps_per_epoch,
             "joined": self._joined.state(), "history": self.history, "random": random.get_state(),
-            "callbacks": of_callbacks,
+            "callbacks": of_callbacks, "precision": get_float32_matmul_precision(),
         }  # fmt: skip
         own = {"model": self.model.state_dict(copy=False), "optimizer": self.optimizer.state_dict(copy=False)}
         own |= {"training": training, "callback_arrays": arrays}
@@ -534,8 +535,8 @@ class Trainer:
         Raises
         ------
         CheckpointError
-            If `save` did not write the file, or the model, the optimizer, the number of batches or the list of
-            callbacks differs.
+            If `save` did not write the file, or the model, the optimizer, the number of batches, the precision of
+            products or the list of callbacks differs.
         FileNotFoundError
         """
         saved = load(path, mmap=True)  # the model and the optimizer copy their arrays
@@ -551,6 +552,10 @@ class Trainer:
         if training["identity"] != self.identity:
             expected, hint = f"the training {self.identity!r}", "give each training a folder of its own"
             raise CheckpointError(f"{path}", expected=expected, got=repr(training["identity"]), hint=hint)
+        precision = get_float32_matmul_precision()
+        if (was := training.get("precision", precision)) != precision:  # former versions saved none
+            expected, hint = f"products of the precision {precision!r}", f"vr.set_float32_matmul_precision({was!r})"
+            raise CheckpointError(f"{path}", expected=expected, got=repr(was), hint=hint)
         if training["steps_per_epoch"] != self.steps_per_epoch:
             expected, got = f"{self.steps_per_epoch} steps per epoch", f"{training['steps_per_epoch']} steps"
             hint = "was the checkpoint saved with other data or another batch size?"
