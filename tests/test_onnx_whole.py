@@ -300,6 +300,9 @@ def test_streams(tmp_path):
             np.testing.assert_array_equal(alone[slot]({"input": x[row : row + 1]})[0][0], found[row])
     for slot, one in enumerate(alone):
         np.testing.assert_array_equal(stream.states["state"][:, slot], one.states["state"][:, 0])
+    for variable in program.variables.values():  # the stream has copies
+        variable.value.data[...] = 0
+    np.testing.assert_array_equal(stream({"input": x[:1]}, at=[0]), alone[0]({"input": x[:1]}))
     stream.reset([1])
     assert [bool(stream.states["state"][:, slot].any()) for slot in range(3)] == [True, False, True]
     before = stream.states["state"]

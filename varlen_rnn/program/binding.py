@@ -55,6 +55,8 @@ class Binding:
         The names of the persistables that a run updates.
     variables : dict of str to Variable
         The Variables of the persistables.
+    is_frozen : bool
+        Whether the numbers of the persistables never change.
 
     Attributes
     ----------
@@ -69,9 +71,11 @@ class Binding:
         fetches: tuple[str, ...],
         updated: tuple[str, ...],
         variables: Mapping[str, Variable],
+        is_frozen: bool = False,
     ) -> None:
         self._instructions, self._fetches, self._updated = instructions, fetches, updated
         self.runs, self._before = 0, 0
+        self._once: dict[Any, Any] | None = {} if is_frozen else None  # what dry runs computed from persistables
         self.bounds, self._is_given_up = Bounds(), False
         # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
         self._turn, self._process, self._is_begun = [None], os.getpid(), False
@@ -158,7 +162,8 @@ class Binding:
 
     def _bind(self, size, fed):
         """Bind a size of batch if dry runs are worth their time; return its Bound and free counts, or None."""
-        dry_run = functools.partial(dry_run_of, self._instructions, self._fetches, self._given(fed), fed)
+        given = self._given(fed)
+        dry_run = functools.partial(dry_run_of, self._instructions, self._fetches, given, fed, once=self._once)
         found = self.bounds.bind(size, dry_run, self.runs)
         if found is not None and found[0].records.size > len(self._memory):
             self._memory = room(max(found[0].records.size, 2 * len(self._memory)))

@@ -29,19 +29,22 @@ def dry_run_of(
     fed: Mapping[str, Any],
     structure: Any,
     counts: Counts,
+    once: dict[Any, Any] | None = None,
 ) -> Ran:
     """Return the Ran of a program; raise Unbound if its dry run meets work that no record can do.
 
     given: the persistables by name, as the program has them now
     fed: values by name whose data types the feeds have
     structure, counts: the size of the batch, as `measure` returns it
+    once: results of earlier dry runs, as `DryRun` keeps them; None if the numbers of persistables can change
     """
-    return contextvars.copy_context().run(_dry_run, instructions, fetches, given, fed, sizes_of(structure, counts))
+    sizes = sizes_of(structure, counts)
+    return contextvars.copy_context().run(_dry_run, instructions, fetches, given, fed, sizes, once)
 
 
-def _dry_run(instructions, fetches, given, fed, sizes):
+def _dry_run(instructions, fetches, given, fed, sizes, once):
     set_num_threads_here(1)  # results do not depend on it
-    dry_run = DryRun()
+    dry_run = DryRun(once)
     random.note_draws(functools.partial(dry_run.refuse, "it uses the generator of random numbers"))
     try:
         ran = _ran(dry_run, instructions, fetches, given, fed, sizes)
@@ -60,7 +63,7 @@ def _ran(dry_run, instructions, fetches, given, fed, sizes):
         if name not in fed:
             if type(value) is not LoDTensor or value.structure is not NO_LOD:
                 dry_run.refuse(f"persistable {name!r} is no ordinary array")
-            held[place[name]] = LoDTensor.wrap(dry_run.around(rows_of(value)))
+            held[place[name]] = LoDTensor.wrap(dry_run.around(rows_of(value), dry_run.once is not None))
     for (name, value), (shape, lengths, like) in zip(fed.items(), sizes, strict=True):
         rows, levels = dry_run.empty(shape, value.dtype), []
         lod = NO_LOD if like is None else of_feed[like] if like < len(of_feed) else None

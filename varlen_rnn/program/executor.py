@@ -148,9 +148,8 @@ def _prepare(program: Program, desc: ProgramDesc, names: tuple[str, ...] | None)
     instructions = Instructions(desc, desc.blocks[0], kept=[*fetches, *program.persistables], given=feeds)
     updates = [op for op in desc.blocks[0].ops if find(op.type).in_place]
     updated = tuple(dict.fromkeys(name for op in updates for name in op.output_names()))
-    return Ready(
-        desc, instructions, feeds, fetches, bool(updated), Binding(instructions, fetches, updated, program.variables)
-    )
+    binding = Binding(instructions, fetches, updated, program.variables, program.is_frozen)
+    return Ready(desc, instructions, feeds, fetches, bool(updated), binding)
 
 
 def _checked_feeds(declared: dict[str, TensorSpec], feed: dict[str, Any]) -> dict[str, Value]:

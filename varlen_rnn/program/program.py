@@ -76,6 +76,7 @@ class Program:
         values = {} if persistables is None else dict(persistables)
         self._variables = {k: v if isinstance(v, Variable) else Variable(v) for k, v in values.items()}
         self.prepared: dict[tuple[str, ...] | None, Any] = {}  # {fetched names: prepared instructions}
+        self.is_frozen = False  # whether the numbers of the persistables never change
         if desc is not None:
             self._check()
         # Keeps the objects that constants name, such as cells, alive; a name that was read from a file keeps none.
@@ -157,6 +158,15 @@ class Program:
     def part(self, desc: ProgramDesc) -> Program:
         """Return a program with the description `desc` and the persistables of this program that it declares."""
         return over(desc, self.variables)
+
+    def frozen(self) -> Program:
+        """Return a program with copies of the persistables, whose numbers never change; nobody may write to them.
+
+        Work on persistables alone, such as packing the weights of a recurrent layer, is then done once.
+        """
+        made = over(self.desc, {name: Variable(variable.value.copy()) for name, variable in self.variables.items()})
+        made.is_frozen = True
+        return made
 
     def to(self, device: str | Place) -> Self:
         """Move the persistables to a device, in place; return the program.
@@ -253,7 +263,7 @@ class Program:
         Returns
         -------
         ProgramStream
-            It shares the persistables of the program.
+            It has copies of the persistables, so later changes of the program do not reach it.
         """
         return self.stream_type(self, states, num_sequences)
 

@@ -22,8 +22,8 @@ class ProgramStream:
     """A program whose states are stored between calls, with a slot for each of several streams.
 
     Each call takes the next row of each stream, or of some, such as a frame of audio.  `reset` starts a new stream in a
-    slot.  A stream has the same results as alone, as long as the program does not mix rows.  Calls from several threads
-    run one after another.
+    slot.  Later changes of the program's persistables have no effect.  A stream has the same results as alone, as long
+    as the program does not mix rows.  Calls from several threads run one after another.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class ProgramStream:
                 hint = "onnx.load(path, fixed={...: (2, None, 128)}) frees a size that a model declares"
                 got = list(specs[feed].shape)
                 raise ProgramError(f"stream, state {feed!r}", expected="exactly one unknown size", got=got, hint=hint)
-        self._program, self._next, self._names = program, dict(states), fetches
+        self._program, self._next, self._names = program.frozen(), dict(states), fetches
         self._fed = [name for name in feeds if name not in states]
         self._levels = {name: specs[name].lod_level for name in self._fed}
         self._axes = {name: specs[name].shape.index(-1) for name in states}

@@ -15,9 +15,10 @@ from varlen_rnn.recurrence import backward_loop, forward_loop, forward_memory
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
 from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
-from varlen_rnn.recurrence.schedule import Loop, run
+from varlen_rnn.recurrence.schedule import Loop, alone, run, run_alone
 from varlen_rnn.runtime.device import contiguous, empty, stacked, zeros
 from varlen_rnn.runtime.memory import CACHE_LINE, address_of
+from varlen_rnn.runtime.placeholder import Placeholder, constant_of
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
 
 _NON_TEMPORAL = 16 * 2**20  # from this many bytes on, saved columns have left the caches when the gradient reads them
@@ -96,6 +97,28 @@ def _task(call, number, loop, initial, begins, y, kept):
     return call.x, weights, initial, begins, outputs, y, number * outputs, kept, rows, bound
 
 
+def packed_panels(cell, shape, loop, weights):
+    """Return the packed weights of a direction, for any number of calls; `weights` is what `plain_weights` returns."""
+    none, one = none_of(weights[0].dtype), np.zeros(1, np.int64)
+    one.flags.writeable = False
+    panels = empty((loop.panel_rows, loop.width), none)
+    nothing = np.empty((len(cell.states), 0, shape.hidden), none.dtype)
+    task = none, weights, nothing, False, shape.outputs, none, 0, none, none, cell.proj_clip
+    run_alone(loop, alone(loop, 1, none, panels), (one, one, one, False), 0, task, nothing, False, False)
+    return panels
+
+
+def _constant_panels(call, loop, direction):
+    """Return packed weights in a dry run whose weights never change; None in any other dry run."""
+    dry_run, weights = call.x.dry_run, tuple(map(constant_of, plain_weights(loop, direction)))
+    if dry_run.once is None or any(weight is None for weight in weights):
+        return None
+    key = call.cell, call.shape, loop.cell[0], *map(address_of, weights)
+    if key not in dry_run.once:
+        dry_run.once[key] = packed_panels(call.cell, call.shape, loop, weights)
+    return dry_run.around(dry_run.once[key], is_constant=True)
+
+
 def forward(call, columns, keep):
     """Run a Call forward, one direction after another, as `layer.forward` says; a row saves `columns` numbers."""
     x, shape, loop = call.x, call.shape, loop_of(call.cell, call.x.dtype, get_float32_matmul_precision(), call.shape)
@@ -109,7 +132,8 @@ def forward(call, columns, keep):
         task = _task(call, number, loop, _of_direction(call.initial, number) if begins else end, begins, y, rows)
         products = len(x) * (direction.weight_ih.size + direction.weight_hh.size)
         past_caches = keep and _past_caches(rows, is_whole)
-        run(loop, call.plan, backwards, products, y, task, end, keep, past_caches)
+        panels = _constant_panels(call, loop, direction) if type(x) is Placeholder else None
+        run(loop, call.plan, backwards, products, y, task, end, keep, past_caches, panels=panels)
         last.append(end)
         kept.append(rows)
     return y, _stack_directions(last), kept if keep else []

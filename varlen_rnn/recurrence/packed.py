@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import ProgramError
-from varlen_rnn.recurrence.cpu import loop_of, none_of, plain_weights
+from varlen_rnn.recurrence.cpu import loop_of, none_of, packed_panels, plain_weights
 from varlen_rnn.recurrence.phases import shape_of
-from varlen_rnn.recurrence.schedule import alone, run, run_alone
+from varlen_rnn.recurrence.schedule import alone, run
 from varlen_rnn.recurrence.sharing import PACKED
-from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.dry_run import DryRun
 from varlen_rnn.runtime.forms import HEADER
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
@@ -142,14 +141,9 @@ class Packed:
         self.products = direction.weight_ih.size + direction.weight_hh.size  # multiply-adds of a row
         self.most_rows = (SMALL_WORK - 1) // max(1, self.products)  # with more rows, threads may share the work
         self._loop, self._none = loop_of(cell, dtype, get_float32_matmul_precision(), self.shape), none_of(dtype)
-        self._panels = empty((self._loop.panel_rows, self._loop.width), self._none)
-        self._weights = plain_weights(self._loop, direction)
-        nothing = np.empty((len(cell.states), 0, self.shape.hidden), dtype)
-        memory, batch = self._memory(1, 0), (*([_read_only(np.zeros(1, np.int64))] * 3), reverse)
-        run_alone(
-            self._loop, memory, batch, 0, self._task(self._none, nothing, False, self._none, 0), nothing, False, False
-        )
-        *_, vectors = self._weights  # the panels hold all other weights
+        weights = plain_weights(self._loop, direction)
+        self._panels = packed_panels(cell, self.shape, self._loop, weights)
+        *_, vectors = weights  # the panels hold all other weights
         self._weights = self._none, self._none, *[np.empty(0, dtype)] * 2, self._none, vectors.copy()
 
     def __reduce__(self):
@@ -160,15 +154,13 @@ class Packed:
     def __deepcopy__(self, memo):
         return self  # a Packed never changes, so it needs no copy
 
-    def _memory(self, capacity, packed):
-        return alone(self._loop, capacity, self._none, self._panels, packed)
-
     def few(self, capacity, place, columns, column):
         """Return a Few for at most `capacity` sequences; arrays have to be readable (`runtime.forms`).
 
         This direction, number `place` of the layer, writes columns of `y` from `column` on.
         """
-        plan, memory, dry_run = np.zeros((3, capacity), np.int64), self._memory(capacity, PACKED), DryRun()
+        plan, dry_run = np.zeros((3, capacity), np.int64), DryRun()
+        memory = alone(self._loop, capacity, self._none, self._panels, PACKED)
         x, y = (dry_run.around(np.empty((2, size), self.dtype)) for size in (self.shape.features, columns))
         initial, last = (
             dry_run.around(np.empty((len(self.cell.states), 2, self.shape.hidden), self.dtype)) for _ in range(2)

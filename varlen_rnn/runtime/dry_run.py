@@ -64,6 +64,8 @@ class DryRun:
         What `draw` returned, if it was called.
     operator : str or None
         The name of the operator whose calls follow, if whoever makes the dry run sets it.
+    once : dict or None
+        Results of work on constants alone, for this dry run and later ones; None if there are no constants.
 
     Examples
     --------
@@ -74,8 +76,8 @@ class DryRun:
     (['copy'], (3,))
     """
 
-    def __init__(self):
-        self.slots, self.calls, self.constants = [], [], []
+    def __init__(self, once=None):
+        self.once, self.slots, self.calls, self.constants = once, [], [], []
         self._ordinary = {}  # {id of an ordinary array that a kernel takes: its Slot}
         self.refusal = self.drawn = self.operator = None
 
@@ -84,9 +86,12 @@ class DryRun:
         self.refusal = why
         raise Unbound(why)
 
-    def around(self, array):
-        """Return a Placeholder whose memory is an array that exists already, such as a parameter."""
-        return self._new(array, True)
+    def around(self, array, is_constant=False):
+        """Return a Placeholder whose memory is an array that exists already, such as a parameter.
+
+        `is_constant` says whether its numbers never change, so that work on them alone is done in the dry run.
+        """
+        return self._new(array, True, is_constant)
 
     def empty(self, shape, dtype):
         """Return a Placeholder in new memory."""
@@ -121,8 +126,8 @@ class DryRun:
         """Note that a run stops unless the first number of an array is `number`."""
         self.call(records.expect, (number, found))
 
-    def _new(self, form, is_outside):
-        slot = Slot(form, is_outside)
+    def _new(self, form, is_outside, is_constant=False):
+        slot = Slot(form, is_outside, is_constant)
         self.slots.append(slot)
         return Placeholder(self, slot, form[...], Placeholder(self, slot, form, None))
 

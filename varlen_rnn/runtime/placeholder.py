@@ -38,14 +38,24 @@ class Slot:
         Its first form.  If `is_outside`, this is an array that exists already, such as a parameter; otherwise only its
         address and its size count, as addresses of views are relative to it.
     is_outside : bool
+    is_constant : bool
+        Whether it exists already, and its numbers never change.
     address : int
         The address of `form`.
     """
 
-    __slots__ = ("address", "form", "is_outside")
+    __slots__ = ("address", "form", "is_constant", "is_outside")
 
-    def __init__(self, form, is_outside):
-        self.form, self.is_outside, self.address = form, is_outside, form.__array_interface__["data"][0]
+    def __init__(self, form, is_outside, is_constant=False):
+        self.form, self.is_outside, self.is_constant = form, is_outside, is_constant
+        self.address = form.__array_interface__["data"][0]
+
+
+def constant_of(array):
+    """Return the array with the numbers of a Placeholder or an array if they never change, otherwise None."""
+    if type(array) is not Placeholder:
+        return array
+    return array.form if array.slot.is_constant else None
 
 
 def has_placeholder(value):
