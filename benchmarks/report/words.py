@@ -172,6 +172,7 @@ These have scripts of their own; their results say when and where they were meas
 OF_OTHERS = {  # {a measurement: its module, its file of results, the page that quotes it}
     "Fits of estimators to small sets, bound and eager": ("benchmarks.small_fits", "small_fits.txt", "training.md"),
     "Bound training steps, beside eager ones and `jax.jit`": ("benchmarks.bound_step", "bound_step.txt", "programs.md"),
+    "A call of a prepared layer, beside onnxruntime": ("benchmarks.prepared_call", "prepared_call.txt", "serving.md"),
     "A frame of silero-vad, beside onnxruntime": ("benchmarks.frames", "frames.txt", "onnx.md"),
     "Packages, before `replace` and after it": ("benchmarks.clients", "clients.jsonl", "clients.md"),
     "Tests of packages, with our layers": ("benchmarks.clients.own_tests", "clients_tests.jsonl", "clients.md"),

@@ -75,7 +75,7 @@ class Binding:
     ) -> None:
         self._instructions, self._fetches, self._updated = instructions, fetches, updated
         self.runs, self._before = 0, 0
-        self._once: dict[Any, Any] | None = {} if is_frozen else None  # what dry runs computed from persistables
+        self._once: dict[Any, Any] | None = {} if is_frozen else None  # results of dry runs
         self.bounds, self._is_given_up = Bounds(), False
         # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
         self._turn, self._process, self._is_begun = [None], os.getpid(), False

@@ -98,7 +98,7 @@ def _task(call, number, loop, initial, begins, y, kept):
 
 
 def packed_panels(cell, shape, loop, weights):
-    """Return the packed weights of a direction, for any number of calls; `weights` is what `plain_weights` returns."""
+    """Return the packed weights of a direction, for any number of calls; `plain_weights` returns `weights`."""
     none, one = none_of(weights[0].dtype), np.zeros(1, np.int64)
     one.flags.writeable = False
     panels = empty((loop.panel_rows, loop.width), none)
