@@ -224,6 +224,15 @@ def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):
     assert not (tmp_path / "erased").exists()
 
 
+def test_products_in_bfloat16_are_refused_by_name(tmp_path, capsys):
+    with vr.program_guard() as program:
+        found = vr.nn.Linear(3, 2, precision="bf16")(vr.feed_data("x", [-1, 3], "float32"))
+    program.prune([found]).save(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), "--c", str(tmp_path / "rounded")]) == 2
+    assert "expected products in 'fp32', got 'matmul' in 'bf16'" in capsys.readouterr().err
+    assert not (tmp_path / "rounded").exists()
+
+
 def test_sizes_that_must_be_equal_are_one_count():
     def run(structure, counts):
         (a, *_), (b, levels, _), (c, *_) = sizes_of(structure, counts)

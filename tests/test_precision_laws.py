@@ -103,6 +103,29 @@ def test_a_program_and_its_file_have_the_bits_of_the_precision_at_which_they_wer
                     assert [bits_of_value(found[0]), list(map(bits_of_value, found[1:]))] == [wanted, *gradients]
 
 
+def test_a_bound_step_of_a_training_has_the_bits_of_the_precision_of_each_call():
+    def trained(wrap):
+        vr.manual_seed(0)
+        model = Model()
+        optimizer = vr.optim.Adam(model.parameters(), lr=0.01)
+
+        @wrap
+        def step(x):
+            optimizer.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        losses = []
+        for precision in ("bf16", "fp32", "bf16") * 4:
+            with vr.float32_matmul_precision(precision):
+                losses.append(step(ROWS).item())
+        return losses, [bits_of_value(p.value) for p in model.parameters()]
+
+    assert trained(vr.bound) == trained(lambda step: step)
+
+
 def test_prepared_layers_and_streams_have_the_bits_of_the_precision_of_their_preparation():
     model = Model()
     forward = vr.nn.GRU(5, 6)

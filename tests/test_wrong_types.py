@@ -851,6 +851,7 @@ for name in ("LSTM", "GRU", "RNN"):
         "merge": lambda: "concat",
         "dropout_per": lambda: "row",
         "recompute": bool,
+        "precision": lambda: "fp32",
         "num_heads": lambda: 1,
         "clip": lambda: None,
         "zoneout": float,

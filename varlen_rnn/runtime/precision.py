@@ -138,7 +138,14 @@ def fixed_at(precision: str, function: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(function)
     def fixed(*inputs: Any, **named: Any) -> R:
-        return at_precision(precision, function, *inputs, **named)
+        before = _own_precision.get()  # the lines of `at_precision`, whose call would take as long: operators run here
+        if precision is before:
+            return function(*inputs, **named)
+        try:
+            _own_precision.set(precision)
+            return function(*inputs, **named)
+        finally:
+            _own_precision.set(before)
 
     return fixed
 

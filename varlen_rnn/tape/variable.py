@@ -561,8 +561,8 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
 def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply an operator that is given as an `Op` instead of its name, which is faster than `apply`."""
     into = RECORDER.get()
-    if op.multiplies:
-        op = op.at(get_float32_matmul_precision())
+    # Only what runs later needs a fixed precision; now, the precision in force is the right one.
+    later = op.at(get_float32_matmul_precision()) if op.multiplies else op
     if into is None:
         variables, values = [], []
         for given in inputs:  # one loop, because every operator comes here
@@ -573,7 +573,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
         results = run(op, values, attrs)
     else:
         variables = into.admit_all(op, inputs)
-        results = into.append(op, variables, attrs)
+        results = into.append(later, variables, attrs)
     if op.in_place:
         outputs = [variables[position] for position in op.in_place]
         for variable in outputs:
@@ -584,7 +584,7 @@ def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
             for position, variable in enumerate(variables):  # faster than `any`
                 if variable is not None and variable.requires_grad:
                     if op.passed_to is None or op.passes_to(position):
-                        record = Record(op, variables, results, attrs)
+                        record = Record(later, variables, results, attrs)
                         break
         outputs = variables_of(results, record)
         if origins.kept and record is None and into is None and mode is not False and not EVALUATING.get():
