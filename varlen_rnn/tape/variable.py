@@ -561,7 +561,7 @@ def apply(op_type: str, *inputs: Any, **attrs: Any) -> Any:
 def apply_op(op: Op, inputs: Sequence[Any], attrs: dict[str, Any]) -> Any:
     """Apply an operator that is given as an `Op` instead of its name, which is faster than `apply`."""
     into = RECORDER.get()
-    # Only what runs later needs a fixed precision; now, the precision in force is the right one.
+    # Gradients and programs run later, perhaps while another precision is in force.
     later = op.at(get_float32_matmul_precision()) if op.multiplies else op
     if into is None:
         variables, values = [], []
