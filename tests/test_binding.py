@@ -195,7 +195,7 @@ def test_a_difference_raises_and_ends_the_binding(linear, monkeypatch):
 
     def wrong(self, fed, copies=None):
         stopped = run(self, fed, copies)
-        self._outputs[0][0][...] += 1
+        self._loans.arrays[0][...] += 1
         return stopped
 
     monkeypatch.setattr(replay.Bound, "run", wrong)

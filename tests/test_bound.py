@@ -425,3 +425,47 @@ def test_inside_of_a_program_it_is_the_step():
     with vr.program_guard() as program:
         y = vr.bound(double)(vr.feed_data("x", [-1], "float64"))
     assert vr.Executor().run(program, {"x": np.ones(2)}, [y])[0].tolist() == [2.0, 2.0]
+
+
+def test_gradients_that_somebody_keeps_are_not_written_again():
+    rng = np.random.default_rng(0)
+    layer, table = vr.nn.Linear(3, 2), vr.nn.Linear(3, 20_000)  # the gradient of the second is large
+    optimizer = vr.optim.SGD([*layer.parameters(), *table.parameters()], lr=0.1)
+
+    @vr.bound
+    def step(x):
+        optimizer.zero_grad()
+        loss = (layer(x) ** 2).mean() + (table(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    kept, known = [], []
+    for number in range(24):
+        loss = step(rng.standard_normal((4, 3), np.float32))
+        if number % 3:
+            kept += [loss.value.data, layer.weight.grad[1:], table.weight.grad.T, layer.bias.grad]
+            known += [one.copy() for one in kept[len(known) :]]
+        given = [parameter.grad for parameter in (*layer.parameters(), *table.parameters())]
+        assert len({one.ctypes.data for one in given}) == len(given), "each has memory of its own"
+    assert "without Python" in step.explain()
+    assert all(map(np.array_equal, kept, known))
+
+
+def test_feeds_of_any_layout_are_read_where_they_are():
+    layer, rng, lengths = vr.nn.Linear(3, 2), np.random.default_rng(0), [[2, 0, 3]]
+    step = vr.bound(lambda x: (layer(x), x))
+
+    def given(number):
+        x = rng.standard_normal((5, 3), np.float32)
+        odd = np.frombuffer(b"-" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(5, 3)
+        return [x, np.asfortranarray(x), odd, np.repeat(x, 2, axis=0)[::2]][number % 4]
+
+    for number in range(40):
+        x = vr.LoDTensor(given(number), vr.LoD.from_lengths(lengths))
+        y, same = step(x)
+        assert np.array_equal(y.value.data, layer(x).value.data)
+        assert np.array_equal(same.value.data, x.data)
+        assert y.value.lod() == x.lod() == same.value.lod()
+    assert not np.shares_memory(same.value.data, x.data)
+    assert "without Python" in step.explain()

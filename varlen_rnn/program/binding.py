@@ -84,8 +84,7 @@ class Binding:
         self._updated_variables = [self._variables[name] for name in updated]
         self._values: list[Any] = []  # of the persistables, as dry runs met them
         self._forms = Forms([])  # of the arrays of these values
-        self._written: list[Any] = []  # the memory of persistables that a run updates
-        self._written_ids: set[int] = set()
+        self._written_ids: set[int] = set()  # ids of the memory of persistables that a run updates
         self._updates: list[Any] = []
 
     @property
@@ -130,10 +129,10 @@ class Binding:
     def _run(self, fed, execute):
         if self._process != os.getpid() or not self._knows():
             self._forget()
-        if self._written and not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values()))):
-            return self._executed(fed, execute)  # an update changes the feed, but not the copy of it that records read
         size = measure(fed)
         found = None if size is None else self.bounds.find(size) or self._bind(size, fed)
+        if found is not None and found[0].copies_feeds and self._is_written(fed):
+            return self._executed(fed, execute)  # an update changes the feed, but not the copy of it that records read
         if found is None:
             self.bounds.others += 1
             if size is None:
@@ -149,7 +148,7 @@ class Binding:
             stopped = bound.run(fed)
         finally:
             if self._updated:
-                was_updated(*self._updated_variables, updates=self._updates)
+                was_updated(updates=self._updates)
         if stopped < 0:
             if bound.draws:
                 random.advance(bound.draws)
@@ -159,6 +158,10 @@ class Binding:
         # Earlier updates are kept, as in a run of the operators.
         expected, got = "updates whose states are valid", f"one whose kernel {bound.records.names[stopped][0]!r} raised"
         raise ProgramError("bound program", expected=expected, got=got)
+
+    def _is_written(self, fed):
+        """Return whether a feed has memory of a persistable that a run updates."""
+        return not self._written_ids.isdisjoint(map(id, map(memory_of, fed.values())))
 
     def _bind(self, size, fed):
         """Bind a size of batch if dry runs are worth their time; return its Bound and free counts, or None."""
@@ -221,8 +224,7 @@ class Binding:
         self._process, self._memory, self._is_begun = os.getpid(), room(0), False
         self._values = list(map(_value_of, self._held))
         self._forms = Forms(map(rows_of, self._values))
-        self._written = list(map(memory_of, map(_value_of, self._updated_variables)))
-        self._written_ids = set(map(id, self._written))
+        self._written_ids = set(map(id, map(memory_of, map(_value_of, self._updated_variables))))
         self._updates = updates_of(self._updated_variables)
         self._is_begun = True
 

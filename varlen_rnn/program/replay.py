@@ -1,7 +1,12 @@
-"""Run the records of a program for the sizes of batches in a box: copy the feeds, run the records, copy the fetches."""
+"""Run the records of a program for the sizes of batches in a box: lend the feeds, run the records, return the fetches.
+
+Records read a feed where it is.  They write a fetch of a fixed shape, such as a gradient, to an array that the caller
+gets (`loans`).  Other fetches are copied out of the memory of the run.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,14 +14,18 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.program.boxes import Box
+from varlen_rnn.program.loans import Form, Loans
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.affine import Affine
 from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records
+from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.notes import Notes
-from varlen_rnn.runtime.placeholder import Placeholder
+from varlen_rnn.runtime.placeholder import Placeholder, Slot
 from varlen_rnn.tape.values import plain
+
+_PLAIN = 0x101  # the flags of arrays that are C-contiguous and aligned
 
 
 class Ran(NamedTuple):
@@ -104,21 +113,28 @@ class Bound:
 
     def __init__(self, box: Box, ran: Ran, numbers: Affine) -> None:
         self.box, self.first_update, self.draws = box, ran.first_update, ran.draws
-        kept = [array for group in ran.groups() for array in group if type(array) is Placeholder]
-        self.records = Records(ran.dry_run, numbers, box.points(), kept)
-        places, groups = iter(ran.notes().places), []
-        for group in ran.groups():
+        groups, names, found = ran.groups(), list(ran.fed), list[tuple[Any, ...]]()
+        first = len(names) + 1  # the group of the first fetch
+        feeds, slots = _lent_feeds(groups, len(names)), _lent_fetches(groups, first, ran, numbers)
+        kept = [array for group in groups for array in group if type(array) is Placeholder]
+        lent = [array.slot for number in feeds for array in groups[number]]
+        self.records = Records(ran.dry_run, numbers, box.points(), kept, [*lent, *slots])
+        places = iter(ran.notes().places)
+        for group in groups:
             pairs = zip(group, places, strict=False)
-            groups.append(tuple([self._place_of(array, numbers, place) for array, place in pairs]))
-        # For each feed, the places of its rows and of each level that is its own.
-        self._feeds = dict(zip(ran.fed, groups, strict=False))
-        self._drawn, *of_fetches = groups[len(ran.fed) :]
-        self._fetches = [
-            Fetch(arrays, *_parts_of(value, ran.lods)[1:])
-            for arrays, value in zip(of_fetches, ran.fetches, strict=True)
-        ]
-        # Whether all fetches are arrays without a LoD, as of a training step.
-        self._is_plain = all(len(one.arrays) == 1 and one.lod is one.height is None for one in self._fetches)
+            found.append(tuple([self._place_of(array, numbers, place) for array, place in pairs]))
+        # The places of each feed that is copied: of its rows, and of each level that is its own.
+        self._copied = {name: found[number] for number, name in enumerate(names) if number not in feeds}
+        self._lent = [(names[number], len(groups[number]) > 1) for number in feeds]
+        self._drawn, parts = found[first - 1], [_parts_of(value, ran.lods)[1:] for value in ran.fetches]
+        self._fetches = [Fetch(arrays, *about) for arrays, about in zip(found[first:], parts, strict=True)]
+        self._loans = Loans([_form_of(groups[which[0]][0]) for which in slots.values()])
+        # For each fetch, the number of its loan, and whether an earlier fetch has the same; None if it has no loan.
+        self._loan_of: list[Any] = [None] * len(self._fetches)
+        for number, which in enumerate(slots.values()):
+            for which_group in which:
+                self._loan_of[which_group - first] = number, which_group > which[0]
+        self.copies_feeds = bool(self._copied)
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
         self._counts: Any = None
@@ -131,10 +147,13 @@ class Bound:
         if memory is not self._memory:
             self._counts = self._memory = None  # in case of an interrupt
             self.records.place(memory)
-            inputs = {name: _views(places, memory, counts) for name, places in self._feeds.items()}
+            inputs = {name: _views(places, memory, counts) for name, places in self._copied.items()}
             self._draw = _views(self._drawn, memory, counts)
-            self._outputs = [_views(fetch.arrays, memory, counts) for fetch in self._fetches]
-            pairs = [*zip(inputs.values(), self._feeds.values(), strict=True)]
+            self._outputs = [
+                _views(fetch.arrays, memory, counts) if loan is None else []
+                for fetch, loan in zip(self._fetches, self._loan_of, strict=True)
+            ]
+            pairs = [*zip(inputs.values(), self._copied.values(), strict=True)]
             pairs += [(arrays, fetch.arrays) for arrays, fetch in zip(self._outputs, self._fetches, strict=True)]
             self._inputs, self._varying = list(inputs.items()), []
             for arrays, places in pairs:
@@ -153,7 +172,7 @@ class Bound:
             self._counts = counts
 
     def run(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> int:
-        """Copy the feeds, and run the records; return the number of the record that failed, or -1.
+        """Run the records on the feeds; return the number of the record that failed, or -1.
 
         copies: as `Records.run` takes it
         """
@@ -165,24 +184,70 @@ class Bound:
             if len(arrays) > 1:
                 for target, level in zip(arrays[1:], levels_of(value.structure), strict=True):
                     target[...] = level
+        lent: list[np.ndarray] = []
+        for name, has_levels in self._lent:
+            value = fed[name]
+            rows = rows_of(value)
+            lent.append(rows if rows.flags.num & _PLAIN == _PLAIN else rows.copy())
+            if has_levels:
+                lent += levels_of(value.structure)
+        self._loans.renew()
+        self.records.lend(lent + self._loans.memories)
         return self.records.run(copies)
 
     def results(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> list[Any]:
-        """Return copies of the fetches of the last run, which had the same arguments, as the Executor returns them."""
-        outputs = self._outputs
+        """Return the fetches of the last run, which had the same arguments, as the Executor returns them."""
+        loans, outputs = self._loans.arrays, self._outputs
         if copies:
             outputs = [
                 [place.view_of_copy(copies[id(place.outside)])
                  if type(place) is Place and id(place.outside) in copies else array
-                 for array, place in zip(arrays, fetch.arrays, strict=True)]
+                 for array, place in zip(arrays, fetch.arrays, strict=False)]
                 for arrays, fetch in zip(outputs, self._fetches, strict=True)
             ]  # fmt: skip
-        if self._is_plain:
-            return [array.copy() for (array,) in outputs]
-        return [
-            fetch.made([np.array(array) for array in arrays], fed)
-            for fetch, arrays in zip(self._fetches, outputs, strict=True)
-        ]
+        found: list[Any] = []
+        for fetch, arrays, loan in zip(self._fetches, outputs, self._loan_of, strict=True):
+            if loan is not None:
+                number, is_again = loan
+                arrays = [loans[number].copy() if is_again else loans[number]]
+                if fetch.lod is None:
+                    found += arrays
+                    continue
+            found.append(fetch.made(list(map(np.array, arrays)) if loan is None else arrays, fed))
+        return found
+
+
+def _form_of(array: Placeholder) -> Form:
+    """Return the Form of an array in its slot."""
+    return Form(array.slot.form.nbytes, address_of(array.form) - array.slot.address, array.shape, array.dtype)
+
+
+def _lent_feeds(groups: Sequence[Sequence[Any]], count: int) -> list[int]:
+    """Return which of the first `count` groups, the feeds, have arrays that no other group shares."""
+    uses = Counter(array.slot for group in groups for array in group if type(array) is Placeholder)
+    return [number for number in range(count) if all(uses[array.slot] == 1 for array in groups[number])]
+
+
+def _lent_fetches(groups: Sequence[Sequence[Any]], first: int, ran: Ran, numbers: Affine) -> dict[Slot, list[int]]:
+    """Return the slots that a run writes to lent memory, and which of the groups, the fetches from `first` on, have it.
+
+    Such a slot has one size in all runs.  All groups that have it are one array, in one place.
+    """
+    notes, varying = ran.notes(), set[Any](numbers.varying.tolist())
+    found: dict[Slot, list[int]] = {}
+    forms: dict[Slot, set[Any]] = {}
+    which = [number for number, group in enumerate(groups) for _ in group]
+    arrays = [array for group in groups for array in group]
+    contents: list[Any] = [content for content, *_ in notes.arrays]
+    for number, array, place, content in zip(which, arrays, notes.places, contents, strict=True):
+        if place is not None:
+            form: Any = address_of(array.form), array.shape, array.dtype
+            is_plain = number >= first and len(groups[number]) == 1 and array.form.flags.c_contiguous
+            if array.slot.is_outside or not (is_plain and varying.isdisjoint((notes.sizes + content, *range(*place)))):
+                form = None
+            forms.setdefault(array.slot, set()).add(form)
+            found.setdefault(array.slot, []).append(number)
+    return {slot: numbers for slot, numbers in found.items() if len(forms[slot]) == 1 and None not in forms[slot]}
 
 
 def _views(places: Sequence[Place | np.ndarray], memory: np.ndarray, counts: tuple[int, ...]) -> list[Any]:

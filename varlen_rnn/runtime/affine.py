@@ -42,6 +42,13 @@ class Affine(NamedTuple):
         found[self.varying] = self.bases + self.coefficients @ np.asarray(counts, np.int64)
         return found.tolist()
 
+    def also_varying(self, places):
+        """Return the Affine in which the integers at `places` are among those that vary, whether they do or not."""
+        more = np.setdiff1d(places, self.varying)
+        bases = np.concatenate([self.bases, self.constants[more]])
+        coefficients = np.concatenate([self.coefficients, np.zeros((len(more), self.coefficients.shape[1]), np.int64)])
+        return Affine(self.constants, np.concatenate([self.varying, more]), bases, coefficients)
+
     def part(self, first, end):
         """Return the integers `first` to `end` as an Affine."""
         inside = (self.varying >= first) & (self.varying < end)

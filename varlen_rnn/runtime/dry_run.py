@@ -4,11 +4,13 @@ For example, a dry run of `y = empty((3,), x); scale_cpu(x, 2.0, y)` has one slo
 records run `scale_cpu` as often as you like, in any memory of 64 bytes, on the numbers that `x` then has.
 """
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from varlen_rnn.runtime import parameters, records
+from varlen_rnn.runtime.forms import header_of_arrays
 from varlen_rnn.runtime.memory import CACHE_LINE, address_of
 from varlen_rnn.runtime.notes import Notes, fit_notes, strides_unread
 from varlen_rnn.runtime.numba_internals import code_for, letters_of
@@ -277,6 +279,8 @@ class Records:
     kept : iterable of Placeholder, optional
         Arrays that are written before a run, or read after it; by default, all of them.  Others share memory with
         arrays that no call needs at the same time, which keeps a run in the processor's caches.
+    lent : iterable of Slot, optional
+        Slots that have no place in the memory of a run: each run takes arrays in their place, by `lend`.
 
     Attributes
     ----------
@@ -294,7 +298,7 @@ class Records:
         Positions of words that are addresses in arrays outside of that memory, and the ids of the arrays.
     """
 
-    def __init__(self, dry_run, numbers=None, points=((),), kept=None):
+    def __init__(self, dry_run, numbers=None, points=((),), kept=None, lent=()):
         numbers = fit_notes(points, [Notes(dry_run)]) if numbers is None else numbers
         self.names = tuple((call.name, call.letters) for call in dry_run.calls)
         self._constants = dry_run.constants
@@ -304,14 +308,19 @@ class Records:
         self.words, sizes = numbers.part(0, end), numbers.part(end, end + len(dry_run.slots))
         largest = np.max([sizes.at(one) for one in points], axis=0).tolist()
         kept = dry_run.slots if kept is None else [one.slot for one in kept]
-        self._offsets, self.size = _offsets_of(dry_run, dict(zip(dry_run.slots, largest, strict=True)), kept)
+        numbers_of_lent = {slot: number for number, slot in enumerate(lent)}
+        inside = {slot: size for slot, size in zip(dry_run.slots, largest, strict=True) if slot not in numbers_of_lent}
+        self._offsets, self.size = _offsets_of(dry_run, inside, kept)
         self.outside, shifts = [], np.zeros(end, np.int64)
         places: list[int] = []
+        borrowing: list[tuple[int, int]] = []  # positions of words that are addresses in lent arrays, and which array
         for call, start in zip(dry_run.calls, self.starts.tolist(), strict=False):
             for position, slot in call.slots.items():
                 if slot.is_outside:
                     self.outside.append((start + position, id(slot.form)))
                     shifts[start + position] = slot.address
+                elif slot in numbers_of_lent:
+                    borrowing.append((start + position, numbers_of_lent[slot]))
                 else:
                     places.append(start + position)
                     shifts[start + position] = self._offsets[slot]
@@ -319,17 +328,20 @@ class Records:
             constants=self.words.constants + shifts, bases=self.words.bases + shifts[self.words.varying]
         )
         self.starts, self.places = self.starts[:-1], np.array(places, np.int64)
-        self._prepare()
+        self._prepare(len(numbers_of_lent), np.array(borrowing, np.int64).reshape(-1, 2).T.copy())
 
-    def _prepare(self):
-        """Make the block of words.  Its first record sets the words that vary."""
+    def _prepare(self, num_lent, borrowing):
+        """Make the block of words.  Its first record sets the words that vary, and the addresses of lent arrays."""
+        self.words = self.words.also_varying(borrowing[0])
+        self._lent, self._pack = np.zeros(num_lent, np.int64), struct.Struct(f"{num_lent}q").pack_into
         varying = self.words.varying
         self.counts = np.zeros(self.words.coefficients.shape[1], np.int64)
         self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
         self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
         setting = DryRun()
-        given = self._words, varying, self._bases, self.words.coefficients, self.counts
-        setting.call(records.set_words, tuple(map(setting.around, given)))
+        given = self._words, varying, self._bases, self.words.coefficients, self.counts, self._lent, *borrowing
+        first = list(map(setting.around, given))
+        setting.call(records.set_words, (*first[:6], header_of_arrays(), *first[6:]))
         (first,) = setting.calls
         self._setting, self._given = np.array(first.words, np.int64), given
         for position, slot in first.slots.items():
@@ -344,6 +356,13 @@ class Records:
         self._words[self.places] = self.words.constants[self.places] + begin
         self._bases[self._places_that_vary] = self.words.bases[self._places_that_vary] + begin
 
+    def lend(self, arrays):
+        """From now on, use these arrays, which are C-contiguous; the caller keeps them alive until a run ends."""
+        if header_of_arrays() >= 0:
+            self._pack(self._lent.data, 0, *map(id, arrays))
+        else:
+            self._lent[:] = list(map(address_of, arrays))
+
     def run(self, copies=None):
         """Run all records for `counts`; return the number of the first whose kernel raised, or -1 if none did.
 
@@ -352,7 +371,7 @@ class Records:
         if not copies:
             stopped = records.run_records(self._trampolines, self._at)
             return stopped - (stopped > 0)
-        records.set_words(*self._given)
+        records.set_words(*self._given[:6], header_of_arrays(), *self._given[6:])
         words = self._words.copy()
         for position, outside in self.outside:
             if outside in copies:
@@ -392,9 +411,9 @@ def _can_change(array):
 
 
 def _offsets_of(dry_run, sizes, kept):
-    """Return where each slot begins in the memory of a run, 0 if it is outside, and how many bytes all take.
+    """Return where each slot begins in the memory of a run, 0 if it is elsewhere, and how many bytes all take.
 
-    sizes: the bytes of each slot
+    sizes: the bytes of each slot that can be inside
     kept: slots that share no memory; others do if the last call that uses one is before the first that uses the other
     """
     lives: dict[Any, tuple[int, int]] = {}  # the numbers of the first and the last call that use a slot
@@ -404,7 +423,7 @@ def _offsets_of(dry_run, sizes, kept):
     lives |= dict.fromkeys(kept, (-1, len(dry_run.calls)))
     offsets = dict.fromkeys(dry_run.slots, 0)
     placed: list[tuple[int, int, tuple[int, int]]] = []  # where slots begin and end, and their lives
-    inside = [slot for slot in dry_run.slots if slot in lives and not slot.is_outside]
+    inside = [slot for slot in sizes if slot in lives and not slot.is_outside]
     for slot in sorted(inside, key=lambda slot: -sizes[slot]):
         life, begin, needed = lives[slot], 0, -(-sizes[slot] // CACHE_LINE) * CACHE_LINE
         beside = [(a, b) for a, b, other in placed if other[0] <= life[1] and life[0] <= other[1]]

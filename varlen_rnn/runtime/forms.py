@@ -1,4 +1,4 @@
-"""`Forms`: notice in a fraction of a microsecond that nobody changed arrays in place, such as their shapes.
+"""Notice in a fraction of a microsecond that arrays have their shapes, and that lists have the same objects.
 
 Python takes 0.2 us to read the shape, the strides, the data type and the flags of an array, and a training step has
 dozens of parameters and states.  So compiled code reads them where NumPy keeps them, in the words of the array object
@@ -14,19 +14,21 @@ dozens of parameters and states.  So compiled code reads them where NumPy keeps 
     7       the address of its data type
     8       its flags, in the lower half
 
-The first use checks these places on an array; Python reads the forms if they are others.
+A list object has the number and the address of its items behind the header.  The first use checks these places; Python
+reads arrays and lists if they are elsewhere.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Iterable
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
 
-from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.jit import quick_kernel
 from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import words_at
 
@@ -34,7 +36,7 @@ HEADER = object.__basicsize__ // 8  # words
 _form_of = attrgetter("__array_interface__", "dtype", "flags.num")  # the first has the address, the shape, the strides
 
 
-@cpu_kernel
+@quick_kernel
 def _read(arrays, header, known, out):
     """Write the form of the array object at each address to a row of `out`; return whether it differs from `known`.
 
@@ -70,6 +72,50 @@ def is_readable() -> bool:
     _read(np.array([id(array)], np.int64), HEADER, found, found)
     about = address_of(array), 3, id(array.dtype), array.flags.num
     return found[0].tolist() == [*about, *array.shape, *array.strides]
+
+
+@quick_kernel
+def _differ(one, other, header):
+    """Return whether the list objects at two addresses, which have equally many items, have other items."""
+    some: Any = words_at(one)  # type: ignore[call-arg]  # Numba passes the context
+    others: Any = words_at(other)  # type: ignore[call-arg]
+    items, more = words_at(some[header + 1]), words_at(others[header + 1])  # type: ignore[call-arg]
+    for k in range(some[header]):
+        if items[k] != more[k]:
+            return True
+    return False
+
+
+@functools.cache
+def _has_items() -> bool:
+    """Return whether this Python keeps the number and the addresses of a list's items where `_differ` reads them."""
+    items: list[Any] = [object() for _ in range(3)]
+    words: Any = (ctypes.c_int64 * (HEADER + 2)).from_address(id(items))
+    if words[HEADER] != len(items):
+        return False
+    found = (ctypes.c_int64 * len(items)).from_address(words[HEADER + 1])
+    return list(found) == list(map(id, items))
+
+
+def same_objects(one: list[Any], other: list[Any]) -> bool:
+    """Return whether two lists have the same objects as items.
+
+    Examples
+    --------
+    >>> same_objects([None, "a"], [None, "a"]), same_objects([1], [True]), same_objects([1], [1, 2])
+    (True, False, False)
+    """
+    if len(one) != len(other):
+        return False
+    if not _has_items():
+        return all(map(is_, one, other))
+    return not _differ(id(one), id(other), HEADER)
+
+
+@functools.cache
+def header_of_arrays() -> int:
+    """Return which word of an array object is the address of its numbers; -1 if this NumPy keeps it elsewhere."""
+    return HEADER if is_readable() else -1
 
 
 class Forms:

@@ -48,6 +48,11 @@ def cpu_kernel(function):
     )
 
 
+def quick_kernel(function):
+    """Compile a CPU loop that keeps the GIL, because to release it takes longer, and lets another thread have it."""
+    return _engine_cached(numba.njit(**_OPTIONS | {"nogil": False})(function))
+
+
 def engine_kernel(function):
     """Compile a CPU loop that allocates no arrays; Python calls it, and its arrays are read and written by address."""
     return _engine_cached(numba.njit(**_ENGINE)(function))

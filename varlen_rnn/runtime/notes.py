@@ -32,6 +32,8 @@ class Notes:
         slot, in bytes, its shape and its strides.
     unread : list of int
         Positions of numbers that nobody reads: strides along axes with one element.
+    sizes : int
+        Where the bytes of slots begin.
     places : list of (int, int) or None
         For each of the arrays, where its numbers begin and end; None for an ordinary array.
     """
@@ -48,6 +50,7 @@ class Notes:
             slots = [(position, which[id(slot)]) for position, slot in call.slots.items()]
             self.calls.append((call.name, call.letters, slots, call.operator))
         self.slots, self.about = [slot.form if slot.is_outside else None for slot in dry_run.slots], about
+        self.sizes = len(numbers)
         numbers += [slot.form.nbytes for slot in dry_run.slots]
         for array in arrays:
             is_placeholder, begin = type(array) is Placeholder, len(numbers)

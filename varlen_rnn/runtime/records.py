@@ -76,13 +76,23 @@ def run_records(trampolines, words):
 
 
 @cpu_kernel
-def set_words(words, varying, bases, coefficients, counts):
-    """Set the words at the positions `varying` to `bases + coefficients @ counts`."""
+def set_words(words, varying, bases, coefficients, counts, lent, header, places, which):
+    """Set the words that differ between runs: integers that follow from counts, and addresses in lent arrays.
+
+    The words at the positions `varying` become `bases + coefficients @ counts`.  Then the address of array `which[k]`
+    is added to the word at `places[k]`.  `lent` has the addresses of arrays, or of their objects if `header` is not -1;
+    then word `header` of an object is the array's address.
+    """
     for k in range(varying.shape[0]):
         number = bases[k]
         for j in range(counts.shape[0]):
             number += coefficients[k, j] * counts[j]
         words[varying[k]] = number
+    for k in range(places.shape[0]):
+        number = lent[which[k]]
+        if header >= 0:
+            number = words_at(number)[header]  # type: ignore[call-arg]  # Numba passes the context
+        words[places[k]] += number
 
 
 @cpu_kernel

@@ -89,7 +89,7 @@ class _Outputs(list):
 def was_updated(*variables, updates=None):
     """Note that memory of variables was updated, also for their views; records that used old values then raise.
 
-    updates: the result of `updates_of` for these variables, if the caller keeps it
+    updates: the result of `updates_of` for more variables, if the caller keeps it
     """
     global _last_update
     updates = updates_of(variables) if updates is None else updates

@@ -59,6 +59,11 @@ def memory_of(value):
     array: Any = value.data if isinstance(value, LoDTensor) else value.value
     if type(array) is not np.ndarray and on_device(array):
         return array.memory
+    return memory_of_array(array)
+
+
+def memory_of_array(array):
+    """Return the array that owns the memory of an array of NumPy."""
     while isinstance(base := array.base, np.ndarray):
         array = base
     return array

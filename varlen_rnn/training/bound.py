@@ -36,6 +36,7 @@ from varlen_rnn.training.recording import StepRecorder
 
 _MOST = 8  # programs of one step
 _ARRAYS = (LoDTensor, Variable, np.ndarray, np.generic)
+_NUMBERS = frozenset(map(np.dtype, "?bhilqBHILQfd"))
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, np.dtype, type)
 
 
@@ -143,15 +144,20 @@ class Bound:
 
 def _structure(value: Any, feeds: list[Any]) -> Any:
     """Return a key that is equal for values of one structure, and append the arrays among them to `feeds`."""
-    if type(value) is tuple or type(value) is list:  # before the others, because most calls have a tuple of arrays
-        return type(value), *[_structure(item, feeds) for item in value]
-    if type(value) is not LoDTensor and (isinstance(value, _ARRAYS) or on_device(value)):
+    kind = type(value)
+    if kind is tuple or kind is list:  # before the others, because most calls have a tuple of arrays
+        return kind, *[_structure(item, feeds) for item in value]
+    if kind is np.ndarray and value.dtype in _NUMBERS:  # as most arrays, so the constructor need not check it
+        value, kind = LoDTensor.wrap(value), LoDTensor
+    elif kind is not LoDTensor and (isinstance(value, _ARRAYS) or on_device(value)):
         value = value.value if isinstance(value, Variable) else value
         value = value if isinstance(value, LoDTensor) else LoDTensor(value)
-    if isinstance(value, LoDTensor):
+    if kind is LoDTensor or isinstance(value, LoDTensor):
         feeds.append(value)
-        rows = rows_of(value)
-        return rows.dtype, value.num_levels, rows.shape[2 if _may_be_states(value) else 1 :], rows.ndim
+        rows, levels = rows_of(value), value.num_levels
+        shape = rows.shape
+        axes = len(shape)
+        return rows.dtype, levels, shape[2 if axes == 3 and not levels else 1 :], axes  # as `_may_be_states`
     if isinstance(value, (tuple, list)):
         return type(value), *[_structure(item, feeds) for item in value]
     if isinstance(value, dict):
