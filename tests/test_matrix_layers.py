@@ -11,9 +11,11 @@ from tests.emulated.device import Driver
 from tests.oracles import matrix_cells as oracle
 from varlen_rnn import nn
 from varlen_rnn.linear_attention import CHUNK
+from varlen_rnn.nn.matrix.mlstm import recalled
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.device import to_host
 from varlen_rnn.sklearn import SequenceClassifier, load
+from varlen_rnn.tape.variable import apply
 
 CELLS = {
     nn.GatedDeltaNet: (oracle.delta_net, {}),
@@ -229,3 +231,32 @@ def test_layers_run_on_a_device_as_on_the_cpu(cls, monkeypatch):
         found.append([to_host(y.value.data), *(to_host(parameter.grad) for parameter in layer.parameters())])
     for right, mine in zip(*found, strict=True):
         np.testing.assert_allclose(mine, right, rtol=0, atol=1e-4 * max(1, np.abs(right).max()))
+
+
+@pytest.mark.slow
+def test_an_mlstm_is_right_after_100_000_steps_where_its_divisor_is_not_small():
+    """Float32 against float64, with forget gates of 0.9997 to 0.99995: a small divisor multiplies a norm's error."""
+    rng, count = np.random.default_rng(0), 100_000
+    q, k, v = (rng.standard_normal((count, 1, 8)).astype(np.float32) for _ in range(3))
+    log_input = rng.standard_normal((count, 1)).astype(np.float32)
+    log_forget = -np.log1p(np.exp(-rng.uniform(8, 10, (count, 1)))).astype(np.float32)
+
+    def run(dtype):
+        rows = (vr.create_lod_tensor(x.astype(dtype), [[count]]) for x in (q, k, v, log_input, log_forget))
+        q_, k_, v_, i, f = map(vr.Variable, rows)
+        shift, level, m = apply("stabiliser", f, i, None)
+        (y, norms), states = vr.linear_attention(q_, k_, v_, f + shift, nn.functional.exp(i - level), normalise=True)
+        found = y, norms, *states, m, recalled(q_, k_, v_, i, f, (None, None, None), 1e-6)[0], level
+        return [np.asarray(x).astype(np.float64) for x in found]
+
+    with vr.no_grad():
+        (*mine, h, _), (*right, wanted, level) = run(np.float32), run(np.float64)
+    error = lambda x, y: np.linalg.norm(x - y) / np.linalg.norm(y)
+    for x, y in zip(mine, right, strict=True):
+        assert error(x, y) < 1e-5
+    norms = np.abs(right[1][:, 0])
+    divisor = np.maximum(norms, np.exp(-level[:, 0]))
+    large = divisor > 0.3 * np.sqrt(np.square(norms).mean())
+    assert large.mean() > 0.7
+    assert error(h[large], wanted[large]) < 1e-5  # measured: 4e-6
+    assert error(h, wanted) < 2e-4  # measured: 1e-4
