@@ -119,6 +119,15 @@ def of_layers(dtype):
             yield f"layer {name}, {dtype}, {threads} threads", digest(train_once(layer, dtype, name))
 
 
+def of_bfloat16():
+    """Yield a name and the digest of outputs and gradients for each layer, at each precision in bfloat16."""
+    for name, make in LAYERS.items():
+        for precision in ("bf16", "bf16-avx512"):
+            vr.manual_seed(0)
+            with vr.float32_matmul_precision(precision):
+                yield f"layer {name}, {precision}", digest(train_once(make("float32"), "float32", name))
+
+
 def train_once(layer, dtype, name):
     """Return outputs of a layer, and the gradients of its input and parameters, from one weighted sum."""
     rng = np.random.default_rng(0)
@@ -139,6 +148,7 @@ def main():
     for dtype in ("float64", "float32"):
         found |= of_operators(dtype)
         found |= of_layers(dtype)
+    found |= of_bfloat16()
     if chosen.write:
         FILE.write_text(json.dumps({"machine": describe(threads=2), "digests": found}, indent=0, sort_keys=True) + "\n")
     known = json.loads(FILE.read_text())["digests"]

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from varlen_rnn.cells import LN_GRU, LN_LSTM, lstm_cell
+from varlen_rnn.cells import LN_GRU, LN_LSTM, gru_cell, lstm_cell
 from varlen_rnn.errors import InputError
 from varlen_rnn.runtime.cache import this_environment
 from varlen_rnn.runtime.cache.level import check_level, runs_here, variables_of
@@ -170,6 +170,29 @@ def words_convolutions_and_pools():
         return (F.concat(pooled, axis=1) ** 2).mean() + (vr.sequence_softmax(x) * numbers(ROWS, 30)).sum()
 
     return [table, near, ahead, norm, moments], loss
+
+
+def layers_at(precision):
+    """Return layers of several kinds, and a loss whose products have a precision."""
+    wide, narrow = nn.LSTM(FEATURES, 70, bidirectional=True), nn.Recurrent(gru_cell(reset_after=False), 140, 37)
+    attention, head, x, target = nn.MultiheadAttention(37, 1), nn.Linear(37, TAGS), rows(), numbers(ROWS, TAGS, seed=2)
+
+    @vr.float32_matmul_precision(precision)
+    def loss():
+        y = narrow(wide(x)[0])[0]
+        return F.mse_loss(head(attention(y, y, y, is_causal=True)), target)
+
+    return [wide, narrow, attention, head], loss
+
+
+@run("Adam", lr=0.01)
+def layers_in_bf16():
+    return layers_at("bf16")
+
+
+@run("Adam", lr=0.01)
+def layers_in_bf16_by_avx512():
+    return layers_at("bf16-avx512")
 
 
 GRID = np.linspace(-20, 20, 4000, dtype=np.float32)  # without 0, where the gradient of a root is infinite
