@@ -56,9 +56,9 @@ def _read(arrays, header, known, out):
             elif j == 3:
                 number = words[header + 6] & half
             elif j < 4 + axes:
-                number = words_at(words[header + 2])[j - 4]  # type: ignore[call-arg]
+                number = words_at(words[header + 2])[j - 4]
             else:
-                number = words_at(words[header + 3])[j - 4 - axes]  # type: ignore[call-arg]
+                number = words_at(words[header + 3])[j - 4 - axes]
             changed |= known[k, j] != number
             out[k, j] = number
     return changed
@@ -78,8 +78,8 @@ def is_readable() -> bool:
 def _differ(one, other, header):
     """Return whether the list objects at two addresses, which have equally many items, have other items."""
     some: Any = words_at(one)  # type: ignore[call-arg]  # Numba passes the context
-    others: Any = words_at(other)  # type: ignore[call-arg]
-    items, more = words_at(some[header + 1]), words_at(others[header + 1])  # type: ignore[call-arg]
+    others: Any = words_at(other)
+    items, more = words_at(some[header + 1]), words_at(others[header + 1])
     for k in range(some[header]):
         if items[k] != more[k]:
             return True
