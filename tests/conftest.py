@@ -6,7 +6,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from varlen_rnn.runtime import cuda, threads
+from varlen_rnn.runtime import cuda, device_array, threads
 from varlen_rnn.runtime.device import on_device, to_device
 
 
@@ -65,6 +65,12 @@ def skip_without_device():
 # A kernel's first launch on the emulated device compiles it, in seconds.
 EMULATED = pytest.param("emulated", marks=pytest.mark.slow)
 DEVICES = ["cpu", EMULATED, *([pytest.param("gpu", marks=pytest.mark.gpu)] if _has_gpu() else [])]
+
+
+@pytest.fixture
+def no_device(monkeypatch):
+    """Let a test bind programs, which a process that uses a device, as other tests do, does not."""
+    monkeypatch.setattr(device_array, "in_use", False)
 
 
 @pytest.fixture(params=DEVICES)

@@ -9,14 +9,10 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.program import bounds, replay
-from varlen_rnn.runtime import device_array, dry_run
+from varlen_rnn.runtime import dry_run
 from varlen_rnn.tape.values import bits_of
 
-
-@pytest.fixture(autouse=True)
-def no_device(monkeypatch):
-    """A process that uses a device, as other tests do, binds no programs."""
-    monkeypatch.setattr(device_array, "in_use", False)
+pytestmark = pytest.mark.usefixtures("no_device")
 
 
 def batch_of(rng, most=6, width=6):

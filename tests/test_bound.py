@@ -10,6 +10,8 @@ import pytest
 import varlen_rnn as vr
 from tests.each import check_each
 
+pytestmark = pytest.mark.usefixtures("no_device")
+
 F = vr.nn.functional
 WORDS, CLASSES, BATCHES = 20, 3, 1000
 

@@ -14,7 +14,6 @@ import varlen_rnn as vr
 from varlen_rnn.program.boxes import measure
 from varlen_rnn.program.dry_runs import dry_run_of
 from varlen_rnn.program.search import Search
-from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.values import bits_of_value
 
@@ -23,10 +22,7 @@ SIZES = ((5, 13), (4, 13), (3, 0), (0, 0), (1, 7))  # sequences and rows of batc
 WORDS, CLASSES = 20, 4
 
 
-@pytest.fixture(autouse=True)
-def no_device(monkeypatch):
-    """A process that uses a device, as other tests do, binds no programs."""
-    monkeypatch.setattr(device_array, "in_use", False)
+pytestmark = pytest.mark.usefixtures("no_device")
 
 
 def offsets_of(rng, sequences, rows):

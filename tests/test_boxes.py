@@ -6,19 +6,13 @@ import pytest
 import varlen_rnn as vr
 from varlen_rnn.program import bounds
 from varlen_rnn.program.boxes import box_around, box_of, measure, sizes_of
-from varlen_rnn.runtime import device_array
 from varlen_rnn.runtime.affine import fit
 from varlen_rnn.runtime.dry_run import DryRun, Records, room
 from varlen_rnn.runtime.jit import cpu_kernel
 from varlen_rnn.runtime.notes import Notes, fit_notes
 from varlen_rnn.runtime.placeholder import Unbound
 
-
-@pytest.fixture(autouse=True)
-def no_device(monkeypatch):
-    """A process that uses a device, as other tests do, binds no programs."""
-    monkeypatch.setattr(device_array, "in_use", False)
-
+pytestmark = pytest.mark.usefixtures("no_device")
 
 POINTS = np.array([(5, 3), (2, 3), (5, 2), (1, 1), (3, 2)])
 NONE_UNREAD = np.zeros((5, 4), bool)

@@ -329,11 +329,11 @@ class _Recorded:
         feed = dict(zip(self._names, feeds, strict=True))
         if is_run_both_ways(self.calls):
             return self._compared(step, args, named, feed)
+        for leaf in self._at_once:
+            leaf.grad = None
         if device_array.in_use:
             found = Executor().run(self.program, feed, self._fetches)
         else:  # feeds of one structure need no checks
-            for leaf in self._at_once:
-                leaf.grad = None
             self._ready = self._ready or ready_of(self.program, self._fetches)
             found = run_ready(self._ready, feed)
         self.alone += 1
