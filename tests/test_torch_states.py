@@ -1,10 +1,12 @@
 """Functions of fla, mamba_ssm and causal-conv1d on our kernels, against loops over steps in NumPy."""
 
+import contextlib
 import itertools
 
 import numpy as np
 import pytest
 
+import varlen_rnn as vr
 from tests.each import check_each
 from tests.oracles import state_functions as oracle
 from varlen_rnn.errors import DTypeError, InputError
@@ -34,6 +36,16 @@ def of_delta(batch, steps, sequences):
     q, k, v = draw(batch, steps, 2, 3), draw(batch, steps, 2, 3), draw(batch, steps, 4, 5)
     g, beta = -draw(batch, steps, 4).abs(), draw(batch, steps, 4).sigmoid()
     return q, k, v, g, beta, draw(sequences, 4, 3, 5)
+
+
+@contextlib.contextmanager
+def set_threads(count):
+    before = vr.get_num_threads()
+    vr.set_num_threads(count)
+    try:
+        yield
+    finally:
+        vr.set_num_threads(before)
 
 
 def arrays(*tensors):
@@ -164,6 +176,33 @@ def test_layer_of_mamba_is_its_parts():
     )
     close([found[0]], [normed(scanned * oracle.silu(z)) @ out.T.numpy() + out_bias.numpy()])
     close([vt.mamba_split_conv1d_scan_combined(*given, **options)[0]], [scanned * oracle.silu(z)])
+
+
+def test_single_steps_without_gradients():
+    """A step that torch does not record has the same bits, for any threads, and keeps sequences apart."""
+
+    def check(case):
+        dtype, threads, given, options = case
+        q, k, v, g, beta, state = (one.to(dtype) for one in of_delta(3, 1, 3))
+        gates = {"g": g, "gk": -draw(3, 1, 4, 3).abs().to(dtype), "beta": beta, "initial_state": state}
+        named = {name: one for name, one in gates.items() if name in given} | {"output_final_state": True, **options}
+        with set_threads(threads):
+            found = vt.fused_recurrent_gated_delta_rule(q, k, v, **named)
+            recorded = vt.fused_recurrent_gated_delta_rule(q.clone().requires_grad_(), k, v, **named)
+            named = {name: one[1:] if torch.is_tensor(one) else one for name, one in named.items()}
+            some = vt.fused_recurrent_gated_delta_rule(q[1:], k[1:], v[1:], **named)
+        for one, other, rest in zip(found, recorded, some, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other.detach())
+            assert torch.equal(one[1:], rest)
+
+    units, forms = {"use_qk_l2norm_in_kernel": True}, ([], ["g", "beta", "initial_state"], ["g", "gk", "initial_state"])
+    cases = itertools.product((torch.float64, torch.float32), (1, 2), forms, ({}, {**units, "scale": 0.3}))
+    check_each(cases, check)
+    q = draw(2, 1, 2, 3)
+    assert torch.equal(vt.chunk_simple_gla(q, q, q)[0], vt.chunk_simple_gla(q.clone().requires_grad_(), q, q)[0])
+    q[0] = torch.nan
+    assert not vt.chunk_simple_gla(q, q, q)[0][1].isnan().any()
 
 
 def test_step_of_mamba_updates_states():
@@ -307,10 +346,65 @@ def test_compiled_callers():
         assert torch.equal(compiled(idx), call(idx))
 
 
+def changed(tensor):
+    """Return operands that cannot take the place of a tensor, by what is wrong."""
+    axes = range(tensor.dim())
+    found = {f"axis {axis} longer": torch.cat([tensor, tensor.narrow(axis, 0, 1)], axis) for axis in axes}
+    found |= {f"axis {axis} empty": tensor.narrow(axis, 0, 0) for axis in axes}
+    found |= {"one axis more": tensor[..., None], "one axis less": tensor.select(-1, 0)}
+    return found | {"integers": tensor.long(), "an array": tensor.numpy(), "numbers": tensor.tolist()}
+
+
+def test_each_operand_is_checked():
+    """All shapes are tied to each other: a change of any axis, in any argument, is an error that names a function."""
+    q, k, v, g, beta, state = of_delta(1, 6, 2)
+    x, dt, A, B, C, z, first = of_mamba(1, 6, 2)
+    offsets, idx, row, one = torch.tensor([0, 4, 6]), torch.tensor([[0, 0, 0, 0, 1, 1]]), draw(1, 4, 3), draw(1, 2, 5)
+    rule = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_state": state, "A_log": draw(4), "dt_bias": draw(4)}
+    scan = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": draw(4, 3), "z": z, "dt_bias": draw(4)}
+    step = {"state": draw(1, 4, 3, 5), "x": row, "dt": row, "A": draw(4, 3, 5), "B": one, "C": one, "D": row[0]}
+    flat = {name: x[:, 0] if x.dim() > 2 and name not in "AD" else x[0] for name, x in step.items()} | {"z": row[:, 0]}
+    layer = {"zxbcdt": draw(1, 6, 24), "conv1d_weight": draw(16, 4), "conv1d_bias": draw(16), "dt_bias": draw(2)}
+    layer |= {"A": draw(2), "D": draw(2, 3), "rmsnorm_weight": draw(6), "outproj_weight": draw(4, 6)}
+    conv = {"x": draw(1, 3, 6), "weight": draw(3, 4), "bias": draw(3), "initial_states": draw(2, 3, 3)}
+    update = {"x": draw(1, 3), "conv_state": draw(1, 3, 3), "weight": draw(3, 4), "bias": draw(3)}
+    functions = [
+        (vt.chunk_gated_delta_rule, rule, {"cu_seqlens": offsets}),
+        (vt.fused_recurrent_gated_delta_rule, {**rule, "gk": draw(1, 6, 4, 3)}, {"cu_seqlens": offsets}),
+        (vt.chunk_simple_gla, {"q": q, "k": k, "v": v, "g": g, "initial_state": state}, {"cu_seqlens": offsets}),
+        (vt.chunk_simple_gla, {"q": q, "k": k, "v": v, "g_gamma": draw(4), "initial_state": state[:1]}, {}),
+        (vt.mamba_chunk_scan_combined, {**scan, "initial_states": first}, {"chunk_size": 64, "seq_idx": idx}),
+        (vt.mamba_split_conv1d_scan_combined, {**layer, "outproj_bias": draw(4)}, {"chunk_size": 64, "seq_idx": idx}),
+        (vt.causal_conv1d_fn, {**conv, "final_states_out": draw(2, 3, 3)}, {"seq_idx": idx}),
+        (vt.causal_conv1d_update, update, {}),
+        (vt.selective_state_update, {**step, "z": row, "dt_bias": row[0]}, {}),
+        (vt.selective_state_update, {**flat, "dt_bias": row[0, 0]}, {}),
+    ]
+    free = {"D one axis less", "x one axis more", "conv_state axis 2 longer", "conv1d_weight axis 1 longer"}
+    wrong = {
+        f"{number} {name} {what}": (call, {**tensors, name: other, **options})
+        for number, (call, tensors, options) in enumerate(functions)
+        for name, tensor in tensors.items()
+        for what, other in changed(tensor).items()
+    }
+    names = *(call.__name__ for call, _, _ in functions), "gated_delta_rule"
+
+    def check(case):
+        call, given = wrong[case]
+        with pytest.raises(InputError) as error:
+            call(**given)
+        assert str(error.value).startswith(names), error.value
+
+    for call, tensors, options in functions:
+        call(**tensors, **options)
+    check_each([case for case in wrong if case.split(" ", 1)[1] not in free], check)
+
+
 def test_errors():
     q, k, v, g, beta, _ = of_delta(2, 6, 2)
     x, weight = draw(1, 3, 6), draw(3, 4)
     step = draw(1, 2, 3), draw(1, 2), draw(1, 2), -draw(2, 3).abs(), draw(1, 3), draw(1, 3)
+    layer = q[0], weight, None, *[g[0, 0]] * 3, 64
     cases = [
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=1), "cp_context: expected None"),
         (lambda: vt.fused_recurrent_gated_delta_rule(q, k, v, gv=g), "gv: expected None, because it is not supported"),
@@ -318,13 +412,13 @@ def test_errors():
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, allow_neg_eigval=True), "expected use_beta_sigmoid_in"),
         (lambda: vt.chunk_gated_delta_rule(q, k, v, g, beta, cu_seqlens=OFFSETS), "expected a batch of one"),
         (lambda: vt.chunk_gated_delta_rule(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=OFFSETS), "6 as its last"),
-        (lambda: vt.chunk_gated_delta_rule(q, k[:, :3], v, g, beta), "linear_attention, key"),
+        (lambda: vt.chunk_gated_delta_rule(q, k[:, :3], v, g, beta), "delta_rule, k: expected shape"),
         (
             lambda: vt.chunk_simple_gla(q[:1], k[:1], v[:1], cu_seqlens=OFFSETS.double()),
             "cu_seqlens: expected integers",
         ),
-        (lambda: vt.chunk_simple_gla(q.long(), k, v), "operand: expected a tensor of floats, got torch.int64"),
-        (lambda: vt.chunk_simple_gla(q, k.numpy(), v), "operand: expected a tensor of floats, got float64"),
+        (lambda: vt.chunk_simple_gla(q.long(), k, v), "gla, q: expected a tensor of floats, got torch.int64"),
+        (lambda: vt.chunk_simple_gla(q, k.numpy(), v), "gla, k: expected a tensor of floats, got ndarray"),
         (lambda: vt.chunk_simple_gla(q, k, v, g, g[0, 0]), "expected g or g_gamma, got both"),
         (lambda: vt.causal_conv1d_fn(x[0], weight), "causal_conv1d_fn, x: expected shape"),
         (lambda: vt.causal_conv1d_fn(x, weight, seq_idx=SEQ_IDX), "causal_conv1d_fn, seq_idx: expected numbers"),
@@ -334,7 +428,16 @@ def test_errors():
         (lambda: vt.causal_conv1d_update(x, x[:, :, :3], weight, cache_seqlens=1), "cache_seqlens: expected None"),
         (lambda: vt.selective_state_update(*step, state_batch_indices=1), "state_batch_indices: expected None"),
         (lambda: vt.mamba_chunk_scan_combined(*of_mamba(1, 6, 1)[:5], 64, return_varlen_states=True), "cu_seqlens"),
-        (lambda: vt.mamba_split_conv1d_scan_combined(q[0], weight, None, g, g[0, 0], g[0, 0], 64), "headdim"),
+        (lambda: vt.mamba_split_conv1d_scan_combined(*layer), "headdim: expected the size of a head"),
+        (lambda: vt.mamba_split_conv1d_scan_combined(*layer, headdim=0), "headdim: expected at least 1"),
+        (lambda: vt.mamba_split_conv1d_scan_combined(*layer, headdim=3, ngroups=0), "ngroups: expected at least 1"),
+        (lambda: vt.mamba_chunk_scan_combined(*of_mamba(1, 6, 1)[:5], 64, dt_limit=3), "dt_limit: expected a pair"),
+        (lambda: vt.chunk_simple_gla(q, k, k, scale="x"), "simple_gla, scale: expected a number"),
+        (lambda: vt.chunk_simple_gla(q[:1], k[:1], k[:1], cu_seqlens=OFFSETS[None]), "cu_seqlens: expected shape"),
+        (lambda: vt.chunk_simple_gla(q[:1], k[:1], k[:1], cu_seqlens=OFFSETS[:0]), "at least the offset 0"),
+        (lambda: vt.chunk_simple_gla(q, k, v[:, :, :3]), "a multiple of the number of key_heads, got 3 heads for 2"),
+        (lambda: vt.chunk_simple_gla(q[..., :0], k[..., :0], v), "only batches, steps and sequences may be 0"),
+        (lambda: vt.causal_conv1d_fn(x, weight[:, :0]), "only batches, steps and sequences may be 0"),
     ]
 
     def check(number):

@@ -9,6 +9,7 @@ from varlen_rnn import data, nn, no_grad, optim
 from varlen_rnn.baselines import Padded
 from varlen_rnn.kernels.arithmetic import log1p
 from varlen_rnn.kernels.convolutions import convolve, shares_above
+from varlen_rnn.linear_attention.single_rows import run_single_rows
 from varlen_rnn.nn import functional as F
 from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.ops.linear_attention import linear_attention
@@ -152,6 +153,8 @@ def _attend_linearly(dtype):
     for axes in ((), (slice(None), slice(None), 0)):
         x = _embedded(dtype).reshape(-1, 4, _SIZE // 4)
         linear_attention(x, x, x, x[axes])[0].sum().backward()
+    one = np.ones((2, 2), dtype)
+    run_single_rows(one, one, one, one[:, :1].copy(), one[:, :1].copy(), np.ones((2, 4), dtype), True, 1e-6, 1.0)
     for layer in BY_NAME.values():
         rows = _embedded(dtype)
         layer(_SIZE, _SIZE, bidirectional=True, dtype=dtype)(rows)[0].sum().backward()

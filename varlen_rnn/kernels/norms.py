@@ -15,28 +15,28 @@ from varlen_rnn.kernels.twins import rows_of_last, twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
-_LANES = 16  # the number of sums that are kept, so that additions need not wait for each other
+LANES = 16  # the number of sums that are kept, so that additions need not wait for each other
 
 
 @cpu_inlined
 def _mean(a, b, lanes, both):
     """Return the mean of `a`, or of `a * b` if `both`."""
-    width, whole = a.shape[0], a.shape[0] // _LANES * _LANES
-    for k in range(_LANES):
+    width, whole = a.shape[0], a.shape[0] // LANES * LANES
+    for k in range(LANES):
         lanes[k] = 0
-    for start in range(0, whole, _LANES):
-        for k in range(_LANES):
+    for start in range(0, whole, LANES):
+        for k in range(LANES):
             lanes[k] += a[start + k] * b[start + k] if both else a[start + k]
     for j in range(whole, width):
         lanes[j - whole] += a[j] * b[j] if both else a[j]
     total = lanes[0]
-    for k in range(1, _LANES):
+    for k in range(1, LANES):
         total += lanes[k]
     return total / lanes.dtype.type(width)
 
 
 @cpu_inlined
-def _normalise(x, epsilon, centres, lanes, out):
+def normalise_row(x, epsilon, centres, lanes, out):
     """Write `(x - mean) / sqrt(variance + epsilon)` of a row to `out`; return 1 / sqrt(variance + epsilon).
 
     Unless `centres`, 0 takes the place of the mean.
@@ -53,9 +53,9 @@ def _normalise(x, epsilon, centres, lanes, out):
 @cpu_kernel
 def layer_norm_cpu(x, weight, bias, epsilon, centres, out):
     """`out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, row by row."""
-    lanes = np.empty(_LANES, out.dtype)
+    lanes = np.empty(LANES, out.dtype)
     for row in range(out.shape[0]):
-        _normalise(x[row], epsilon, centres, lanes, out[row])
+        normalise_row(x[row], epsilon, centres, lanes, out[row])
         for j in range(out.shape[1]):
             out[row, j] = out[row, j] * weight[j] + bias[j]
 
@@ -102,9 +102,9 @@ def layer_norm(x, weight, bias, epsilon, centres, out):
 @cpu_kernel
 def layer_norm_grad_cpu(x, weight, d_y, epsilon, centres, d_x):
     """`d_x = (g - mean of g - y * mean of g y) / deviation`, with g = weight d_y and y the normalised values."""
-    lanes, y = np.empty(_LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
+    lanes, y = np.empty(LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
     for row in range(d_x.shape[0]):
-        inverse, g = _normalise(x[row], epsilon, centres, lanes, y), d_x[row]
+        inverse, g = normalise_row(x[row], epsilon, centres, lanes, y), d_x[row]
         for j in range(g.shape[0]):
             g[j] = weight[j] * d_y[row, j]
         mean = _mean(g, g, lanes, False) if centres else lanes.dtype.type(0)

@@ -10,6 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch.autograd import forward_ad
 
+from varlen_rnn.errors import ProgramError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # missing in older releases
@@ -46,6 +48,22 @@ def eager_unless(in_graph: Callable[..., Any]) -> Callable[[Callable[P, R]], Cal
 def is_transformed() -> bool:
     """Return whether `torch.func`, `vmap` or forward-mode differentiation is active, which wraps tensors."""
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def refuse_transforms(name: str) -> None:
+    """Raise inside of `torch.func`, `vmap` and forward-mode differentiation; the error begins with `name`."""
+    if is_transformed():
+        hint = "torch.autograd.grad works; torch.func, vmap and forward-mode derivatives do not"
+        raise ProgramError(name, expected="plain tensors", got="tensors inside a transform", hint=hint)
+
+
+def needs_gradient(*tensors: torch.Tensor | None) -> bool:
+    """Return whether torch records calls, and one of the tensors needs a gradient."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def saves_elsewhere() -> bool:

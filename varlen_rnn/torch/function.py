@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from varlen_rnn import nn
-from varlen_rnn.errors import DTypeError, ProgramError
+from varlen_rnn.errors import DTypeError
 from varlen_rnn.random import seeded
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -20,7 +20,7 @@ from varlen_rnn.runtime.precision import at_precision, get_float32_matmul_precis
 from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.modes import no_grad
 from varlen_rnn.tape.variable import Variable
-from varlen_rnn.torch.eager import eager, is_transformed, saves_elsewhere
+from varlen_rnn.torch.eager import eager, needs_gradient, refuse_transforms, saves_elsewhere
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
@@ -114,7 +114,7 @@ class Module(torch.nn.Module):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """Run the module on tensors and return tensors, as `function` does."""
         for (_, buffer), tensor in zip(self._module.named_buffers(), self.buffers(), strict=True):
-            buffer.value = LoDTensor.wrap(_array(tensor))  # the forward pass updates it
+            buffer.value = LoDTensor.wrap(array_of(tensor))  # the forward pass updates it
         return _run(self._module, self._module.parameters(), list(self.parameters()), arguments, named)
 
     def train(self, mode: bool = True) -> Module:
@@ -135,9 +135,7 @@ def _run(
     call: Callable[..., Any], parameters: Sequence[Variable], tensors: Sequence[Tensor], arguments: Any, named: Any
 ) -> Any:
     """Set each parameter to the tensor at its position in `tensors`; call a function; return its results as tensors."""
-    if is_transformed():
-        hint = "torch.autograd.grad works; torch.func, vmap and forward-mode derivatives do not"
-        raise ProgramError("function", expected="plain tensors", got="tensors inside a transform", hint=hint)
+    refuse_transforms("function")
     tensors, places = list(tensors), []
 
     def place_of(tensor: Tensor) -> _Place:
@@ -156,7 +154,7 @@ def _run(
         _set(parameters, tensors, needs)
         leaves = {}
         for place in places:
-            value = LoDTensor.wrap(_array(tensors[place.number]), place.lod)
+            value = LoDTensor.wrap(array_of(tensors[place.number]), place.lod)
             leaves[place] = Variable(value, requires_grad=needs[place.number])
         inside_arguments, inside_named = _mapped(given, _Place, leaves.__getitem__)
         with seeded(seed):
@@ -171,7 +169,7 @@ def _run(
         structure[:] = [_mapped(found, Variable, out)]
         return [*parameters, *leaves.values()], outputs
 
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if needs_gradient(*tensors):
         results = _Call.apply(forward, *tensors)
     else:
         with no_grad():
@@ -205,7 +203,7 @@ class _Call(torch.autograd.Function):
             recorded = at_precision(ctx.precision, ctx.run, tensors, needs)
         leaves, outputs = recorded
         arrived = [
-            None if d is None else Variable(LoDTensor.wrap(_array(d), output.value.structure))
+            None if d is None else Variable(LoDTensor.wrap(array_of(d), output.value.structure))
             for d, output in zip(gradients, outputs, strict=True)
         ]
         with _passing:
@@ -222,10 +220,10 @@ class _Call(torch.autograd.Function):
 def _set(leaves: Sequence[Variable], tensors: Sequence[Tensor], needs: Sequence[bool]) -> None:
     """Let each leaf use the memory of the tensor at the same position, and set whether it needs a gradient."""
     for leaf, tensor, need in zip(leaves, tensors, needs, strict=False):
-        leaf.value, leaf.requires_grad = LoDTensor.wrap(_array(tensor), leaf.value.structure), need
+        leaf.value, leaf.requires_grad = LoDTensor.wrap(array_of(tensor), leaf.value.structure), need
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def array_of(tensor: Tensor) -> np.ndarray:
     """Return an array that shares the memory of a CPU tensor; raise for other devices, or types that NumPy lacks."""
     if tensor.device.type != "cpu":
         got = f"a tensor on {tensor.device}"

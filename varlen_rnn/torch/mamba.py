@@ -13,14 +13,66 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu, softplus
 
-from varlen_rnn.errors import ProgramError, ShapeError, check_choice
-from varlen_rnn.ops.sequence.causal_conv import causal_conv
+from varlen_rnn.errors import ProgramError, ShapeError, check_int, check_number, shown
+from varlen_rnn.ops.sequence.causal_conv import causal_conv, check_activation
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.axes import Axes, check_axes, common_type
 from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.function import as_batch, function, with_lod
-from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch, refuse
+from varlen_rnn.torch.linear_attention import attended, lod_of_batch, refuse
+
+_SCAN: Axes = (
+    ("x", "batch steps heads size"),
+    ("dt", "batch steps heads"),
+    ("A", "heads"),
+    ("B", "batch steps groups depth"),
+    ("C", "batch steps groups depth"),
+    ("z?", "batch steps heads size"),
+    ("dt_bias?", "heads"),
+    ("initial_states?", "sequences heads size depth"),
+)
+_LAYER: Axes = (
+    ("zxbcdt", "batch steps columns"),
+    ("conv1d_weight", "channels taps"),
+    ("conv1d_bias?", "channels"),
+    ("dt_bias", "heads"),
+    ("A", "heads"),
+    ("rmsnorm_weight?", "dim"),
+    ("outproj_weight?", "outputs dim"),
+    ("outproj_bias?", "outputs"),
+)
+_CONV: Axes = (
+    ("x", "batch channels steps"),
+    ("weight", "channels taps"),
+    ("bias?", "channels"),
+    ("initial_states?", "sequences channels window"),
+    ("final_states_out?", "sequences channels window"),
+)
+_UPDATE: Axes = (
+    ("x", "batch channels steps"),
+    ("conv_state", "batch channels rows"),
+    ("weight", "channels taps"),
+    ("bias?", "channels"),
+)
+_UPDATE_OF_ROW: Axes = (("x", "batch channels"), *_UPDATE[1:])
+_STEP: Axes = (
+    ("state", "batch heads size depth"),
+    ("x", "batch heads size"),
+    ("dt", "batch heads size"),
+    ("A", "heads size depth"),
+    ("B", "batch groups depth"),
+    ("C", "batch groups depth"),
+    ("D?", "heads size"),
+    ("z?", "batch heads size"),
+    ("dt_bias?", "heads size"),
+)
+# The same of Mamba, whose states have no heads
+_STEP_WITHOUT_HEADS: Axes = tuple(
+    (name, " ".join(axis for axis in axes.split() if axis not in ("heads", "groups"))) for name, axes in _STEP
+)
 
 
+@eager
 def mamba_chunk_scan_combined(
     x: Tensor,
     dt: Tensor,
@@ -93,7 +145,9 @@ def mamba_chunk_scan_combined(
     """
     name = "mamba_chunk_scan_combined"
     lod = lod_of_batch(name, x, cu_seqlens, seq_idx)
-    dt = steps_of(dt, dt_bias, dt_softplus, dt_limit)
+    given = x, dt, A, B, C, z, dt_bias, initial_states, D
+    check_axes(name, _SCAN + _axes_of_d(D), *given, sequences=len(lod.levels[0]) - 1)
+    dt = steps_of(dt, dt_bias, dt_softplus, _checked_limit(name, dt_limit))
     y, last = scanned(lod, x, dt, A, B, C, D, initial_states, z)
     found = [y]
     if return_final_states:
@@ -105,6 +159,7 @@ def mamba_chunk_scan_combined(
     return tuple(found) if len(found) > 1 else found[0]
 
 
+@eager
 def mamba_split_conv1d_scan_combined(
     zxbcdt: Tensor,
     conv1d_weight: Tensor,
@@ -172,12 +227,19 @@ def mamba_split_conv1d_scan_combined(
     Source: Dao and Gu (2024), "Transformers are SSMs"; mamba_ssm.
     """
     name = "mamba_split_conv1d_scan_combined"
-    size = headdim if D.dim() == 1 else D.shape[1]
+    given = zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, rmsnorm_weight, outproj_weight, outproj_bias, D
+    sizes = check_axes(name, _LAYER + _axes_of_d(D, ""), *given)
+    size = sizes.get("size", headdim)
     if size is None:
         raise ProgramError(f"{name}, headdim", expected="the size of a head, because D has one axis", got="None")
-    heads, channels = len(D), len(conv1d_weight)
-    dim = heads * size
-    if zxbcdt.shape[2] != dim + channels + heads:
+    heads, channels, ngroups = sizes["heads"], sizes["channels"], check_int(ngroups, f"{name}, ngroups", 1)
+    dim = heads * check_int(size, f"{name}, headdim", 1)
+    if sizes.get("dim", dim) != dim:
+        raise ShapeError(f"{name}, rmsnorm_weight or outproj_weight", expected=f"{dim} columns", got=sizes["dim"])
+    if channels <= dim or (channels - dim) % (2 * ngroups) or heads % ngroups or dim % ngroups:
+        expected = f"{dim} channels of values, and as many of B and C for each of {ngroups} groups of heads"
+        raise ShapeError(f"{name}, conv1d_weight", expected=expected, got=f"{channels} channels and {heads} heads")
+    if sizes["columns"] != dim + channels + heads:
         hint = "columns of a gated MLP are not supported"
         expected = f"{dim} gates, {channels} channels and {heads} steps: {dim + channels + heads} columns"
         raise ShapeError(f"{name}, zxbcdt", expected=expected, got=f"shape {tuple(zxbcdt.shape)}", hint=hint)
@@ -199,6 +261,7 @@ def mamba_split_conv1d_scan_combined(
     return (y, last) if return_final_states else y
 
 
+@eager
 def causal_conv1d_fn(
     x: Tensor,
     weight: Tensor,
@@ -245,11 +308,13 @@ def causal_conv1d_fn(
 
     Source: Gu and Dao (2023), "Mamba"; causal-conv1d.
     """
-    if x.dim() != 3:
-        got = f"shape {tuple(x.shape)}"
-        raise ShapeError("causal_conv1d_fn, x", expected="shape (batch, channels, steps)", got=got)
+    name = "causal_conv1d_fn"
+    check_axes(name, _CONV[:1], x)
     rows = x.transpose(1, 2)
-    lod = lod_of_batch("causal_conv1d_fn", rows, seq_idx=seq_idx)
+    lod = lod_of_batch(name, rows, seq_idx=seq_idx)
+    before = weight.shape[1] - 1 if isinstance(weight, Tensor) and weight.dim() == 2 else 0
+    given, sequences = (x, weight, bias, initial_states, final_states_out), len(lod.levels[0]) - 1
+    check_axes(name, _CONV, *given, sequences=sequences, window=before)
     out, last = convolved(lod, rows, weight, bias, initial_states, activation)
     out = out.transpose(1, 2)
     if not return_final_states:
@@ -259,6 +324,7 @@ def causal_conv1d_fn(
     return out, last
 
 
+@eager
 def causal_conv1d_update(
     x: Tensor,
     conv_state: Tensor,
@@ -299,13 +365,13 @@ def causal_conv1d_update(
     """
     name = "causal_conv1d_update"
     refuse(name, cache_seqlens=cache_seqlens, conv_state_indices=conv_state_indices)
-    steps = x[:, :, None] if x.dim() == 2 else x
-    kept, before = conv_state.shape[-1], weight.shape[-1] - 1
-    if conv_state.dim() != 3 or kept < before:
+    is_row = isinstance(x, Tensor) and x.dim() == 2
+    sizes = check_axes(name, _UPDATE_OF_ROW if is_row else _UPDATE, x, conv_state, weight, bias)
+    steps, kept, before = x[:, :, None] if is_row else x, sizes["rows"], sizes["taps"] - 1
+    if kept < before:
         expected = f"shape (batch, channels, rows), with at least {before} rows"
         raise ShapeError(f"{name}, conv_state", expected=expected, got=f"shape {tuple(conv_state.shape)}")
-    if activation is not None:
-        check_choice(activation, f"{name}, activation", "silu", "swish")
+    check_activation(activation, name)
     if not steps.shape[2]:
         return torch.zeros_like(x)
     # Operators of PyTorch, because the call of a kernel takes five times as long for a row of 512 channels.
@@ -317,6 +383,7 @@ def causal_conv1d_update(
     return (out if activation is None else silu(out)).to(x.dtype).reshape(x.shape)
 
 
+@eager
 def selective_state_update(
     state: Tensor,
     x: Tensor,
@@ -367,8 +434,11 @@ def selective_state_update(
 
     Source: Gu and Dao (2023), "Mamba"; mamba_ssm.
     """
-    refuse("selective_state_update", state_batch_indices=state_batch_indices)
-    if state.dim() == 3:
+    name = "selective_state_update"
+    refuse(name, state_batch_indices=state_batch_indices)
+    has_heads = isinstance(state, Tensor) and state.dim() != 3
+    check_axes(name, _STEP if has_heads else _STEP_WITHOUT_HEADS, state, x, dt, A, B, C, D, z, dt_bias)
+    if not has_heads:
         of_rows: list[Any] = [None if given is None else given[:, None] for given in (x, dt, B, C, z)]
         of_heads: list[Any] = [None if given is None else given[None] for given in (A, D, dt_bias)]
         x, dt, B, C, z = of_rows
@@ -390,7 +460,18 @@ def selective_state_update(
     return y.to(x.dtype).reshape(state.shape[:-1])
 
 
-@eager
+def _axes_of_d(D: Tensor | None, optional: str = "?") -> Axes:
+    return ((f"D{optional}", "heads size" if isinstance(D, Tensor) and D.dim() > 1 else "heads"),)
+
+
+def _checked_limit(name: str, limit: Any) -> tuple[float, float]:
+    """Return the range of `dt`; raise unless it is a pair of numbers."""
+    if not isinstance(limit, tuple | list) or len(limit) != 2:
+        raise ShapeError(f"{name}, dt_limit", expected="a pair of numbers", got=shown(limit))
+    low, high = (check_number(one, f"{name}, dt_limit", "no NaN", lambda number: number == number) for one in limit)
+    return low, high
+
+
 def _last_of_entries(x: Tensor, lod: LoD) -> np.ndarray:
     """Return the number of the last sequence with rows in each entry of a batch."""
     batch, steps = x.shape[:2]
@@ -405,7 +486,7 @@ def scanned(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return outputs, of the type of `x`, and the last states of all sequences, with their last axes exchanged."""
     rows, first = x.to(common_type(x, dt, A, B, C, D)), None if states is None else states.transpose(2, 3)
-    y, last = attended(lod, C, B, rows, dt * A, dt, first, scale=1.0)
+    y, last = attended("mamba_chunk_scan", lod, (C, B, rows, dt * A, dt, first), scale=1.0)
     y = y if D is None else y + rows * (D if D.dim() == 2 else D[:, None])
     y = y if z is None else y * silu(z.to(y.dtype))
     return y.to(x.dtype), last.transpose(2, 3)
@@ -432,8 +513,6 @@ def convolved(
     lod: LoD, rows: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor | None, activation: str | None
 ) -> tuple[Tensor, Tensor]:
     """Return convolved rows `(batch, steps, channels)`, of the same type, and the last windows, with channels first."""
-    if activation is not None:
-        check_choice(activation, "causal_conv1d, activation", "silu", "swish")
     dtype = common_type(rows, weight, first)
     flat = rows.to(dtype).reshape(math.prod(rows.shape[:2]), rows.shape[2])
     state = None if first is None else first.to(dtype).transpose(1, 2)

@@ -18,7 +18,7 @@ from varlen_rnn.recurrence import Direction
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.runtime.precision import at_precision, get_float32_matmul_precision
-from varlen_rnn.torch.eager import saves_elsewhere
+from varlen_rnn.torch.eager import needs_gradient, saves_elsewhere
 
 
 class Step(NamedTuple):
@@ -40,10 +40,8 @@ class Operands(NamedTuple):
 
 def layer(step: Step, lod: LoD, *operands: Tensor | None) -> list[Tensor]:
     """Return outputs and last states from the inputs of the operator `recurrent`; torch records the call if needed."""
-    if torch.is_grad_enabled():
-        for tensor in operands:
-            if tensor is not None and tensor.requires_grad:
-                return list(_Recurrence.apply(step, lod, *operands))
+    if needs_gradient(*operands):
+        return list(_Recurrence.apply(step, lod, *operands))
     return _forward(step, lod, arrays_of(step, operands), keep=False)[0]
 
 

@@ -19,9 +19,10 @@ from torch import Tensor
 from varlen_rnn.errors import ProgramError
 from varlen_rnn.nn.functional import scaled_dot_product_attention
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.axes import common_type
 from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.function import as_batch, function, with_lod
-from varlen_rnn.torch.linear_attention import attended, common_type, lod_of_batch
+from varlen_rnn.torch.linear_attention import attended, lod_of_batch
 from varlen_rnn.torch.mamba import causal_conv1d_update, convolved, scanned, selective_state_update, steps_of
 from varlen_rnn.torch.packing import is_packed, packed_lod
 
@@ -151,8 +152,8 @@ def _rule(
     query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial_state: Tensor | None = None,
     output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, **named: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    lod = _lod("gated_delta_rule", value, named)
-    out, last = attended(lod, query, key, value, g, beta, initial_state, delta=True, units=use_qk_l2norm_in_kernel)
+    name, given = "gated_delta_rule", (query, key, value, g, beta, initial_state)
+    out, last = attended(name, _lod(name, value, named), given, True, use_qk_l2norm_in_kernel)
     return out, last if output_final_state else None
 
 

@@ -16,10 +16,10 @@ from varlen_rnn.errors import ProgramError, ShapeError
 from varlen_rnn.nn.functional import log_sigmoid
 from varlen_rnn.nn.matrix.mlstm import recalled
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.torch.axes import common_type
 from varlen_rnn.torch.eager import eager, is_transformed
 from varlen_rnn.torch.function import as_batch, function, with_lod
 from varlen_rnn.torch.layouts import lod_of_equal
-from varlen_rnn.torch.linear_attention import common_type
 from varlen_rnn.torch.mamba import convolved
 from varlen_rnn.torch.packing import is_packed, packed_lod
 from varlen_rnn.torch.recurrence import Step, layer

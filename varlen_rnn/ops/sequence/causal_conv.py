@@ -64,10 +64,15 @@ def causal_conv(
     Source: the convolution of Mamba (Gu and Dao, 2023); a depthwise `torch.nn.Conv1d` has the same weights, and
     `CausalConvWithState` of ONNX has the state with its last two axes exchanged.
     """
-    if activation is not None:
-        check_choice(activation, f"{_NAME}, activation", "silu", "swish")
+    check_activation(activation, _NAME)
     y, last = apply(_NAME, x, weight, bias, state)
     return y if activation is None else apply("silu", y), last
+
+
+def check_activation(activation: Any, name: str) -> None:
+    """Raise an error that begins with `name` unless `activation` is None or a name of silu."""
+    if activation is not None:
+        check_choice(activation, f"{name}, activation", "silu", "swish")
 
 
 def _cost(inputs, outputs):
