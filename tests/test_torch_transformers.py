@@ -160,6 +160,54 @@ def test_packed_wins_over_positions():
         torch.testing.assert_close(found, in_context(ours), rtol=0, atol=1e-5)
 
 
+@torch.no_grad()
+def test_images_among_packed_texts():
+    """Positions of a model of images have three axes, and a fourth one for the text where masks are needed."""
+    image, begin, end = 47, 48, 49
+    vision = {
+        "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4,
+        "temporal_patch_size": 1, "spatial_merge_size": 2, "num_position_embeddings": 16,
+    }  # fmt: skip
+    tokens = {"image_token_id": image, "video_token_id": 46, "vision_start_token_id": begin, "vision_end_token_id": end}
+    config = transformers.Qwen3_5Config(text_config=QWEN, vision_config=vision, **tokens)
+    torch.manual_seed(0)
+    plain = transformers.Qwen3_5ForConditionalGeneration(config).eval()
+    ours, masked = vt.replace(copy.deepcopy(plain)), vt.replace(copy.deepcopy(plain))
+    vt.restore(masked.model.language_model.layers[1].self_attn)
+    pictures, grid, seen = torch.randn(2, 16, 48), torch.tensor([[1, 4, 4]]), torch.tensor([begin, *[image] * 4, end])
+    texts = [torch.cat([IDS[0, :3] % 40, seen, IDS[0, 3:5] % 40]), IDS[0, :5] % 40, torch.cat([seen, IDS[0, 5:9] % 40])]
+
+    def run(model, ids, pixels, grids, **named):
+        given = {"pixel_values": pixels, "image_grid_thw": grids, **named} if len(grids) else named
+        return model(input_ids=ids[None], mm_token_type_ids=(ids == image).int()[None], **given).logits
+
+    parts = [(texts[0], pictures[0], grid), (texts[1], None, []), (texts[2], pictures[1], grid)]
+    wanted = torch.cat([run(plain, *part, use_cache=False) for part in parts], dim=1)
+    whole = torch.cat(texts), pictures.flatten(0, 1), grid.repeat(2, 1)
+    with vt.packed([0, *np.cumsum([len(text) for text in texts])]):
+        for model in (ours, masked):
+            torch.testing.assert_close(run(model, *whole), wanted, rtol=0, atol=1e-5)
+        with pytest.raises(ProgramError, match="Qwen3_5TextModel, use_cache: expected False"):
+            run(ours, *whole, use_cache=True)
+    _, model = pair("Qwen3_5")
+    found = model(input_ids=IDS, position_ids=POSITIONS.expand(4, 1, -1)).logits
+    torch.testing.assert_close(found, in_context(model), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_nan_spreads_as_in_the_plain_model():
+    """Attention multiplies a NaN by a weight of 0, in PyTorch too, so it reaches all rows of its own sequence."""
+    plain, ours = pair("Qwen3_5")
+    start, stop = PARTS[2]
+    rows = plain.model.embed_tokens(IDS).clone()
+    rows[0, start + 24] = torch.nan
+    with vt.packed(OFFSETS):
+        found = ours(inputs_embeds=rows).logits[0].isnan().any(1)
+    alone = plain(inputs_embeds=rows[:, start:stop], use_cache=False).logits[0].isnan().any(1)
+    assert torch.equal(found[start:stop], alone)
+    assert found.sum() == alone.sum()
+
+
 def test_attention_of_transformers_gets_masks():
     _, ours = pair("Qwen3_5")
     theirs = copy.deepcopy(ours)

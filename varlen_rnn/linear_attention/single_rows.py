@@ -54,11 +54,10 @@ def _run(shard, num_shards, code, call, numbers):
             state[j] = before[j]
         steps = Steps(
             pointer(query, 0), pointer(key, 0), pointer(v, row * depth_v), pointer(decay, row * decay.shape[1]),
-            pointer(beta, row), state, memory, 0, 0, 0, 0, 0, 1, depth, depth_v,
-            decay.shape[1], delta,
+            pointer(beta, row), state, state, memory, 0, 0, 0, 0, 0, 1, depth, depth_v, decay.shape[1], delta, False,
         )  # fmt: skip
         at = pointer(out, row * depth_v)
-        run_steps(code, (steps, Written(at, at, 0, False), scale))
+        run_steps(code, (steps, Written(at, at, at, 0, 0, False), scale))
 
 
 def run_single_rows(q, k, v, decay, beta, first, delta, units, scale):

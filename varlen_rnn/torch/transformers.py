@@ -63,6 +63,9 @@ class _Model(_Base):
                     what, hint = f"{type(self).__name__}, {argument}", "packed sequences begin anew, and see their rows"
                     expected = "None inside of `packed`"
                     raise ProgramError(what, expected=expected, got=type(given).__name__, hint=hint)
+            if use_cache and position_ids is not None and position_ids.dim() > 2:
+                what, hint = f"{type(self).__name__}, use_cache", "each sequence would need its own `rope_deltas`"
+                raise ProgramError(what, expected="False, with positions of several axes", got=True, hint=hint)
             position_ids = _positions(lod) if position_ids is None else position_ids
         is_new = attention_mask is None and cache is None and position_ids is not None
         seq_idx = _numbers_of_sequences(position_ids if lod is None else _positions(lod)) if is_new else None
@@ -71,7 +74,7 @@ class _Model(_Base):
             if self._attends_to_rows():  # otherwise masks of all rows by all rows keep sequences apart
                 attention_mask, use_cache = dict.fromkeys(self.config.layer_types), bool(use_cache and lod)
             else:
-                use_cache, position_ids = False, position_ids if lod is None else _positions(lod)
+                use_cache, position_ids = False, position_ids if lod is None else _for_masks(position_ids, lod)
         if lod is not None and use_cache:
             cache = importlib.import_module("transformers").DynamicCache(config=self.config)
         named |= {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
@@ -91,8 +94,19 @@ def _positions(lod: LoD) -> Tensor:
     return (torch.arange(lod.num_rows) - offsets[:-1].repeat_interleave(offsets.diff()))[None]
 
 
+def _for_masks(position_ids: Tensor, lod: LoD) -> Tensor:
+    """Return positions from which transformers makes masks that keep sequences apart.
+
+    Models of images have positions `(4, batch, rows)`, whose first ones are made into masks, or only the last three:
+    time, height and width.
+    """
+    return _positions(lod) if position_ids.dim() < 3 else torch.cat([_positions(lod)[None], position_ids[-3:]])
+
+
 def _numbers_of_sequences(position_ids: Tensor) -> Tensor | None:
     """Return the number of each row's sequence, or None if each batch entry is one sequence."""
+    if position_ids.dim() == 3 and len(position_ids) == 4:
+        position_ids = position_ids[0]
     if position_ids.dim() != 2 or position_ids.shape[1] < 2:
         return None
     begins = position_ids.diff(prepend=position_ids[:, :1] - 1) != 1
