@@ -22,7 +22,7 @@ def precision(request, monkeypatch):
     """Each order of additions, and the emulation of the one for which this processor may have an instruction."""
     name, _, emulated = request.param.partition(" ")
     if emulated:
-        monkeypatch.setattr(bfloat16, "HAS_DOTS", False)
+        monkeypatch.setattr(bfloat16, "HAS_INSTRUCTIONS", False)
         _forget_addresses()
     with vr.float32_matmul_precision(name):
         yield name
@@ -31,6 +31,7 @@ def precision(request, monkeypatch):
 
 
 def _forget_addresses():
+    gemm.addresses_of.cache_clear()
     cpu.loop_of.cache_clear()
     layer._made_once.cache_clear()
 
@@ -98,7 +99,20 @@ def test_products_have_the_bits_of_the_oracle(precision):
             gemm.product(a[row : row + 1], weight, again[:1], bias=bias)
             same_bits(again[0], c[row])
 
-    check_each([(1, 5, 7), (3, 33, 40), (50, 1030, 65), (2, 0, 9), (0, 4, 4), (61, 64, 130), (13, 1, 1)], check)
+    check_each(
+        [
+            (1, 5, 7),
+            (3, 99, 40),
+            (50, 1030, 65),
+            (4, 65, 128),
+            (2, 31, 150),
+            (2, 0, 9),
+            (0, 4, 4),
+            (61, 64, 130),
+            (13, 1, 1),
+        ],
+        check,
+    )
 
 
 def test_sums_over_rows_have_the_bits_of_the_oracle(precision):
@@ -147,7 +161,7 @@ def test_layers_are_near_float32_and_rows_do_not_depend_on_their_batch(precision
 def test_the_emulation_of_a_layer_has_the_bits_of_the_instruction(monkeypatch):
     with vr.float32_matmul_precision("bf16-avx512"):
         wanted = results_of(vr.nn.LSTM, (9, 70), [3, 0, 17, 1])
-        monkeypatch.setattr(bfloat16, "HAS_DOTS", False)
+        monkeypatch.setattr(bfloat16, "HAS_INSTRUCTIONS", False)
         _forget_addresses()
         got = results_of(vr.nn.LSTM, (9, 70), [3, 0, 17, 1])
     _forget_addresses()

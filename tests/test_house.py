@@ -29,6 +29,7 @@ LLVM_ALLOWED = {
     "pairwise.py",
     "activations.py",
     "bfloat16.py",
+    "rounding.py",
     "vectors.py",
     "tile.py",
     "pairs.py",

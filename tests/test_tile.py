@@ -64,6 +64,22 @@ for rows in (*range(15), 25, 300):
 """
 
 
+# Without the instructions of this host, whatever they are: rounding and sums by integers and float64.
+IN_BFLOAT16 = """
+import varlen_rnn as vr
+from tests.oracles import bfloat16 as oracle
+rng = np.random.default_rng(3)
+for precision, product in (("bf16", oracle.amx_product), ("bf16-avx512", oracle.avx512_product)):
+    with vr.float32_matmul_precision(precision):
+        for rows in (3, 25):
+            a, b, weight = (rng.standard_normal(shape).astype("f") for shape in ((rows, 37), (rows, 71), (37, 71)))
+            a[0, :6], c = [np.nan, np.inf, -np.inf, 2.0**-140, 3.4e38, -0.0], np.empty_like(b)
+            gemm.product(a, weight, c)
+            np.testing.assert_array_equal(c, product(a, weight, np.zeros_like(b)))
+            np.testing.assert_array_equal(row_sums.row_product(a, b), oracle.row_product(a, b, product))
+"""
+
+
 X86, MAC = "x86_64-unknown-linux-gnu", "arm64-apple-darwin23.1.0"
 
 
@@ -81,7 +97,8 @@ def run_as_another(program, cache, *arguments):
 )
 def test_products_with_vectors_of_other_hosts(triple, features, rows, width, tmp_path):
     """Every host computes with every host's tile, in whatever vectors it has."""
-    run_as_another(PRODUCTS, tmp_path, triple, features, rows, width)
+    programs = PRODUCTS + IN_BFLOAT16 if features == "avx" else PRODUCTS  # one of them, because compiling takes long
+    run_as_another(programs, tmp_path, triple, features, rows, width)
 
 
 LAYER = """

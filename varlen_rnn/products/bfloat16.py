@@ -21,19 +21,22 @@ Sources: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", 
 import math
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba import float32, float64, types
 from numba.extending import intrinsic
 
-from varlen_rnn.products.packing import arguments_of_pack, pack_block
+from varlen_rnn.products.few_rows import MOST_ROWS
+from varlen_rnn.products.packing import ALL_ROWS, Weight, arguments_of_pack, pack_block
+from varlen_rnn.products.rounding import HAS_INSTRUCTIONS, pair_in_place, pair_panel, round_row
 from varlen_rnn.products.sync import arrive, take_or_wait
 from varlen_rnn.products.tile import (
     FEW_ROWS,
     K_PER_LINE,
     Panels,
+    Prefetch,
     Rows,
+    Sums,
     arguments_of_multiply,
     make_multiply_panels,
     make_tile,
@@ -42,148 +45,22 @@ from varlen_rnn.products.tile import (
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     TILE_VECTORS,
-    WIDE,
-    lanes,
-    lanes_of,
     least,
-    load_vector,
     make_stack_memory,
     offset,
     optimise_for_size,
-    vector_at,
+    pointer,
     vectorise_widely,
     width_of,
 )
 from varlen_rnn.runtime.cache.announce import announce_emulation
-from varlen_rnn.runtime.cache.level import TARGET
 from varlen_rnn.runtime.jit import called_by_address, caller, cpu_inlined, cpu_linked
-
-# Code for a level of processors can use no instruction that its level lacks.
-HAS_DOTS = WIDE and TARGET is None and bool(llvm.get_host_cpu_features().get("avx512bf16"))
-if HAS_DOTS:
-    llvm.initialize_native_asmparser()  # LLVM's names for these instructions differ from release to release
 
 _ROWS = 48  # rows that are rounded at once
 _DEPTH = 512  # values of k that are rounded at once
 _STRIDE = _DEPTH // 2 + 16  # pairs from row to row; not a multiple of 4 KB, so that rows fall into all sets of a cache
 _AMX_PAIRS = 16  # the pairs that `tdpbf16ps` sums
 _LEAST = 2.0**-126 - 2.0**-151  # a sum of smaller magnitude rounds to less than 2^-126, the least normal float32
-
-
-class _Bits:
-    """Writes operations on the bits of vectors of float32."""
-
-    def __init__(self, builder):
-        self.builder, self.count = builder, lanes(4)
-        self.kind = ir.VectorType(ir.IntType(32), self.count)
-        self.numbers = ir.VectorType(ir.FloatType(), self.count)
-
-    def constant(self, number):
-        return ir.Constant(self.kind, [number] * self.count)
-
-    def load(self, address, number=0):
-        return load_vector(self.builder, vector_at(self.builder, address, self.numbers, number), 4)
-
-    def store(self, value, address, number=0):
-        self.builder.store(value, vector_at(self.builder, address, value.type, number)).align = 4
-
-    def rounded(self, value):
-        """Return numbers rounded to the nearest bfloat16, ties to even, as bits with zeros as their lower halves."""
-        builder, bits = self.builder, self.builder.bitcast(value, self.kind)
-        odd = builder.and_(builder.lshr(bits, self.constant(16)), self.constant(1))
-        near = builder.add(builder.add(bits, self.constant(0x7FFF)), odd)
-        exponent = builder.and_(bits, self.constant(0x7F800000))
-        is_tiny = builder.icmp_unsigned("==", exponent, self.constant(0))
-        near = builder.select(is_tiny, builder.and_(bits, self.constant(0x80000000)), near)
-        # The bits of a quiet NaN are not added to, because that could make them infinity or zero.
-        is_nan, quiet = builder.fcmp_unordered("uno", value, value), builder.or_(bits, self.constant(0x00400000))
-        return builder.and_(builder.select(is_nan, quiet, near), self.constant(0xFFFF0000))
-
-
-def _make_rounding(by_instruction):
-    """Return an intrinsic that rounds two neighbouring vectors of float32 to one vector of pairs."""
-
-    @intrinsic
-    def round_span(typing, source, target):
-        def codegen(context, builder, signature, arguments):
-            bits, (source, target) = _Bits(builder), arguments
-            numbers = [bits.load(source, number) for number in range(2)]
-            if by_instruction:
-                kind = ir.FunctionType(bits.numbers, [bits.numbers] * 2)
-                pairs = builder.call(ir.InlineAsm(kind, "vcvtne2ps2bf16 $1, $2, $0", "=v,v,v"), numbers)
-            else:
-                half = ir.VectorType(ir.IntType(16), bits.count)
-                upper = [builder.lshr(bits.rounded(value), bits.constant(16)) for value in numbers]
-                halves = [builder.trunc(value, half) for value in upper]
-                order = ir.Constant(ir.VectorType(ir.IntType(32), 2 * bits.count), list(range(2 * bits.count)))
-                pairs = builder.bitcast(builder.shuffle_vector(*halves, order), bits.kind)
-            bits.store(pairs, target)
-            return context.get_dummy_value()
-
-        return types.void(source, target), codegen
-
-    return round_span
-
-
-def _make_pairing(num_vectors):
-    """Return an intrinsic that rounds two rows of `num_vectors(lanes)` vectors to a row of pairs."""
-
-    @intrinsic
-    def pair(typing, lower, upper, target, has_upper):
-        def codegen(context, builder, signature, arguments):
-            bits, (lower, upper, target, has_upper) = _Bits(builder), arguments
-            rows = []
-            for v in range(num_vectors(bits.count)):
-                low = builder.lshr(bits.rounded(bits.load(lower, v)), bits.constant(16))
-                high = builder.select(has_upper, bits.rounded(bits.load(upper, v)), bits.constant(0))
-                rows.append(builder.or_(low, high))
-            for v, row in enumerate(rows):  # stored after all loads, because the target can overlap the rows
-                bits.store(row, target, v)
-            return context.get_dummy_value()
-
-        return types.void(lower, upper, target, types.boolean), codegen
-
-    return pair
-
-
-_pair_panel = _make_pairing(lambda lanes: TILE_VECTORS)
-_pair_span = _make_pairing(lambda lanes: -(-TILE_ROWS // lanes))
-
-
-@cpu_inlined
-def pair_panel(panel, depth):
-    """Round `depth` rows of a panel to rows of pairs, in place."""
-    width = width_of(panel)
-    for k in range(0, depth, 2):
-        row = offset(panel, k * width)
-        _pair_panel(row, offset(row, width), offset(panel, k // 2 * width), k + 1 < depth)
-
-
-@cpu_inlined
-def pair_columns(columns, depth):
-    """Round `depth` rows of `TILE_ROWS` numbers to rows of pairs, in place; this can overwrite a vector after them."""
-    for k in range(0, depth, 2):
-        row = offset(columns, k * TILE_ROWS)
-        _pair_span(row, offset(row, TILE_ROWS), offset(columns, k // 2 * TILE_ROWS), k + 1 < depth)
-
-
-_spare_on_stack = make_stack_memory(lambda lanes: 2 * lanes)
-
-
-def _make_round_row(round_span):
-    @cpu_inlined
-    def round_row(source, target, count, spare):
-        """Round `count` neighbouring numbers to pairs; zeros fill the last vector of pairs."""
-        span, done = 2 * lanes_of(source), 0
-        while done + span <= count:
-            round_span(offset(source, done), offset(target, done // 2))
-            done += span
-        if done < count:
-            for j in range(span):
-                spare[j] = source[done + j] if done + j < count else 0
-            round_span(spare, offset(target, done // 2))
-
-    return round_row
 
 
 # The tiles of `vdpbf16ps`: see the tiles of float32 in `tile`.  A row of pairs has the numbers of two k, so a tile that
@@ -310,13 +187,13 @@ _rounded_on_stack = make_stack_memory(lambda lanes: _ROWS * _STRIDE)
 _offsets_on_stack = make_stack_memory(lambda lanes: _ROWS)
 
 
-def _make_multiply(tile, round_span):
-    """Return the function with the arguments of `tile.multiply` that rounds rows to pairs, for `tile` to multiply."""
-    multiply_panels, round_row = make_multiply_panels(tile), _make_round_row(round_span)
+def _make_multiply(tile):
+    """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, for `tile` to multiply."""
+    multiply_panels = make_multiply_panels(tile)
 
+    @cpu_inlined
     def multiply(rows, num_panels, a, panels, start, c, prefetch):
-        optimise_for_size()
-        own, offsets, spare = _rounded_on_stack(a.at), _offsets_on_stack(a.offsets), _spare_on_stack(a.at)
+        own, offsets = _rounded_on_stack(a.at), _offsets_on_stack(a.offsets)
         width, number = width_of(a.at), 0
         for r in range(_ROWS):
             offsets[r] = r * _STRIDE
@@ -325,12 +202,12 @@ def _make_multiply(tile, round_span):
             for first in range(0, panels.depth + (panels.depth == 0), _DEPTH):
                 depth = least(_DEPTH, panels.depth - first)
                 for r in range(count):
-                    round_row(offset(a.at, a.offsets[top + r] + first), offset(own, r * _STRIDE), depth, spare)
+                    round_row(offset(a.at, a.offsets[top + r] + first), offset(own, r * _STRIDE), depth)
                 block = Panels(offset(panels.at, first // 2 * width), panels.step, (depth + 1) // 2)
                 begin, end = sums_from(c if first else start, top, 0), sums_from(c, top, 0)
                 number = multiply_panels(count, num_panels, Rows(own, offsets), block, begin, end, prefetch, number)
 
-    return called_by_address(arguments_of_multiply)(multiply)
+    return multiply
 
 
 def _arguments_of_columns(scalar):
@@ -342,14 +219,11 @@ def _arguments_of_columns(scalar):
 add_columns = caller(_arguments_of_columns)
 
 
-def _make_add_columns(tile):
-    """Return the function with the arguments of `row_sums`' column tile, for a tile that multiplies pairs."""
-
-    def add_products(rows, a, panels, start, c, later):
-        optimise_for_size()
-        tile(rows, a, panels, start, c, later)
-
-    return called_by_address(_arguments_of_columns)(add_products)
+@called_by_address(lambda scalar: (types.CPointer(scalar), types.intp, types.intp))
+def pair_rows(at, depth, step):
+    """Round rows to pairs, as `rounding.pair_in_place` does."""
+    optimise_for_size()
+    pair_in_place(at, depth, step)
 
 
 @cpu_inlined
@@ -365,7 +239,7 @@ def _pair_block(weight, transposed, block):
     for p in range(first, first + count):
         panel = offset(weight.panels, p * (segments * depth + 1) * width)
         for segment in range(segments):
-            pair_panel(offset(panel, segment * depth * width), depth)
+            pair_in_place(offset(panel, segment * depth * width), depth, width)
 
 
 @called_by_address(arguments_of_pack)
@@ -389,31 +263,121 @@ def pack_pairs(weights, transposed, blocks):
         block += 1
 
 
+# Few rows are multiplied by blocks of a weight, which are packed on the stack and not in memory.
+_BLOCK_PANELS, _BLOCK_DEPTH = 4, 64
+_sums_on_stack = make_stack_memory(lambda lanes: MOST_ROWS * _BLOCK_PANELS * TILE_VECTORS * lanes)
+_block_on_stack = make_stack_memory(lambda lanes: _BLOCK_PANELS * (_BLOCK_DEPTH + 1) * TILE_VECTORS * lanes)
+_offsets_of_few = make_stack_memory(lambda lanes: 2 * MOST_ROWS)
+
+
+class FewRows(NamedTuple):
+    """A product of few rows: `c = a @ weight + bias` for `a` (rows, depth) and `weight` (depth, columns)."""
+
+    rows: int
+    a: Any
+    a_stride: int  # elements from row to row
+    weight: Any
+    depth: int
+    columns: int
+    bias: Any
+    c: Any
+    c_stride: int
+
+
+def _arguments_of_few(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    return (types.NamedTuple((number, address, number, address, number, number, address, address, number), FewRows),)
+
+
+multiply_few = caller(_arguments_of_few)
+
+
+@cpu_inlined
+def _pack_block_of_weight(it, k, depth, first, count, packed):
+    """Pack `depth` rows and `count` columns of a weight, from row `k` and column `first` on; return their Panels."""
+    width, at = width_of(it.a), offset(it.weight, k * it.columns + first)
+    step, whole = (depth + 1) * width, count // width
+    for row in range(0, depth, 2):
+        lower, apart = offset(at, row * it.columns), it.columns if row + 1 < depth else 0
+        for p in range(whole):
+            of_panel, target = offset(lower, p * width), offset(packed, p * step + row // 2 * width)
+            pair_panel(of_panel, offset(of_panel, apart), target, apart > 0)
+    if whole * width < count:
+        weight = Weight(at, depth, count, 1, at, False, pointer(ALL_ROWS, 0), 0, packed, it.columns, 1, 1)
+        pack_block(weight, False, whole)
+        _pair_block(weight, False, whole)
+    return Panels(packed, step, depth)
+
+
+def _make_multiply_few(multiply):
+    """Return a function of a FewRows, given a function with the arguments of `tile.multiply`."""
+
+    def multiply_few_rounded(it):
+        optimise_for_size()
+        sums, packed, offsets = _sums_on_stack(it.a), _block_on_stack(it.a), _offsets_of_few(pointer(ALL_ROWS, 0))
+        width, of_sums, none = width_of(it.a), offset(offsets, MOST_ROWS), Prefetch(packed, offsets, 0)
+        size = _BLOCK_PANELS * width
+        for r in range(MOST_ROWS):
+            offsets[r], of_sums[r] = r * it.a_stride, r * size
+        for first in range(0, it.columns, size):
+            count, totals = least(size, it.columns - first), Sums(sums, of_sums, width)
+            for r in range(it.rows):
+                for j in range(count):
+                    sums[r * size + j] = it.bias[first + j]
+            for k in range(0, it.depth, _BLOCK_DEPTH):
+                panels = _pack_block_of_weight(it, k, least(_BLOCK_DEPTH, it.depth - k), first, count, packed)
+                num_panels, a = (count + width - 1) // width, Rows(offset(it.a, k), offsets)
+                multiply(it.rows, num_panels, a, panels, totals, totals, none)
+            for r in range(it.rows):
+                for j in range(count):
+                    it.c[r * it.c_stride + first + j] = sums[r * size + j]
+
+    return called_by_address(_arguments_of_few)(multiply_few_rounded)
+
+
 class Rounded(NamedTuple):
-    """Functions that compute in bfloat16, in the order of additions of one instruction.
+    """Functions of one order of additions; compiled code calls these by address.
 
     multiply: takes the place of `tile.multiply`
+    multiply_few: multiplies few rows by a weight that lies unpacked, with the bits of `multiply`
     add_columns: multiplies the columns of a tile of `row_sums` by a panel, and adds the products to sums
     """
 
     multiply: Any
+    multiply_few: Any
     add_columns: Any
 
 
-def _emulated(emulate):
-    multiply = _make_multiply(_make_emulated_tile(emulate), _make_rounding(by_instruction=False))
-    return Rounded(multiply, _make_add_columns(_make_emulated_columns(emulate)))
+def _make_rounded(tile, columns):
+    multiply = _make_multiply(tile)
+
+    def multiply_rounded(rows, num_panels, a, panels, start, c, prefetch):
+        optimise_for_size()
+        multiply(rows, num_panels, a, panels, start, c, prefetch)
+
+    def add_products(rows, a, panels, start, c, later):
+        optimise_for_size()
+        columns(rows, a, panels, start, c, later)
+
+    return Rounded(
+        multiply=called_by_address(arguments_of_multiply)(multiply_rounded),
+        multiply_few=_make_multiply_few(multiply),
+        add_columns=called_by_address(_arguments_of_columns)(add_products),
+    )
 
 
-AVX512 = Rounded(_make_multiply(_avx512_tile, _make_rounding(by_instruction=True)), _make_add_columns(_columns))
-EMULATED = {"bf16": _emulated(_emulate_amx), "bf16-avx512": _emulated(_emulate_avx512)}
+AVX512 = _make_rounded(_avx512_tile, _columns)
+EMULATED = {
+    "bf16": _make_rounded(_make_emulated_tile(_emulate_amx), _make_emulated_columns(_emulate_amx)),
+    "bf16-avx512": _make_rounded(_make_emulated_tile(_emulate_avx512), _make_emulated_columns(_emulate_avx512)),
+}
 
 
 def rounded_of(dtype, precision):
     """Return the Rounded for products of a data type in a precision; None if these do not round operands."""
-    if dtype != np.float32 or precision not in EMULATED:
+    if precision not in EMULATED or dtype != np.float32:
         return None
-    if precision == "bf16-avx512" and HAS_DOTS:
+    if precision == "bf16-avx512" and HAS_INSTRUCTIONS:
         return AVX512
     announce_emulation(precision)
     return EMULATED[precision]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import uint32
 
-from varlen_rnn.products.bfloat16 import pack_pairs, rounded_of
+from varlen_rnn.products.bfloat16 import FewRows, multiply_few, pack_pairs, rounded_of
 from varlen_rnn.products.few_rows import MOST_ROWS, multiply_few_rows
 from varlen_rnn.products.packing import ALL_ROWS, Blocks, no_weight, pack, weight_of
 from varlen_rnn.products.sync import COUNTER, arrive
@@ -65,9 +65,11 @@ def code_of(dtype, precision="fp32"):
     return Code(multiply.address(dtype), pack.address(dtype))
 
 
-def few_of(dtype, precision):
-    """Return the most rows that are multiplied without packing the weight: 0 if numbers are rounded to bfloat16."""
-    return MOST_ROWS if rounded_of(dtype, precision) is None else 0
+@functools.cache
+def addresses_of(dtype, precision):
+    """Return the Code as a plain tuple, and the address of the function for few rows of bfloat16, or 0."""
+    rounded = rounded_of(dtype, precision)
+    return tuple(code_of(dtype, precision)), 0 if rounded is None else rounded.multiply_few.address(dtype)
 
 
 class Product(NamedTuple):
@@ -83,7 +85,7 @@ class Product(NamedTuple):
     c_column: int
     accumulate: bool
     piece: int  # rows in each piece of work
-    few: int  # up to so many rows are multiplied without packing the weight
+    few: int  # the address of the function for few rows of bfloat16; 0 for other products
     parts: np.ndarray  # tile i of a piece prefetches from element `parts[i]` of the next piece of `a` on
 
 
@@ -119,6 +121,18 @@ def _multiply_edge(code, it, rows, a, panel, c, columns, edge):
             c.at[c.offsets[r] + j] = edge.at[edge.offsets[r] + j]
 
 
+@cpu_inlined
+def _multiply_few(it):
+    """Multiply few rows by a weight that is not transposed, where it lies."""
+    if it.few:
+        a, weight, bias = pointer(it.a, it.a_column), pointer(it.weight, 0), pointer(it.bias, 0)
+        rows, (depth, columns), c = it.a.shape[0], it.weight.shape, pointer(it.c, it.c_column)
+        few = FewRows(rows, a, it.a.shape[1], weight, depth, columns, bias, c, it.c.shape[1])
+        multiply_few(it.few, (few,))
+    else:
+        multiply_few_rows(it.a, it.a_column, it.weight, it.bias, it.c, it.c_column)
+
+
 @engine_kernel
 def product_cpu(shard, num_shards, code, counters, it):
     """Compute `c[:, c_column:][:, :columns] (+)= a[:, a_column:][:, :depth] @ weight + bias`, by pieces of rows.
@@ -130,8 +144,8 @@ def product_cpu(shard, num_shards, code, counters, it):
     """
     optimise_for_size()
     code, it = Code(*code), Product(*it)
-    if it.a.shape[0] <= it.few and not (it.transposed or it.accumulate):
-        multiply_few_rows(it.a, it.a_column, it.weight, it.bias, it.c, it.c_column)
+    if it.a.shape[0] <= MOST_ROWS and not (it.transposed or it.accumulate):
+        _multiply_few(it)
         return
     num_rows, a_stride, c_stride, width = it.a.shape[0], it.a.shape[1], it.c.shape[1], it.panels.shape[2]
     depth, columns = it.panels.shape[1] - 1, it.weight.shape[0 if it.transposed else 1]
@@ -263,7 +277,6 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     # A single shard's pieces do not depend on the number of rows, so that a bound program has them for all batches.
     piece = ROW_BLOCK if num_shards == 1 else size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
     parts = _parts_of_piece(a, panels, columns // width, piece)
-    precision = get_float32_matmul_precision()
-    few = few_of(a.dtype, precision)
+    code, few = addresses_of(a.dtype, get_float32_matmul_precision())
     it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, few, parts)
-    for_each_shard(product_cpu, tuple(code_of(a.dtype, precision)), counters, it, num_shards=num_shards)
+    for_each_shard(product_cpu, code, counters, it, num_shards=num_shards)

@@ -26,7 +26,7 @@ from numba import types, uint32
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
-from varlen_rnn.products.bfloat16 import add_columns, pair_columns, pair_panel, rounded_of
+from varlen_rnn.products.bfloat16 import add_columns, pair_rows, rounded_of
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
@@ -85,6 +85,7 @@ class Code(NamedTuple):
     add_up: int  # for groups of blocks
     add_last: int  # for groups of blocks
     add_columns: int  # for products of bfloat16
+    pair_rows: int  # for products of bfloat16
 
 
 def code_of_sums(dtype, precision, has_groups):
@@ -97,6 +98,7 @@ def code_of_sums(dtype, precision, has_groups):
         add_up=add_up.address(dtype) if has_groups else 0,
         add_last=_add_last.address(dtype) if has_groups else 0,
         add_columns=0 if rounded is None else rounded.add_columns.address(dtype),
+        pair_rows=0 if rounded is None else pair_rows.address(dtype),
     )
 
 
@@ -264,10 +266,11 @@ def _gather(side, start, count):
 
 
 @cpu_inlined
-def _pair_panels(side, count):
+def _pair_panels(code, side, count):
     """Round `count` rows of all panels to pairs of bfloat16."""
-    for p in range(0, side.columns, width_of(side.panels)):
-        pair_panel(offset(side.panels, p // width_of(side.panels) * side.panel_step), count)
+    width = width_of(side.panels)
+    for p in range(0, side.columns, width):
+        pair_rows(code.pair_rows, (offset(side.panels, p // width * side.panel_step), count, width))
 
 
 @cpu_inlined
@@ -403,11 +406,12 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
             if slab != gathered:
                 _gather(side, start, count)
                 if code.add_columns:
-                    _pair_panels(side, count)
+                    _pair_panels(code, side, count)
         gathered = slab
         _copy_columns(columns, start, count, first, end)
         for m in range(first, end if code.add_columns else first, TILE_ROWS):
-            pair_columns(offset(columns.tiles, (m - first) // TILE_ROWS * columns.size), count)
+            tile = offset(columns.tiles, (m - first) // TILE_ROWS * columns.size)
+            pair_rows(code.pair_rows, (tile, count, TILE_ROWS))
         # The part of `a` that this shard probably copies next: other columns of this slab, or a slab further on.
         next_slab = start + num_shards * depth
         next_a = start * columns.stride + end if number + 1 < until else next_slab * columns.stride + lowest

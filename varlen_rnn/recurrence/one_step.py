@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.products.gemm import ROW_BLOCK, code_of, few_of, product_cpu
+from varlen_rnn.products.gemm import ROW_BLOCK, addresses_of, product_cpu
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import code_of_sums, memory_of, row_products_cpu
 from varlen_rnn.products.sync import COUNTER
@@ -54,7 +54,7 @@ class OneStep:
     def __init__(self, cell, dtype, precision, shape, places):
         self._cell, self._dtype, self._shape, self._places, self._precision = cell, dtype, shape, places, precision
         self._forward_loop, self._none = loop_of(cell, dtype, precision, shape), none_of(dtype)
-        self._code, self._few = tuple(code_of(dtype, precision)), few_of(dtype, precision)
+        self._code, self._few = addresses_of(dtype, precision)
         self._code_of_sums = tuple(code_of_sums(dtype, precision, has_groups=False))
         self._forward_idle, self._backward_idle, self._products_idle = [], [], []
         self._before = -1 - np.arange(MOST_SEQUENCES)  # row k reads initial state k: see `Factor.initial`
