@@ -6,8 +6,10 @@ import importlib.util
 import numpy as np
 import pytest
 
+from tests.asking import declared
 from varlen_rnn.runtime import cuda, device_array, threads
 from varlen_rnn.runtime.device import on_device, to_device
+from varlen_rnn.runtime.precision import set_float32_matmul_precision
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,19 @@ def skip_without_device():
 # A kernel's first launch on the emulated device compiles it, in seconds.
 EMULATED = pytest.param("emulated", marks=pytest.mark.slow)
 DEVICES = ["cpu", EMULATED, *([pytest.param("gpu", marks=pytest.mark.gpu)] if _has_gpu() else [])]
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    """Return an operator that notes the precision of products at which it runs, and its gradient."""
+    return declared(monkeypatch)
+
+
+@pytest.fixture
+def fp32_again():
+    """Set the default precision of products after a test."""
+    yield
+    set_float32_matmul_precision("fp32")
 
 
 @pytest.fixture

@@ -12,11 +12,7 @@ import varlen_rnn as vr
 from tests.waiting import HANGS
 from varlen_rnn.runtime.precision import precision_on_cuda
 
-
-@pytest.fixture(autouse=True)
-def fp32_again():
-    yield
-    vr.set_float32_matmul_precision("fp32")
+pytestmark = pytest.mark.usefixtures("fp32_again")
 
 
 def test_the_precision_is_fp32_until_it_is_set():

@@ -6,14 +6,8 @@ torch = pytest.importorskip("torch")
 
 import varlen_rnn as vr  # noqa: E402
 import varlen_rnn.torch as vt  # noqa: E402
-from tests.asking import declared  # noqa: E402
 from varlen_rnn import recurrence  # noqa: E402
 from varlen_rnn.runtime.precision import get_float32_matmul_precision  # noqa: E402
-
-
-@pytest.fixture
-def asking(monkeypatch):
-    return declared(monkeypatch)
 
 
 @pytest.fixture

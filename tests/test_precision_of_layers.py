@@ -1,4 +1,4 @@
-"""The option `precision` of layers: it counts more than what is set, and goes with copies and prepared layers."""
+"""The option `precision` of layers overrides the precision that is set, and goes with copies and prepared layers."""
 
 import copy
 import pickle
@@ -7,20 +7,10 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.asking import declared
+
+pytestmark = pytest.mark.usefixtures("fp32_again")
 
 ROWS = vr.create_lod_tensor(np.random.default_rng(0).standard_normal((5, 3)).astype("f"), [[2, 3]])
-
-
-@pytest.fixture(autouse=True)
-def fp32_again():
-    yield
-    vr.set_float32_matmul_precision("fp32")
-
-
-@pytest.fixture
-def asking(monkeypatch):
-    return declared(monkeypatch)
 
 
 class Asking(vr.nn.Module):

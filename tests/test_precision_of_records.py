@@ -6,21 +6,11 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from tests.asking import declared
 from varlen_rnn.program.format import schema
 
+pytestmark = pytest.mark.usefixtures("fp32_again")
+
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def fp32_again():
-    yield
-    vr.set_float32_matmul_precision("fp32")
-
-
-@pytest.fixture
-def asking(monkeypatch):
-    return declared(monkeypatch)
 
 
 def leaf():

@@ -64,7 +64,7 @@ for rows in (*range(15), 25, 300):
 """
 
 
-# Without the instructions of this host, whatever they are: rounding and sums by integers and float64.
+# The instructions of this host are not used, so rounding uses integers, and sums float64.
 IN_BFLOAT16 = """
 import varlen_rnn as vr
 from tests.oracles import bfloat16 as oracle

@@ -11,6 +11,7 @@ from tests.test_torch_layers import as_tuple, by_layer, gradients, pair, states_
 torch = pytest.importorskip("torch")
 torch_dynamo = pytest.importorskip("torch._dynamo")
 from torch._dynamo.utils import counters  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import varlen_rnn.torch as vt  # noqa: E402
 
@@ -122,7 +123,7 @@ def test_inference_saves_no_columns():
     layer = vt.GRU(3, 4)
     with torch.no_grad():
         torch.compile(layer, fullgraph=True, backend=backend)(torch.randn(5, 3), offsets=torch.tensor([0, 2, 5]))
-    (node,) = [n for n in graphs[0].graph.nodes if n.target is torch.ops.varlen_rnn.recurrent]
+    (node,) = [n for n in graphs[0].graph.nodes if n.target is torch.ops.varlen_rnn.recurrent_2]
     assert node.args[-1] is False
 
 
@@ -167,6 +168,23 @@ def test_training_steps_under_inductor(layout):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+def test_results_that_graphs_on_disk_expect():
+    """If this fails because results have changed, operators need new names: see the module's docstring."""
+    with FakeTensorMode():
+        x, offsets = torch.empty(5, 3), torch.empty(3, dtype=torch.int64)
+        inputs = x, offsets, [], [torch.empty(48, 3), torch.empty(48, 16)], "GRU"
+        y, last, kept = torch.ops.varlen_rnn.recurrent_2(*inputs, True, True)
+        gradients = torch.ops.varlen_rnn.recurrent_gradient_2(*inputs, y, kept, y, last, [True, True])
+    found = [[(*tensor.shape, tensor.dtype) for tensor in tensors] for tensors in ([y], last, kept, gradients)]
+    float32 = torch.float32
+    assert found == [
+        [(5, 16, float32)],
+        [(1, 2, 16, float32)],
+        [(5, 64, float32), (torch.int64,)],
+        [(1, 2, 16, float32), (5, 3, float32), (48, 3, float32), (48, 16, float32)],
+    ]
+
+
 def test_dropout_between_layers():
     torch.manual_seed(0)
     layer = vt.LSTM(3, 8, num_layers=2, dropout=0.5, batch_first=True)
@@ -209,16 +227,16 @@ CHECKED = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor tha
 def test_operators_keep_torchs_rules(kind, options, lengths, spare):
     x, offsets, states, weights, mode = operands(kind, options, lengths, spare)
     whole = not spare
-    torch.library.opcheck(torch.ops.varlen_rnn.recurrent, (x, offsets, states, weights, mode, whole, True))
-    torch.library.opcheck(torch.ops.varlen_rnn.recurrent, (x, offsets, [], weights, mode, whole, False))
+    torch.library.opcheck(torch.ops.varlen_rnn.recurrent_2, (x, offsets, states, weights, mode, whole, True))
+    torch.library.opcheck(torch.ops.varlen_rnn.recurrent_2, (x, offsets, [], weights, mode, whole, False))
     if not lengths:
         return
     with torch.no_grad():
-        y, last, kept = torch.ops.varlen_rnn.recurrent(x, offsets, states, weights, mode, whole, True)
+        y, last, kept = torch.ops.varlen_rnn.recurrent_2(x, offsets, states, weights, mode, whole, True)
         arguments = x, offsets, states, weights, mode, y, kept, torch.ones_like(y), [s.clone() for s in last]
         arguments = torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, arguments)
         for needs in ([True, True], [False, False]):
-            torch.library.opcheck(torch.ops.varlen_rnn.recurrent_gradient, (*arguments, needs))
+            torch.library.opcheck(torch.ops.varlen_rnn.recurrent_gradient_2, (*arguments, needs))
 
 
 @CHECKED
@@ -241,7 +259,7 @@ def test_gradcheck(kind, options, lengths, spare, keep):
 
     def run(x, *others):
         states, weights = list(others[:count]), list(others[count:])
-        y, last, _ = torch.ops.varlen_rnn.recurrent(x, offsets, states, weights, mode, not spare, keep)
+        y, last, _ = torch.ops.varlen_rnn.recurrent_2(x, offsets, states, weights, mode, not spare, keep)
         return y, *last
 
     torch.autograd.gradcheck(run, (x, *states, *weights))

@@ -347,7 +347,7 @@ def test_compiled_callers():
 
 
 def changed(tensor):
-    """Return operands that cannot take the place of a tensor, by what is wrong."""
+    """Return wrong operands to give in place of a tensor; the key of each names its fault."""
     axes = range(tensor.dim())
     found = {f"axis {axis} longer": torch.cat([tensor, tensor.narrow(axis, 0, 1)], axis) for axis in axes}
     found |= {f"axis {axis} empty": tensor.narrow(axis, 0, 0) for axis in axes}

@@ -29,7 +29,8 @@ def _tiny(dtype):
 def _sizes(q, v, decay, call):
     heads = call.heads
     depth, depth_v = q.shape[1] // heads.query, v.shape[1] // heads.value
-    return Sizes(depth, depth_v, decay.shape[1] // heads.state, *call[3:])
+    rates = decay.shape[1] // heads.state
+    return Sizes(depth, depth_v, rates, call.delta, call.keep, call.has_state, call.normalise)
 
 
 def _tasks(call):

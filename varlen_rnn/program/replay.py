@@ -20,12 +20,11 @@ from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, rows_of
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.affine import Affine
 from varlen_rnn.runtime.dry_run import Copy, DryRun, Place, Records
+from varlen_rnn.runtime.forms import PLAIN
 from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.notes import Notes
 from varlen_rnn.runtime.placeholder import Placeholder, Slot
 from varlen_rnn.tape.values import plain
-
-_PLAIN = 0x101  # the flags of arrays that are C-contiguous and aligned
 
 
 class Ran(NamedTuple):
@@ -188,7 +187,7 @@ class Bound:
         for name, has_levels in self._lent:
             value = fed[name]
             rows = rows_of(value)
-            lent.append(rows if rows.flags.num & _PLAIN == _PLAIN else rows.copy())
+            lent.append(rows if rows.flags.num & PLAIN == PLAIN else rows.copy())
             if has_levels:
                 lent += levels_of(value.structure)
         self._loans.renew()

@@ -15,7 +15,7 @@ from varlen_rnn.recurrence.phases import shape_of
 from varlen_rnn.recurrence.schedule import alone, run
 from varlen_rnn.recurrence.sharing import PACKED
 from varlen_rnn.runtime.dry_run import DryRun
-from varlen_rnn.runtime.forms import HEADER
+from varlen_rnn.runtime.forms import HEADER, PLAIN
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
 from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.precision import get_float32_matmul_precision
@@ -25,7 +25,6 @@ from varlen_rnn.runtime.threads import SMALL_WORK, count_shards
 FEW = 64  # up to so many sequences, a compiled insertion sort makes the plan
 INT64 = np.dtype(np.int64)
 _HALF = (1 << 32) - 1
-_PLAIN = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED, flags of NumPy's C interface
 
 # Positions in the block of a Few: of the words of an array object's header, of the ids of the data types of rows and
 # offsets, of the number of features, of the direction's number, of the trampoline's address, of the positions of words
@@ -93,7 +92,7 @@ def _shape(array, header):
 def _is_plain(array, header, axes, dtype):
     """Return whether an array has so many axes, a data type, and its numbers in order."""
     words = words_at(array)
-    return words[header + 1] & _HALF == axes and words[header + 5] == dtype and words[header + 6] & _PLAIN == _PLAIN
+    return words[header + 1] & _HALF == axes and words[header + 5] == dtype and words[header + 6] & PLAIN == PLAIN
 
 
 @cpu_inlined

@@ -340,8 +340,7 @@ class Records:
         self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
         setting = DryRun()
         given = self._words, varying, self._bases, self.words.coefficients, self.counts, self._lent, *borrowing
-        first = list(map(setting.around, given))
-        setting.call(records.set_words, (*first[:6], header_of_arrays(), *first[6:]))
+        setting.call(records.set_words, (*map(setting.around, given), header_of_arrays()))
         (first,) = setting.calls
         self._setting, self._given = np.array(first.words, np.int64), given
         for position, slot in first.slots.items():
@@ -371,7 +370,7 @@ class Records:
         if not copies:
             stopped = records.run_records(self._trampolines, self._at)
             return stopped - (stopped > 0)
-        records.set_words(*self._given[:6], header_of_arrays(), *self._given[6:])
+        records.set_words(*self._given, header_of_arrays())
         words = self._words.copy()
         for position, outside in self.outside:
             if outside in copies:

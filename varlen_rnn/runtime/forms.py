@@ -33,6 +33,7 @@ from varlen_rnn.runtime.memory import address_of
 from varlen_rnn.runtime.records import words_at
 
 HEADER = object.__basicsize__ // 8  # words
+PLAIN = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED, flags of arrays
 _form_of = attrgetter("__array_interface__", "dtype", "flags.num")  # the first has the address, the shape, the strides
 
 

@@ -134,20 +134,8 @@ def at_precision(precision: str | None, function: Callable[..., R], *inputs: Any
 
 
 def fixed_at(precision: str, function: Callable[..., R]) -> Callable[..., R]:
-    """Return `function` with products of float32 at a precision, whatever the precision in force is."""
-
-    @functools.wraps(function)
-    def fixed(*inputs: Any, **named: Any) -> R:
-        before = _own_precision.get()  # the lines of `at_precision`, whose call would take as long: operators run here
-        if precision is before:
-            return function(*inputs, **named)
-        try:
-            _own_precision.set(precision)
-            return function(*inputs, **named)
-        finally:
-            _own_precision.set(before)
-
-    return fixed
+    """Return a function that computes `function` at a precision, also while another precision is in force."""
+    return functools.update_wrapper(functools.partial(at_precision, precision, function), function)
 
 
 def precision_on_cuda(what: str, precision: str | None = None) -> str:

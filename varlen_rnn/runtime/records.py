@@ -76,7 +76,7 @@ def run_records(trampolines, words):
 
 
 @cpu_kernel
-def set_words(words, varying, bases, coefficients, counts, lent, header, places, which):
+def set_words(words, varying, bases, coefficients, counts, lent, places, which, header):
     """Set the words that differ between runs: integers that follow from counts, and addresses in lent arrays.
 
     The words at the positions `varying` become `bases + coefficients @ counts`.  Then the address of array `which[k]`

@@ -1,9 +1,12 @@
 """The layers inside compiled and exported graphs: custom operators of torch, with shapes for tracing and gradients.
 
-A graph has one operator `varlen_rnn::recurrent` for each layer of an LSTM, GRU or RNN.  For example, two sequences of 3
-and 2 rows are an operator of 5 rows and the offsets 0, 3 and 5.  A padded batch of 2 sequences and 4 steps with these
+A graph has one operator `varlen_rnn::recurrent_2` for each layer of an LSTM, GRU or RNN.  For example, two sequences of
+3 and 2 rows are an operator of 5 rows and the offsets 0, 3 and 5.  A padded batch of 2 sequences and 4 steps with these
 lengths becomes 8 rows: first the 5 rows of the sequences, then 3 rows of zeros, which no step reads.  So the sizes in a
 graph depend on the sizes of its inputs only, never on the lengths.
+
+Torch keeps compiled graphs on disk, by the names of their operators.  So an operator whose arguments or results change
+gets another name, with the next number: a graph of an older version would give it wrong arguments.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def _of_capacity(array: np.ndarray, rows: int) -> Tensor:
 
 
 @torch.library.custom_op(
-    "varlen_rnn::recurrent",
+    "varlen_rnn::recurrent_2",
     mutates_args=(),
     device_types="cpu",
     schema="(Tensor rows, Tensor offsets, Tensor[] states, Tensor[] weights, str mode, bool whole, bool keep)"
@@ -100,7 +103,7 @@ def _(rows: Tensor, offsets: Tensor, states: Any, weights: Any, mode: str, whole
 
 
 @torch.library.custom_op(
-    "varlen_rnn::recurrent_gradient",
+    "varlen_rnn::recurrent_gradient_2",
     mutates_args=(),
     device_types="cpu",
     schema="(Tensor rows, Tensor offsets, Tensor[] states, Tensor[] weights, str mode, Tensor y, Tensor[] kept,"
@@ -152,7 +155,7 @@ def _backward(ctx: Any, d_y: Tensor, d_last: list[Tensor], _: Any) -> tuple[Any,
     states, weights = saved[:num_states], saved[num_states : num_states + num_weights]
     y, *kept = saved[num_states + num_weights :]
     needs = [ctx.needs_input_grad[0], any(ctx.needs_input_grad[3])]
-    found = torch.ops.varlen_rnn.recurrent_gradient(
+    found = torch.ops.varlen_rnn.recurrent_gradient_2(
         rows, offsets, states, weights, ctx.mode, y, kept, d_y, d_last, needs
     )
     d_states, others = found[: len(d_last)], list(found[len(d_last) :])

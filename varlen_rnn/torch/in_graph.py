@@ -119,7 +119,7 @@ def _over(layer: Any, batch: _Rows, states: list[Tensor]) -> tuple[Tensor, list[
             weight_ih, weight_hh, *others = weights[way * own : (way + 1) * own]
             zeros = [] if layer.bias else [weight_ih.new_zeros(weight_ih.shape[0])] * 2
             of_weights += [weight_ih, weight_hh, *zeros, *others]
-        rows, last, _ = torch.ops.varlen_rnn.recurrent(
+        rows, last, _ = torch.ops.varlen_rnn.recurrent_2(
             rows, batch.offsets, of_layer, of_weights, layer.mode, batch.whole, keep
         )
         ends.append(last)
