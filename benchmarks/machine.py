@@ -1,6 +1,7 @@
 """The machine, the versions and the moment that results belong to."""
 
 import datetime
+import functools
 import itertools
 import platform
 import subprocess
@@ -60,9 +61,11 @@ def _version(package):
 
 
 def _commit():
-    here = Path(__file__).parent
+    code = ".", ":!benchmarks/results", ":!docs", ":!README.md"  # without what measurements write, line by line
+    run = functools.partial(subprocess.run, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     try:
-        found = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True)
+        found = run(["git", "describe", "--always"]).stdout.strip()
+        is_dirty = run(["git", "diff", "--quiet", "HEAD", "--", *code]).returncode == 1
     except OSError:
         return None
-    return found.stdout.strip() or None
+    return f"{found}{'-dirty' * is_dirty}" or None
