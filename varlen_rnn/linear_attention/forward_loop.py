@@ -38,7 +38,15 @@ from varlen_rnn.linear_attention.triangles import add_lower, solve_lower
 from varlen_rnn.linear_attention.writer import multiply_row, subtract_from_row
 from varlen_rnn.products.sync import arrive
 from varlen_rnn.products.tile import Panels, Rows, Sums
-from varlen_rnn.products.vectors import copy_units, least, offset, pointer, vectorise_widely, width_of
+from varlen_rnn.products.vectors import (
+    copy_units,
+    least,
+    offset,
+    pointer,
+    prefetch_row,
+    vectorise_widely,
+    width_of,
+)
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined, engine_kernel
 
 
@@ -90,6 +98,14 @@ class Places(NamedTuple):
     states_stride: int
     scale: Any
     tiny: Any
+
+
+class _Later(NamedTuple):
+    """Addresses of rows that the next chunk reads, which passes over rows of this chunk prefetch: see `_later`."""
+
+    q: Any
+    k: Any
+    v: Any
 
 
 class _Memory(NamedTuple):
@@ -157,8 +173,11 @@ def memory_of(numbers, offsets, of, sizes):
 
 
 @cpu_inlined
-def values_to_panels(memory, v, stride, sizes, rows):
-    """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta."""
+def values_to_panels(memory, v, stride, sizes, rows, later):
+    """Write y: v - e (K S) with `delta`, whose second term y has before; otherwise values times beta.
+
+    The values at `later` are prefetched.
+    """
     width = width_of(memory.y)
     for p in range(in_panels(memory.y, sizes.depth_v) // width):
         valid, value, step = least(width, sizes.depth_v - p * width), offset(v, p * width), stride
@@ -167,6 +186,7 @@ def values_to_panels(memory, v, stride, sizes, rows):
             copy_units(rows, offset(v, p * width), stride, value, width, valid)
         for i in range(rows):
             to, row = offset(memory.y, p * CHUNK * width + i * width), offset(value, i * step)
+            prefetch_row(offset(later, i * stride + p * width))
             if sizes.delta:
                 subtract_from_row(to, row, memory.since[i])
             else:
@@ -218,13 +238,14 @@ def _score(code, memory, it, of, sizes, row, rows, reads):
 
 
 @cpu_inlined
-def _write_to_state(code, memory, sizes, rows):
+def _write_to_state(code, memory, of, sizes, rows, later):
     """Move the state behind the chunk: S <- e_last S + (f K)^T y."""
     width, padded = width_of(memory.y), in_panels(memory.y, sizes.depth)
     panels, f = in_panels(memory.y, sizes.depth_v) // width, offset(memory.between, (rows - 1) * CHUNK)
     for p in range(panels):
         for i in range(rows):
             at = p * CHUNK * width + i * width
+            prefetch_row(offset(later.k, i * of.k_stride + p * width))
             multiply_row(offset(memory.u, at), offset(memory.y, at), f[i])
     scale_all(memory.state, panels * padded * width, memory.since[rows - 1])
     state = Sums(memory.state, memory.panel_rows, padded * width)
@@ -235,14 +256,14 @@ def _write_to_state(code, memory, sizes, rows):
 
 
 @cpu_inlined
-def _run_chunk(code, memory, it, of, sizes, row, rows, reads):
+def _run_chunk(code, memory, it, of, sizes, row, rows, reads, later):
     """Run the chunk that begins at `row`: write its outputs in panels to `memory.read`, and u to `memory.u`."""
     width, beta = width_of(memory.y), offset(of.beta, row * of.beta_stride)
     panels, step = in_panels(memory.y, sizes.depth_v) // width, CHUNK * width
     for i in range(rows):
         memory.betas[i] = beta[i * of.beta_stride]
     _score(code, memory, it, of, sizes, row, rows, reads)
-    values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
+    values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows, later.v)
     for begin in range(0, rows if sizes.delta else 0, SOLVED):
         end = least(rows, begin + SOLVED)
         if begin:
@@ -254,6 +275,7 @@ def _run_chunk(code, memory, it, of, sizes, row, rows, reads):
     for p in range(panels):
         for i in range(rows):
             read = offset(memory.read, p * CHUNK * width + i * width)
+            prefetch_row(offset(later.q, i * of.q_stride + p * width))
             multiply_row(read, read, it.scale * memory.since[i])
     for begin in range(0, rows, SOLVED):
         end = least(rows, begin + SOLVED)
@@ -262,6 +284,21 @@ def _run_chunk(code, memory, it, of, sizes, row, rows, reads):
         weights, at = offset(memory.of_queries, begin * CHUNK + begin), begin * width
         for p in range(panels):
             add_lower(weights, offset(memory.y, p * step + at), offset(memory.read, p * step + at), memory.betas)
+
+
+@cpu_inlined
+def _later(of, sizes, row, first, end):
+    """Return the _Later of the chunk at `row`: of the chunk behind it, or else of the first chunk of the next head.
+
+    The hardware does not foresee a head's part of the next row.
+    """
+    is_last = row + CHUNK >= end
+    after = first if is_last else row + CHUNK
+    depth, depth_v = (sizes.depth, sizes.depth_v) if is_last else (0, 0)
+    return _Later(
+        offset(of.q, after * of.q_stride + depth), offset(of.k, after * of.k_stride + depth),
+        offset(of.v, after * of.v_stride + depth_v),
+    )  # fmt: skip
 
 
 @cpu_inlined
@@ -330,11 +367,12 @@ def run_chunks(code, memory, it, of, sizes, first, end, counters):
         rows, done = least(CHUNK, end - row), row - first
         keep_state(memory, it, sizes, done)
         pack_block(code, offset(of.k, row * of.k_stride), rows, sizes.depth, of.k_stride, True, memory.keys, counters)
-        _run_chunk(code, memory, it, of, sizes, row, rows, sizes.has_state or row > first)
+        later = _later(of, sizes, row, first, end)
+        _run_chunk(code, memory, it, of, sizes, row, rows, sizes.has_state or row > first, later)
         write_results(memory, it, sizes, done, rows)
         if sizes.normalise:
             run_normaliser(memory, it, of, sizes, first, row, rows)
-        _write_to_state(code, memory, sizes, rows)
+        _write_to_state(code, memory, of, sizes, rows, later)
     store_state(memory.state, sizes, it.last)
     if sizes.normalise:
         copy_numbers(memory.normaliser, it.norms.last, sizes.depth)

@@ -16,9 +16,16 @@ A column of values would take a whole panel in each product.
 
 from typing import Any, NamedTuple
 
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
 from varlen_rnn.linear_attention.blocks import CHUNK, copy_numbers, dot, scale_all
-from varlen_rnn.products.vectors import offset, sum_of
+from varlen_rnn.linear_attention.writer import Writer
+from varlen_rnn.products.vectors import fold_lanes, offset
 from varlen_rnn.runtime.jit import cpu_inlined
+
+LANES = 16  # partial sums of a norm, which are joined at the end
 
 
 class Norms(NamedTuple):
@@ -55,27 +62,64 @@ def of_chunk(at, depth):
 @cpu_inlined
 def add_rows(rows, stride, weights, count, target, depth):
     """Add to a vector `count` rows, times their weights."""
-    for i in range(count):
+    for i in range(0, count - 3, 4):
+        a, b, c, d = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+        first, second = offset(rows, i * stride), offset(rows, (i + 1) * stride)
+        third, fourth = offset(rows, (i + 2) * stride), offset(rows, (i + 3) * stride)
+        for r in range(depth):
+            total = target[r] + a * first[r]
+            total += b * second[r]
+            total += c * third[r]
+            target[r] = total + d * fourth[r]
+    for i in range(count // 4 * 4, count):
         row, weight = offset(rows, i * stride), weights[i]
         for r in range(depth):
             target[r] += weight * row[r]
+
+
+@intrinsic
+def _norm(typing, i, scores, reads, factor, depth):
+    """Return the norm of row i of a chunk, where `scores` are its scores and b, and `reads` its query and n."""
+
+    def codegen(context, builder, signature, arguments):
+        i, scores, reads, factor, depth = arguments
+        writer = Writer(builder, context.get_value_type(signature.return_type), LANES)
+        (row, betas), (query, n) = (cgutils.unpack_tuple(builder, pair) for pair in (scores, reads))
+        total, last = writer.constant(0.0), writer.spread(i)
+        for first in range(0, CHUNK, LANES):
+            product = builder.fmul(writer.load(writer.at(row, first)), writer.load(writer.at(betas, first)))
+            is_read = builder.icmp_signed("<=", writer.lanes_from(first), last)
+            total = builder.fadd(total, writer.where(is_read, product))
+        reads, factor = cgutils.alloca_once_value(builder, writer.constant(0.0)), writer.spread(factor)
+        begin, step = (context.get_constant(types.intp, number) for number in (0, LANES))
+        whole = builder.sub(depth, builder.srem(depth, step))
+
+        def add(first, load):
+            product = [load(writer.at(address, first)) for address in (query, n)]
+            builder.store(writer.add(builder.load(reads), *product), reads)
+
+        with cgutils.for_range_slice(builder, begin, whole, step, inc=True) as (first, _):
+            add(first, writer.load)
+        with builder.if_then(builder.icmp_signed("<", whole, depth)):
+            left = builder.icmp_signed("<", writer.lanes_from(0), writer.spread(builder.sub(depth, whole)))
+            add(whole, lambda address: writer.load_where(left, address))
+        total = writer.add(total, factor, builder.load(reads))
+        return fold_lanes(builder, total, lambda builder, a, b: builder.fadd(a, b))
+
+    return factor(i, scores, reads, factor, types.intp), codegen
 
 
 @cpu_inlined
 def run_normaliser(memory, it, of, sizes, first, row, rows):
     """Write the norms of the chunk that begins at `row`, and move the normaliser behind it."""
     n, products, f = memory.normaliser, memory.steps, offset(memory.between, (rows - 1) * CHUNK)
-    q, k, to, zero = offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), it.norms, it.scale - it.scale
+    q, k, to = offset(of.q, row * of.q_stride), offset(of.k, row * of.k_stride), it.norms
     if sizes.keep:
         copy_numbers(n, offset(to.states, (row - first) // CHUNK * to.states_stride), sizes.depth)
+    count = sizes.depth if sizes.has_state or row > first else 0
     for i in range(rows):
-        scores = offset(memory.of_queries, i * CHUNK)
-        for j in range(CHUNK):
-            product = scores[j] * memory.betas[j]
-            products[j] = product if j <= i else zero
-        norm = sum_of(products, CHUNK)
-        if sizes.has_state or row > first:
-            norm += it.scale * memory.since[i] * dot(offset(q, i * of.q_stride), n, sizes.depth, products)
+        scores, factor = offset(memory.of_queries, i * CHUNK), it.scale * memory.since[i]
+        norm = _norm(i, (scores, memory.betas), (offset(q, i * of.q_stride), n), factor, count)
         to.out[(row - first + i) * to.stride] = norm
     scale_all(n, sizes.depth, memory.since[rows - 1])
     for j in range(rows):

@@ -75,7 +75,8 @@ def _run_block(code, memory, block, it, of, sizes, row, rows):
             zeros,
             Sums(memory.y, rows_of, step),
         )
-    values_to_panels(memory, offset(of.v, row * of.v_stride), of.v_stride, sizes, rows)
+    v = offset(of.v, row * of.v_stride)
+    values_to_panels(memory, v, of.v_stride, sizes, rows, offset(v, SOLVED * of.v_stride))
     for p in range(panels):
         y, u = offset(memory.y, p * step), offset(memory.u, p * step)
         if sizes.delta:

@@ -85,7 +85,9 @@ def decay_scores(it, scale, tiny):
     vectorise_widely()
     kind, total = type(scale), 0.0
     for i in range(it.rows):
-        it.since[i] = exp(it.decay[i * it.stride])
+        it.since[i] = it.decay[i * it.stride]
+    for i in range(it.rows):  # of neighbours, which vectors hold
+        it.since[i] = exp(it.since[i])
     for i in range(it.rows):
         row, above = offset(it.between, i * CHUNK), offset(it.between, (i - 1 if i else 0) * CHUNK)
         rows = above, row, offset(it.of_queries, i * CHUNK), offset(it.of_keys, i * CHUNK)

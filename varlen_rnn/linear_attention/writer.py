@@ -44,6 +44,16 @@ class Writer:
         value.align = self.bytes
         return value
 
+    def load_where(self, condition, address):
+        """Load the lanes where a condition holds; the others are 0, and their memory is not read."""
+        count, bits = self.vector.count, self.bytes * 8
+        place = self._vector_at(address)
+        kind = ir.FunctionType(self.vector, [place.type, ir.IntType(32), condition.type, self.vector])
+        name = f"llvm.masked.load.v{count}f{bits}.p0"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        align = ir.Constant(ir.IntType(32), self.bytes)
+        return self.builder.call(function, [place, align, condition, self.constant(0.0)])
+
     def store(self, value, address):
         """Store a vector at the address of a number."""
         self.builder.store(value, self._vector_at(address)).align = self.bytes

@@ -11,6 +11,7 @@ from numba.extending import intrinsic
 
 from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.jit import cpu_inlined
+from varlen_rnn.runtime.memory import CACHE_LINE
 
 VECTOR_BYTES = PROCESSOR.vector_bytes
 WIDE = VECTOR_BYTES == 64  # whether a vector is as long as a cache line of x86
@@ -105,6 +106,20 @@ def _make_prefetch(to_write):
 
 
 prefetch_to_read, prefetch_to_write = _make_prefetch(to_write=False), _make_prefetch(to_write=True)
+
+
+@intrinsic
+def prefetch_row(typing, address):
+    """Prefetch a panel's row, to be read a little later."""
+
+    def codegen(context, builder, signature, arguments):
+        scalar_bytes = signature.args[0].dtype.bitwidth // 8
+        for first in range(0, TILE_VECTORS * lanes(scalar_bytes), CACHE_LINE // scalar_bytes):
+            at = builder.gep(arguments[0], [ir.Constant(ir.IntType(64), first)])
+            emit_prefetch(builder, at, to_write=False, cache=1)
+        return context.get_dummy_value()
+
+    return types.void(address), codegen
 
 
 @intrinsic
@@ -262,6 +277,19 @@ def add_run(typing, source, target, count):
     return types.void(source, target, types.intp), codegen
 
 
+def fold_lanes(builder, value, write):
+    """Join the halves of a vector, and again the halves of the result, until one number is left; return it."""
+    half = value.type.count
+    while half > 1:
+        half //= 2
+        low, high = (
+            builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), half), order))
+            for order in (list(range(half)), list(range(half, 2 * half)))
+        )
+        value = write(builder, low, high)
+    return builder.extract_element(value, ir.Constant(ir.IntType(64), 0))
+
+
 def _make_fold(write):
     """Return an intrinsic that reduces `count` numbers to one; `count` is a positive multiple of a panel's width.
 
@@ -284,15 +312,7 @@ def _make_fold(write):
             with cgutils.for_range_slice(builder, step, count, step, inc=True) as (at, _):
                 here = vector_from(builder.gep(address, [at]))
                 builder.store(write(builder, builder.load(total), here), total)
-            value, half = builder.load(total), kind.count
-            while half > 1:
-                half //= 2
-                low, high = (
-                    builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), half), order))
-                    for order in (list(range(half)), list(range(half, 2 * half)))
-                )
-                value = write(builder, low, high)
-            return builder.extract_element(value, ir.Constant(ir.IntType(64), 0))
+            return fold_lanes(builder, builder.load(total), write)
 
         return address.dtype(address, types.intp), codegen
 
