@@ -358,6 +358,17 @@ def test_a_step_of_a_recurrence_is_a_row():
     np.testing.assert_allclose(np.asarray(state), np.asarray(last), rtol=1e-12, atol=1e-13)
 
 
+def test_products_are_float32_at_each_precision():
+    given, constants = drawn([40, 3], FORMS["gated delta"], dtype=np.float32)
+    wanted = step_of(given, [40, 3], constants)
+    with vr.float32_matmul_precision("bf16"), vr.program_guard() as program:
+        x = vr.feed_data("x", [-1, 1, 2], np.float32, lod_level=1)
+        vr.linear_attention(x, x, x, delta=True)
+    assert "bf16" not in str(program)
+    with vr.float32_matmul_precision("bf16"):
+        np.testing.assert_equal(step_of(given, [40, 3], constants), wanted)
+
+
 def test_without_gradients_nothing_is_kept():
     arrays, constants = drawn([40], FORMS["gated delta"])
     with vr.no_grad():

@@ -165,8 +165,8 @@ def _places(num_inputs, num_outputs, normalise, keep, **constants):
 
 
 @operator(
-    name=_NAME, outputs=_outputs(True, True), intermediate=_KEPT, cost=_cost,
-    inference={"keep": False}, rows=rows_of_state(5), places=_places, may_miss=("first",), multiplies=True,
+    name=_NAME, outputs=_outputs(True, True), intermediate=_KEPT, cost=_cost, inference={"keep": False},
+    rows=rows_of_state(5), places=_places, may_miss=("first",),
 )  # fmt: skip
 def attend_linearly(
     query, key, value, decay=None, beta=None, *first, delta: bool, normalise: bool, scale: float | None, keep: bool
@@ -315,7 +315,7 @@ def _places_of_grad(num_inputs, num_outputs, normalise, **constants):
     return _OF_GRADIENT[:num_inputs], _D_OPERANDS[: 6 + normalise]
 
 
-@operator(name=f"{_NAME}_grad", outputs=_D_OPERANDS, cost=_cost_of_grad, places=_places_of_grad, multiplies=True)
+@operator(name=f"{_NAME}_grad", outputs=_D_OPERANDS, cost=_cost_of_grad, places=_places_of_grad)
 def differentiate(
     query, key, value, written=None, states=None, kept_norms=None, decay=None, beta=None, state=None, normaliser=None,
     d_out=None, d_last=None, d_norms=None, d_last_norms=None, *, delta: bool, normalise: bool, scale: float | None,
