@@ -7,7 +7,7 @@ it, the next run gets new memory in its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import NamedTuple
 
@@ -42,22 +42,23 @@ class Loans:
 
     Attributes
     ----------
-    memories, arrays : list of array
-        The memory for each form, and the array in it.
+    arrays : list of array
 
     Examples
     --------
-    >>> loans = Loans([Form(64, 0, (3,), np.dtype(np.float32))])
+    >>> loans = Loans([Form(64, 0, (3,), np.dtype(np.float32))], lambda number, memory: None)
     >>> kept = loans.arrays[0][1:]
     >>> loans.renew()
     >>> np.shares_memory(loans.arrays[0], kept)
     False
     """
 
-    def __init__(self, forms: Sequence[Form]) -> None:
-        self._forms, made = list(forms), [form.made() for form in forms]
-        self.memories, self.arrays = [memory for memory, _ in made], [array for _, array in made]
+    def __init__(self, forms: Sequence[Form], lend: Callable[[int, np.ndarray], None]) -> None:
+        """Make the arrays; `lend(number, memory)` is called with the memory of each array as soon as it is made."""
+        self._forms, self._lend, made = list(forms), lend, [form.made() for form in forms]
+        self._memories, self.arrays = [memory for memory, _ in made], [array for _, array in made]
         del made
+        list(map(lend, range(len(self._forms)), self._memories))
         # Views of an array refer to the owner of its memory instead of the array.
         self._owners = list(map(memory_of_array, self.arrays))
         self._alone = self._counts()
@@ -74,5 +75,8 @@ class Loans:
         alone, size = self._alone, len(self._forms)
         for number, form in enumerate(self._forms):
             if counts[number] != alone[number] or counts[size + number] != alone[size + number]:
-                self.memories[number], self.arrays[number] = form.made()
+                memory, array = form.made()
+                self._lend(number, memory)  # first: after an interrupt, the next call makes the memory again
+                self._memories[number], self.arrays[number] = memory, array
+                del memory, array
                 self._owners[number] = memory_of_array(self.arrays[number])

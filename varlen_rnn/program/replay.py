@@ -127,12 +127,17 @@ class Bound:
         self._lent = [(names[number], len(groups[number]) > 1) for number in feeds]
         self._drawn, parts = found[first - 1], [_parts_of(value, ran.lods)[1:] for value in ran.fetches]
         self._fetches = [Fetch(arrays, *about) for arrays, about in zip(found[first:], parts, strict=True)]
-        self._loans = Loans([_form_of(groups[which[0]][0]) for which in slots.values()])
+        self._loans = Loans(
+            [_form_of(groups[which[0]][0]) for which in slots.values()],
+            lambda number, memory: self.records.lend(len(lent) + number, memory),
+        )
         # For each fetch, the number of its loan, and whether an earlier fetch has the same; None if it has no loan.
         self._loan_of: list[Any] = [None] * len(self._fetches)
         for number, which in enumerate(slots.values()):
             for which_group in which:
                 self._loan_of[which_group - first] = number, which_group > which[0]
+        # As in most training steps, so that results take a fraction of the time.
+        self._are_loans = None not in self._loan_of and all(fetch.lod is None for fetch in self._fetches)
         self.copies_feeds = bool(self._copied)
         self.is_compared = False  # whether a run was compared with the operators
         self._memory: np.ndarray | None = None
@@ -183,20 +188,27 @@ class Bound:
             if len(arrays) > 1:
                 for target, level in zip(arrays[1:], levels_of(value.structure), strict=True):
                     target[...] = level
-        lent: list[np.ndarray] = []
+        number, lend, copied = 0, self.records.lend, []  # copies live until the run ends
         for name, has_levels in self._lent:
             value = fed[name]
             rows = rows_of(value)
-            lent.append(rows if rows.flags.num & PLAIN == PLAIN else rows.copy())
+            if rows.flags.num & PLAIN != PLAIN:
+                rows = rows.copy()
+                copied.append(rows)
+            lend(number, rows)
+            number += 1
             if has_levels:
-                lent += levels_of(value.structure)
+                for level in levels_of(value.structure):
+                    lend(number, level)
+                    number += 1
         self._loans.renew()
-        self.records.lend(lent + self._loans.memories)
         return self.records.run(copies)
 
     def results(self, fed: Mapping[str, LoDTensor], copies: Mapping[int, Copy] | None = None) -> list[Any]:
         """Return the fetches of the last run, which had the same arguments, as the Executor returns them."""
         loans, outputs = self._loans.arrays, self._outputs
+        if self._are_loans:
+            return [loans[number].copy() if is_again else loans[number] for number, is_again in self._loan_of]
         if copies:
             outputs = [
                 [place.view_of_copy(copies[id(place.outside)])

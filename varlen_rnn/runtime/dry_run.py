@@ -4,7 +4,6 @@ For example, a dry run of `y = empty((3,), x); scale_cpu(x, 2.0, y)` has one slo
 records run `scale_cpu` as often as you like, in any memory of 64 bytes, on the numbers that `x` then has.
 """
 
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -280,7 +279,7 @@ class Records:
         Arrays that are written before a run, or read after it; by default, all of them.  Others share memory with
         arrays that no call needs at the same time, which keeps a run in the processor's caches.
     lent : iterable of Slot, optional
-        Slots that have no place in the memory of a run: each run takes arrays in their place, by `lend`.
+        Slots that have no place in the memory of a run: `lend` gives runs arrays in their place.
 
     Attributes
     ----------
@@ -333,7 +332,9 @@ class Records:
     def _prepare(self, num_lent, borrowing):
         """Make the block of words.  Its first record sets the words that vary, and the addresses of lent arrays."""
         self.words = self.words.also_varying(borrowing[0])
-        self._lent, self._pack = np.zeros(num_lent, np.int64), struct.Struct(f"{num_lent}q").pack_into
+        self._lent = np.zeros(num_lent, np.int64)
+        self._set_lent = memoryview(self._lent).__setitem__  # it takes a third of the time of an array's
+        self._number_of = id if header_of_arrays() >= 0 else address_of
         varying = self.words.varying
         self.counts = np.zeros(self.words.coefficients.shape[1], np.int64)
         self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
@@ -355,12 +356,12 @@ class Records:
         self._words[self.places] = self.words.constants[self.places] + begin
         self._bases[self._places_that_vary] = self.words.bases[self._places_that_vary] + begin
 
-    def lend(self, arrays):
-        """From now on, use these arrays, which are C-contiguous; the caller keeps them alive until a run ends."""
-        if header_of_arrays() >= 0:
-            self._pack(self._lent.data, 0, *map(id, arrays))
-        else:
-            self._lent[:] = list(map(address_of, arrays))
+    def lend(self, number, array):
+        """From now on, use an array, which is C-contiguous, for slot `number` of the lent ones.
+
+        The caller keeps the array alive until no run needs it.
+        """
+        self._set_lent(number, self._number_of(array))
 
     def run(self, copies=None):
         """Run all records for `counts`; return the number of the first whose kernel raised, or -1 if none did.

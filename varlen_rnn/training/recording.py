@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from varlen_rnn.errors import ProgramError
@@ -100,11 +100,11 @@ class Watched:
 
     def _note(self) -> None:
         self._now = self._found()
-        self._attributes = list(map(vars, self._holders))
         dicts: list[Mapping[str, Any]] = []
         self._views: list[Any] = []  # containers and views of dicts, which show later changes
         rates = []
-        for holder, attributes in zip(self._holders, self._attributes, strict=True):
+        for holder in self._holders:
+            attributes = vars(holder)
             if isinstance(holder, Module):
                 dicts.append(attributes)
                 self._views += [attributes.values(), *(v for v in attributes.values() if type(v) is list)]
@@ -116,10 +116,11 @@ class Watched:
                     dicts.append(group._options)
                     self._views += [group._options.values(), group.params]
         self._views += dicts  # their names, behind the values
-        self._objects = list(itertools.chain.from_iterable(self._views))
         self._rates = rates  # a learning rate may change: its place among the objects, and the options that have it
-        self._leaves = list({id(value): value for value in self._objects if isinstance(value, Variable)}.values())
+        items = itertools.chain.from_iterable(self._views)
+        self._leaves = list({id(value): value for value in items if isinstance(value, Variable)}.values())
         self._require = list(map(_requires_grad, self._leaves))
+        self._objects = self._listed()
 
     def _found(self) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []
@@ -134,22 +135,22 @@ class Watched:
 
     def holds(self) -> bool:
         """Return whether they are still the same."""
-        if list(map(_requires_grad, self._leaves)) != self._require:
-            return False
         for place, options in self._rates:
             self._objects[place] = options["lr"]
-        if self._has_objects():  # as nearly always
+        if same_objects(self._listed(), self._objects):  # as nearly always
             return True
+        if list(map(_requires_grad, self._leaves)) != self._require:
+            return False
         found = self._found()
         if len(found) != len(self._now) or not all(map(_is_same, found, self._now)):
             return False
         self._note()
         return True
 
-    def _has_objects(self) -> bool:
-        """Return whether each attribute is the object that it was.  This walk takes 1 us for 50 attributes."""
-        is_held = all(map(is_, map(vars, self._holders), self._attributes))
-        return is_held and same_objects(list(itertools.chain.from_iterable(self._views)), self._objects)
+    def _listed(self) -> list[Any]:
+        """Return the attributes, the flags of leaves and the dicts of holders.  This walk takes 1 us for 50 of them."""
+        views = itertools.chain.from_iterable(self._views)
+        return [*views, *map(_requires_grad, self._leaves), *map(vars, self._holders)]
 
 
 _requires_grad = attrgetter("requires_grad")
