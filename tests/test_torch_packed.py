@@ -12,6 +12,9 @@ from varlen_rnn.errors import DTypeError, LoDError, ShapeError
 torch = pytest.importorskip("torch")
 
 import varlen_rnn.torch as vt  # noqa: E402
+from varlen_rnn.runtime import forks  # noqa: E402
+from varlen_rnn.torch.function import _passing  # noqa: E402
+from varlen_rnn.torch.packing import _changing  # noqa: E402
 
 OFFSETS = [0, 2, 2, 5]
 
@@ -62,6 +65,31 @@ def test_own_lengths_win():
     wanted = [call() for call in calls]
     with vt.packed(OFFSETS):
         assert all(torch.equal(call(), y) for call, y in zip(calls, wanted, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, while it traces
+def test_inside_a_compiled_function():
+    layer = vt.replace(torch.nn.GRU(3, 4, batch_first=True))
+    x = torch.randn(1, 5, 3, requires_grad=True)
+
+    def run(offsets):
+        with vt.packed(offsets):
+            output, last = layer(torch.tanh(x))
+        return output * 2, last
+
+    compiled = torch.compile(run, backend="aot_eager")
+    for offsets in (OFFSETS, [0, 1, 5], torch.tensor([0, 4, 5])):
+        wanted, found = run(offsets), compiled(offsets)
+        assert all(map(torch.equal, found, wanted))
+        assert torch.equal(*(torch.autograd.grad(results[0].sum(), x)[0] for results in (found, wanted)))
+    assert torch.equal(layer(x)[0], layer(x, lengths=[5])[0])
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="torch.compiler.disable"):
+        torch.compile(run, backend="aot_eager", fullgraph=True)(OFFSETS)
+
+
+def test_forks_wait_for_threads_that_change_what_is_shared():
+    assert {_changing, _passing} <= set(forks._all_turns())
 
 
 def test_errors():

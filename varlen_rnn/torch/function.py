@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from varlen_rnn.errors import DTypeError
 from varlen_rnn.random import seeded
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
+from varlen_rnn.runtime.forks import turn
 from varlen_rnn.runtime.precision import at_precision, get_float32_matmul_precision
 from varlen_rnn.tape.backward import propagate
 from varlen_rnn.tape.modes import no_grad
@@ -24,7 +24,7 @@ from varlen_rnn.torch.eager import eager, needs_gradient, refuse_transforms, sav
 from varlen_rnn.torch.layouts import jagged, parts_of_jagged
 from varlen_rnn.torch.recurrence import once
 
-_passing = threading.Lock()  # held during a backward pass, because it sets `grad` of shared parameters
+_passing = turn()  # held during a backward pass, because it sets `grad` of shared parameters
 
 
 def function(call: Callable[..., Any]) -> Callable[..., Any]:

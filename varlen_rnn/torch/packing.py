@@ -7,17 +7,19 @@ of five rows are sequences of two, none and three rows.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
+
+import torch
 
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.rows.lod import LoD
+from varlen_rnn.runtime.forks import turn
 from varlen_rnn.torch.layouts import numbers
 
 _lod: ContextVar[LoD | None] = ContextVar("packed", default=None)
-_changing = threading.Lock()
+_changing = turn()
 _inside: list[None] = []  # an item for each `packed` that a thread is inside of
 in_use = False  # whether any thread is; `torch.compile` guards a global bool, but cannot read a ContextVar
 
@@ -54,18 +56,31 @@ def packed(offsets: Any) -> Iterator[None]:
     >>> output.shape, h_n.shape
     (torch.Size([1, 5, 4]), torch.Size([1, 2, 4]))
     """
+    token = _begin(offsets)
+    try:
+        yield
+    finally:
+        _end(token)
+
+
+# Torch cannot trace a LoD or a ContextVar, so a function that it compiles is cut here.
+@torch.compiler.disable
+def _begin(offsets: Any) -> Token:
     global in_use
     token = _lod.set(LoD([numbers(offsets, "packed, offsets")]))
     with _changing:
         _inside.append(None)
         in_use = True
-    try:
-        yield
-    finally:
-        with _changing:
-            _inside.pop()
-            in_use = bool(_inside)
-        _lod.reset(token)
+    return token
+
+
+@torch.compiler.disable
+def _end(token: Token) -> None:
+    global in_use
+    with _changing:
+        _inside.pop()
+        in_use = bool(_inside)
+    _lod.reset(token)
 
 
 def is_packed() -> bool:
