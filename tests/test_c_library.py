@@ -1,6 +1,7 @@
 """A saved program as a C library: the same bits as Python, from any number of threads, and errors for damaged input."""
 
 import ctypes
+import re
 import shutil
 import subprocess
 import threading
@@ -39,7 +40,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("library") / "labels"
     vr.manual_seed(0)
     embedding, lstm, linear = vr.nn.Embedding(IDS, 8), vr.nn.LSTM(8, HIDDEN), vr.nn.Linear(HIDDEN, CLASSES)
-    norm = vr.nn.LayerNorm(HIDDEN)  # its kernel allocates memory; the kernel of softmax calls Numba's `reshape`
+    norm = vr.nn.LayerNorm(HIDDEN)  # its kernel has memory on the stack; the kernel of softmax calls Numba's `reshape`
     with vr.program_guard() as program:
         ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
         states = [vr.feed_data(name, [1, -1, HIDDEN], "float32") for name in ("h", "c")]
@@ -101,6 +102,9 @@ def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
     objects = [str(folder / name) for name in ("labels.o", "labels_kernels.o")]
     lines = subprocess.run(["size", *objects], capture_output=True, text=True, check=True).stdout.splitlines()[1:]
     assert sum(int(line.split()[3]) for line in lines) < 100 * 1024  # code and constants, without symbols' names
+    listed = subprocess.run(["nm", "-D", folder / "liblabels.so"], capture_output=True, text=True, check=True).stdout
+    called = set(re.findall(r" U (\w+)", listed))
+    assert called <= {"memcpy", "memset", "sched_yield"}, called  # so it allocates no memory
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ Each operator runs on placeholders in place of the arrays of its examples (`runt
 work of NumPy between kernels, is an error then.  `python -m tests.test_dry_operators` prints why operators are refused.
 """
 
+import functools
 import re
 import sys
 import warnings
@@ -15,7 +16,8 @@ from varlen_rnn.program.checker import examples_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.rows.plan import SortedSeqs, plan_of_rows
 from varlen_rnn.rows.selected_rows import SelectedRows
-from varlen_rnn.runtime.dry_run import DryRun
+from varlen_rnn.runtime.dry_run import DryRun, _forms
+from varlen_rnn.runtime.numba_internals import address_of_code
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.operator import OPERATORS
 
@@ -23,14 +25,20 @@ PAGE = Path(__file__).parent.parent / "docs" / "programs.md"
 
 
 class Followed(DryRun):
-    """A dry run that notes no calls, so that no kernel is compiled; a call still raises for arguments of no record."""
+    """A dry run that notes kernels instead of calls, so that none is compiled; arguments of no record still raise.
+
+    kernels: {a kernel and the kinds of its arguments: Numba's types of the arguments}
+    """
 
     def __init__(self):
         super().__init__()
-        self.lods = {}
+        self.lods, self.kernels = {}, {}
 
     def call(self, kernel, arguments):
-        self._add(kernel.py_func.__name__, arguments, [], {}, [], [])
+        kinds = [kernel]
+        self._add(kernel.py_func.__name__, arguments, [], {}, [], kinds)
+        if tuple(kinds) not in self.kernels:
+            self.kernels[tuple(kinds)] = tuple(map(kernel.typeof_pyval, _forms(arguments)))
 
     def lod_of(self, levels, num_rows):
         """Return a LoD of placeholders; values that had one LoD get one."""
@@ -60,6 +68,7 @@ class Followed(DryRun):
         return value
 
 
+@functools.cache
 def calls_of_examples():
     """Return the calls that examples of operators and their gradients make: {operator: [(values, constants), ...]}."""
     calls = {name: [] for name in OPERATORS}
@@ -87,24 +96,31 @@ def calls_of_examples():
 
 
 def refusal(op, calls):
-    """Return why a dry run of one of the calls fails, or None if all run."""
+    """Return why a dry run of one of the calls fails, or None if all run; and the kernels, as `Followed` notes them."""
+    kernels = {}
     for values, constants in calls:
         dry_run = Followed()
         try:
             op.forward(*[dry_run.placed(value, bool(op.in_place)) for value in values], **constants)
         except Unbound as error:
-            return str(error)
+            return str(error), kernels
         except Exception as error:  # NumPy's own errors, because it cannot read a placeholder
-            return f"{type(error).__name__}: {str(error)[:90]}"
-    return None
+            return f"{type(error).__name__}: {str(error)[:90]}", kernels
+        kernels |= dry_run.kernels
+    return None, kernels
+
+
+@functools.cache
+def dry_runs():
+    """Return what `refusal` returns for each operator, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {name: refusal(OPERATORS[name], calls) for name, calls in sorted(calls_of_examples().items())}
 
 
 def refusals():
     """Return why each operator is refused, by name, without operators that run."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = {name: refusal(OPERATORS[name], calls) for name, calls in sorted(calls_of_examples().items())}
-    return {name: reason for name, reason in found.items() if reason is not None}
+    return {name: reason for name, (reason, _) in dry_runs().items() if reason is not None}
 
 
 def listed():
@@ -117,6 +133,18 @@ def test_programs_with_any_operator_are_bound_but_those_that_the_page_lists():
     found = refusals()
     # The examples of `topk` take few elements.
     assert found.keys() - {f"{name}_grad" for name in found} == listed() - {"topk"}
+
+
+def test_no_kernel_of_a_bound_operator_allocates_memory():
+    kernels = {key: types for _, found in dry_runs().values() for key, types in found.items()}
+    allocating = set()
+    for (kernel, *_), types in kernels.items():
+        address_of_code(kernel, types)
+        if b"NRT_MemInfo_alloc" in kernel._cache._path(types).read_bytes():  # Numba's name of functions that allocate
+            allocating.add(kernel.py_func.__name__)
+    # The memory for a sequence of CTC is the product of its steps and its labels, which no record can ask for.
+    assert len(kernels) > 200
+    assert allocating == {"ctc_cpu"}
 
 
 if __name__ == "__main__":

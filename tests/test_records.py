@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.each import check_each
-from varlen_rnn.kernels.rows import gather_rows_cpu, scatter_add_rows_cpu
+from varlen_rnn.kernels.rows import gather_rows_cpu, scatter_add_rows
 from varlen_rnn.products import gemm
 from varlen_rnn.runtime import forms
 from varlen_rnn.runtime.device import contiguous, empty, joined, zeros
@@ -78,7 +78,7 @@ def test_views_of_memory_keep_their_offsets_and_strides():
 def test_zeros_are_zeroed_at_each_run():
     dry_run, gradient = DryRun(), np.ones((2, 3))
     out = zeros((4, 3), dry_run.around(gradient))
-    scatter_add_rows_cpu(dry_run.around(gradient), np.frombuffer(np.array([1, 1]).tobytes(), np.int64), out)
+    scatter_add_rows(dry_run.around(gradient), np.frombuffer(np.array([1, 1]).tobytes(), np.int64), out)
     records = Records(dry_run)
     memory = room(records.size)
     records.place(memory)

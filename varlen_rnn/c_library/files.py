@@ -165,7 +165,6 @@ def source(library: Library, calls: Source) -> str:
 
 #include "{library.prefix}.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Kernels, in {library.prefix}_kernels.o.  They return 0 or -2, or another number if they failed. */
@@ -209,18 +208,8 @@ RUNTIME = {
     return !is_f_order || ndim < 2;
 }}
 """,
-    "NRT_MemInfo_alloc_aligned": f"""/* Return scratch memory for a kernel, which frees it before it returns. */
-struct scratch {{ size_t uses; void *unused, *unused_too; char *data; size_t size; }};
-{_OWN} void *NRT_MemInfo_alloc_aligned(size_t size, uint32_t align) {{
-    struct scratch *it = size < SIZE_MAX / 2 ? malloc(sizeof *it + size + align) : 0;
-    if (!it) return 0;
-    *it = (struct scratch){{1, 0, 0, (char *)(it + 1), size}};
-    it->data += (align - (uintptr_t)it->data % align) % align;
-    return it;
-}}
-""",
-    "NRT_MemInfo_call_dtor": f"""/* Free the scratch memory of a kernel. */
-{_OWN} void NRT_MemInfo_call_dtor(void *it) {{ free(it); }}
+    "NRT_MemInfo_call_dtor": f"""/* Nobody calls this function, because no kernel allocates memory. */
+{_OWN} void NRT_MemInfo_call_dtor(void *it) {{ (void)it; }}
 """,
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from varlen_rnn.products.tasks import UNLIMITED
 from varlen_rnn.program.boxes import Counts, sizes_of
 from varlen_rnn.program.dry_runs import dry_run_of
 from varlen_rnn.program.instructions import Instructions
@@ -16,7 +17,7 @@ from varlen_rnn.runtime.dry_run import Call
 from varlen_rnn.runtime.numba_internals import is_code
 from varlen_rnn.runtime.placeholder import Placeholder, Unbound
 
-_ADDRESSES = range(2**40, 2**48)  # of arrays and code; no count is so large
+_ADDRESSES = range(UNLIMITED + 1, 2**48)  # of arrays and code; no count is so large
 Role = tuple[Any, ...]  # ("persistable", name), ("feed", name), ("level", name, level) or ("fetch", name)
 
 

@@ -7,12 +7,12 @@ Sums run in the order of rows, so the results of a sequence have the same bits i
 Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 """
 
-import numpy as np
-
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, elements, twins
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 
 @cpu_kernel
@@ -176,11 +176,15 @@ def causal_conv_grad(d_out, offsets, weight, d_last, d_state, d_x):
 
 
 @cpu_kernel
-def causal_conv_weight_grad_cpu(shard, num_shards, d_out, x, offsets, state, out):
-    """`out[k]` = the sum over rows of `d_out[row]` times the row `taps - 1 - k` rows before."""
+def causal_conv_weight_grad_cpu(shard, num_shards, d_out, x, offsets, state, memory, out):
+    """`out[k]` = the sum over rows of `d_out[row]` times the row `taps - 1 - k` rows before.
+
+    `memory` is (num_shards, 3, taps, columns of the widest shard).
+    """
     taps, before, width = out.shape[0], state.shape[1], out.shape[1]
     first, end = width * shard // num_shards, width * (shard + 1) // num_shards
-    total, lost, part = np.zeros((3, taps, end - first), out.dtype)
+    total, lost, part = memory[shard, 0], memory[shard, 1], memory[shard, 2]
+    total[:] = lost[:] = 0
     i = 0
     for start in range(0, x.shape[0], BLOCK):
         part[:] = 0
@@ -220,11 +224,15 @@ def causal_conv_weight_grad_cuda(d_out, x, offsets, state, out):
         out[k, j] = settled(total, lost)
 
 
-def _work_of_weight(d_out, x, offsets, state, out):
-    return 2 * x.size * out.shape[0]
+def _weight_grad_on_host(*arguments):
+    *given, out = arguments
+    taps, width = out.shape
+    shards = count_shards(2 * given[0].size * taps, max(1, width))
+    memory = empty((shards, 3, taps, -(-width // shards)), out)
+    for_each_shard(causal_conv_weight_grad_cpu, *given, memory, out, num_shards=shards)
 
 
-@twins(causal_conv_weight_grad_cpu, causal_conv_weight_grad_cuda, elements, _work_of_weight)
+@twins(_weight_grad_on_host, causal_conv_weight_grad_cuda)
 def causal_conv_weight_grad(d_out, x, offsets, state, out):
     """Compute the gradient of the weight of `causal_conv`; rows are summed as in `kernels.sums`.
 

@@ -8,8 +8,9 @@ Kernels trust their ids, and check no bounds: see `varlen_rnn.kernels`.
 
 import numpy as np
 
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
-from varlen_rnn.runtime.jit import cpu_kernel
+from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel
 
 _BITS = 8  # of a digit
 
@@ -55,7 +56,8 @@ def group_ids(ids, height, counts, order, rows, starts):
             digit = ((ids[place] if ids[place] >= 0 else height) >> shift) & 255
             starts[counts[digit]] = place
             counts[digit] += 1
-        order[:] = starts[:count]
+        for k in range(count):
+            order[k] = starts[k]
         shift += _BITS
     groups = end = 0
     for k in range(count):
@@ -69,6 +71,32 @@ def group_ids(ids, height, counts, order, rows, starts):
         end = k + 1
     starts[groups:] = end
     rows[groups:] = -1
+
+
+@cpu_inlined
+def _sum_group(values, order, start, end, begin, width, out):
+    """Write the sums of the columns from `begin` on, at most `STRIP`, of the group that has the places start..end."""
+    zero = out.dtype.type(0)
+    totals, lost = strip_on_stack(zero), strip_on_stack(zero)
+    if start == end:
+        for j in range(begin, begin + width):
+            out[j] = zero
+    for first in range(start, end, BLOCK):
+        if first > start:
+            for j in range(width):
+                old, rest = (totals[j], lost[j]) if first > start + BLOCK else (zero, zero)
+                totals[j], lost[j] = add_block(old, rest, out[begin + j])
+        row = order[first]
+        for j in range(begin, begin + width):
+            out[j] = values[row, j]
+        for k in range(first + 1, min(first + BLOCK, end)):
+            row = order[k]
+            for j in range(begin, begin + width):
+                out[j] += values[row, j]
+    if end - start > BLOCK:
+        for j in range(width):
+            total, rest = add_block(totals[j], lost[j], out[begin + j])
+            out[begin + j] = settled(total, rest)
 
 
 @cpu_kernel
@@ -89,23 +117,7 @@ def sum_groups(values, order, starts, out):
     >>> sum_groups(np.array([[1.0], [2.0], [4.0]]), np.array([1, 0, 2]), np.array([0, 1, 3, 3]), out); out.ravel()
     array([2., 5., 0.])
     """
-    width, zero = out.shape[1], out.dtype.type(0)
-    totals, lost = np.empty(width, out.dtype), np.empty(width, out.dtype)
-    for i in range(out.shape[0]):
-        start, end, found = starts[i], starts[i + 1], out[i]
-        if start == end:
-            found[:] = zero
-        for first in range(start, end, BLOCK):
-            if first > start:
-                for j in range(width):
-                    old, rest = (totals[j], lost[j]) if first > start + BLOCK else (zero, zero)
-                    totals[j], lost[j] = add_block(old, rest, found[j])
-            found[:] = values[order[first]]
-            for k in range(first + 1, min(first + BLOCK, end)):
-                added = values[order[k]]
-                for j in range(width):
-                    found[j] += added[j]
-        if end - start > BLOCK:
-            for j in range(width):
-                total, rest = add_block(totals[j], lost[j], found[j])
-                found[j] = settled(total, rest)
+    columns = np.uint64(out.shape[1])
+    for begin in range(FIRST, columns, STRIP):
+        for i in range(out.shape[0]):
+            _sum_group(values, order, starts[i], starts[i + 1], begin, width_of_strip(begin, columns), out[i])

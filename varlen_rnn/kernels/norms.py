@@ -9,13 +9,14 @@ normalization".
 
 import math
 
-import numpy as np
-
+from varlen_rnn.kernels.stack import make_stack_memory
 from varlen_rnn.kernels.twins import rows_of_last, twins
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import cpu_inlined, cpu_kernel, cuda_kernel
 
 LANES = 16  # the number of sums that are kept, so that additions need not wait for each other
+_lanes_on_stack = make_stack_memory(lambda size: LANES)
 
 
 @cpu_inlined
@@ -27,12 +28,13 @@ def _mean(a, b, lanes, both):
     for start in range(0, whole, LANES):
         for k in range(LANES):
             lanes[k] += a[start + k] * b[start + k] if both else a[start + k]
-    for j in range(whole, width):
-        lanes[j - whole] += a[j] * b[j] if both else a[j]
-    total = lanes[0]
-    for k in range(1, LANES):
-        total += lanes[k]
-    return total / lanes.dtype.type(width)
+    total = a.dtype.type(0)
+    for k in range(LANES):
+        part = lanes[k]
+        if whole + k < width:  # the last numbers are not stored in lanes, which would then be read again at once
+            part += a[whole + k] * b[whole + k] if both else a[whole + k]
+        total = total + part if k else part
+    return total / a.dtype.type(width)
 
 
 @cpu_inlined
@@ -41,10 +43,10 @@ def normalise_row(x, epsilon, centres, lanes, out):
 
     Unless `centres`, 0 takes the place of the mean.
     """
-    mean = _mean(x, x, lanes, False) if centres else lanes.dtype.type(0)
+    mean = _mean(x, x, lanes, False) if centres else out.dtype.type(0)
     for j in range(x.shape[0]):
         out[j] = x[j] - mean
-    inverse = lanes.dtype.type(1) / math.sqrt(_mean(out, out, lanes, True) + lanes.dtype.type(epsilon))
+    inverse = out.dtype.type(1) / math.sqrt(_mean(out, out, lanes, True) + out.dtype.type(epsilon))
     for j in range(x.shape[0]):
         out[j] *= inverse
     return inverse
@@ -53,7 +55,7 @@ def normalise_row(x, epsilon, centres, lanes, out):
 @cpu_kernel
 def layer_norm_cpu(x, weight, bias, epsilon, centres, out):
     """`out = (x - mean) / sqrt(variance + epsilon) * weight + bias`, row by row."""
-    lanes = np.empty(LANES, out.dtype)
+    lanes = _lanes_on_stack(out.dtype.type(0))
     for row in range(out.shape[0]):
         normalise_row(x[row], epsilon, centres, lanes, out[row])
         for j in range(out.shape[1]):
@@ -100,14 +102,17 @@ def layer_norm(x, weight, bias, epsilon, centres, out):
 
 
 @cpu_kernel
-def layer_norm_grad_cpu(x, weight, d_y, epsilon, centres, d_x):
-    """`d_x = (g - mean of g - y * mean of g y) / deviation`, with g = weight d_y and y the normalised values."""
-    lanes, y = np.empty(LANES, d_x.dtype), np.empty(d_x.shape[1], d_x.dtype)
+def layer_norm_grad_cpu(x, weight, d_y, epsilon, centres, y, d_x):
+    """`d_x = (g - mean of g - y * mean of g y) / deviation`, with g = weight d_y and y the normalised values.
+
+    `y` is memory for a row.
+    """
+    lanes = _lanes_on_stack(d_x.dtype.type(0))
     for row in range(d_x.shape[0]):
         inverse, g = normalise_row(x[row], epsilon, centres, lanes, y), d_x[row]
         for j in range(g.shape[0]):
             g[j] = weight[j] * d_y[row, j]
-        mean = _mean(g, g, lanes, False) if centres else lanes.dtype.type(0)
+        mean = _mean(g, g, lanes, False) if centres else g.dtype.type(0)
         slope = _mean(g, y, lanes, True)
         for j in range(g.shape[0]):
             g[j] = inverse * (g[j] - mean - y[j] * slope)
@@ -136,7 +141,12 @@ def layer_norm_grad_cuda(x, weight, d_y, epsilon, centres, d_x):
             d_x[row, j] = inverse * (weight[j] * d_y[row, j] - mean - y * slope)
 
 
-@twins(layer_norm_grad_cpu, layer_norm_grad_cuda, rows_of_last)
+def _grad_on_host(*arguments):
+    *given, d_x = arguments
+    layer_norm_grad_cpu(*given, empty(d_x.shape[1:], d_x), d_x)
+
+
+@twins(_grad_on_host, layer_norm_grad_cuda, rows_of_last)
 def layer_norm_grad(x, weight, d_y, epsilon, centres, d_x):
     """Compute the gradient of `x` in `layer_norm`, whose statistics are computed again.
 

@@ -14,11 +14,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from varlen_rnn.kernels.stack import make_stack_memory
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel
 
 _LANES = 8
 _BLOCK = 128  # numbers that are summed without halves
-_DEPTH = 64  # halves of halves; more than any array has
+_on_stack = make_stack_memory(lambda size: 64)  # for halves of halves; more than any array has
 
 
 def _of_lanes(combine, number_of_lanes=_LANES):
@@ -67,16 +68,6 @@ def _larger(builder, a, b):
 
 _sum_of_lanes = _of_lanes(lambda builder, a, b: builder.fadd(a, b))
 _highest_of_lanes = _of_lanes(_larger)
-
-
-@intrinsic
-def _on_stack(typing, like):
-    """Return the address of memory on the caller's stack, for `_DEPTH` numbers of the type of `like`."""
-
-    def write(context, builder, signature, arguments):
-        return cgutils.alloca_once(builder, context.get_value_type(like), size=_DEPTH)
-
-    return types.CPointer(like)(like), write
 
 
 @body

@@ -14,6 +14,7 @@ Source: Salmon, Moraes, Dror and Shaw (2011), "Parallel random numbers: as easy 
 
 import numpy as np
 
+from varlen_rnn.kernels.stack import make_stack_memory
 from varlen_rnn.kernels.twins import twins
 from varlen_rnn.runtime import cuda
 from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
@@ -25,6 +26,7 @@ _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _SIGNED = np.uint64(2**63 - 1)
 _ONE, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _BLOCK = 64  # the number of rows whose words are held at once if there are few columns
+_block_on_stack = make_stack_memory(lambda size: _BLOCK)
 _NARROW = 32  # if there are fewer columns, a loop over rows is faster than a loop over columns
 _FEW = 16  # if there are fewer rows, a loop over columns is faster, because it needs no memory for words
 _OPERATIONS = 12  # drawing one number takes as long as so many multiply-adds
@@ -95,22 +97,22 @@ def _draw_by_columns(first, end, positions, rows, key, threshold, below, others,
 @cpu_inlined
 def _draw_by_rows(first, end, positions, rows, key, threshold, below, others, mask):
     """Draw rows `first` to `end`, a block of rows at once, because few columns do not fill a vector register."""
-    width, words = np.uint64(mask.shape[1]), np.empty((4, _BLOCK), np.uint32)
-    places = np.zeros((2, _BLOCK), np.uint64)
+    width, one = np.uint64(mask.shape[1]), np.uint32(1)
+    words = _block_on_stack(one), _block_on_stack(one), _block_on_stack(one), _block_on_stack(one)
+    position, row = _block_on_stack(_ONE), _block_on_stack(_ONE)
     for begin in range(first, end, _BLOCK):
         start, size = np.uint64(begin), np.uint64(min(_BLOCK, end - begin))
         for b in range(size):
-            places[0, b] = positions[start + np.uint64(b)] if positions.shape[0] else start + np.uint64(b)
-            if rows.shape[0]:
-                places[1, b] = rows[start + np.uint64(b)]
+            position[b], row[b] = place_of(positions, rows, start + np.uint64(b))
         for column in range(np.uint64(0), width, _FOUR):
             for b in range(size):
-                words[0, b], words[1, b], words[2, b], words[3, b] = words_of(
-                    np.uint64(column) // _FOUR, places[0, b], places[1, b], key
+                words[0][b], words[1][b], words[2][b], words[3][b] = words_of(
+                    np.uint64(column) // _FOUR, position[b], row[b], key
                 )
             for lane in range(min(_FOUR, width - np.uint64(column))):
+                of_lane = words[lane]
                 for b in range(size):
-                    number = below if words[lane, b] < threshold else others
+                    number = below if of_lane[b] < threshold else others
                     mask[start + np.uint64(b), np.uint64(column) + np.uint64(lane)] = number
 
 

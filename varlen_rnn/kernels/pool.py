@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import elements_of_first, launch_beside, twins
 from varlen_rnn.runtime import cuda
@@ -18,47 +19,61 @@ from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 
 @cpu_inlined
-def _sum_rows(x, first, end, out, i):
-    """`out[i] = sum of rows first..end`; four rows are added at once, so that sums are loaded and stored less often."""
-    zero = out.dtype.type(0)
-    for j in range(out.shape[1]):
-        out[i, j] = zero + x[first, j] if first < end else zero
+def _sum_rows(x, first, end, begin, width, out):
+    """`out[j]` = the sum of `x[row, begin + j]` over rows first..end, for each j below `width`; these two are uint64.
+
+    Four rows are added at once, so that sums are loaded and stored less often.
+    """
+    zero = x.dtype.type(0)
+    for j in range(width):
+        out[j] = zero + x[first, begin + j] if first < end else zero
     row = first + 1
     while row + 4 <= end:
-        for j in range(out.shape[1]):
-            out[i, j] = (((out[i, j] + x[row, j]) + x[row + 1, j]) + x[row + 2, j]) + x[row + 3, j]
+        for j in range(width):
+            at = begin + j
+            out[j] = (((out[j] + x[row, at]) + x[row + 1, at]) + x[row + 2, at]) + x[row + 3, at]
         row += 4
     while row < end:
-        for j in range(out.shape[1]):
-            out[i, j] += x[row, j]
+        for j in range(width):
+            out[j] += x[row, begin + j]
         row += 1
 
 
 @cpu_kernel
-def _add_blocks(x, first, end, out, i):
-    """`out[i] += sum of rows first..end`, where `out[i]` is the sum of the block before them."""
-    part, lost = np.empty((1, out.shape[1]), out.dtype), np.zeros(out.shape[1], out.dtype)
-    for start in range(first, end, BLOCK):
-        _sum_rows(x, start, end_of_block(start, end), part, 0)
-        for j in range(out.shape[1]):
-            out[i, j], lost[j] = add_block(out[i, j], lost[j], part[0, j])
-    for j in range(out.shape[1]):
-        out[i, j] = settled(out[i, j], lost[j])
+def _add_blocks(x, first, end, begin, width, out):
+    """`out[j] +=` the sum of `x[row, begin + j]` over rows first..end; `out` has the sums of the block before them."""
+    part, lost = strip_on_stack(x.dtype.type(0)), strip_on_stack(x.dtype.type(0))
+    for low in range(FIRST, width, STRIP):
+        size = width_of_strip(low, width)
+        for j in range(size):
+            lost[j] = 0
+        for start in range(first, end, BLOCK):
+            _sum_rows(x, start, end_of_block(start, end), begin + low, size, part)
+            for j in range(size):
+                out[low + j], lost[j] = add_block(out[low + j], lost[j], part[j])
+        for j in range(size):
+            out[low + j] = settled(out[low + j], lost[j])
 
 
 @cpu_inlined
-def sum_sequence(x, first, end, out, i):
-    """`out[i] = sum of rows first..end`, for any number of rows."""
-    _sum_rows(x, first, end_of_block(first, end), out, i)
+def sum_columns(x, first, end, begin, width, out):
+    """`out[j]` = the sum of `x[row, begin + j]` over rows first..end, any number, for each j below `width`."""
+    _sum_rows(x, first, end_of_block(first, end), begin, width, out)
     if end - first > BLOCK:
-        _add_blocks(x, first + BLOCK, end, out, i)
+        _add_blocks(x, first + BLOCK, end, begin, width, out)
+
+
+@cpu_inlined
+def sum_sequence(x, first, end, out):
+    """`out` = the sum of rows first..end, any number."""
+    sum_columns(x, first, end, FIRST, np.uint64(x.shape[1]), out)
 
 
 @cpu_kernel
 def pool_sum_cpu(x, offsets, scale, out):
     """`out[i] = scale[i] * sum of rows offsets[i]..offsets[i + 1]`; the inner loop, over features, vectorises."""
     for i in range(out.shape[0]):
-        sum_sequence(x, offsets[i], offsets[i + 1], out, i)
+        sum_sequence(x, offsets[i], offsets[i + 1], out[i])
         for j in range(out.shape[1]):
             out[i, j] *= scale[i]
 
@@ -86,7 +101,7 @@ def sum_copies_cpu(x, offsets, times, out):
     for i in range(times.shape[0]):
         begin, length = offsets[i], offsets[i + 1] - offsets[i]
         copies = x[place : place + length * times[i]].reshape(times[i], length * x.shape[1])
-        sum_sequence(copies, 0, times[i], out[begin : begin + length].reshape(1, length * x.shape[1]), 0)
+        sum_sequence(copies, 0, times[i], out[begin : begin + length].reshape(length * x.shape[1]))
         place += length * times[i]
 
 

@@ -14,7 +14,8 @@ from varlen_rnn.kernels.arithmetic import divide, equal, share_of_equal
 from varlen_rnn.kernels.copies import astype
 from varlen_rnn.kernels.elementwise import FLOATS, unravel
 from varlen_rnn.kernels.pairwise import extreme_of_lanes, mean_of_neighbours
-from varlen_rnn.kernels.pool import exceeds, sum_sequence
+from varlen_rnn.kernels.pool import exceeds, sum_columns, sum_sequence
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.kernels.twins import launch_beside
 from varlen_rnn.runtime import cuda
@@ -92,7 +93,7 @@ def mean_rows_cpu(x, count, divisor, out):
     """`out[i]` = the sum of `count` rows of `x`, from row `i * count` on, divided by the integer `divisor`."""
     number = out.dtype.type(divisor)
     for i in range(out.shape[0]):
-        sum_sequence(x, i * count, (i + 1) * count, out, i)
+        sum_sequence(x, i * count, (i + 1) * count, out[i])
         for j in range(out.shape[1] if divisor != 1 else 0):
             out[i, j] /= number
 
@@ -114,14 +115,33 @@ def sum_integers_cpu(x, out):
                     out[b, a] += x[b, i, a]
 
 
+@cpu_inlined
+def _add_sums_of_blocks(x, step, blocks, begin, width, out):
+    """Write the results of `sum_blocks_of_rows` for the columns from `begin` on, at most `STRIP`."""
+    zero = x.dtype.type(0)
+    total, lost, part, of_block = strip_on_stack(zero), strip_on_stack(zero), strip_on_stack(zero), strip_on_stack(zero)
+    for k in range(blocks):
+        sum_columns(x, k * step, min(x.shape[0], (k + 1) * step), begin, width, of_block)
+        if k % BLOCK:
+            for j in range(width):
+                part[j] += of_block[j]
+            continue
+        for j in range(width if k else FIRST):  # `part` has the sum of the `BLOCK` blocks before
+            total[j], lost[j] = add_block(total[j], lost[j], part[j]) if k > BLOCK else (part[j], zero)
+        for j in range(width):
+            part[j] = zero + of_block[j]
+    for j in range(width):
+        if blocks > BLOCK:
+            total[j], lost[j] = add_block(total[j], lost[j], part[j])
+        out[0, begin + j] = settled(total[j], lost[j]) if blocks > BLOCK else part[j]
+
+
 @cpu_kernel
 def sum_blocks_of_rows(x, step, out):
     """`out[0]` = the sum of the rows of `x`: the sum of each `step` rows, and then the sum of these sums."""
-    blocks = max(1, -(-x.shape[0] // step))
-    sums = np.empty((blocks, x.shape[1]), x.dtype)
-    for k in range(blocks):
-        sum_sequence(x, k * step, min(x.shape[0], (k + 1) * step), sums, k)
-    sum_sequence(sums, 0, blocks, out, 0)
+    blocks, columns = max(1, -(-x.shape[0] // step)), np.uint64(x.shape[1])
+    for begin in range(FIRST, columns, STRIP):
+        _add_sums_of_blocks(x, step, blocks, begin, width_of_strip(begin, columns), out)
 
 
 def sum_over(x, axis):

@@ -11,7 +11,7 @@ import numpy as np
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import launch_beside, twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.device import bytes_of, host_numbers
+from varlen_rnn.runtime.device import bytes_of, empty, host_numbers
 from varlen_rnn.runtime.jit import cpu_kernel, cuda_kernel
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: a factor that gives neighbouring ids distant hashes
@@ -348,19 +348,27 @@ def mark(ids, out):
 
 
 @cpu_kernel
-def scatter_add_rows_cpu(values, ids, out):
+def scatter_add_rows_cpu(values, ids, memory, out):
     """`out[ids[k]] += values[k]`, in the order of k; the value in a row of `out` is the first summand of its sum.
 
     A value whose id is -1 is added nowhere.
 
     A row of `out` holds the sum of a block of 48 summands.  If a row has more summands, it also has a total, which a
     hash table finds.  The table has room for twice the number of totals, at most one per 48 rows of `values`.
+    `memory` (bytes,) uint8 is for the table, two rows of sums at each of its places, and a byte for each row of `out`:
+    `(n + 2) * (8 + bytes in a row of out) + height` bytes are enough for n values.
     """
     count, width, room = values.shape[0], values.shape[1], 1
     while room <= count // (BLOCK // 2):
         room *= 2
-    added, owners = np.zeros(out.shape[0], np.uint8), np.full(room, -1)
-    totals, lost = np.empty((room, width), out.dtype), np.empty((room, width), out.dtype)
+    size, begin = room * width * out.itemsize, room * 8
+    owners, added = memory[:begin].view(np.int64), memory[begin + 2 * size :]
+    totals = memory[begin : begin + size].view(out.dtype).reshape(room, width)
+    lost = memory[begin + size : begin + 2 * size].view(out.dtype).reshape(room, width)
+    for row in range(out.shape[0]):
+        added[row] = 0
+    for place in range(room):
+        owners[place] = -1
     for k in range(count):
         if ids[k] < 0:
             continue
@@ -423,7 +431,14 @@ def _grouped(ids):
     return [np.frombuffer(array.tobytes(), np.int64) for array in found]  # read-only, so their bytes are hashed once
 
 
-@twins(scatter_add_rows_cpu, _scatter_on_device, size=None)
+def _scatter_on_host(values, ids, out):
+    count, size = len(values), values.shape[1] * values.itemsize
+    # It is more than the kernel needs, at most one place per 12 values, but affine in the numbers of rows.
+    memory = empty((count * -(-(4 + size) // 6) + 8 + 2 * size + len(out),), out, np.uint8)
+    scatter_add_rows_cpu(values, ids, memory, out)
+
+
+@twins(_scatter_on_host, _scatter_on_device, size=None)
 def scatter_add_rows(values, ids, out):
     """Compute `out[ids[k]] += values[k]` in the order of k: the gradient of `gather_rows`.
 

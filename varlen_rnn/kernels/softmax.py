@@ -11,7 +11,8 @@ from varlen_rnn.kernels import arithmetic, functions
 from varlen_rnn.kernels.activations import exp, log
 from varlen_rnn.kernels.elementwise import elementwise
 from varlen_rnn.kernels.pairwise import highest_of, pairwise_sum
-from varlen_rnn.kernels.pool import sum_sequence
+from varlen_rnn.kernels.pool import sum_columns
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, launch_beside, twins
 from varlen_rnn.runtime import cuda
@@ -22,36 +23,39 @@ _AT_A_TIME = 2048  # elements whose exponentials the logarithm of the softmax co
 
 
 @cpu_inlined
-def _subtract_highest(x, first, end, highest, out):
-    """`out = x - maximum of its column` for the rows first..end; there must be a row."""
-    for j in range(x.shape[1]):
-        highest[0, j] = x[first, j]
+def _subtract_highest(x, first, end, begin, width, highest, out):
+    """`out = x - maximum of its column` for the rows first..end, at least one, and `width` columns from `begin` on."""
+    for j in range(width):
+        highest[j] = x[first, begin + j]
     for row in range(first + 1, end):
-        for j in range(x.shape[1]):
-            value, best = x[row, j], highest[0, j]
-            highest[0, j] = value if value > best else best
+        for j in range(width):
+            value, best = x[row, begin + j], highest[j]
+            highest[j] = value if value > best else best
     for row in range(first, end):
-        for j in range(x.shape[1]):
-            out[row, j] = x[row, j] - highest[0, j]
+        for j in range(width):
+            out[row, begin + j] = x[row, begin + j] - highest[j]
 
 
 @cpu_kernel
 def softmax_cpu(x, offsets, out):
     """`out[row, j]` = `exp(x[row, j])` divided by the sum of these powers over the rows of the sequence."""
-    width, elements = out.shape[1], out.reshape(out.size)
-    highest, total = np.empty((1, width), out.dtype), np.empty((1, width), out.dtype)
+    columns, elements, memory = np.uint64(out.shape[1]), out.reshape(out.size), strip_on_stack(out.dtype.type(0))
     for i in range(offsets.shape[0] - 1):
         first, end = offsets[i], offsets[i + 1]
         if first == end:
             continue
-        _subtract_highest(x, first, end, highest, out)
-        powers = elements[first * width : end * width]  # one flat loop, which vectorises even if there are few columns
+        for begin in range(FIRST, columns, STRIP):
+            _subtract_highest(x, first, end, begin, width_of_strip(begin, columns), memory, out)
+        # One flat loop, which vectorises even if there are few columns.
+        powers = elements[first * out.shape[1] : end * out.shape[1]]
         for k in range(powers.shape[0]):
             powers[k] = exp(powers[k])
-        sum_sequence(out, first, end, total, 0)
-        for row in range(first, end):
-            for j in range(width):
-                out[row, j] /= total[0, j]
+        for begin in range(FIRST, columns, STRIP):
+            width = width_of_strip(begin, columns)
+            sum_columns(out, first, end, begin, width, memory)
+            for row in range(first, end):
+                for j in range(width):
+                    out[row, begin + j] /= memory[j]
 
 
 @cuda_kernel
@@ -100,17 +104,18 @@ def softmax(x, offsets, out):
 @cpu_kernel
 def softmax_grad_cpu(y, d_y, offsets, d_x):
     """`d_x = y d_y - y * sum of y d_y in the rows of the sequence`, column by column."""
-    width = d_x.shape[1]
-    total = np.empty((1, width), d_x.dtype)
+    columns, total = np.uint64(d_x.shape[1]), strip_on_stack(d_x.dtype.type(0))
     for i in range(offsets.shape[0] - 1):
         first, end = offsets[i], offsets[i + 1]
         for row in range(first, end):
-            for j in range(width):
+            for j in range(columns):
                 d_x[row, j] = y[row, j] * d_y[row, j]
-        sum_sequence(d_x, first, end, total, 0)
-        for row in range(first, end):
-            for j in range(width):
-                d_x[row, j] -= y[row, j] * total[0, j]
+        for begin in range(FIRST, columns, STRIP):
+            width = width_of_strip(begin, columns)
+            sum_columns(d_x, first, end, begin, width, total)
+            for row in range(first, end):
+                for j in range(width):
+                    d_x[row, begin + j] -= y[row, begin + j] * total[j]
 
 
 @cuda_kernel

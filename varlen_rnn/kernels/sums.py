@@ -9,6 +9,7 @@ Source: the compensated sum is `Sum2` of Ogita, Rump and Oishi (2005), on Knuth'
 
 import numpy as np
 
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.runtime.jit import body, cpu_kernel
 
 BLOCK = 48  # rows: a million equal float32 numbers have an error of 8e-7; 24 rows would slow `scatter_add_rows` by 10 %
@@ -37,9 +38,13 @@ def settled(total, lost):
 @cpu_kernel
 def sum_rows_in_float64(x, out):
     """`out[j]` = the sum of column j of `x` (rows, columns), added in float64 from the first row to the last."""
-    totals = np.zeros(out.shape[0])
-    for i in range(x.shape[0]):
-        for j in range(out.shape[0]):
-            totals[j] += x[i, j]
-    for j in range(out.shape[0]):
-        out[j] = totals[j]
+    totals, columns = strip_on_stack(0.0), np.uint64(out.shape[0])
+    for begin in range(FIRST, columns, STRIP):
+        width = width_of_strip(begin, columns)
+        for j in range(width):
+            totals[j] = 0
+        for i in range(x.shape[0]):
+            for j in range(width):
+                totals[j] += x[i, begin + j]
+        for j in range(width):
+            out[begin + j] = totals[j]

@@ -23,7 +23,9 @@ from varlen_rnn.kernels.pairwise import highest_of, pairwise_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import elements, rows_of_last, sequences, twins
 from varlen_rnn.runtime import cuda
+from varlen_rnn.runtime.device import empty
 from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.threads import count_shards, for_each_shard
 
 # Columns of `lattice`: the largest score of the row; the logarithm of the sum of exp(score - largest); the
 # log-probabilities of the blank and of the label; the forward variable, and its lost part.
@@ -146,10 +148,10 @@ def shares_of_sequence(i, lattice, offsets, ends, scales, later, shares):
 
 
 @cpu_kernel
-def emissions_cpu(shard, num_shards, logits, offsets, labels, ends, blank, lattice):
-    """Fill the first four columns of `lattice`, for the rows of a shard."""
+def emissions_cpu(shard, num_shards, logits, offsets, labels, ends, blank, memory, lattice):
+    """Fill the first four columns of `lattice`, for the rows of a shard; `memory` is (num_shards, classes)."""
     count, classes, kind = logits.shape[0], logits.shape[1], lattice.dtype.type
-    flat, powers = logits.reshape(logits.size), np.empty(classes, logits.dtype)
+    flat, powers = logits.reshape(logits.size), memory[shard]
     for row in range(count * shard // num_shards, count * (shard + 1) // num_shards):
         highest = highest_of(flat, row * classes, classes)
         highest = highest if abs(highest) < kind(np.inf) else kind(0)  # 0 instead of NaN and infinity
@@ -179,7 +181,14 @@ def emissions_cuda(logits, offsets, labels, ends, blank, lattice):
         set_emissions(logits, row, blank, label_at(row, offsets, labels, ends), highest, norm, lattice)
 
 
-@twins(emissions_cpu, emissions_cuda, rows_of_last, work=lambda logits, *rest: 8 * logits.size)
+def _emissions_on_host(*arguments):
+    (logits, *others), lattice = arguments[:-1], arguments[-1]
+    shards = count_shards(8 * logits.size, max(1, len(lattice)))
+    memory = empty((shards, logits.shape[1]), logits)
+    for_each_shard(emissions_cpu, logits, *others, memory, lattice, num_shards=shards)
+
+
+@twins(_emissions_on_host, emissions_cuda, rows_of_last)
 def emissions(logits, offsets, labels, ends, blank, lattice):
     """Compute the first four columns of `lattice`: the normalisation of each row, and the two log-probabilities.
 

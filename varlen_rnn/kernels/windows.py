@@ -7,10 +7,11 @@ Kernels trust their indices, and check no bounds: see `varlen_rnn.kernels`.
 import numpy as np
 
 from varlen_rnn.kernels.pool import sum_sequence
+from varlen_rnn.kernels.stack import FIRST, STRIP, strip_on_stack, width_of_strip
 from varlen_rnn.kernels.sums import BLOCK, add_block, end_of_block, settled
 from varlen_rnn.kernels.twins import columns_of_sequences, twins
 from varlen_rnn.runtime import cuda
-from varlen_rnn.runtime.jit import body, cpu_kernel, cuda_kernel
+from varlen_rnn.runtime.jit import body, cpu_inlined, cpu_kernel, cuda_kernel
 
 
 @body
@@ -157,27 +158,35 @@ def row_conv_weight_grad(x, d_out, offsets, products, d_weight):
                 for j in range(x.shape[1]):
                     products[count, j] = d_out[row, j] * x[row + k, j]
                 count += 1
-        sum_sequence(products, 0, count, d_weight, k)
+        sum_sequence(products, 0, count, d_weight[k])
+
+
+@cpu_inlined
+def _cumsum_strip(x, first, end, begin, width, direction, out):
+    """Write the running sums of the columns from `begin` on, at most `STRIP`, over the rows first..end."""
+    zero = out.dtype.type(0)
+    total, lost, before, part = strip_on_stack(zero), strip_on_stack(zero), strip_on_stack(zero), strip_on_stack(zero)
+    for j in range(width):
+        total[j] = lost[j] = 0
+    for start in range(0, end - first, BLOCK):
+        for j in range(width):
+            before[j], part[j] = settled(total[j], lost[j]), 0
+        for k in range(start, end_of_block(start, end - first)):
+            row = first + k if direction > 0 else end - 1 - k
+            for j in range(width):
+                part[j] += x[row, begin + j]
+                out[row, begin + j] = before[j] + part[j]
+        for j in range(width):
+            total[j], lost[j] = add_block(total[j], lost[j], part[j])
 
 
 @cpu_kernel
 def cumsum_cpu(x, offsets, direction, out):
     """`out[row, j]` = the sum of column j over the rows of the sequence up to `row`; from `row` on if direction < 0."""
-    width = out.shape[1]
-    total, lost, before, part = np.empty((4, width), out.dtype)
+    columns = np.uint64(out.shape[1])
     for i in range(offsets.shape[0] - 1):
-        count = offsets[i + 1] - offsets[i]
-        total[:] = lost[:] = 0
-        for start in range(0, count, BLOCK):
-            for j in range(width):
-                before[j], part[j] = settled(total[j], lost[j]), 0
-            for k in range(start, end_of_block(start, count)):
-                row = offsets[i] + k if direction > 0 else offsets[i + 1] - 1 - k
-                for j in range(width):
-                    part[j] += x[row, j]
-                    out[row, j] = before[j] + part[j]
-            for j in range(width):
-                total[j], lost[j] = add_block(total[j], lost[j], part[j])
+        for begin in range(FIRST, columns, STRIP):
+            _cumsum_strip(x, offsets[i], offsets[i + 1], begin, width_of_strip(begin, columns), direction, out)
 
 
 @cuda_kernel
@@ -273,7 +282,8 @@ def add_windows_to_images(windows, strides, before, out):
 def stabilise_cpu(log_decay, log_input, offsets, first, last, shift, out):
     """`m = max(log_decay + m before, log_input)`, row by row; `shift` is how much m falls."""
     for i in range(first.shape[0]):
-        last[i] = first[i]
+        for j in range(out.shape[1]):
+            last[i, j] = first[i, j]
         for row in range(offsets[i], offsets[i + 1]):
             for j in range(out.shape[1]):
                 before, level = last[i, j], log_decay[row, j] + last[i, j]

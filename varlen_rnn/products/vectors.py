@@ -9,6 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from varlen_rnn.kernels import stack
 from varlen_rnn.runtime.cache import PROCESSOR
 from varlen_rnn.runtime.jit import cpu_inlined
 from varlen_rnn.runtime.memory import CACHE_LINE
@@ -56,17 +57,8 @@ def offset(typing, address, count):
 
 
 def make_stack_memory(count_of):
-    """Return an intrinsic that allocates `count_of(lanes)` numbers of an address's type on the caller's stack."""
-
-    @intrinsic
-    def stack_memory(typing, like):
-        def codegen(context, builder, signature, arguments):
-            count = count_of(lanes(like.dtype.bitwidth // 8))
-            return cgutils.alloca_once(builder, context.get_value_type(like.dtype), size=count)
-
-        return like(like), codegen
-
-    return stack_memory
+    """Return a function as `kernels.stack` makes it, for `count_of(lanes)` numbers."""
+    return stack.make_stack_memory(lambda size: count_of(lanes(size)))
 
 
 @intrinsic

@@ -12,11 +12,10 @@ from varlen_rnn.runtime import parameters, records
 from varlen_rnn.runtime.forms import header_of_arrays
 from varlen_rnn.runtime.memory import CACHE_LINE, address_of
 from varlen_rnn.runtime.notes import Notes, fit_notes, strides_unread
-from varlen_rnn.runtime.numba_internals import code_for, letters_of
+from varlen_rnn.runtime.numba_internals import OWNS_DATA, code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
 _CODES: dict = {}  # {a kernel and the kinds of its arguments: its code}
-_OWNS_DATA = 4  # the only flag of an array on which its type does not depend
 
 
 def _code_for(kernel, arguments):
@@ -173,7 +172,7 @@ class DryRun:
                 self.refuse(f"kernel {name} gets {its_type.__name__}")
             slots[len(words) + 5], its_address = slot, address_of(form) - slot.address
             words += (0, 0, form.size, form.itemsize, its_address, *form.shape, *form.strides)
-            kinds += (form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA)
+            kinds += (form.dtype, form.ndim, form.flags.num & ~OWNS_DATA)
             unread += strides_unread(form, len(words) + 1)
 
     def _slot_of(self, name, array):
@@ -343,7 +342,7 @@ class Records:
         given = self._words, varying, self._bases, self.words.coefficients, self.counts, self._lent, *borrowing
         setting.call(records.set_words, (*map(setting.around, given), header_of_arrays()))
         (first,) = setting.calls
-        self._setting, self._given = np.array(first.words, np.int64), given
+        self._setting, self._given = np.array(first.words, np.int64), given  # the words have these arrays' addresses
         for position, slot in first.slots.items():
             self._setting[position] += slot.address
         letters = [first.letters, *(letters for _, letters in self.names)]
@@ -371,7 +370,7 @@ class Records:
         if not copies:
             stopped = records.run_records(self._trampolines, self._at)
             return stopped - (stopped > 0)
-        records.set_words(*self._given, header_of_arrays())
+        records.run_records(self._trampolines[:1], self._at[:1])
         words = self._words.copy()
         for position, outside in self.outside:
             if outside in copies:

@@ -6,11 +6,13 @@ users, so other files use them, too; `tests/test_house.py` fails if another file
 """
 
 import functools
+import io
 import pickle
 from collections import Counter
 
 import llvmlite.binding as llvm
 import llvmlite.ir
+import numpy as np
 from llvmlite.binding import ffi, parse_assembly
 from numba import config, njit, types
 from numba.core import caching, codegen, compiler, compiler_machinery, ir, ir_utils, untyped_passes
@@ -57,17 +59,21 @@ def can_be_saved(compiled):
 
 
 def to_bytes(compiled, linkable):
-    """Return a CompileResult as bytes, with its bitcode if callers may inline it; raise if it cannot be pickled."""
-    library, *others = compiled._replace(type_annotation="")._reduce()  # the annotation is only for people
-    if not linkable:
-        name, kind, (code, _) = library
-        library = name, kind, (code, _symbols_alone(compiled.library))
-    return caching.dumps((library, *others))
+    """Return a CompileResult as bytes, with its bitcode if callers may inline it; raise if it cannot be pickled.
+
+    What `code_from_bytes` needs is apart, in front: Numba's objects take longer to load than code.
+    """
+    (name, kind, (code, bitcode)), *others = compiled._replace(type_annotation="")._reduce()  # it is only for people
+    bitcode = bitcode if linkable else _symbols_alone(compiled.library)
+    about = code, compiled.fndesc.llvm_func_name, compiled.fndesc.restype == types.none
+    return pickle.dumps(about) + caching.dumps((name, kind, bitcode, others))
 
 
 def from_bytes(payload, target_context, linkable):
     """Return the CompileResult that `to_bytes` has turned into bytes."""
-    compiled = compiler.CompileResult._rebuild(target_context, *pickle.loads(payload))
+    stream = io.BytesIO(payload)
+    (code, _, _), (name, kind, bitcode, others) = pickle.load(stream), pickle.load(stream)
+    compiled = compiler.CompileResult._rebuild(target_context, (name, kind, (code, bitcode)), *others)
     if not linkable:
         compiled.library._shared_module = None  # so that linking fails, instead of linking empty functions
     return compiled
@@ -214,12 +220,12 @@ def code_from_bytes(payload):
 
     This takes a tenth of the time of `from_bytes`, which also makes a function for Python.
     """
-    (_, _, (code, _)), about, *_ = pickle.loads(payload)
+    code, name, is_void = pickle.loads(payload)
     with global_compiler_lock:
         engine = _engine()
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return engine.get_function_address(about.llvm_func_name), about.restype == types.none
+        return engine.get_function_address(name), is_void
 
 
 _KNOWN = {}  # {address of code: its kernel, and the types of the arguments}
@@ -247,9 +253,23 @@ def code_for(kernel, arguments):
     """Return the address of a kernel's code for these arguments, the types of the arguments, and whether it returns
     nothing; the code is compiled if necessary.
     """
-    kinds = tuple([kernel.typeof_pyval(argument) for argument in arguments])
+    kinds = tuple([_type_of(kernel, argument) for argument in arguments])
     address, is_void = address_of_code(kernel, kinds)
     return address, kinds, is_void
+
+
+_TYPES: dict = {}  # {the data type, the number of axes and the flags of arrays: Numba's type, which takes long to find}
+OWNS_DATA = 4  # the only flag of an array on which its type does not depend
+
+
+def _type_of(kernel, argument):
+    """Return Numba's type of an argument."""
+    if type(argument) is tuple:
+        return types.BaseTuple.from_types([_type_of(kernel, item) for item in argument], tuple)
+    if type(argument) is not np.ndarray:
+        return kernel.typeof_pyval(argument)
+    key = argument.dtype, argument.ndim, argument.flags.num & ~OWNS_DATA
+    return _TYPES.get(key) or _TYPES.setdefault(key, kernel.typeof_pyval(argument))
 
 
 # The types of words, and the letters that name the types: an address, integers, a flag, floats.

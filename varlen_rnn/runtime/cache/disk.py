@@ -77,7 +77,7 @@ class Alone:
 
 def environment_folder():
     """Return the folder for kernels that this process compiles."""
-    return folders.cache_folder() / this_environment().name
+    return _folder_in(folders.cache_folder(), this_environment())
 
 
 class DiskCache(Cache):
@@ -194,6 +194,11 @@ def _is_for_others():
 
 
 # `functools.cache` makes each of these functions run once per process and argument.
+
+
+@functools.cache
+def _folder_in(folder, environment):
+    return folder / environment.name
 
 
 @functools.cache

@@ -12,6 +12,7 @@ to the folder can run code.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -45,8 +46,12 @@ class KernelFolder(NamedTuple):
 def cache_folder():
     """Return the folder that holds all environments' folders: in `NUMBA_CACHE_DIR`, or else in the user's cache."""
     if config.CACHE_DIR:
-        return Path(config.CACHE_DIR) / "varlen_rnn"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        return _folder_in(config.CACHE_DIR)
+    return _folder_in(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"))
+
+
+@functools.cache  # Python takes long to join paths, and each kernel asks for the folder
+def _folder_in(base):
     return Path(base) / "varlen_rnn"
 
 
