@@ -84,7 +84,7 @@ def test_inside_a_compiled_function():
         assert torch.equal(*(torch.autograd.grad(results[0].sum(), x)[0] for results in (found, wanted)))
     assert torch.equal(layer(x)[0], layer(x, lengths=[5])[0])
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="torch.compiler.disable"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"torch\.compiler\.disable"):
         torch.compile(run, backend="aot_eager", fullgraph=True)(OFFSETS)
 
 
