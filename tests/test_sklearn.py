@@ -322,6 +322,21 @@ def test_any_cell(cell):
     assert SequenceClassifier(cell, 4, **options).fit(X, y).predict(X).shape == (20,)
 
 
+def test_a_precision_of_products_goes_with_copies_and_files(tmp_path):
+    X, y = series(20)
+    plain = SequenceClassifier("gru", **RECURRENT, max_epochs=1).fit(X, y)
+    rounded = clone(plain).set_params(precision="bf16").fit(X, y)
+    rounded.save(tmp_path / "model")
+    with vr.float32_matmul_precision("bf16"):
+        wanted = clone(plain).fit(X, y).predict_proba(X)
+    for model in (rounded, clone(rounded).fit(X, y), load(tmp_path / "model"), pickle.loads(pickle.dumps(rounded))):
+        np.testing.assert_array_equal(model.predict_proba(X), wanted)
+    assert not np.array_equal(plain.predict_proba(X), wanted)
+    np.testing.assert_allclose(plain.predict_proba(X), wanted, atol=0.05)
+    with pytest.raises(vr.InputError, match="precision"):
+        clone(plain).set_params(precision="fp8").fit(X, y)
+
+
 def test_an_int_makes_fits_equal_and_leaves_the_generator_alone():
     X, y = series()
     vr.manual_seed(5)

@@ -27,7 +27,7 @@ from varlen_rnn.sklearn.ends import Choice, Ends, ordered
 from varlen_rnn.sklearn.inputs import Inputs
 from varlen_rnn.sklearn.labels_of_numbers import QUANTILES, Changes
 from varlen_rnn.sklearn.lags import PENALTIES, Form, Ridge, Rows, season_of, typical_differences
-from varlen_rnn.sklearn.options import Options, listed_in_docstring, option
+from varlen_rnn.sklearn.options import PRECISION, Options, listed_in_docstring, option
 from varlen_rnn.sklearn.quantiles import check_quantiles, places_of, with_median
 from varlen_rnn.sklearn.recurrent import Recurrent
 from varlen_rnn.sklearn.restored import finite_of, numbers_of, scales_of, texts_of
@@ -103,6 +103,7 @@ class SequenceForecaster(BaseEstimator):
     cell: str = option("gru", "str", "The cell of the network, as in `SequenceClassifier`.")
     hidden_size: int = option(32, "int", "The units of the network.")
     max_epochs: int | str = option("auto", 'int or "auto"', '"auto" trains the network for about 500 steps.')
+    precision: str | None = option(*PRECISION)
     lr: float = option(4e-3, "float", "The learning rate of AdamW.")
     random_state: Any = option(  # noqa: RUF009
         None, "int, RandomState or None", "With an int, every fit gives the same result, bit for bit."
@@ -250,7 +251,7 @@ class SequenceForecaster(BaseEstimator):
             self._network.fit(Samples(sequences, [changes.astype(np.float32) for changes in y], None), alone=False)
 
     def _new_network(self, num_features: int) -> Recurrent:
-        own = {name: getattr(self, name) for name in ("cell", "hidden_size", "max_epochs", "lr")}
+        own = {name: getattr(self, name) for name in ("cell", "hidden_size", "max_epochs", "precision", "lr")}
         options = SimpleNamespace(**vars(Options(**own, bidirectional=False)))
         return Recurrent(options, Inputs("numbers", num_features), Changes(self.horizon, self._levels))
 

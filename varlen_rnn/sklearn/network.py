@@ -50,7 +50,7 @@ class Network(nn.Module):
     If rows are numbers and are pooled, convolutions run beside the recurrent layer, on the same rows.  The maximum and
     the mean of their outputs are joined to the pooled outputs of the recurrent layer.
 
-    options: has `cell`, `embedding_size`, `hidden_size`, `num_layers`, `bidirectional` and `dropout`
+    options: has `cell`, `embedding_size`, `hidden_size`, `num_layers`, `bidirectional`, `dropout` and `precision`
     inputs: static features are joined to each row before the recurrent layer, and to the results of pooling
     pool: the kinds of pooling (`nn.SequencePool`) whose results are joined for each sequence; if empty, the outputs are
         computed for each row instead
@@ -77,6 +77,8 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
         self.output = nn.Linear(width, num_outputs)
         self.crf: Any = None  # a tagger's conditional random field
+        for module in filter(None, (self.recurrent, self.convolutions, self.output)):
+            module.precision = options.precision
 
     def forward(self, x: Any, static: Any = None) -> Variable:
         """Return the outputs of each sequence, or of each row if `pool` is empty, given the static features."""

@@ -35,6 +35,14 @@ def _entry(field: Any) -> str:
     return f"{field.name} : {field.metadata['kind']}, default {field.default!r}\n{textwrap.indent(meaning, '    ')}"
 
 
+PRECISION = (
+    None,
+    "str or None",
+    "The precision of the network's products, as in `vr.set_float32_matmul_precision`; None means the precision that "
+    "is set.",
+)
+
+
 @dataclasses.dataclass(eq=False, repr=False, match_args=False)
 class Options:
     """The options of all estimators that learn from sequences and labels."""
@@ -74,6 +82,7 @@ class Options:
         'Sequences per step.  "auto" means a fortieth of all sequences, but at least 8 and at most 64.  With numbers, '
         "it means at least 16, and all batches have about the same size.",
     )
+    precision: str | None = option(*PRECISION)
     lr: float = option(4e-3, "float", "The learning rate of AdamW.")
     weight_decay: float = option(0.01, "float", "The weight decay of AdamW, for matrices.")
     schedule: str = option(
