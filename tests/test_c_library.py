@@ -11,6 +11,7 @@ import pytest
 
 import varlen_rnn as vr
 from varlen_rnn.c_library.counts import counts_of
+from varlen_rnn.c_library.export import export
 from varlen_rnn.cli import main
 from varlen_rnn.program.boxes import sizes_of
 from varlen_rnn.program.desc import of_var
@@ -20,18 +21,15 @@ IDS, CLASSES, HIDDEN, CHECK = 50, 5, 16, 16
 pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="no C compiler")
 
 
-class Batch(ctypes.Structure):
-    """The struct of the library's header."""
+def struct(counts, arrays):
+    """Return a struct of the library's header, given the names of its counts and arrays."""
+    fields = [(name, ctypes.c_int64) for name in counts.split()]
+    fields += [(name, ctypes.c_void_p) for name in arrays.split()]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
 
-    _fields_ = [("rows", ctypes.c_int64), ("sequences", ctypes.c_int64)]
-    _fields_ += [(name, ctypes.c_void_p) for name in ("offsets", "ids", "h", "c", "scores", "h_n", "c_n")]
 
-
-class Rows(ctypes.Structure):
-    """The struct of a step."""
-
-    _fields_ = [("streams", ctypes.c_int64)]
-    _fields_ += [(name, ctypes.c_void_p) for name in ("ids", "h", "c", "scores")]
+Batch = struct("rows sequences", "offsets ids h c scores h_n c_n")
+Rows = struct("streams", "ids h c scores")
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +105,13 @@ def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
     assert called <= {"memcpy", "memset", "sched_yield"}, called  # so it allocates no memory
 
 
-@pytest.mark.slow
-def test_threads_run_at_once(exported):
-    program, _, library = exported
-    number, failed = np.random.default_rng(1), []
-    batches = [batch_of(number) for _ in range(40)]
-    expected = [wanted(program, *batch) for batch in batches]
+def check_in_threads(run_one, batches, expected):
+    """Raise unless four threads at once get the expected results of all batches, each twice."""
+    failed = []
 
     def work():
-        for batch, results in list(zip(batches, expected, strict=True)) * 5:
-            code, found = run(library, *batch)
+        for batch, results in list(zip(batches, expected, strict=True)) * 2:
+            code, found = run_one(batch)
             if code or not same(found, results):
                 failed.append(batch)
 
@@ -126,6 +121,14 @@ def test_threads_run_at_once(exported):
     for thread in threads:
         thread.join()
     assert not failed
+
+
+@pytest.mark.slow
+def test_threads_run_at_once(exported):
+    program, _, library = exported
+    number = np.random.default_rng(1)
+    batches = [batch_of(number) for _ in range(100)]
+    check_in_threads(lambda batch: run(library, *batch), batches, [wanted(program, *batch) for batch in batches])
 
 
 @pytest.mark.slow
@@ -186,10 +189,9 @@ int main(void) {
         for (int64_t i = 0; i < batch.rows; i++) ids[i] = rand() % 50;
         if (rand() % 2) offsets[rand() % (batch.sequences + 1)] = wild[rand() % 5];
         if (rand() % 2 && batch.rows) ids[rand() % batch.rows] = wild[rand() % 5];
-        int64_t state = 64 * batch.sequences;
         batch.ids_offsets = offsets, batch.ids = ids;
-        batch.h = guarded(state), batch.c = guarded(state), batch.h_n = guarded(state), batch.c_n = guarded(state);
-        batch.scores = guarded(20 * batch.sequences);
+        STATES
+        batch.scores = guarded(RESULT);
         int64_t bytes = labels_workspace(&batch);
         void *workspace = guarded(bytes);
         int code = labels_run(&batch, workspace, bytes);
@@ -202,13 +204,17 @@ int main(void) {
 """
 
 
-@pytest.mark.slow
-def test_sanitizers_find_nothing_in_damaged_batches(exported):
-    _, folder, _ = exported
-    (folder / "fuzz.c").write_text(FUZZ)
-    options = "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Werror -o fuzz fuzz.c labels.c"
-    linked = f"{options} labels_kernels.o labels_weights.S -lm"
-    built = subprocess.run(["cc", *linked.split()], cwd=folder, capture_output=True, text=True)
+def check_damaged(folder, states, of_result):
+    """Run `FUZZ` with sanitizers on a library; `states` has the bytes of each state, `of_result` those of scores."""
+    arrays = "".join(
+        f"batch.{name} = guarded({size} * batch.sequences), batch.{name}_n = guarded({size} * batch.sequences);"
+        for name, size in states.items()
+    )
+    text = FUZZ.replace("STATES", arrays).replace("RESULT", of_result).replace("labels", folder.name)
+    (folder / "fuzz.c").write_text(text)
+    options = "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -Wall -Werror -o fuzz fuzz.c".split()
+    linked = *(f"{folder.name}{end}" for end in (".c", "_kernels.o", "_weights.S")), "-lm"
+    built = subprocess.run(["cc", *options, *linked], cwd=folder, capture_output=True, text=True)
     if "cannot find -l" in built.stderr or "libasan" in built.stderr:
         pytest.skip("the C compiler has no sanitizers")
     assert built.returncode == 0, built.stderr
@@ -216,6 +222,57 @@ def test_sanitizers_find_nothing_in_damaged_batches(exported):
     assert done.returncode == 0, done.stderr[-2000:]
     right, offsets, ids, others = map(int, done.stdout.split())
     assert (right > 150, offsets > 150, ids > 50, others) == (True, True, True, 0)
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing_in_damaged_batches(exported):
+    check_damaged(exported[1], {"h": 64, "c": 64}, "20 * batch.sequences")
+
+
+@pytest.mark.slow
+def test_a_tagger_of_matrix_states(tmp_path):
+    vr.manual_seed(0)
+    embedding, layer, linear = vr.nn.Embedding(IDS, 8), vr.nn.GatedDeltaNet(8, 16, num_heads=2), vr.nn.Linear(16, 5)
+    shapes, folder = {"s": (1, -1, 2, 8, 8), "w": (1, -1, 3, 48)}, tmp_path / "tagger"
+    with vr.program_guard() as program:
+        ids = vr.feed_data("ids", [-1], "int64", lod_level=1)
+        states = tuple(vr.feed_data(name, list(shape), "float32") for name, shape in shapes.items())
+        y, (s_n, w_n) = layer(embedding(ids), states)
+        scores = linear(y)
+    scores.name, s_n.name, w_n.name = "scores", "s_n", "w_n"
+    program = program.prune([scores, s_n, w_n])
+    export(program, folder, {"s": "s_n", "w": "w_n"})
+    subprocess.run(["make", "-s", "all", "check"], cwd=folder, check=True)
+    library, number = ctypes.CDLL(str(folder / "libtagger.so")), np.random.default_rng(3)
+
+    def arrays(count):
+        return [number.standard_normal((1, count, *shape[2:])).astype(np.float32) for shape in shapes.values()]
+
+    def run_one(batch):
+        lengths, ids, s, w = batch
+        results = [np.zeros((len(ids), 5), np.float32), np.zeros_like(s), np.zeros_like(w)]
+        given = {"offsets": np.cumsum([0, *lengths]), "ids": ids, "s": s, "w": w, "rows": len(ids)}
+        given |= {"sequences": len(lengths)} | dict(zip(("scores", "s_n", "w_n"), results, strict=True))
+        kind = struct("rows sequences", "offsets ids s w scores s_n w_n")
+        return _called(library, "tagger_run", "tagger_workspace", kind, given), results
+
+    def wanted_of(lengths, ids, s, w):
+        feeds = {"ids": vr.create_lod_tensor(ids, [lengths]), "s": s, "w": w}
+        return [np.asarray(value) for value in vr.Executor().run(program, feeds)]
+
+    batches = []
+    for most in [9] * 97 + [90] * 3:
+        lengths = number.integers(0, most, number.integers(0, 7)).tolist()
+        batches.append((lengths, number.integers(0, IDS, sum(lengths)), *arrays(len(lengths))))
+    check_in_threads(run_one, batches, [wanted_of(*batch) for batch in batches])
+    s, w, scores = *(np.zeros_like(array) for array in arrays(3)), np.zeros((3, 5), np.float32)
+    stream = program.stream({"s": "s_n", "w": "w_n"}, num_sequences=3)
+    for _ in range(5):
+        given = {"streams": 3, "ids": number.integers(0, IDS, 3), "s": s, "w": w, "scores": scores}
+        assert _called(library, "tagger_step", "tagger_step_workspace", struct("streams", "ids s w scores"), given) == 0
+        assert same([scores], stream({"ids": given["ids"]}))
+        assert same([s, w], stream.states.values())
+    check_damaged(folder, {"s": 512, "w": 576}, "20 * batch.rows")
 
 
 def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):
@@ -226,6 +283,22 @@ def test_an_operator_that_cannot_be_bound_is_refused_by_name(tmp_path, capsys):
     assert main(["export", str(tmp_path / "model"), "--c", str(tmp_path / "erased")]) == 2
     assert "sequence_erase" in capsys.readouterr().err
     assert not (tmp_path / "erased").exists()
+
+
+def test_an_operator_that_allocates_is_refused_by_name(tmp_path, monkeypatch):
+    def object_of(processor, codes):  # compiling again would take 10 seconds
+        return b"", {name: ["NRT_MemInfo_alloc_aligned"] for name in codes.values() if "ctc_cpu" in name}
+
+    monkeypatch.setattr("varlen_rnn.c_library.export.object_of", object_of)
+    with vr.program_guard() as program:
+        logits, labels = (
+            vr.feed_data("x", [-1, 4], "float32", lod_level=1),
+            vr.feed_data("y", [-1], "int64", lod_level=1),
+        )
+        found = vr.nn.functional.ctc_loss(logits, labels)
+    with pytest.raises(vr.ProgramError, match=r"'ctc_loss', whose kernel \w+ allocates memory \(fetch what"):
+        export(program.prune([found]), tmp_path / "ctc", {})
+    assert not (tmp_path / "ctc").exists()
 
 
 def test_products_in_bfloat16_are_refused_by_name(tmp_path, capsys):

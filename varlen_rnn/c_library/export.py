@@ -105,8 +105,10 @@ class _Export:
         for name, functions in missing.items():
             python = [one for one in functions if _OF_PYTHON.match(one) and one not in files.RUNTIME]
             if python:
-                got = f"operator {source.operators[name]!r}, whose kernel {name} calls {python[0]}"
-                raise ProgramError("export", expected="kernels that need no Python", got=got)
+                does = "allocates memory" if python[0].startswith("NRT_MemInfo_alloc") else f"calls {python[0]}"
+                got = f"operator {source.operators[name]!r}, whose kernel {name} {does}"
+                hint = "fetch what the operator takes, and prune the program to it"
+                raise ProgramError("export", expected="kernels that need no Python", got=got, hint=hint)
         features = tuple(one for one in level.features if one in _ASKED)
         most = dict(zip(counts.names, counts.box.highest, strict=True))
         runtime = tuple(one for one in files.RUNTIME if any(one in functions for functions in missing.values()))
