@@ -1,4 +1,4 @@
-"""A frame of audio through silero-vad's detector: our stream of one, bound, beside onnxruntime, on one thread.
+"""A frame of audio through silero-vad's detector: our stream of one, bound, beside onnxruntime.
 
     python -m benchmarks.frames                # print the lines
     python -m benchmarks.frames --write        # write them to results/frames.txt
@@ -6,11 +6,14 @@
 
 The file is part of the package silero-vad (`pip install silero-vad onnxruntime`); without it, a line says so.  Both
 take the same 576 samples of noise, with states that they carry from frame to frame.  Their probabilities are compared
-first.  Times are of the processor, medians of rounds in which both take turns.
+first.  With one thread, times are of the processor; with two threads, each with a stream of its own, they are seconds
+that pass, over the frames of both.  All are medians of rounds in which both engines take turns.
 """
 
 import argparse
 import importlib.util
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -55,17 +58,24 @@ def theirs(path):
 
 
 def lines(path):
-    """Return the lines of the results."""
+    """Yield the lines of the results."""
     vr.set_num_threads(1)
-    rng, runs = np.random.default_rng(0), [ours(path), theirs(path)]
+    rng, runs, others = np.random.default_rng(0), [ours(path), theirs(path)], [ours(path), theirs(path)]
     frames = [(0.1 * rng.standard_normal((1, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
     found = [np.array([run(frame) for frame in frames]) for run in runs]
-    works = [lambda run=run: list(map(run, frames)) for run in runs]
-    here, there = (seconds / FRAMES * 1e6 for seconds in seconds_in_turns(works, ROUNDS))
-    return [
-        f"probabilities of {FRAMES} frames differ by at most {np.abs(found[0] - found[1]).max():.0e}",
-        f"a frame: bound program {here:.0f} us, onnxruntime {there:.0f} us, ratio {here / there:.2f}",
-    ]
+    yield f"probabilities of {FRAMES} frames differ by at most {np.abs(found[0] - found[1]).max():.0e}"
+    through = lambda run: [run(frame) for frame in frames]
+    works = [lambda run=run: through(run) for run in runs]
+    yield shown("a frame", seconds_in_turns(works, ROUNDS), FRAMES)
+    with ThreadPoolExecutor(2) as pool:
+        works = [lambda both=both: list(pool.map(through, both)) for both in zip(runs, others, strict=True)]
+        yield shown("two threads, a frame of either", seconds_in_turns(works, ROUNDS, time.perf_counter), 2 * FRAMES)
+
+
+def shown(what, seconds, frames):
+    """Return the line of a comparison, ours first."""
+    here, there = (1e6 * of_frames / frames for of_frames in seconds)
+    return f"{what}: bound program {here:.0f} us, onnxruntime {there:.0f} us, ratio {here / there:.2f}"
 
 
 if __name__ == "__main__":

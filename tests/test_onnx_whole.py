@@ -376,9 +376,13 @@ def test_the_files_of_silero_vad(name, rate):
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     state = right = np.zeros((2, streams, 128), np.float32)
     more = {} if rate is None else {"sr": np.array(rate)}
+    of_all, of_one = (program.stream(states={"state": "stateN"}, num_sequences=count) for count in (streams, 1))
     for frame in x:
         output, state = ours(program, input=frame, state=state)
         wanted, right = session.run(None, {"input": frame, "state": right, **more})
+        streamed = of_all({"input": frame})[0]
+        np.testing.assert_allclose(streamed, wanted, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(streamed[:1], of_one({"input": frame[:1]})[0])
         np.testing.assert_allclose(output, wanted, rtol=0, atol=1e-4)
         np.testing.assert_allclose(state, right, rtol=0, atol=1e-4)
 

@@ -3,8 +3,9 @@
     python -m benchmarks.clients.own_tests FOLDER FILE...
 
 FOLDER is an unpacked source distribution, such as `sb3_contrib-2.9.2`, and each FILE one of its files of tests.  The
-environment has the same version of the package.  As a plugin of pytest, this module replaces each recurrent layer of
-PyTorch and each recurrent policy of sb3-contrib when it is made.
+environment has the same version of the package.  Doctests of these files count, too.  As a plugin of pytest, this
+module replaces each recurrent layer of PyTorch, each recurrent policy of sb3-contrib, and what runs an ONNX model in
+silero-vad, when it is made.
 """
 
 import contextlib
@@ -17,18 +18,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.clients import page
+from benchmarks.clients import packages, page
 
 REPORT, REPLACED = "VARLEN_RNN_REPORT", "VARLEN_RNN_REPLACED"
 MADE = {  # modules and classes whose objects are replaced as soon as they are made
     "torch.nn": ("RNN", "LSTM", "GRU"),
     "sb3_contrib.common.recurrent.policies": ("RecurrentActorCriticPolicy",),
+    "silero_vad.utils_vad": ("OnnxWrapper",),
+    "silero_vad.sequence_vad": ("SileroVADSequence",),
 }
 OUTCOMES = {}  # {name of a test: its outcome}
 
 
 def pytest_configure():
     """Replace the objects that constructors make, if the run tests our layers."""
+    packages.stand_in_for_torchaudio()
     for module, names in MADE.items() if REPLACED in os.environ else ():
         with contextlib.suppress(ModuleNotFoundError):
             for name in names:
@@ -44,7 +48,9 @@ def replace_new(cls):
     @functools.wraps(make)
     def made(self, *args, **options):
         make(self, *args, **options)
-        if type(self) is cls or not is_layer:
+        if cls.__module__.startswith("silero_vad."):
+            self.session = packages.Session(args[0])
+        elif type(self) is cls or not is_layer:
             varlen_rnn.torch.replace(self)
 
     cls.__init__ = made
@@ -65,9 +71,9 @@ def outcomes(folder, files, **environment):
     """Return the outcome of each test."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place, "report.json")
-        paths = {"PYTHONPATH": str(page.ROOT), REPORT: str(report)}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.clients.own_tests", *files]
-        subprocess.run(command, cwd=folder, env=os.environ | paths | environment, stdout=sys.stderr, check=False)
+        paths = os.environ | {"PYTHONPATH": str(page.ROOT), REPORT: str(report)} | environment
+        command = [sys.executable, "-m", "pytest", "-q", "--doctest-modules", "-p", "benchmarks.clients.own_tests"]
+        subprocess.run([*command, *files], cwd=folder, env=paths, stdout=sys.stderr, check=False)
         return json.loads(report.read_text())
 
 

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from typing import NamedTuple
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
@@ -91,7 +91,9 @@ def sb3_contrib(change):
     def run():
         np.random.seed(0)  # noqa: NPY002  # it chooses the parts of a batch
         algorithm.train()
-        return [parameter.detach().clone() for parameter in algorithm.policy.parameters()]
+        noted = algorithm.logger.name_to_value
+        losses = [noted[f"train/{name}"] for name in ("loss", "policy_gradient_loss", "value_loss", "entropy_loss")]
+        return [torch.tensor(losses), *(parameter.detach().clone() for parameter in algorithm.policy.parameters())]
 
     return run
 
@@ -157,24 +159,26 @@ def voice_detector(change):
     package = importlib.import_module("silero_vad")
     detector = package.load_silero_vad(onnx=True)
     if change is not unchanged:
-        detector.session = Session(package.__file__)
+        detector.session = Session(Path(package.__file__).parent / "data" / "silero_vad.onnx")
     return detector
 
 
 class Session:
-    """onnxruntime's session of silero-vad's default model, on our programs."""
+    """onnxruntime's session of a file of silero-vad for 16 kHz, on our programs."""
 
-    def __init__(self, package):
+    def __init__(self, path):
         import varlen_rnn as vr
         import varlen_rnn.onnx
 
-        path = Path(package).parent / "data" / "silero_vad.onnx"
-        fixed = {"sr": 16000, "input": (None, 576), "state": (2, None, 128)}
-        self.program, self.executor = vr.onnx.load(path, fixed=fixed), vr.Executor()
+        self.is_recording = "sequence" in str(path)  # its rows are the frames of one recording
+        fixed = {} if self.is_recording else {"sr": 16000, "input": (None, 576), "state": (2, None, 128)}
+        self.program, self.executor, self.batch = vr.onnx.load(path, fixed=fixed), vr.Executor(), vr.create_lod_tensor
 
     def run(self, _, feeds):
-        """Return the probabilities and the states after a frame."""
-        given = {name: np.ascontiguousarray(feeds[name]) for name in ("input", "state")}
+        """Return the probabilities and the states after a frame, or after the frames of a recording."""
+        given = {name: np.ascontiguousarray(array) for name, array in feeds.items() if name != "sr"}
+        if self.is_recording:
+            given["input"] = self.batch(given["input"], [[len(given["input"])]])
         return [np.asarray(found) for found in self.executor.run(self.program, given)]
 
 
@@ -188,12 +192,17 @@ def stanza(change):
     return trained(model, lambda: [model(x, lengths)[0].data])
 
 
+def stand_in_for_torchaudio():
+    """Let speechbrain import torchaudio, no release of which fits PyTorch 2.13; its layers need none."""
+    if importlib.util.find_spec("torchaudio") is None:
+        spec = importlib.machinery.ModuleSpec("torchaudio", None)
+        sys.modules["torchaudio"] = MagicMock(__version__="2.9", __spec__=spec)
+
+
 @client("speechbrain", "LSTM, forward and backward, 2 x 128 units both ways", "speechbrain")
 def speechbrain(change):
     """Return a pass of speechbrain's bidirectional LSTM, with relative lengths."""
-    if importlib.util.find_spec("torchaudio") is None:  # no release of it fits PyTorch 2.13, and its layers need none
-        spec = importlib.machinery.ModuleSpec("torchaudio", None)
-        sys.modules["torchaudio"] = MagicMock(__version__="2.9", __spec__=spec)
+    stand_in_for_torchaudio()
     model = importlib.import_module("speechbrain.nnet.RNN").LSTM(128, input_size=40, num_layers=2, bidirectional=True)
     change(model)
     x, lengths = padded(40), torch.from_numpy(LENGTHS / LENGTHS.max())
@@ -320,6 +329,19 @@ def tirex_training(change):
     model, tokens = tirex_model(2), torch.randn(64, 64, 64, generator=torch.Generator().manual_seed(0))
     change(model)
     return trained(model, lambda: [model._forward_model(tokens)])
+
+
+@client("tirex, in float32", "TiRexZero, forward and backward of 64 series of 16 tokens, 2 blocks", "tirex-ts")
+def tirex_in_float32(change):
+    """Return a pass in which the package's own sLSTM computes in float32, as ours does, instead of bfloat16."""
+    model, tokens = tirex_model(2), torch.randn(64, 16, 64, generator=torch.Generator().manual_seed(0))
+    change(model)
+
+    def outputs():
+        with patch.object(torch, "bfloat16", torch.float32 if change is unchanged else torch.bfloat16):
+            return [model._forward_model(tokens)]
+
+    return trained(model, outputs)
 
 
 @client("tirex, compiled", "the sLSTM alone, 64 series of 8 tokens; before: compiled by torch.compile", "tirex-ts")
