@@ -105,7 +105,7 @@ def test_records_of_one_box_run_all_sizes():
     memory = room(records.size)
     memory[:] = 255
     for rows in (4, 9, 7, 5):
-        records.counts[:] = rows
+        records.set_counts((rows,))
         records.place(memory)
         x = np.arange(rows) + 0.5
         given.view(memory, (rows,))[:] = x

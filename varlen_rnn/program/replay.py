@@ -168,8 +168,7 @@ class Bound:
             self._memory = memory
         if counts != self._counts:
             self._counts = None
-            for number, count in enumerate(counts):
-                self.records.counts[number] = count
+            self.records.set_counts(counts)
             for arrays, number, place, which, most in self._varying:
                 # A slice takes a fifth of the time of a new array.
                 arrays[number] = place.view(memory, counts) if which is None else most[: which[0] + counts[which[1]]]

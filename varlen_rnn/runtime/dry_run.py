@@ -332,14 +332,15 @@ class Records:
         """Make the block of words.  Its first record sets the words that vary, and the addresses of lent arrays."""
         self.words = self.words.also_varying(borrowing[0])
         self._lent = np.zeros(num_lent, np.int64)
-        self._set_lent = memoryview(self._lent).__setitem__  # it takes a third of the time of an array's
+        self._set_lent = memoryview(self._lent).__setitem__
         self._number_of = id if header_of_arrays() >= 0 else address_of
         varying = self.words.varying
-        self.counts = np.zeros(self.words.coefficients.shape[1], np.int64)
+        counts = np.zeros(self.words.coefficients.shape[1], np.int64)
+        self._set_count = memoryview(counts).__setitem__  # it takes a third of the time of an array's
         self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
         self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
         setting = DryRun()
-        given = self._words, varying, self._bases, self.words.coefficients, self.counts, self._lent, *borrowing
+        given = self._words, varying, self._bases, self.words.coefficients, counts, self._lent, *borrowing
         setting.call(records.set_words, (*map(setting.around, given), header_of_arrays()))
         (first,) = setting.calls
         self._setting, self._given = np.array(first.words, np.int64), given  # the words have these arrays' addresses
@@ -355,6 +356,11 @@ class Records:
         self._words[self.places] = self.words.constants[self.places] + begin
         self._bases[self._places_that_vary] = self.words.bases[self._places_that_vary] + begin
 
+    def set_counts(self, counts):
+        """From now on, run for batches with these counts, a tuple of int."""
+        for number, count in enumerate(counts):
+            self._set_count(number, count)
+
     def lend(self, number, array):
         """From now on, use an array, which is C-contiguous, for slot `number` of the lent ones.
 
@@ -363,7 +369,7 @@ class Records:
         self._set_lent(number, self._number_of(array))
 
     def run(self, copies=None):
-        """Run all records for `counts`; return the number of the first whose kernel raised, or -1 if none did.
+        """Run all records; return the number of the first whose kernel raised, or -1 if none did.
 
         copies: {id of an array outside of the memory of a run: the Copy that takes its place in this run}
         """

@@ -337,12 +337,12 @@ class _Recorded:
             self._ready = self._ready or ready_of(self.program, self._fetches)
             found = run_ready(self._ready, feed)
         self.alone += 1
+        results = found[: self._count]
         for (leaf, _), value in zip(self._with_grad, found[self._count :], strict=True):
             leaf.grad = value
         for leaf in self._without:
             leaf.grad = None
-        del found[self._count :]
-        values: list[Any] = [value if type(value) in VALUES else LoDTensor.wrap(value) for value in found]
+        values: list[Any] = [value if type(value) in VALUES else LoDTensor.wrap(value) for value in results]
         return _rebuilt(self._form, variables_of(values))
 
     def _compared(self, step: Callable[..., Any], args: Any, named: Any, feed: dict[str, LoDTensor]) -> Any:

@@ -150,10 +150,10 @@ class Watched:
     def _listed(self) -> list[Any]:
         """Return the attributes, the flags of leaves and the dicts of holders.  This walk takes 1 us for 50 of them."""
         views = itertools.chain.from_iterable(self._views)
-        return [*views, *map(_requires_grad, self._leaves), *map(vars, self._holders)]
+        return [*views, *map(_requires_grad, self._leaves), *map(_dict_of, self._holders)]
 
 
-_requires_grad = attrgetter("requires_grad")
+_requires_grad, _dict_of = attrgetter("requires_grad"), attrgetter("__dict__")
 
 
 def _is_same(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
