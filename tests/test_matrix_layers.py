@@ -106,6 +106,7 @@ def test_gradients_are_central_differences(cls):
 
 
 @by_cell
+@pytest.mark.usefixtures("no_device")
 def test_pieces_streams_and_batch_mates(cls):
     """Pieces cut at multiples of a chunk have the same bits as the whole, others and streams are rounded otherwise."""
     layer, lengths = made(cls, np.float32, num_layers=2), [2 * CHUNK + 5, 3, 0]
