@@ -49,14 +49,14 @@ def _fill_round(step, clock="perf_counter"):
     return elapsed / steps
 
 
-def seconds_in_turns(works, rounds, clock=time.process_time):
-    """Return the seconds that each function takes, of the processor, medians of rounds in which all take turns."""
+def seconds_in_turns(works, rounds):
+    """Return the seconds of the processor that each function takes, medians of rounds in which all take turns."""
     times = []
     for _ in range(rounds):
-        of_round = [clock()]
+        of_round = [time.process_time()]
         for work in works:
             work()
-            of_round.append(clock())
+            of_round.append(time.process_time())
         times.append(np.diff(of_round))
     return np.median(times, axis=0).tolist()
 

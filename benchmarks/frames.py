@@ -7,11 +7,13 @@
 The file is part of the package silero-vad (`pip install silero-vad onnxruntime`); without it, a line says so.  Both
 take the same 576 samples of noise, with states that they carry from frame to frame.  Their probabilities are compared
 first.  With one thread, times are of the processor; with two threads, each with a stream of its own, they are seconds
-that pass, over the frames of both.  All are medians of rounds in which both engines take turns.
+that pass, over the frames of both, in rounds that other processes did not disturb if there are any.  All are medians
+of rounds in which both engines take turns.
 """
 
 import argparse
 import importlib.util
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,9 +24,12 @@ import varlen_rnn as vr
 import varlen_rnn.onnx
 from benchmarks.clock import seconds_in_turns
 from benchmarks.machine import publish
+from benchmarks.quiet import Watch, undisturbed, wait_for_quiet
 
 FILE = Path(__file__).parent / "results" / "frames.txt"
 FRAMES, ROUNDS, RATE, SAMPLES = 200, 21, 16000, 576
+PASSES = 10  # over the frames in a round of two threads
+QUIET_SECONDS = 1.0  # the longest wait for a moment in which nothing else runs
 
 
 def find():
@@ -67,9 +72,21 @@ def lines(path):
     through = lambda run: [run(frame) for frame in frames]
     works = [lambda run=run: through(run) for run in runs]
     yield shown("a frame", seconds_in_turns(works, ROUNDS), FRAMES)
+    yield shown("two threads, a frame of either", seconds_of_threads(runs, others, through), 2 * PASSES * FRAMES)
+
+
+def seconds_of_threads(some, others, through):
+    """Return the seconds that two threads take to run some passes, for each engine: medians of undisturbed rounds."""
+    work = lambda run: [through(run) for _ in range(PASSES)]
+    seconds, busy = np.zeros((2, 2, ROUNDS))
     with ThreadPoolExecutor(2) as pool:
-        works = [lambda both=both: list(pool.map(through, both)) for both in zip(runs, others, strict=True)]
-        yield shown("two threads, a frame of either", seconds_in_turns(works, ROUNDS, time.perf_counter), 2 * FRAMES)
+        for number in range(ROUNDS):
+            for engine, both in enumerate(zip(some, others, strict=True)):
+                wait_for_quiet(QUIET_SECONDS)
+                watch, began = Watch(os.getpid()), time.perf_counter()
+                list(pool.map(work, both))
+                seconds[engine, number], busy[engine, number] = time.perf_counter() - began, watch.others()
+    return [np.median(undisturbed(*of_engine)) for of_engine in zip(seconds, busy, strict=True)]
 
 
 def shown(what, seconds, frames):

@@ -176,6 +176,7 @@ OF_OTHERS = {  # {a measurement: its module, its file of results, the page that 
     "A frame of silero-vad, beside onnxruntime": ("benchmarks.frames", "frames.txt", "onnx.md"),
     "Packages, before `replace` and after it": ("benchmarks.clients", "clients.jsonl", "clients.md"),
     "Tests of packages, with our layers": ("benchmarks.clients.own_tests", "clients_tests.jsonl", "clients.md"),
+    "Returns of policies with memory": ("benchmarks.policies.returns", "policy_returns.txt", "policies.md"),
     "Layers with heads": ("benchmarks.heads", "heads.txt", "layers.md"),
     "Layers with matrix states": ("benchmarks.linear_attention", "linear_attention.txt", "matrix_states.md"),
     "Language models of equal size": ("benchmarks.language_models", "language_models.txt", "language_models.md"),
