@@ -1,14 +1,14 @@
-"""A frame of audio through silero-vad's detector: our stream of one, bound, beside onnxruntime.
+"""A frame of audio through silero-vad's detector: our stream, bound, beside onnxruntime, with one thread and two.
 
     python -m benchmarks.frames                # print the lines
     python -m benchmarks.frames --write        # write them to results/frames.txt
     python -m benchmarks.frames --file PATH    # another copy of silero_vad.onnx
 
 The file is part of the package silero-vad (`pip install silero-vad onnxruntime`); without it, a line says so.  Both
-take the same 576 samples of noise, with states that they carry from frame to frame.  Their probabilities are compared
-first.  With one thread, times are of the processor; with two threads, each with a stream of its own, they are seconds
-that pass, over the frames of both, in rounds that other processes did not disturb if there are any.  All are medians
-of rounds in which both engines take turns.
+take the same 576 samples of noise for each stream, with states that they carry from frame to frame.  Their
+probabilities are compared first.  With one thread, times are of the processor.  With two threads, each with streams of
+its own, they are seconds that pass, over the frames of both, in rounds that other processes did not disturb if there
+are any.  All are medians of rounds in which both engines take turns.
 """
 
 import argparse
@@ -27,8 +27,9 @@ from benchmarks.machine import publish
 from benchmarks.quiet import Watch, undisturbed, wait_for_quiet
 
 FILE = Path(__file__).parent / "results" / "frames.txt"
-FRAMES, ROUNDS, RATE, SAMPLES = 200, 21, 16000, 576
-PASSES = 10  # over the frames in a round of two threads
+FRAMES, ROUNDS, RATE, SAMPLES = 200, 11, 16000, 576
+STREAMS = 1, 8  # of each call
+PASSES = 5  # over the frames in a round of two threads
 QUIET_SECONDS = 1.0  # the longest wait for a moment in which nothing else runs
 
 
@@ -38,21 +39,21 @@ def find():
     return found and found.origin and Path(found.origin).parent / "data" / "silero_vad.onnx"
 
 
-def ours(path):
-    """Return a function of a frame, (1, 576) float32, that returns the probability of speech."""
+def ours(path, streams):
+    """Return a function of a frame of each stream, (streams, 576) float32, that returns probabilities of speech."""
     program = vr.onnx.load(path, fixed={"sr": RATE, "input": (None, SAMPLES)})
-    stream = program.stream(states={"state": "stateN"})
+    stream = program.stream(states={"state": "stateN"}, num_sequences=streams)
     return lambda frame: stream({"input": frame})[0]
 
 
-def theirs(path):
+def theirs(path, streams):
     """Return such a function of onnxruntime."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    state, rate = np.zeros((2, 1, 128), np.float32), np.array(RATE)
+    state, rate = np.zeros((2, streams, 128), np.float32), np.array(RATE)
 
     def run(frame):
         nonlocal state
@@ -65,14 +66,18 @@ def theirs(path):
 def lines(path):
     """Yield the lines of the results."""
     vr.set_num_threads(1)
-    rng, runs, others = np.random.default_rng(0), [ours(path), theirs(path)], [ours(path), theirs(path)]
-    frames = [(0.1 * rng.standard_normal((1, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
-    found = [np.array([run(frame) for frame in frames]) for run in runs]
-    yield f"probabilities of {FRAMES} frames differ by at most {np.abs(found[0] - found[1]).max():.0e}"
-    through = lambda run: [run(frame) for frame in frames]
-    works = [lambda run=run: through(run) for run in runs]
-    yield shown("a frame", seconds_in_turns(works, ROUNDS), FRAMES)
-    yield shown("two threads, a frame of either", seconds_of_threads(runs, others, through), 2 * PASSES * FRAMES)
+    rng = np.random.default_rng(0)
+    for streams in STREAMS:
+        runs, others = ([make(path, streams) for make in (ours, theirs)] for _ in range(2))
+        frames = [(0.1 * rng.standard_normal((streams, SAMPLES))).astype(np.float32) for _ in range(FRAMES)]
+        found = [np.array([run(frame) for frame in frames]) for run in runs]
+        side = "a frame of one stream" if streams == 1 else f"a frame, in calls with frames of {streams} streams"
+        yield f"{side}: probabilities differ by at most {np.abs(found[0] - found[1]).max():.0e}"
+        through = lambda run, frames=frames: [run(frame) for frame in frames]
+        works = [lambda run=run, through=through: through(run) for run in runs]
+        yield shown(f"{side}, one thread", seconds_in_turns(works, ROUNDS), streams * FRAMES)
+        seconds = seconds_of_threads(runs, others, through)
+        yield shown(f"{side}, two threads", seconds, 2 * PASSES * streams * FRAMES)
 
 
 def seconds_of_threads(some, others, through):
