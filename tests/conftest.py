@@ -10,6 +10,7 @@ from tests.asking import declared
 from varlen_rnn.runtime import cuda, device_array, threads
 from varlen_rnn.runtime.device import on_device, to_device
 from varlen_rnn.runtime.precision import set_float32_matmul_precision
+from varlen_rnn.tape import operator
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,16 @@ def fp32_again():
     """Set the default precision of products after a test."""
     yield
     set_float32_matmul_precision("fp32")
+
+
+@pytest.fixture
+def operators_before():
+    """Forget the operators that a test declares after it."""
+    before = [(known, dict(known)) for known in (operator.OPERATORS, operator.UFUNCS)]
+    yield
+    for known, entries in before:
+        known.clear()
+        known.update(entries)
 
 
 @pytest.fixture

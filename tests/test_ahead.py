@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.test_nested import DOCUMENTS as LENGTHS
 from varlen_rnn.nn import functional as F
 from varlen_rnn.steps import ahead, describe
-
-LENGTHS = {
-    "ragged": [[2, 0, 3], [3, 0, 2, 1, 4]],
-    "an empty one first": [[0, 1, 2], [2, 2, 1]],
-    "empty sentences alone": [[2, 1], [0, 0, 0]],
-    "no sentences": [[0, 0], []],
-    "no documents": [[], []],
-    "one of one": [[1], [1]],
-}
 
 
 class Model(vr.nn.Module):

@@ -2,12 +2,12 @@
 
 import os
 import pickle
-import threading
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from varlen_rnn.program import bounds, replay
 from varlen_rnn.runtime import dry_run
 from varlen_rnn.tape.values import bits_of
@@ -313,11 +313,7 @@ def test_threads_share_a_program(linear):
             if bound(x).data.tobytes() != linear(x).value.data.tobytes():
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, [(seed,) for seed in range(4)])
     assert wrong == []
     assert bound.binding.runs > 0
 

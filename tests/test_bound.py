@@ -2,13 +2,13 @@
 
 import copy
 import pickle
-import threading
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
 from tests.each import check_each
+from tests.in_threads import at_once
 
 pytestmark = pytest.mark.usefixtures("no_device")
 
@@ -415,11 +415,7 @@ def test_threads_run_models_of_their_own():
             run(*batch)
         found[name] = state(model, optimizer)
 
-    threads = [threading.Thread(target=train, args=(name,)) for name in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(train, [(name,) for name in range(2)])
     assert found[0] == found[1]
 
 

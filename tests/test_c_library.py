@@ -4,12 +4,12 @@ import ctypes
 import re
 import shutil
 import subprocess
-import threading
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from varlen_rnn.c_library.counts import counts_of
 from varlen_rnn.c_library.export import export
 from varlen_rnn.cli import main
@@ -115,11 +115,7 @@ def check_in_threads(run_one, batches, expected):
             if code or not same(found, results):
                 failed.append(batch)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, [()] * 4)
     assert not failed
 
 

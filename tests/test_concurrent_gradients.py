@@ -3,12 +3,12 @@
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from tests.waiting import HANGS
 from varlen_rnn.tape import gradient as tape
 from varlen_rnn.tape.operator import find
@@ -24,11 +24,7 @@ def in_threads(*functions):
         except vr.InputError as error:
             results[number] = error
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANGS)
+    at_once(run, [(number,) for number in range(len(functions))])
     return results
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from tests.oracles import structured as oracle
 from varlen_rnn.kernels.crf import crf, viterbi
-from varlen_rnn.runtime import threads
 
 LENGTHS = [[3, 0, 1, 5], [0, 0], [], [2], [0, 4]]
 by_lengths = pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -128,22 +128,17 @@ def test_transitions_of_minus_infinity_forbid(seed):
 
 
 def test_threads_and_batch_mates_change_no_bit():
-    lengths, before, found = [300, 0, 700, 250, 1, 900], threads.get_num_threads(), []
-    emission, label, transition = case(lengths, np.float32, tags=17)
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            x, w = (vr.Variable(value, requires_grad=True) for value in (emission, transition))
-            costs = vr.linear_chain_crf(x, label, w)
-            costs.sum().backward()
-            found.append([np.asarray(costs), np.asarray(x.grad), w.grad])
-    finally:
-        threads.set_num_threads(before)
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
+    emission, label, transition = case([300, 0, 700, 250, 1, 900], np.float32, tags=17)
+
+    def step():
+        x, w = (vr.Variable(value, requires_grad=True) for value in (emission, transition))
+        costs = vr.linear_chain_crf(x, label, w)
+        costs.sum().backward()
+        return costs, x.grad, w.grad
+
+    found = on_threads(step)
     alone = vr.create_lod_tensor(np.asarray(emission)[300:1000], [[700]])
-    assert np.asarray(vr.linear_chain_crf(alone, label[300:1000], transition))[0] == found[0][0][2]
+    assert np.asarray(vr.linear_chain_crf(alone, label[300:1000], transition))[0] == found[0][2]
 
 
 def test_a_layer_learns_which_tag_follows_which():

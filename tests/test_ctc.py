@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from tests.oracles import structured as oracle
 from varlen_rnn.kernels.ctc import ctc, places_of
 from varlen_rnn.nn import functional as F
-from varlen_rnn.runtime import threads
 
 STEPS, TARGETS = [4, 3, 0, 1, 5, 2], [[1, 2], [1, 1], [], [2], [], [1, 2, 1]]  # the last one is too long
 
@@ -85,24 +85,19 @@ def test_threads_and_batch_mates_change_no_bit():
     rng, steps = np.random.default_rng(2), [400, 3, 900, 250, 0, 700]
     targets = [rng.integers(1, 20, n // 3).tolist() for n in steps]
     given, labels = case(steps, targets, classes=20, dtype=np.float32)
-    before, found = threads.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            x = vr.Variable(given, requires_grad=True)
-            losses = F.ctc_loss(F.log_softmax(x), labels, reduction="none")
-            losses.sum().backward()
-            found.append([np.asarray(losses), np.asarray(x.grad)])
-    finally:
-        threads.set_num_threads(before)
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
+
+    def step():
+        x = vr.Variable(given, requires_grad=True)
+        losses = F.ctc_loss(F.log_softmax(x), labels, reduction="none")
+        losses.sum().backward()
+        return losses, x.grad
+
+    found = on_threads(step)
     alone, its = case([900], [targets[2]], classes=20, dtype=np.float32)
     rows = vr.create_lod_tensor(np.asarray(given)[403:1303], [[900]])
     assert alone.shape == rows.shape
     loss = F.ctc_loss(F.log_softmax(rows), its, reduction="none")
-    assert np.asarray(loss)[0] == found[0][0][2]
+    assert np.asarray(loss)[0] == found[0][2]
 
 
 @pytest.mark.twins

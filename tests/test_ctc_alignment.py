@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from tests.oracles import decoding as oracle
 from varlen_rnn.kernels.alignment import MOVES, SCORES, align_texts, table_of_texts
 from varlen_rnn.nn import functional as F
-from varlen_rnn.runtime import threads
 
 
 def steps_of(lengths, classes=3, dtype=np.float64, seed=0):
@@ -86,14 +86,7 @@ def test_long_texts_keep_their_rows_in_float32():
 def test_threads_and_batch_mates_change_no_row():
     steps = steps_of([300, 3, 600, 0, 200], classes=30, dtype=np.float32)
     ids, _ = vr.ctc_beam_search_decoder(steps, 8)
-    before, found = threads.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            found.append([np.asarray(x) for x in vr.ctc_forced_align(steps, ids)])
-    finally:
-        threads.set_num_threads(before)
-    assert all(np.array_equal(*pair) for other in found[1:] for pair in zip(found[0], other, strict=True))
+    on_threads(lambda: vr.ctc_forced_align(steps, ids))
     alone, _ = vr.ctc_forced_align(vr.create_lod_tensor(steps.data[303:903], [[600]]), ids.value[[2]])
     assert nested(alone.value) == nested(vr.ctc_forced_align(steps, ids)[0].value)[2:3]
 

@@ -1,8 +1,6 @@
 """Training steps of an example on the emulated device, beside the CPU's: the same losses, and no copy unasked."""
 
 import gc
-import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,21 +8,14 @@ import pytest
 import varlen_rnn as vr
 from tests.emulated.device import MARKS, Driver
 from tests.emulated.ledger import ALLOCATION, LAUNCH, TO_DEVICE, TO_HOST, steady, totals
+from tests.test_program_examples import example
 from tests.training_steps import check_losses, step_on
 from varlen_rnn.runtime import cuda, device
 
 pytestmark = MARKS
-EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = ["GREEK SMALL LETTER ALPHA", "DIGIT SEVEN", "COMBINING ACUTE ACCENT", "SPACE", "PLUS SIGN", "LATIN X"]
 LETTERS = sorted(set("".join(NAMES)))
 LABELS = np.array([1, 3, 2, 6, 5, 1])
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Training:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from tests.oracles import decoding as oracle
 from varlen_rnn.kernels.edit_distance import edit_distance
 from varlen_rnn.kernels.prefixes import LABEL, NODE, TOTAL, search_prefixes
 from varlen_rnn.nn import functional as F
-from varlen_rnn.runtime import threads
 
 LENGTHS = [[4, 0, 7, 1], [0, 0], [0, 3, 0], [], [5]]
 
@@ -20,18 +20,6 @@ def ids_of(lengths, seed, dtype=np.int64, high=4):
 
 def lists_of(ids):
     return [sequence.tolist() for sequence in ids.to_sequences()]
-
-
-def on_threads(call):
-    """Return what a call computes on 1, 2 and 3 threads."""
-    before, found = threads.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            found.append([np.asarray(value) for value in call()])
-    finally:
-        threads.set_num_threads(before)
-    return found
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -69,11 +57,10 @@ def test_levels_above_are_kept():
 def test_threads_and_batch_mates_change_no_distance():
     found, right = ids_of([700, 3, 1500, 0, 900], 2), ids_of([900, 5, 1200, 7, 800], 3)
     results = on_threads(lambda: vr.edit_distance(found, right))
-    assert all(np.array_equal(results[0][0], other[0]) for other in results[1:])
     alone = vr.edit_distance(
         *(vr.create_lod_tensor(x.to_sequences()[2], [[n]]) for x, n in ((found, 1500), (right, 1200)))
     )
-    assert np.asarray(alone[0])[0] == results[0][0][2]
+    assert np.asarray(alone[0])[0] == results[0][2]
 
 
 @pytest.mark.twins
@@ -162,9 +149,7 @@ def test_what_cannot_be_is_no_text():
 
 def test_threads_and_batch_mates_change_no_text():
     steps = steps_of([300, 3, 600, 0, 200], classes=30, dtype=np.float32)
-    results = on_threads(lambda: vr.ctc_beam_search_decoder(steps, 8))
-    for other in results[1:]:
-        assert all(np.array_equal(one, two) for one, two in zip(results[0], other, strict=True))
+    on_threads(lambda: vr.ctc_beam_search_decoder(steps, 8))
     alone = vr.create_lod_tensor(steps.data[303:903], [[600]])
     assert decoded(alone, 8)[0] == decoded(steps, 8)[2]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 
 pytest.importorskip("sklearn")
 
@@ -67,11 +68,7 @@ def test_calls_of_several_threads_answer_as_one_alone(name):
             method = methods[number % len(methods)]
             found.append((method, parts(getattr(model, method)(sequences))))
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANGS)
+    at_once(call, [(number,) for number in range(THREADS)])
     assert len(found) == THREADS * CALLS
     assert not differing(found, expected)
     assert not [name for name, array in module.state_dict().items() if not np.array_equal(array, before[name])]

@@ -1,7 +1,5 @@
 """Steps of the examples' models on the emulated device: the CPU's losses, and no copy for a batch that comes again."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,13 +7,13 @@ import pytest
 
 import varlen_rnn as vr
 from tests.emulated.device import MARKS, Driver
+from tests.test_program_examples import EXAMPLES, example
 from tests.training_steps import check_losses, step_on
 from varlen_rnn.distributed import Communicator
 from varlen_rnn.nn import functional as F
 from varlen_rnn.runtime import cuda
 
 pytestmark = MARKS
-EXAMPLES = Path(__file__).parent.parent / "examples"
 RNG = np.random.default_rng(0)
 LABELS = np.array([0, 2, 1, 1])
 
@@ -30,13 +28,6 @@ CANDIDATES = RNG.integers(0, 9, (4, 3))
 SEEN = IDS.like(RNG.standard_normal((11, 4)).astype(np.float32))
 GAINS = RNG.standard_normal(11).astype(np.float32), RNG.standard_normal((11, 1)).astype(np.float32)
 WANTED = np.array([[1.0, 0.0, 0.0]] * 4, np.float32)
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def classified(model, ids, labels):

@@ -7,9 +7,9 @@ from test_cell_zoo import Case, bits, check  # as pytest imports it, because a c
 
 import varlen_rnn as vr
 from tests.conftest import Device
+from tests.in_threads import on_threads
 from varlen_rnn.errors import InputError
 from varlen_rnn.nn import functional as F
-from varlen_rnn.runtime import threads
 
 HOST, LENGTHS = Device("cpu"), [0, 3, 7, 1, 0, 4, 2]
 # (cell, units, heads): heads smaller than a panel, in panels of their own, and across the edges of panels.
@@ -65,23 +65,18 @@ def test_heads_equal_separate_layers(device, name, hidden, heads):
 
 def test_neither_batch_mates_nor_threads_change_a_bit():
     case = Heads("gru(reset_after=False)", [9, 0, 30, 12, 1, 25] * 6, 80, 2)
-    before, found = threads.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            (y, last, _), (d_x, (d_weights,), d_initial) = case.run(HOST, np.float32)
-            found.append([y, last, d_x, d_initial, *d_weights[:4]])
-    finally:
-        threads.set_num_threads(before)
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
+
+    def step():
+        (y, last, _), (d_x, (d_weights,), d_initial) = case.run(HOST, np.float32)
+        return y, last, d_x, d_initial, *d_weights[:4]
+
+    found = on_threads(step)
     alone = Heads("gru(reset_after=False)", [30], 80, 2)
     rows = slice(9, 39)
     alone.x, alone.d_y, alone.directions = case.x[rows], case.d_y[rows], case.directions
     alone.initial, alone.d_last = case.initial[:, :, 2:3], case.d_last[:, :, 2:3]
     y, last, _, d_x, d_initial = bits(alone.run(HOST, np.float32))
-    right = found[0][0][rows], found[0][1][:, :, 2:3], found[0][2][rows], found[0][3][:, :, 2:3]
+    right = found[0][rows], found[1][:, :, 2:3], found[2][rows], found[3][:, :, 2:3]
     for one, two in zip((y, last, d_x, d_initial), right, strict=True):
         np.testing.assert_array_equal(one, two)
 

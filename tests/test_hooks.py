@@ -2,12 +2,12 @@
 
 import copy
 import pickle
-import threading
 
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from tests.test_gradient import alive
 from varlen_rnn.nn import functional as F
 
@@ -344,24 +344,15 @@ def test_passes_of_threads_run_the_hooks_of_their_leaves(sparse):
             hidden.register_hook(lambda g: calls.append(1) or g * 3.0)
             hidden.sum().backward()
 
-    threads = [threading.Thread(target=passes) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(passes, [()] * 4)
     gradient = table.weight.grad.to_dense() if sparse else table.weight.grad
     assert gradient.ravel().tolist() == [600, 0, 1200]
     assert len(calls) == 200
 
 
 def test_hooks_registered_by_threads_are_all_there():
-    x, calls, threads = leaf(), [], []
-    for _ in range(8):
-        threads.append(threading.Thread(target=lambda: x.register_hook(lambda gradient: calls.append(1))))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    x, calls = leaf(), []
+    at_once(lambda: x.register_hook(lambda gradient: calls.append(1)), [()] * 8)
     (x * 2.0).sum().backward()
     assert len(calls) == 8
 

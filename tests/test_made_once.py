@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from tests.waiting import HANGS
 from varlen_rnn.program import recorder
 from varlen_rnn.rows import plan as plans
@@ -21,11 +22,7 @@ def asked_at_once(monkeypatch, owner, name, ask):
         return result
 
     monkeypatch.setattr(owner, name, make)
-    threads = [threading.Thread(target=lambda: got.append(ask())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANGS)
+    at_once(lambda: got.append(ask()), [()] * 2)
     monkeypatch.undo()
     return got
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from oracles.recurrence import layer as oracle
 
+from tests.in_threads import at_once
 from tests.waiting import HANGS
 from varlen_rnn.cells import CELLS, gru_cell, lstm_cell
 from varlen_rnn.recurrence import Arriving, Direction, Saved, one_step
@@ -103,11 +104,7 @@ def test_threads_run_steps_at_the_same_time(monkeypatch):
             except BaseException as error:
                 wrong.append(error)
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(cases, wanted, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(HANGS)
+    at_once(work, zip(cases, wanted, strict=True))
     assert not wrong
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
-from varlen_rnn.tape import operator
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -65,14 +64,7 @@ def names_of(page):
     return names
 
 
-@pytest.fixture(autouse=True)
-def operators_of_pages():
-    """What a page declares is forgotten after its test."""
-    before = [(known, dict(known)) for known in (operator.OPERATORS, operator.UFUNCS)]
-    yield
-    for known, entries in before:
-        known.clear()
-        known.update(entries)
+pytestmark = pytest.mark.usefixtures("operators_before")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from tests.waiting import HANGS
 from varlen_rnn import LoDTensorDesc, TensorDesc, VarDesc, VarType
 from varlen_rnn.nn import functional as F
@@ -191,11 +192,7 @@ def test_two_threads_record_two_programs():
                 x = x + 1.0
             programs[name] = program
 
-    threads = [threading.Thread(target=record, args=(name,)) for name in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(record, [(name,) for name in ("a", "b")])
     assert [len(ops(programs[name])) for name in ("a", "b")] == [101, 101]
     assert [programs[name].feed_names for name in ("a", "b")] == [["a"], ["b"]]
 

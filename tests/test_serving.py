@@ -1,11 +1,10 @@
 """Layers whose weights are packed once, for whole sequences and for streams of rows, have the bits of the layer."""
 
-import threading
-
 import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import at_once
 from varlen_rnn.cells import CELLS, find_cell
 from varlen_rnn.errors import DTypeError, InputError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.recurrence.packed import FEW
@@ -149,11 +148,7 @@ def test_any_number_of_threads():
                 if not np.array_equal(run(x)[0].data, y):
                     wrong.append(x)
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(call, [()] * 4)
     assert not wrong
     assert len(run._idle) <= 5
 
@@ -167,11 +162,7 @@ def test_a_stream_of_several_threads_takes_turns():
         for _ in range(50):
             stream(rows, at=[slot])
 
-    threads = [threading.Thread(target=call, args=(slot,)) for slot in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(call, [(slot,) for slot in range(8)])
     assert all(np.array_equal(stream.states[:, slot : slot + 1], np.asarray(wanted[0])) for slot in range(8))
 
 

@@ -729,17 +729,6 @@ def test_checkpoints_of_the_same_numbers_in_other_sequences_are_another_training
         model.fit([[1], [2, 3], [2]], [0, 1, 0])
 
 
-class StopAtStep(Callback):
-    """Ends a fit as an interrupt does."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_end(self, trainer):
-        if trainer.step == self.step:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("random_state", [lambda: None, lambda: np.random.RandomState(5)])
 def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state_is(random_state, tmp_path):
     X, y = [[k % 3] * (1 + k % 4) for k in range(24)], [k % 2 for k in range(24)]
@@ -747,7 +736,7 @@ def test_a_fit_goes_on_with_the_bits_of_one_without_an_end_whatever_random_state
     def model(folder, last=None):
         return SequenceClassifier(
             "gru", 2, max_epochs=4, random_state=random_state(), early_stopping=True, checkpoints=tmp_path / folder,
-            model="recurrent", callbacks=[StopAtStep(last)],
+            model="recurrent", callbacks=[Kill(last)],
         )  # fmt: skip
 
     with pytest.raises(KeyboardInterrupt):

@@ -21,15 +21,7 @@ from varlen_rnn.tape import operator as table
 from varlen_rnn.tape.axes import follow, with_rows, without_rows
 from varlen_rnn.tape.variable import apply
 
-
-@pytest.fixture(autouse=True)
-def operators_of_tests():
-    """What a test declares is forgotten after it."""
-    before = [(known, dict(known)) for known in (table.OPERATORS, table.UFUNCS)]
-    yield
-    for known, entries in before:
-        known.clear()
-        known.update(entries)
+pytestmark = pytest.mark.usefixtures("operators_before")
 
 
 EXAMPLE = "vr.create_lod_tensor(rng.random((5, 3)) + 0.5, [[2, 0, 3]])"
