@@ -8,7 +8,6 @@ weights, the largest of them.  PyTorch's layer is converted by `.bfloat16()` and
 float32 and once in bfloat16, from the same seeds and batches.
 """
 
-import argparse
 import importlib.util
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import varlen_rnn as vr
 from benchmarks.engines import BFLOAT16, OURS, build, installed
 from benchmarks.layers.case import Case, Inputs
 from benchmarks.lengths import equal, lognormal
-from benchmarks.machine import publish
+from benchmarks.machine import publish_as_asked
 from benchmarks.parity import difference
 from benchmarks.processes import ROOT
 from benchmarks.quality.sets import SETS
@@ -101,6 +100,4 @@ def lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"write the lines to {FILE.name}")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)

@@ -8,7 +8,6 @@ The layer without heads has the block-diagonal weights with zeros outside the bl
 medians of rounds in which both layers take turns.
 """
 
-import argparse
 import statistics
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.machine import publish
+from benchmarks.machine import publish_as_asked
 
 FILE = Path(__file__).parent / "results" / "heads.txt"
 ROUNDS, SEQUENCES, MEDIAN = 3, 64, 60
@@ -86,6 +85,4 @@ def lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.heads", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)

@@ -18,8 +18,6 @@ import functools
 import itertools
 import json
 import statistics
-import subprocess
-import sys
 import sysconfig
 import time
 import zlib
@@ -28,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.processes import ROOT, environment
+from benchmarks.processes import output_of
 from benchmarks.results import rounded
 from benchmarks.transducer import resident
 from varlen_rnn.nn import functional as F
@@ -247,9 +245,7 @@ def lines():
         count = parameters(LanguageModel(layer, True))
         yield f"  residual, {count:,} parameters: after {SECONDS:g} s {spread(run['perplexity'] for run in residual)}"
         yield f"    after {ROWS:,} characters {spread(run['after_rows']['perplexity'] for run in residual)}"
-        command = [sys.executable, "-m", "benchmarks.language_models", "--one", layer]
-        ran = subprocess.run(command, cwd=ROOT, env=environment(1), stdout=subprocess.PIPE, check=True)
-        peak, seconds = json.loads(ran.stdout)
+        peak, seconds = json.loads(output_of("-m", "benchmarks.language_models", "--one", layer))
         yield f"  memory of training: {peak / 2**20:.0f} MiB; a streamed step: {seconds * 1e6:.0f} us"
 
 

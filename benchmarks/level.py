@@ -7,7 +7,6 @@ Each engine has its own process, and they take turns.  A line has the medians of
 multiply-add rate and of the rate of NumPy's matrix product, and the time of each peer over ours.
 """
 
-import argparse
 import dataclasses
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from benchmarks import results
 from benchmarks.engines import GROUPED, OURS, installed
 from benchmarks.layers import Case
 from benchmarks.lengths import equal, lognormal
-from benchmarks.machine import publish
+from benchmarks.machine import publish_as_asked
 from benchmarks.measure import Patience, measure
 
 FILE = Path(__file__).parent / "results" / "level.txt"
@@ -46,6 +45,4 @@ def lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"write the lines to {FILE.name}")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)

@@ -1,5 +1,6 @@
 """The machine, the versions and the moment that results belong to."""
 
+import argparse
 import datetime
 import functools
 import itertools
@@ -43,6 +44,13 @@ def publish(lines, path=None):
         print(line, flush=True)
     if path is not None:
         path.write_text("\n".join(found) + "\n")
+
+
+def publish_as_asked(lines, path, about):
+    """Publish lines, also in a file of results if the command line has `--write`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write the lines to {path.name}")
+    publish(lines, path if parser.parse_args().write else None)
 
 
 def _processor():

@@ -8,7 +8,6 @@ A prepared layer returns outputs and last states; onnxruntime is timed with the 
 Outputs are compared first.  Times are of the processor, medians of rounds in which all take turns.
 """
 
-import argparse
 from pathlib import Path
 
 import numba
@@ -20,7 +19,7 @@ from benchmarks.layers.case import Case
 from benchmarks.layers.ort import Session
 from benchmarks.layers.serving import Prepared
 from benchmarks.lengths import equal
-from benchmarks.machine import publish
+from benchmarks.machine import publish_as_asked
 from varlen_rnn.nn.recurrent.packed_layers import Records, packed_directions
 from varlen_rnn.recurrence.packed import run_few
 
@@ -82,6 +81,4 @@ def lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.prepared_call", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)

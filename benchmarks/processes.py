@@ -79,6 +79,13 @@ def environment(threads):
     return os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
+def output_of(*words, threads=1):
+    """Return what Python prints that runs these words from the root of the repository, with this many threads."""
+    command = [sys.executable, *words]
+    ran = subprocess.run(command, cwd=ROOT, env=environment(threads), stdout=subprocess.PIPE, text=True, check=True)
+    return ran.stdout
+
+
 @contextlib.contextmanager
 def started(task, case, engines, threads):
     """Yield the processes of engines that have built a case: {process: its modes}.

@@ -12,15 +12,13 @@ import argparse
 import functools
 import json
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.machine import publish
-from benchmarks.processes import ROOT, environment
+from benchmarks.processes import output_of
 
 FILE = Path(__file__).parent / "results" / "small_fits.txt"
 WAYS, ROUNDS, EPOCHS = ("bound", "eager"), 3, 10
@@ -87,9 +85,7 @@ def measured(task):
     found = {way: [] for way in WAYS}
     for _ in range(ROUNDS):
         for way, runs in found.items():
-            command = [sys.executable, "-m", "benchmarks.small_fits", "--task", task, "--way", way]
-            run = subprocess.run(command, cwd=ROOT, env=environment(1), check=True, capture_output=True, text=True)
-            runs.append(json.loads(run.stdout))
+            runs.append(json.loads(output_of("-m", "benchmarks.small_fits", "--task", task, "--way", way)))
     if len({digest for runs in found.values() for *_, digest in runs}) > 1:
         return f"{task}: predictions differ"
     bound, eager = (statistics.median(taken for taken, *_ in found[way]) for way in WAYS)

@@ -9,12 +9,11 @@ order of AMX: for 32 of k an even and an odd chain in float32, whose sum is adde
 added first.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.machine import publish
+from benchmarks.machine import publish_as_asked
 
 FILE = Path(__file__).parent / "results" / "split_products.txt"
 DEPTHS, SIZE, SEEDS = (32, 64, 256, 512, 2048), 64, 3
@@ -91,6 +90,4 @@ def lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"write the lines to {FILE.name}")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)

@@ -14,14 +14,12 @@ import itertools
 import json
 import resource
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.lengths import lognormal
-from benchmarks.processes import ROOT, environment
+from benchmarks.processes import output_of
 
 FILE = Path(__file__).parent / "results" / "transducer.txt"
 BATCH, FEATURES, CLASSES, STEPS = 64, 128, 64, 5
@@ -144,9 +142,7 @@ def lines():
     in_all = BATCH * max(FRAMES) * (max(LABELS) + 1)
     yield f"{cells:,} rows of lattices, {in_all:,} padded: {in_all / cells:.1f} times"
     for engine in ENGINES:
-        command = [sys.executable, "-m", "benchmarks.transducer", "--engine", engine]
-        ran = subprocess.run(command, cwd=ROOT, env=environment(1), stdout=subprocess.PIPE, check=True)
-        loss, gradient, seconds, peak = json.loads(ran.stdout)
+        loss, gradient, seconds, peak = json.loads(output_of("-m", "benchmarks.transducer", "--engine", engine))
         yield f"{engine}: {seconds:.3f} s of CPU, {peak / 2**20:.0f} MiB, loss {loss:.4f}, gradient {gradient:.3f}"
 
 

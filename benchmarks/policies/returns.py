@@ -7,14 +7,11 @@ The settings are the example's, which were chosen on other seeds.  A policy has 
 in 500 new episodes after at most 300,000 steps; 4 is the best return, and without memory the mean is 1.95.
 """
 
-import argparse
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from benchmarks.machine import publish
-from benchmarks.processes import ROOT, environment
+from benchmarks.machine import publish_as_asked
+from benchmarks.processes import output_of
 
 FILE = Path(__file__).parents[1] / "results" / "policy_returns.txt"
 SEEDS, ENOUGH, LIMIT = range(5), 3.9, 300_000
@@ -24,15 +21,12 @@ def lines():
     """Yield a line for each seed, and a line with the number of seeds that have learned."""
     learned = 0
     for seed in SEEDS:
-        command = [sys.executable, "examples/recurrent_policy.py", "--seed", str(seed), "--steps", str(LIMIT)]
-        ran = subprocess.run(command, cwd=ROOT, env=environment(1), capture_output=True, text=True, check=True)
-        steps, rate, found = re.findall(r"(\d+) steps were played; (\d+) rows .*\n.*episodes\s+(\S+)", ran.stdout)[0]
+        printed = output_of("examples/recurrent_policy.py", "--seed", str(seed), "--steps", str(LIMIT))
+        steps, rate, found = re.findall(r"(\d+) steps were played; (\d+) rows .*\n.*episodes\s+(\S+)", printed)[0]
         learned += float(found) >= ENOUGH
         yield f"seed {seed}: {int(steps):,} steps, mean return {found}, {int(rate):,} rows trained a second"
     yield f"{learned} of {len(SEEDS)} seeds have a mean return of {ENOUGH} within {LIMIT:,} steps"
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.policies.returns", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="replace the file of results")
-    publish(lines(), FILE if parser.parse_args().write else None)
+    publish_as_asked(lines(), FILE, __doc__)
