@@ -57,7 +57,8 @@ class GatedLinearAttention(MatrixRecurrent):
 
     A call `y, state = layer(x, state)` takes rows of shape `(rows, input_size)` and an optional initial state.  It
     returns rows of `hidden_size` numbers, and the states after the last rows, of shape
-    `(num_layers * num_directions, sequences, num_heads, d, d)`.
+    `(num_layers * num_directions, sequences, num_heads, d, d)`.  In float32, rows whose inputs are so large (from about
+    3e6) that the norm overflows become 0.
 
     Parameters
     ----------
