@@ -16,15 +16,13 @@ number of a state with the delta rule and otherwise 2, against the processor's m
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.lengths import equal, lognormal
-from benchmarks.processes import ROOT, environment
+from benchmarks.processes import output_of
 from benchmarks.transducer import resident
 
 FILE = Path(__file__).parent / "results" / "linear_attention.txt"
@@ -252,9 +250,8 @@ def measure_equal(engine, cell):
 
 def run(threads, *what):
     """Return the figures of a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.linear_attention", "--threads", str(threads), "--one", *what]
-    ran = subprocess.run(command, cwd=ROOT, env=environment(threads), stdout=subprocess.PIPE, check=True)
-    return json.loads(ran.stdout)
+    words = "-m", "benchmarks.linear_attention", "--threads", str(threads), "--one", *what
+    return json.loads(output_of(*words, threads=threads))
 
 
 def lines_of(cell, lengths, threads):

@@ -36,7 +36,7 @@ class Application:
             return self.op.rows == "batch"  # neither a plan nor a nested block can be cut
         choices = self._choices(lambda axis, size: size in self.cuts)
         claimed = [self._check_ranks(axes) for axes in choices if set(axes) != {None}]
-        sequences, rows = (_of_last_level, {"sequence"}), (_without_lod, {"each", "sum"})
+        sequences, rows = (_of_last_level, {"sequence"}), (lambda value: LoDTensor.wrap(value.data), {"each", "sum"})
         claimed += [self._check_rows(*sequences, *choice) for choice in self._choices_of_sequences()]
         return any(claimed) or any([self._check_rows(*rows, *choice) for choice in self._choices_of_rows()])
 
@@ -187,10 +187,6 @@ def _taken(value, axis, chosen):
         return LoDTensor.wrap(np.ascontiguousarray(np.take(value.data, chosen, axis)))
     lod, rows = take_sequences(value.structure, chosen)
     return LoDTensor.wrap(np.take(value.data, rows, 0), lod)
-
-
-def _without_lod(value):
-    return LoDTensor.wrap(value.data)
 
 
 def _of_last_level(value):

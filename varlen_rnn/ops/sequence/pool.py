@@ -38,11 +38,10 @@ _INT64 = np.dtype(np.int64)
 _PICKED = TensorSpec((-1, -1), _INT64)  # for each element of a maximum, the row that has it
 
 
-def _rows(specs, axes, pool_type, pad_value, level):
-    return "sequence" if level == -1 else "batch"
-
-
-@operator(outputs=("out", "index"), intermediate=("index",), cost=per_input_element, rows=_rows)
+@operator(
+    outputs=("out", "index"), intermediate=("index",), cost=per_input_element,
+    rows=lambda specs, axes, pool_type, pad_value, level: "sequence" if level == -1 else "batch",
+)  # fmt: skip
 def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     """Return one row per sequence: the sum, mean, sum over the square root of the length, maximum, first or last row.
 
