@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from tests.oracles.attention import attend_additively
 from varlen_rnn import attention
 from varlen_rnn.nn import functional as F
-from varlen_rnn.runtime import threads
 
 LENGTHS = {
     "empty ones": ([3, 0, 5, 1, 0], [4, 2, 0, 7, 0]),
@@ -64,25 +64,21 @@ def test_gradients_are_central_differences(lengths, window):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_bits_depend_on_neither_batch_mates_nor_threads(dtype):
-    lengths, found = ([7, 100, 30], [250, 64, 1]), []
-    for count in (1, 2):
-        before = threads.get_num_threads()
-        threads.set_num_threads(count)
-        try:
-            given = drawn(lengths, 20, 6, dtype)
-            y = F.additive_attention(*given, window=(40, 60))
-            (y * y).sum().backward()
-            found.append([np.asarray(x) for x in (y, *(x.grad for x in given))])
-        finally:
-            threads.set_num_threads(before)
-    for one, two in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, two)
+    lengths = [7, 100, 30], [250, 64, 1]
+
+    def step():
+        given = drawn(lengths, 20, 6, dtype)
+        y = F.additive_attention(*given, window=(40, 60))
+        (y * y).sum().backward()
+        return y, *(x.grad for x in given)
+
+    found = on_threads(step)
     q, k, v, weight = drawn(lengths, 20, 6, dtype)
     alone = [x.value.slice(0, 1, 2) for x in (q, k, v)]
     mine = [vr.Variable(x, requires_grad=True) for x in alone]
     y = F.additive_attention(*mine, weight, window=(40, 60))
     (y * y).sum().backward()
-    for x, whole, of in zip((y, *(x.grad for x in mine)), found[0], (q, q, k, v), strict=False):
+    for x, whole, of in zip((y, *(x.grad for x in mine)), found, (q, q, k, v), strict=False):
         begin, end = of.lod()[0][1:3]
         np.testing.assert_array_equal(np.asarray(x), whole[begin:end])
 

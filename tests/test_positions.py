@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.in_threads import on_threads
 from varlen_rnn.nn import functional as F
 from varlen_rnn.rows.lod import NO_LOD
 
@@ -128,15 +129,9 @@ def test_a_program_draws_by_positions():
 
 
 def test_neither_threads_nor_mates_change_a_draw():
-    x, before, found = batch(60, [[400, 3, 900]]), vr.get_num_threads(), []
-    try:
-        for count in (1, 2):
-            vr.set_num_threads(count)
-            found.append(seeded(lambda x: F.dropout(x, 0.5), x).data)
-    finally:
-        vr.set_num_threads(before)
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_array_equal(seeded(lambda x: F.dropout(x, 0.5), x[[0]]).data, found[0][:400])
+    x = batch(60, [[400, 3, 900]])
+    (found,) = on_threads(lambda: [seeded(lambda x: F.dropout(x, 0.5), x).data])
+    np.testing.assert_array_equal(seeded(lambda x: F.dropout(x, 0.5), x[[0]]).data, found[:400])
 
 
 def test_sequences_that_are_chosen_or_copied_have_no_positions():
