@@ -126,8 +126,16 @@ def _rows_of_extreme_grad(specs, axes, axis, keepdims):
 
 
 @reduce_max.backward("x", rows=_rows_of_extreme_grad)
+def _max_grad(x, out, d_out, axis, keepdims):
+    return _shared(x, out, d_out, axis, keepdims)
+
+
 @reduce_min.backward("x", rows=_rows_of_extreme_grad)
-def _grad_of_extreme(x, out, d_out, axis, keepdims):
+def _min_grad(x, out, d_out, axis, keepdims):
+    return _shared(x, out, d_out, axis, keepdims)
+
+
+def _shared(x, out, d_out, axis, keepdims):
     axis = axis if axis is None else axis % x.data.ndim
     shape = () if axis is None else _shape_after(x, axis, keepdims=True)
     return x.like(share_among_equal(x.data, out.data.reshape(shape), d_out.data.reshape(shape), axis))
