@@ -161,6 +161,24 @@ def test_damaged_input_has_a_code(exported):
     assert run(library, lengths, ids, h, c)[0] == 0
 
 
+@pytest.mark.slow
+def test_a_self_test_compares_bits_with_those_of_python(exported, tmp_path):
+    _, folder, library = exported
+    library.labels_self_test_workspace.restype = ctypes.c_int64
+    memory = np.empty(library.labels_self_test_workspace(), np.uint8)
+    tested = lambda size: library.labels_self_test(ctypes.c_void_p(memory.ctypes.data), ctypes.c_int64(size))
+    assert tested(memory.size) == 0
+    assert tested(memory.size - 1) == 4
+    other = shutil.copytree(folder, tmp_path / "other")
+    weights = bytearray((other / "labels_weights.bin").read_bytes())
+    for end in range(3, len(weights), 4):
+        weights[end] ^= 0x80  # the sign of each float32
+    (other / "labels_weights.bin").write_bytes(weights)
+    done = subprocess.run(["make", "-s", "check"], cwd=other, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stdout == "the results of the self-test have other bits than in Python\n"
+
+
 FUZZ = """
 #include "labels.h"
 #include <stdio.h>

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.c_library import files
+from varlen_rnn.c_library import files, self_test
 from varlen_rnn.c_library.counts import Counts, counts_of
 from varlen_rnn.c_library.cover import Part, cover
 from varlen_rnn.c_library.runs import dry_run, roles_of
@@ -115,10 +115,10 @@ class _Export:
         library = files.Library(self._prefix, most, fields, self._states, features, runtime)
         texts = {
             f"{self._prefix}.h": files.header(library),
-            f"{self._prefix}.c": files.source(library, source),
+            f"{self._prefix}.c": files.source(library, source) + self._self_test(library, counts),
             f"{self._prefix}_weights.S": files.weights(self._prefix),
             "Makefile": files.makefile(self._prefix),
-            "main.c": self._main(library, counts),
+            "main.c": self_test.main(self._prefix),
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         write_file(self._folder / f"{self._prefix}_kernels.o", content)
@@ -137,8 +137,8 @@ class _Export:
                 expected, got = (f"{found[one].dtype} {found[one].shape}" for one in (feed, fetch))
                 raise InputError(f"export, state {feed}={fetch}", expected=expected, got=got)
 
-    def _main(self, library: files.Library, counts: Counts) -> str:
-        """Return the example: a batch whose size all counts allow, and the results of the Executor."""
+    def _self_test(self, library: files.Library, counts: Counts) -> str:
+        """Return the source of a test of a batch whose size all counts allow, with the results of the Executor."""
         number = np.random.default_rng(0)
         size = 3
         arrays: dict[Any, np.ndarray] = {}
@@ -162,7 +162,7 @@ class _Export:
                 key = field.feed, level[field.feed]
                 level[field.feed] += 1
             content[field.name] = arrays[key]
-        return files.main(library, [size] * len(counts.names), content)
+        return self_test.source(library, [size] * len(counts.names), content)
 
 
 def _check_precisions(program: Program) -> None:

@@ -1,9 +1,9 @@
-"""The files of a C library beside its kernels and weights: the header, the source, an example, and the Makefile."""
+"""The files of a C library beside its kernels and weights: the header, the source, and the Makefile."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +100,8 @@ enum {{
     {up}_BAD_ARGUMENT = 2,  /* no batch can have these counts, or a pointer is missing */
     {up}_BAD_OFFSETS = 3,   /* offsets do not begin with 0, decrease, or do not end at their count */
     {up}_BAD_WORKSPACE = 4, /* the workspace is too small */
-    {up}_FAILED = 5         /* a kernel failed */
+    {up}_FAILED = 5,        /* a kernel failed */
+    {up}_OTHER_BITS = 6     /* the results of the self-test have other bits than in Python */
 }};
 
 /* Return how many bytes of workspace a batch with these counts needs, or -1 if no batch can have them. */
@@ -108,6 +109,11 @@ int64_t {library.prefix}_workspace(const {library.prefix}_batch *batch);
 
 /* Run the program, and write its results; return {up}_OK, or why there are none.  Then the results mean nothing. */
 int {library.prefix}_run(const {library.prefix}_batch *batch, void *workspace, int64_t bytes);
+
+/* Run a batch that the library has, and compare the bits of its results with those of Python; return {up}_OK, or what
+differs.  Call it once after loading, with a workspace of {library.prefix}_self_test_workspace() bytes. */
+int {library.prefix}_self_test(void *workspace, int64_t bytes);
+int64_t {library.prefix}_self_test_workspace(void);
 
 /* Return what a code means. */
 const char *{library.prefix}_error(int code);
@@ -256,6 +262,7 @@ def _error_source(library, calls):
         case {up}_BAD_OFFSETS: return "offsets do not begin with 0, decrease, or do not end at their count";
         case {up}_BAD_WORKSPACE: return "the workspace is too small";
         case {up}_FAILED: return "a kernel failed";
+        case {up}_OTHER_BITS: return "the results of the self-test have other bits than in Python";
 {checks}        default: return "unknown code";
     }}
 }}
@@ -365,49 +372,4 @@ clean:
 	rm -f *.a *.so main {prefix}.o {prefix}_weights.o
 
 .PHONY: all check clean
-"""
-
-
-def main(library: Library, counts: Sequence[int], arrays: dict[str, np.ndarray]) -> str:
-    """Return the text of the example, which runs a batch and compares its results.
-
-    `arrays` has the content of each field of the batch.
-    """
-    lines = []
-    for field in library.fields:
-        array = np.ascontiguousarray(arrays[field.name])
-        words = array.reshape(-1).view(f"u{array.itemsize}").tolist() or [0]
-        lines.append(f"static const uint{8 * array.itemsize}_t {field.name}[] = {{{', '.join(map(hex, words))}}};")
-    data = "\n".join(lines)
-    given = "".join(f"    batch.{name} = {count};\n" for name, count in zip(library.counts, counts, strict=True))
-    given += "".join(
-        f"    batch.{field.name} = (const void *){field.name};\n" for field in library.fields if not field.is_written
-    )
-    results = [field for field in library.fields if field.is_written]
-    given += "".join(f"    batch.{field.name} = malloc(sizeof {field.name});\n" for field in results)
-    compare = "".join(
-        f"    if (memcmp(batch.{field.name}, {field.name}, {arrays[field.name].nbytes}))"
-        f' return puts("{field.name}: other bits"), 1;\n'
-        for field in results
-    )
-    return f"""/* Runs a batch, and compares the results with those of Python, to the bit. */
-
-#include "{library.prefix}.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* The bits of the batch, and of the results that Python computed. */
-{data}
-
-int main(void) {{
-    {library.prefix}_batch batch;
-{given}    int64_t bytes = {library.prefix}_workspace(&batch);
-    void *workspace = malloc(bytes);
-    int code = {library.prefix}_run(&batch, workspace, bytes);
-    if (code) return puts({library.prefix}_error(code)), 1;
-{compare}    puts("{library.prefix}: the same bits as Python");
-    return 0;
-}}
 """
