@@ -1,5 +1,6 @@
 """Models of transformers with matrix states, after `replace`: packed sequences are as alone in the plain model."""
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -221,6 +222,17 @@ def test_recomputed_activations():
     ours.activation_checkpointing_enable()
     for one, other in zip(results(ours, [in_context]), wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiled_model():
+    _, ours = pair("Qwen3_5")
+    compiled = torch.compile(ours, backend="eager")
+    for offsets in (None, OFFSETS, [0, 10, OFFSETS[-1]]):
+        with contextlib.nullcontext() if offsets is None else vt.packed(offsets):
+            found, wanted = (model(input_ids=IDS, use_cache=False).logits for model in (compiled, ours))
+        torch.testing.assert_close(found, wanted)
 
 
 def test_errors():

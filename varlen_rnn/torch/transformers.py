@@ -89,6 +89,7 @@ class _Model(_Base):
         return all(isinstance(one, _Attention) and not (one.training and one.attention_dropout) for one in layers)
 
 
+@eager
 def _positions(lod: LoD) -> Tensor:
     offsets = torch.from_numpy(lod.levels[0].copy())
     return (torch.arange(lod.num_rows) - offsets[:-1].repeat_interleave(offsets.diff()))[None]
@@ -135,6 +136,7 @@ class _PackedCache:
         return conv_states
 
 
+@eager
 def _last_rows(packed: Tensor, lod: LoD, count: int) -> Tensor:
     """Return the last `count` rows of each sequence, from `(1, a, rows, b)` to `(sequences, a, count, b)`.
 
@@ -146,6 +148,7 @@ def _last_rows(packed: Tensor, lod: LoD, count: int) -> Tensor:
     return found.transpose(0, 1)
 
 
+@eager
 def _unpack(cache: Any, lod: LoD) -> None:
     """Turn the keys and values of packed sequences into a batch, padded on the left."""
     longest = int(np.diff(lod.levels[0]).max(initial=0))
@@ -237,6 +240,7 @@ _FUNCTIONS: dict[str, Any] = {  # by their names in transformers
 }
 
 
+@eager
 @functools.cache
 def _with_ours(call: FunctionType) -> Callable[..., Any]:
     """Return a copy of a function that calls ours by the names of transformers; decorators are copied, too."""
