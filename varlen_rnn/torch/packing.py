@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar, Token
 from typing import Any
 
-import torch
-
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.runtime.forks import turn
+from varlen_rnn.torch.eager import eager
 from varlen_rnn.torch.layouts import numbers
 
 _lod: ContextVar[LoD | None] = ContextVar("packed", default=None)
@@ -64,7 +63,7 @@ def packed(offsets: Any) -> Iterator[None]:
 
 
 # Torch cannot trace a LoD or a ContextVar, so a function that it compiles is cut here.
-@torch.compiler.disable
+@eager
 def _begin(offsets: Any) -> Token:
     global in_use
     token = _lod.set(LoD([numbers(offsets, "packed, offsets")]))
@@ -74,7 +73,7 @@ def _begin(offsets: Any) -> Token:
     return token
 
 
-@torch.compiler.disable
+@eager
 def _end(token: Token) -> None:
     global in_use
     with _changing:
