@@ -2,6 +2,9 @@
 
 import contextlib
 import contextvars
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -86,3 +89,19 @@ def test_the_cpu_has_the_same_bits_at_both_precisions():
         vr.set_float32_matmul_precision(precision)
         results.append(layer(x)[0].numpy())
     assert np.array_equal(*results)
+
+
+def test_a_process_is_told_once_that_products_are_emulated():
+    text = """if True:
+        import numpy as np
+        import varlen_rnn as vr
+        for _ in range(2):
+            with vr.float32_matmul_precision("bf16"):
+                vr.Variable(np.ones((3, 4), np.float32)) @ vr.Variable(np.ones((4, 5), np.float32))
+    """
+    for quiet, times in (("0", 1), ("1", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", text], env=os.environ | {"VARLEN_RNN_QUIET": quiet}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("products at precision 'bf16' are emulated") == times, done.stderr

@@ -68,6 +68,7 @@ def test_own_lengths_win():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, while it traces
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # read by torch, too
 def test_inside_a_compiled_function():
     layer = vt.replace(torch.nn.GRU(3, 4, batch_first=True))
     x = torch.randn(1, 5, 3, requires_grad=True)

@@ -332,11 +332,11 @@ class Records:
         """Make the block of words.  Its first record sets the words that vary, and the addresses of lent arrays."""
         self.words = self.words.also_varying(borrowing[0])
         self._lent = np.zeros(num_lent, np.int64)
-        self._set_lent = memoryview(self._lent).__setitem__
+        self._set_lent = self._lent.data.__setitem__
         self._number_of = id if header_of_arrays() >= 0 else address_of
         varying = self.words.varying
         counts = np.zeros(self.words.coefficients.shape[1], np.int64)
-        self._set_count = memoryview(counts).__setitem__  # it takes a third of the time of an array's
+        self._set_count = counts.data.__setitem__  # it takes a third of the time of an array's
         self._words, self._bases = self.words.constants.copy(), self.words.bases.copy()
         self._places_that_vary = np.nonzero(np.isin(varying, self.places))[0]
         setting = DryRun()
