@@ -1,9 +1,15 @@
-"""A saved program as a C library: the same bits as Python, from any number of threads, and errors for damaged input."""
+"""A saved program as a C library: the same bits as Python, from any number of threads, and errors for damaged input.
+
+`python -m tests.test_c_library 10000` compares the bits of as many ragged batches.
+"""
 
 import ctypes
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +41,11 @@ Rows = struct("streams", "ids h c scores")
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Return the program, the folder of the library, and the library."""
-    folder = tmp_path_factory.mktemp("library") / "labels"
+    return exported_to(tmp_path_factory.mktemp("library") / "labels")
+
+
+def exported_to(folder):
+    """Return the same, for a folder whose parent exists."""
     vr.manual_seed(0)
     embedding, lstm, linear = vr.nn.Embedding(IDS, 8), vr.nn.LSTM(8, HIDDEN), vr.nn.Linear(HIDDEN, CLASSES)
     norm = vr.nn.LayerNorm(HIDDEN)  # its kernel has memory on the stack; the kernel of softmax calls Numba's `reshape`
@@ -88,15 +98,20 @@ def same(some, others):
     return all(a.tobytes() == b.tobytes() for a, b in zip(some, others, strict=True))
 
 
-@pytest.mark.slow
-def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
-    program, folder, library = exported
+def check_batches(program, library, sizes):
+    """Raise unless random batches, each of fewer sequences than its size, have the bits of Python."""
     number = np.random.default_rng(0)
-    for most in [6] * 800 + [60] * 30 + [300] * 3:
+    for most in sizes:
         batch = batch_of(number, most)
         code, results = run(library, *batch)
         assert code == 0
         assert same(results, wanted(program, *batch)), batch[0]
+
+
+@pytest.mark.slow
+def test_batches_have_the_bits_of_python_and_the_code_is_small(exported):
+    program, folder, library = exported
+    check_batches(program, library, [6] * 800 + [60] * 30 + [300] * 3)
     objects = [str(folder / name) for name in ("labels.o", "labels_kernels.o")]
     lines = subprocess.run(["size", *objects], capture_output=True, text=True, check=True).stdout.splitlines()[1:]
     assert sum(int(line.split()[3]) for line in lines) < 100 * 1024  # code and constants, without symbols' names
@@ -219,7 +234,10 @@ int main(void) {
 
 
 def check_damaged(folder, states, of_result):
-    """Run `FUZZ` with sanitizers on a library; `states` has the bytes of each state, `of_result` those of scores."""
+    """Run `FUZZ` with sanitizers on a library.
+
+    `states` has the bytes of each state; `of_result` says, in C, how many bytes the scores have.
+    """
     arrays = "".join(
         f"batch.{name} = guarded({size} * batch.sequences), batch.{name}_n = guarded({size} * batch.sequences);"
         for name, size in states.items()
@@ -340,3 +358,11 @@ def test_sizes_that_must_be_equal_are_one_count():
     assert found.which[("b", "sequences", 0)] == 0
     assert found.which[("c", "size", 1)] == found.which[("b", "size", 1)]
     assert found.box.counts_at((4, 9, 5, 7)) == (4, 2, 9, 5, 4, 7, 5)
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1])
+    with tempfile.TemporaryDirectory() as place:
+        program, _, library = exported_to(Path(place) / "labels")
+        check_batches(program, library, ([6] * 95 + [60] * 4 + [300]) * (count // 100))
+    print(f"{count // 100 * 100} ragged batches have the bits of Python")

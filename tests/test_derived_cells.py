@@ -1,4 +1,4 @@
-"""A cell from its equations alone: what is derived, and what is refused."""
+"""Cells made from equations alone: their gradients and sizes are derived, and wrong equations are refused."""
 
 import copy
 import inspect

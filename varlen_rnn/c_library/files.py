@@ -110,8 +110,8 @@ int64_t {library.prefix}_workspace(const {library.prefix}_batch *batch);
 /* Run the program, and write its results; return {up}_OK, or why there are none.  Then the results mean nothing. */
 int {library.prefix}_run(const {library.prefix}_batch *batch, void *workspace, int64_t bytes);
 
-/* Run a batch that the library has, and compare the bits of its results with those of Python; return {up}_OK, or what
-differs.  Call it once after loading, with a workspace of {library.prefix}_self_test_workspace() bytes. */
+/* Run a batch that the library has, and compare the bits of its results with the results of Python; return {up}_OK, or
+why they are not equal.  Call it once after loading, with a workspace of the size that the second function returns. */
 int {library.prefix}_self_test(void *workspace, int64_t bytes);
 int64_t {library.prefix}_self_test_workspace(void);
 
