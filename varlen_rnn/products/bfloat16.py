@@ -12,8 +12,8 @@ There are two orders of additions, of two instructions of x86-64.  Both replace 
 add exact products.  Where a host has no such instruction, `_emulate_avx512` or `_emulate_amx` computes the same bits.
 
 "bf16-avx512": `vdpbf16ps` adds the product of the upper halves to the sum, then the product of the lower halves.
-"bf16": `tdpbf16ps` of AMX adds up 16 pairs from zero, upper and lower halves apart; then it adds both to the sum.  No
-    code here uses AMX yet.  Rows of pairs and panels are as its tiles load them, at fixed strides.
+"bf16": `tdpbf16ps` of AMX adds up 16 pairs from zero, upper and lower halves apart; then it adds both to the sum
+    (`amx`).
 
 Sources: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", VDPBF16PS, VCVTNE2PS2BF16 and TDPBF16PS.
 """
@@ -26,6 +26,7 @@ from llvmlite import ir
 from numba import float32, float64, types
 from numba.extending import intrinsic
 
+from varlen_rnn.products import amx
 from varlen_rnn.products.few_rows import MOST_ROWS
 from varlen_rnn.products.packing import ALL_ROWS, Weight, arguments_of_pack, pack_block
 from varlen_rnn.products.rounding import HAS_INSTRUCTIONS, pair_in_place, pair_panel, round_row
@@ -56,7 +57,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.runtime.cache.announce import announce_emulation
 from varlen_rnn.runtime.jit import called_by_address, caller, cpu_inlined, cpu_linked
 
-_ROWS = 48  # rows that are rounded at once
+_ROWS = amx.MOST_ROWS  # rows that are rounded at once
 _DEPTH = 512  # values of k that are rounded at once
 _STRIDE = _DEPTH // 2 + 16  # pairs from row to row; not a multiple of 4 KB, so that rows fall into all sets of a cache
 _AMX_PAIRS = 16  # the pairs that `tdpbf16ps` sums
@@ -187,9 +188,8 @@ _rounded_on_stack = make_stack_memory(lambda lanes: _ROWS * _STRIDE)
 _offsets_on_stack = make_stack_memory(lambda lanes: _ROWS)
 
 
-def _make_multiply(tile):
-    """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, for `tile` to multiply."""
-    multiply_panels = make_multiply_panels(tile)
+def _make_multiply(multiply_panels):
+    """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, and multiplies these."""
 
     @cpu_inlined
     def multiply(rows, num_panels, a, panels, start, c, prefetch):
@@ -216,14 +216,17 @@ def _arguments_of_columns(scalar):
     return number, a, panels, start, c, types.CPointer(scalar)
 
 
-add_columns = caller(_arguments_of_columns)
+def _arguments_of_pairs(scalar):
+    """Return the types of the arguments of `rounding.pair_in_place`."""
+    return types.CPointer(scalar), types.intp, types.intp
 
 
-@called_by_address(lambda scalar: (types.CPointer(scalar), types.intp, types.intp))
-def pair_rows(at, depth, step):
-    """Round rows to pairs, as `rounding.pair_in_place` does."""
-    optimise_for_size()
-    pair_in_place(at, depth, step)
+def _arguments_of_turn(scalar):
+    return (types.CPointer(scalar),)  # any address, by which `caller` finds the type of the numbers
+
+
+pair_rows, add_columns = caller(_arguments_of_pairs), caller(_arguments_of_columns)
+begin_or_end = caller(_arguments_of_turn)
 
 
 @cpu_inlined
@@ -309,14 +312,15 @@ def _pack_block_of_weight(it, k, depth, first, count, packed):
     return Panels(packed, step, depth)
 
 
-def _make_multiply_few(multiply):
-    """Return a function of a FewRows, given a function with the arguments of `tile.multiply`."""
+def _make_multiply_few(begin, multiply, end):
+    """Return a function of a FewRows, given a function with the arguments of `tile.multiply`, to call in between."""
 
     def multiply_few_rounded(it):
         optimise_for_size()
         sums, packed, offsets = _sums_on_stack(it.a), _block_on_stack(it.a), _offsets_of_few(pointer(ALL_ROWS, 0))
         width, of_sums, none = width_of(it.a), offset(offsets, MOST_ROWS), Prefetch(packed, offsets, 0)
         size = _BLOCK_PANELS * width
+        begin()
         for r in range(MOST_ROWS):
             offsets[r], of_sums[r] = r * it.a_stride, r * size
         for first in range(0, it.columns, size):
@@ -331,6 +335,7 @@ def _make_multiply_few(multiply):
             for r in range(it.rows):
                 for j in range(count):
                     it.c[r * it.c_stride + first + j] = sums[r * size + j]
+        end()
 
     return called_by_address(_arguments_of_few)(multiply_few_rounded)
 
@@ -340,44 +345,109 @@ class Rounded(NamedTuple):
 
     multiply: takes the place of `tile.multiply`
     multiply_few: multiplies few rows by a weight that lies unpacked, with the bits of `multiply`
+    pair_rows: rounds rows to pairs as `rounding.pair_in_place` does, in the order in which `add_columns` reads them
+    begin_columns: must be called before the first `add_columns` of a thread
     add_columns: multiplies the columns of a tile of `row_sums` by a panel, and adds the products to sums
+    end_columns: must be called after the last `add_columns` of a thread
     """
 
     multiply: Any
     multiply_few: Any
+    pair_rows: Any
+    begin_columns: Any
+    add_columns: Any
+    end_columns: Any
+
+
+class _Unit(NamedTuple):
+    """The inlined functions of a unit that multiplies pairs."""
+
+    begin: Any  # before the first product of a call
+    begin_columns: Any
+    end: Any  # after the last product of a call
+    multiply_panels: Any  # as `make_multiply_panels` returns it
+    turn_columns: Any  # arranges rows of `TILE_ROWS` pairs for `add_columns`
     add_columns: Any
 
 
-def _make_rounded(tile, columns):
-    multiply = _make_multiply(tile)
+@cpu_inlined
+def _nothing():
+    pass
+
+
+@cpu_inlined
+def _as_they_are(at, pairs):
+    pass
+
+
+def _unit_of_tile(tile, columns):
+    return _Unit(_nothing, _nothing, _nothing, make_multiply_panels(tile), _as_they_are, columns)
+
+
+def _make_rounded(unit):
+    begin, begin_unit_columns, end, multiply_panels, turn_columns, add_unit_columns = unit
+    multiply = _make_multiply(multiply_panels)
 
     def multiply_rounded(rows, num_panels, a, panels, start, c, prefetch):
         optimise_for_size()
+        begin()
         multiply(rows, num_panels, a, panels, start, c, prefetch)
+        end()
+
+    def pair_or_turn(at, depth, step):
+        optimise_for_size()
+        pair_in_place(at, depth, step)
+        if step == TILE_ROWS:
+            turn_columns(at, (depth + 1) // 2)
+
+    def begin_columns(at):
+        begin_unit_columns()
 
     def add_products(rows, a, panels, start, c, later):
         optimise_for_size()
-        columns(rows, a, panels, start, c, later)
+        add_unit_columns(rows, a, panels, start, c, later)
+
+    def end_columns(at):
+        end()
 
     return Rounded(
         multiply=called_by_address(arguments_of_multiply)(multiply_rounded),
-        multiply_few=_make_multiply_few(multiply),
+        multiply_few=_make_multiply_few(begin, multiply, end),
+        pair_rows=called_by_address(_arguments_of_pairs)(pair_or_turn),
+        begin_columns=called_by_address(_arguments_of_turn)(begin_columns),
         add_columns=called_by_address(_arguments_of_columns)(add_products),
+        end_columns=called_by_address(_arguments_of_turn)(end_columns),
     )
 
 
-AVX512 = _make_rounded(_avx512_tile, _columns)
-EMULATED = {
-    "bf16": _make_rounded(_make_emulated_tile(_emulate_amx), _make_emulated_columns(_emulate_amx)),
-    "bf16-avx512": _make_rounded(_make_emulated_tile(_emulate_avx512), _make_emulated_columns(_emulate_avx512)),
+_AMX = _Unit(
+    amx.configure, amx.configure_for_columns, amx.release, amx.multiply_panels, amx.turn_columns, amx.add_columns
+)
+WITH_INSTRUCTIONS = {
+    "bf16": _make_rounded(_AMX),
+    "bf16-avx512": _make_rounded(_unit_of_tile(_avx512_tile, _columns)),
 }
+EMULATED = {
+    "bf16": _make_rounded(_unit_of_tile(_make_emulated_tile(_emulate_amx), _make_emulated_columns(_emulate_amx))),
+    "bf16-avx512": _make_rounded(
+        _unit_of_tile(_make_emulated_tile(_emulate_avx512), _make_emulated_columns(_emulate_avx512))
+    ),
+}
+
+
+def has_instruction(precision):
+    """Return whether this process computes products in a precision by an instruction of its host."""
+    return amx.is_allowed() if precision == "bf16" else HAS_INSTRUCTIONS
 
 
 def rounded_of(dtype, precision):
     """Return the Rounded for products of a data type in a precision; None if these do not round operands."""
     if precision not in EMULATED or dtype != np.float32:
         return None
-    if precision == "bf16-avx512" and HAS_INSTRUCTIONS:
-        return AVX512
-    announce_emulation(precision)
+    if has_instruction(precision):
+        return WITH_INSTRUCTIONS[precision]
+    refused = precision == "bf16" and amx.HAS_UNIT
+    announce_emulation(
+        precision, "Linux refuses AMX to this process" if refused else "this processor lacks the instruction"
+    )
     return EMULATED[precision]

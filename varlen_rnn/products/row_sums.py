@@ -26,7 +26,7 @@ from numba import types, uint32
 
 from varlen_rnn.kernels.pool import pool_sum
 from varlen_rnn.kernels.sums import BLOCK, add_block, settled
-from varlen_rnn.products.bfloat16 import add_columns, pair_rows, rounded_of
+from varlen_rnn.products.bfloat16 import add_columns, begin_or_end, pair_rows, rounded_of
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
@@ -84,8 +84,10 @@ class Code(NamedTuple):
 
     add_up: int  # for groups of blocks
     add_last: int  # for groups of blocks
-    add_columns: int  # for products of bfloat16
-    pair_rows: int  # for products of bfloat16
+    pair_rows: int  # for products of bfloat16, like the following
+    begin_columns: int
+    add_columns: int
+    end_columns: int
 
 
 def code_of_sums(dtype, precision, has_groups):
@@ -94,12 +96,11 @@ def code_of_sums(dtype, precision, has_groups):
     `has_groups` says whether there are more rows than `MANY_ROWS`.
     """
     rounded = rounded_of(dtype, precision)
-    return Code(
-        add_up=add_up.address(dtype) if has_groups else 0,
-        add_last=_add_last.address(dtype) if has_groups else 0,
-        add_columns=0 if rounded is None else rounded.add_columns.address(dtype),
-        pair_rows=0 if rounded is None else pair_rows.address(dtype),
-    )
+    of_groups = [function.address(dtype) if has_groups else 0 for function in (add_up, _add_last)]
+    if rounded is None:
+        return Code(*of_groups, 0, 0, 0, 0)
+    of_columns = rounded.pair_rows, rounded.begin_columns, rounded.add_columns, rounded.end_columns
+    return Code(*of_groups, *(function.address(dtype) for function in of_columns))
 
 
 class Factor(NamedTuple):
@@ -395,11 +396,15 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
     )
     pieces, gathered = (cut.highest - lowest + cut.piece - 1) // cut.piece, -1
     slab, number, until = -1, 0, 0
+    if code.add_columns:
+        begin_or_end(code.begin_columns, (own,))
     # Nothing here may raise, because other shards wait for each piece that was taken.
     while True:
         slab, number, until = _next_piece(pointer(integers, 0), slab, number, until, cut, pieces)
         start, first = slab * depth, lowest + number * cut.piece
         if start >= columns.num_rows:
+            if code.add_columns:
+                begin_or_end(code.end_columns, (own,))
             return
         count, end = least(depth, columns.num_rows - start), least(first + cut.piece, cut.highest)
         for side in sides:

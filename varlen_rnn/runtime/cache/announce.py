@@ -21,8 +21,8 @@ FOREIGN = (
 )
 
 EMULATED = (
-    "varlen_rnn: products at precision {precision!r} are emulated, because no instruction computes them here, and "
-    "take much longer than at 'fp32' (to hide this message: VARLEN_RNN_QUIET=1)"
+    "varlen_rnn: products at precision {precision!r} are emulated, because {reason}, and take much longer than at "
+    "'fp32' (to hide this message: VARLEN_RNN_QUIET=1)"
 )
 
 # An LSTM's first step takes so many times as long as `_read`, as measured; both mostly run Python's own code.
@@ -45,10 +45,10 @@ def announce_compiling(folder):
 
 
 @functools.cache
-def announce_emulation(precision):
-    """Print to standard error, once a process, that products at a precision are emulated."""
+def announce_emulation(precision, reason):
+    """Print to standard error, once a process, that products at a precision are emulated, and why."""
     if not _is_quiet():
-        _print([EMULATED.format(precision=precision)])
+        _print([EMULATED.format(precision=precision, reason=reason)])
 
 
 def _is_quiet():
