@@ -28,6 +28,7 @@ LLVM_ALLOWED = {
     "numba_internals.py",
     "pairwise.py",
     "activations.py",
+    "amx.py",
     "bfloat16.py",
     "rounding.py",
     "vectors.py",
