@@ -407,7 +407,8 @@ def _differentiate_by_chunks(code, memory, rows_of, it, of, saved, sizes, task, 
         _differentiate_decays(memory, it, sizes, part, rows)
         _move_state(code, memory, rows_of, sizes, rows)
         if sizes.normalise:
-            move_gradient(own, it, of, sizes, part, rows, memory.numbers, memory.spare)
+            # `spare` can have fewer numbers than a chunk has rows.
+            move_gradient(own, it, of, sizes, part, rows, memory.numbers, offset(memory.numbers, CHUNK))
 
 
 @cpu_inlined
