@@ -62,6 +62,10 @@ nn.LinearChainCRF(16, dtype=dtype)(vr.Variable(x), tags).sum().backward()
 for layer in (nn.SequenceConv(16, 4, 3, dtype=dtype), nn.RowConv(16, 2, dtype=dtype)):
     layer(x).sum().backward()
 """,
+    "gates": """
+gates = nn.functional.concat([x, x], 1)
+nn.functional.slstm(gates, nn.Parameter(np.ones((32, 4), dtype)), forget="sigmoid")[0].sum().backward()
+""",
     "functions": "for name in ('exp', 'log', 'tanh', 'sigmoid', 'softplus', 'elu'): getattr(nn.functional, name)(x)",
     "many rows": "nn.Linear(4, 3, dtype=dtype)(np.ones((9000, 4), dtype)).sum().backward()",
     "prepare": "nn.LSTM(16, 32, dtype=dtype).prepare()(x)",

@@ -13,6 +13,7 @@ from varlen_rnn.linear_attention.single_rows import run_single_rows
 from varlen_rnn.nn import functional as F
 from varlen_rnn.nn.matrix.names import BY_NAME
 from varlen_rnn.ops.linear_attention import linear_attention
+from varlen_rnn.ops.recurrent.projected import slstm
 from varlen_rnn.ops.sequence.along import sequence_reverse, sequence_softmax
 from varlen_rnn.ops.sequence.beam_search import beam_search, beam_search_decode
 from varlen_rnn.ops.sequence.causal_conv import causal_conv
@@ -44,6 +45,7 @@ def works():
     layers |= {
         "attention": _attend,
         "linear attention": _attend_linearly,
+        "projected gates": _run_projected,
         "convolutions": _convolve_neighbours,
         "many rows": _sum_gradient_of_many_rows,
         "dropout": _drop_and_normalise,
@@ -161,6 +163,13 @@ def _attend_linearly(dtype):
         stream = layer(_SIZE, _SIZE, dtype=dtype).stream(3)
         for _ in range(5):  # the fourth call binds the program of a step
             stream(np.asarray(rows)[:3])
+
+
+def _run_projected(dtype):
+    weight = nn.Parameter(np.ones((4 * _SIZE, _SIZE // 4), dtype))
+    for forget in ("exp", "sigmoid"):
+        gates = nn.Embedding(4, 4 * _SIZE, dtype=dtype)(_batch()[0])
+        slstm(gates, weight, forget=forget)[0].sum().backward()
 
 
 def _convolve_neighbours(dtype):

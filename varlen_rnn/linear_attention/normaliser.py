@@ -20,12 +20,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from varlen_rnn.kernels.norms import LANES
 from varlen_rnn.linear_attention.blocks import CHUNK, copy_numbers, dot, scale_all
 from varlen_rnn.linear_attention.writer import Writer
 from varlen_rnn.products.vectors import fold_lanes, offset
 from varlen_rnn.runtime.jit import cpu_inlined
-
-LANES = 16  # partial sums of a norm, which are joined at the end
 
 
 class Norms(NamedTuple):

@@ -12,10 +12,11 @@ from varlen_rnn.runtime import parameters, records
 from varlen_rnn.runtime.forms import header_of_arrays
 from varlen_rnn.runtime.memory import CACHE_LINE, address_of
 from varlen_rnn.runtime.notes import Notes, fit_notes, strides_unread
-from varlen_rnn.runtime.numba_internals import OWNS_DATA, code_for, letters_of
+from varlen_rnn.runtime.numba_internals import code_for, letters_of
 from varlen_rnn.runtime.placeholder import Placeholder, Slot, Unbound
 
 _CODES: dict = {}  # {a kernel and the kinds of its arguments: its code}
+_OWNS_DATA = 4  # the only flag of an array on which Numba's type of it does not depend
 
 
 def _code_for(kernel, arguments):
@@ -172,7 +173,7 @@ class DryRun:
                 self.refuse(f"kernel {name} gets {its_type.__name__}")
             slots[len(words) + 5], its_address = slot, address_of(form) - slot.address
             words += (0, 0, form.size, form.itemsize, its_address, *form.shape, *form.strides)
-            kinds += (form.dtype, form.ndim, form.flags.num & ~OWNS_DATA)
+            kinds += (form.dtype, form.ndim, form.flags.num & ~_OWNS_DATA)
             unread += strides_unread(form, len(words) + 1)
 
     def _slot_of(self, name, array):

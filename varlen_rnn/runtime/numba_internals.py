@@ -12,7 +12,6 @@ from collections import Counter
 
 import llvmlite.binding as llvm
 import llvmlite.ir
-import numpy as np
 from llvmlite.binding import ffi, parse_assembly
 from numba import config, njit, types
 from numba.core import caching, codegen, compiler, compiler_machinery, ir, ir_utils, untyped_passes
@@ -253,23 +252,9 @@ def code_for(kernel, arguments):
     """Return the address of a kernel's code for these arguments, the types of the arguments, and whether it returns
     nothing; the code is compiled if necessary.
     """
-    kinds = tuple([_type_of(kernel, argument) for argument in arguments])
+    kinds = tuple(map(kernel.typeof_pyval, arguments))
     address, is_void = address_of_code(kernel, kinds)
     return address, kinds, is_void
-
-
-_TYPES: dict = {}  # {the data type, the number of axes and the flags of arrays: Numba's type, which takes long to find}
-OWNS_DATA = 4  # the only flag of an array on which its type does not depend
-
-
-def _type_of(kernel, argument):
-    """Return Numba's type of an argument."""
-    if type(argument) is tuple:
-        return types.BaseTuple.from_types([_type_of(kernel, item) for item in argument], tuple)
-    if type(argument) is not np.ndarray:
-        return kernel.typeof_pyval(argument)
-    key = argument.dtype, argument.ndim, argument.flags.num & ~OWNS_DATA
-    return _TYPES.get(key) or _TYPES.setdefault(key, kernel.typeof_pyval(argument))
 
 
 # The types of words, and the letters that name the types: an address, integers, a flag, floats.
