@@ -13,13 +13,16 @@ import importlib.util
 import shutil
 from typing import NamedTuple
 
+import llvmlite.binding as llvm
+
 OURS, TWIN, BUILT_IN = "varlen_rnn", "varlen_rnn padded", "varlen_rnn built-in"
-BFLOAT16 = "varlen_rnn bf16-avx512"
+BFLOAT16 = "varlen_rnn bfloat16"
 MODES = ("training", "inference")
+_IN_BFLOAT16 = "torch", "avx512bw"  # LLVM's name of a feature of the processor, which an LSTM of oneDNN needs
 
 
 class Engine(NamedTuple):
-    """Module and class of an engine within the folder of a task, and the packages and programs that it needs."""
+    """Module and class of an engine within the folder of a task, and the packages, programs and features it needs."""
 
     module: str
     name: str
@@ -43,13 +46,13 @@ OF_STEPS = {  # layers that get one step per call, with states: ours inside PyTo
 }
 OF_GROUPS = {  # layers as practitioners run them: sorted, and padded in groups of neighbouring lengths
     "torch groups": Engine("groups", "Groups", ("torch",)),
-    "torch groups bfloat16": Engine("groups", "Bfloat16", ("torch",)),
+    "torch groups bfloat16": Engine("groups", "Bfloat16", _IN_BFLOAT16),
     "torch groups compiled": Engine("groups", "Compiled", ("torch", "g++")),
 }
 OF_BFLOAT16 = {  # layers whose products round their factors to bfloat16
     BFLOAT16: Engine("ours", "Bfloat16", ("numba", "varlen_rnn")),
-    "torch padded bfloat16": Engine("pytorch", "PaddedBfloat16", ("torch",)),
-    "torch packed bfloat16": Engine("pytorch", "PackedBfloat16", ("torch",)),
+    "torch padded bfloat16": Engine("pytorch", "PaddedBfloat16", _IN_BFLOAT16),
+    "torch packed bfloat16": Engine("pytorch", "PackedBfloat16", _IN_BFLOAT16),
 }
 OF_POLICIES = {"torch loop over steps": Engine("pytorch", "Loop", ("torch",))}  # which resets states
 OF_SERVING = {  # layers for inference
@@ -100,9 +103,10 @@ def build(task, engine, case, threads):
 
 
 def lacking(engine):
-    """Return the packages and programs that an engine needs and that are not here."""
-    needs = ALL[engine].needs
-    return [name for name in needs if importlib.util.find_spec(name) is None and shutil.which(name) is None]
+    """Return the packages, programs and features of the processor that an engine needs and that are not here."""
+    host = llvm.get_host_cpu_features()
+    ways = (importlib.util.find_spec, shutil.which, host.get)
+    return [name for name in ALL[engine].needs if not any(find(name) for find in ways)]
 
 
 def installed(engines):

@@ -115,7 +115,7 @@ def one_step(monkeypatch):
 @pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
 def test_groups_agree(cell, one_step):
     case = CASE | {"cell": cell, "input_size": 6, "hidden_size": 16, "lengths": (4, 1, 7, 5, 5, 2, 9)}
-    for name in ("torch groups", "torch groups bfloat16"):
+    for name in installed(("torch groups", "torch groups bfloat16")):
         peers = {its: build("layers", its, case, 1) for its in (OURS, name)}
         for mode in MODES:
             for number in list(peers[name].groups):
@@ -123,8 +123,9 @@ def test_groups_agree(cell, one_step):
                 found = {its: engine.arrays(getattr(engine, mode)()) for its, engine in peers.items()}
                 assert parity.disagreement(found) is None, (name, mode, number)
         assert list(peers[name].groups) == [2, 4, 7], "no group is empty"
-    apart = parity.disagreement({OURS: found[OURS], "another name": found[name]})
-    assert apart is not None, "bfloat16 is held to a tolerance of its own"
+    if name == "torch groups bfloat16":
+        apart = parity.disagreement({OURS: found[OURS], "another name": found[name]})
+        assert apart is not None, "bfloat16 is held to a tolerance of its own"
 
 
 def test_groups_are_neighbours_and_the_fastest_number_is_kept(one_step, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 
 import varlen_rnn as vr
 from benchmarks.layers.case import Inputs
+from varlen_rnn.products.bfloat16 import has_instruction
 
 
 class Unpadded:
@@ -60,14 +61,16 @@ class Padded(Unpadded):
 
 
 class Bfloat16(Unpadded):
-    """A layer on rows, with products in bfloat16."""
+    """A layer on rows, with products in bfloat16: by AMX if the host has it, otherwise in the order of AVX512-BF16."""
+
+    precision = "bf16" if has_instruction("bf16") else "bf16-avx512"
 
     def inference(self):
         """Return the outputs."""
-        with vr.float32_matmul_precision("bf16-avx512"):
+        with vr.float32_matmul_precision(self.precision):
             return super().inference()
 
     def training(self):
         """Return the outputs and the gradients of rows and weights."""
-        with vr.float32_matmul_precision("bf16-avx512"):
+        with vr.float32_matmul_precision(self.precision):
             return super().training()

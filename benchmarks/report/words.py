@@ -60,10 +60,11 @@ compiled* is the same under `torch.compile` with `torch._dynamo.config.allow_rnn
 compile a recurrent layer. *late* means that it did not compile in a minute, because the compiler unrolls all steps of
 each rectangle.
 """,
-    "bf16": """Products round both factors to bfloat16 ([precision.md](precision.md) says how). *of float32* is our time
-in bfloat16 over our time in float32. The columns of peers have times over ours in bfloat16. Times on one thread are CPU
-time. Before any time counts, results are compared with ours in float32, with a tolerance of 0.01 for ours in bfloat16
-and of 0.03 for PyTorch's. *torch padded bfloat16* and *torch packed bfloat16* are layers on rows that `.bfloat16()` has
+    "bf16": """Products round both factors to bfloat16 ([precision.md](precision.md) says how). Our precision is
+`"bf16"` on a host with AMX, and `"bf16-avx512"` on other hosts. *of float32* is our time in bfloat16 over our time in
+float32. The columns of peers have times over ours in bfloat16. Times on one thread are CPU time. Before any time
+counts, results are compared with ours in float32, with a tolerance of 0.01 for ours in bfloat16 and of 0.03 for
+PyTorch's. *torch padded bfloat16* and *torch packed bfloat16* are layers on rows that `.bfloat16()` has
 converted, and give results in bfloat16; this is a little faster than `torch.autocast`, which *torch groups bfloat16*
 uses. On lognormal lengths, packed layers are left out, because a step takes them seconds.
 """,

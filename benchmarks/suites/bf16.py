@@ -11,7 +11,7 @@ PATIENCE = Patience(least=3, most=5, seconds=4.0, wait=1.0)
 ON_EQUAL = (OURS, *OF_BFLOAT16, *PYTORCH)
 ON_RAGGED = (OURS, BFLOAT16, "torch padded bfloat16", "torch groups bfloat16")  # packed ones take seconds a step
 PEERS = [engine for engine in (*PYTORCH, *OF_BFLOAT16, "torch groups bfloat16") if engine != BFLOAT16]
-COLUMNS = {"cell": 5, "B,D,H": 13, "lengths": 11, "mode": 10, "threads": 8, "float32, ms": 12, "bf16-avx512, ms": 16}
+COLUMNS = {"cell": 5, "B,D,H": 13, "lengths": 11, "mode": 10, "threads": 8, "float32, ms": 12, "bfloat16, ms": 13}
 COLUMNS |= {"of float32": 11} | {engine: len(engine) + 2 for engine in PEERS}
 
 
