@@ -127,11 +127,11 @@ def chunk_gated_delta_rule(
 
     Source: Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks"; flash-linear-attention.
     """
-    refuse("chunk_gated_delta_rule", cp_context=cp_context)
-    return fused_recurrent_gated_delta_rule(
-        q, k, v, g, None, None, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-        use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens,
-    )  # fmt: skip
+    name, given = "chunk_gated_delta_rule", (q, k, v, g, None, beta, A_log, dt_bias, initial_state)
+    refuse(name, cp_context=cp_context)
+    of_gates = use_gate_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
+    o, last = _gated_delta_rule(name, given, cu_seqlens, of_gates, use_qk_l2norm_in_kernel, scale, state_v_first)
+    return o, last if output_final_state else None
 
 
 @eager
@@ -192,21 +192,31 @@ def fused_recurrent_gated_delta_rule(
 
     Source: Yang, Kautz and Hatamizadeh (2024), "Gated Delta Networks"; flash-linear-attention.
     """
-    name = "gated_delta_rule"
+    name, given = "fused_recurrent_gated_delta_rule", (q, k, v, g, gk, beta, A_log, dt_bias, initial_state)
     refuse(name, gv=gv)
-    axes, lod = _RULE + (_TURNED if state_v_first else _STATE), lod_of_batch(name, v, cu_seqlens)
-    check_axes(name, axes, q, k, v, g, gk, beta, A_log, dt_bias, initial_state, sequences=len(lod.levels[0]) - 1)
-    if use_gate_in_kernel:
+    of_gates = use_gate_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
+    o, last = _gated_delta_rule(name, given, cu_seqlens, of_gates, use_qk_l2norm_in_kernel, scale, state_v_first)
+    return o, last if output_final_state else None
+
+
+def _gated_delta_rule(
+    name: str, given: Sequence[Any], cu_seqlens: Tensor | None, of_gates: tuple[bool, bool, bool], units: bool,
+    scale: float | None, v_first: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Run the gated delta rule over the arguments of `_RULE` and first states; `name` begins an error."""
+    (q, k, v, g, gk, beta, A_log, dt_bias, first), (has_gate, has_sigmoid, doubled) = given, of_gates
+    lod = lod_of_batch(name, v, cu_seqlens)
+    check_axes(name, _RULE + (_TURNED if v_first else _STATE), *given, sequences=len(lod.levels[0]) - 1)
+    if has_gate:
         g = _gate(name, g, A_log, dt_bias)
-    if allow_neg_eigval and not use_beta_sigmoid_in_kernel:
+    if doubled and not has_sigmoid:
         raise ProgramError(f"{name}, allow_neg_eigval", expected="use_beta_sigmoid_in_kernel, too", got="it alone")
     if gk is not None:
         g = gk if g is None else g.to(common_type(g, gk))[..., None] + gk
-    if use_beta_sigmoid_in_kernel and beta is not None:
-        beta = beta.to(common_type(beta)).sigmoid() * (2 if allow_neg_eigval else 1)
-    first = _turned(initial_state, state_v_first)
-    o, last = attended(name, lod, (q, k, v, g, beta, first), True, use_qk_l2norm_in_kernel, scale)
-    return o, _turned(last, state_v_first) if output_final_state else None
+    if has_sigmoid and beta is not None:
+        beta = beta.to(common_type(beta)).sigmoid() * (2 if doubled else 1)
+    o, last = attended(name, lod, (q, k, v, g, beta, _turned(first, v_first)), True, units, scale)
+    return o, _turned(last, v_first)
 
 
 @eager

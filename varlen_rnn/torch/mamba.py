@@ -244,10 +244,9 @@ def mamba_split_conv1d_scan_combined(
         expected = f"{dim} gates, {channels} channels and {heads} steps: {dim + channels + heads} columns"
         raise ShapeError(f"{name}, zxbcdt", expected=expected, got=f"shape {tuple(zxbcdt.shape)}", hint=hint)
     z, channels_in, dt = zxbcdt.split([dim, channels, heads], dim=2)
-    convolved = causal_conv1d_fn(
-        channels_in.transpose(1, 2), conv1d_weight, conv1d_bias, seq_idx, activation=activation
-    )
-    x, B, C = convolved.transpose(1, 2).split([dim, (channels - dim) // 2, (channels - dim) // 2], dim=2)
+    lod = lod_of_batch(name, zxbcdt, seq_idx=seq_idx)
+    rows, _ = convolved(lod, channels_in, conv1d_weight, conv1d_bias, None, activation)
+    x, B, C = rows.split([dim, (channels - dim) // 2, (channels - dim) // 2], dim=2)
     x, B, C = x.unflatten(2, (heads, size)), B.unflatten(2, (ngroups, -1)), C.unflatten(2, (ngroups, -1))
     gates = z.unflatten(2, (heads, size)) if rmsnorm_weight is None else None
     y, last = mamba_chunk_scan_combined(
