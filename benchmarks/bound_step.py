@@ -9,7 +9,6 @@ clock, and the least of short rounds, because any other process takes a core fro
 a process of its own, on padded batches with a mask, compiled for one shape.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ import numpy as np
 
 import varlen_rnn as vr
 from benchmarks.machine import publish
+from benchmarks.processes import options
 
 FILE = Path(__file__).parent / "results" / "bound_step.txt"
 SIZES = {"8 sequences, 32 units": (8, 32, 32), "32 sequences, 64 units": (32, 32, 64)}
@@ -215,15 +215,11 @@ def all_lines():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bound_step", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    parser.add_argument("--jax", metavar="NAME", help="only time JAX in this process")
-    parser.add_argument("--first", action="store_true", help="only time the first calls that bind, in this process")
-    arguments = parser.parse_args()
-    if arguments.first:
+    first = {"action": "store_true", "help": "only time the first calls that bind, in this process"}
+    given = options(__doc__, first=first, jax={"metavar": "NAME", "help": "only time JAX in this process"})
+    if given.first:
         print(*time_first_boxes())
-        sys.exit()
-    if arguments.jax:
-        print(time_jax(arguments.jax))
-        sys.exit()
-    publish(all_lines(), FILE if arguments.write else None)
+    elif given.jax:
+        print(time_jax(given.jax))
+    else:
+        publish(all_lines(), FILE if given.write else None)

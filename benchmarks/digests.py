@@ -7,7 +7,6 @@ A change that only moves code leaves every digest as it is.  The file names the 
 NumPy's own functions, and BLAS, may give other bits on another one.
 """
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 import varlen_rnn as vr
 from benchmarks.machine import describe
+from benchmarks.processes import options
 from varlen_rnn.cells import CELLS, gru_cell, lstm_cell, rnn_cell
 from varlen_rnn.program.checker import examples_of
 from varlen_rnn.tape.operator import OPERATORS
@@ -141,15 +141,13 @@ def train_once(layer, dtype, name):
 
 def main():
     """Compare or write the digests."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="replace the file of digests")
-    chosen = parser.parse_args()
+    given = options(__doc__)
     found = {}
     for dtype in ("float64", "float32"):
         found |= of_operators(dtype)
         found |= of_layers(dtype)
     found |= of_bfloat16()
-    if chosen.write:
+    if given.write:
         FILE.write_text(json.dumps({"machine": describe(threads=2), "digests": found}, indent=0, sort_keys=True) + "\n")
     known = json.loads(FILE.read_text())["digests"]
     for name in sorted(set(known) | set(found)):

@@ -6,7 +6,6 @@
 Errors are in units in the last place, against the formula in float64, over 2 million numbers of all magnitudes.
 """
 
-import argparse
 import itertools
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from benchmarks.machine import describe
+from benchmarks.machine import publish_as_asked
 from varlen_rnn.kernels import arithmetic
 from varlen_rnn.ops import activations, losses
 
@@ -122,27 +121,17 @@ def times(function, formula, gradient, size):
     return least
 
 
-def main():
-    """Print or write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write the table to the file of results")
-    chosen = parser.parse_args()
-    machine = describe(threads=1)
-    lines = [
-        f"{machine}",
-        "Ours / NumPy's or SciPy's: largest error in units, then microseconds of a call; our gradients compute y, too.",
-    ]
-    lines.append(f"{'':34}{'error':>16}" + "".join(f"{f'{size:,} elements':>22}" for size in SIZES))
+def lines():
+    """Yield the lines of the table."""
+    yield "Ours / NumPy's or SciPy's: largest error in units, then microseconds a call; our gradients compute y, too."
+    yield f"{'':34}{'error':>16}" + "".join(f"{f'{size:,} elements':>22}" for size in SIZES)
     for table, gradient in ((FUNCTIONS, False), (GRADIENTS, True)):
         for name, (function, formula, low, high) in table.items():
             ours, theirs = errors(function, formula, low, high, gradient)
             spent = [times(function, formula, gradient, size) for size in SIZES]
             row = f"{name + ', gradient' * gradient:34}{f'{ours:.2f} / {theirs:.2f}':>16}"
-            lines.append(row + "".join(f"{f'{mine:.2f} / {others:.2f}':>22}" for mine, others in spent))
-            print(lines[-1], flush=True)
-    if chosen.write:
-        FILE.write_text("\n".join(lines) + "\n")
+            yield row + "".join(f"{f'{mine:.2f} / {others:.2f}':>22}" for mine, others in spent)
 
 
 if __name__ == "__main__":
-    main()
+    publish_as_asked(lines(), FILE, __doc__)

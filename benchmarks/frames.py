@@ -11,7 +11,6 @@ its own, they are seconds that pass, over the frames of both, in rounds that oth
 are any.  All are medians of rounds in which both engines take turns.
 """
 
-import argparse
 import importlib.util
 import os
 import time
@@ -24,6 +23,7 @@ import varlen_rnn as vr
 import varlen_rnn.onnx
 from benchmarks.clock import seconds_in_turns
 from benchmarks.machine import publish
+from benchmarks.processes import options
 from benchmarks.quiet import Watch, undisturbed, wait_for_quiet
 
 FILE = Path(__file__).parent / "results" / "frames.txt"
@@ -101,12 +101,9 @@ def shown(what, seconds, frames):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.frames", description=__doc__)
-    parser.add_argument("--file", type=Path, help="the detector")
-    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    arguments = parser.parse_args()
-    path = arguments.file or find()
+    given = options(__doc__, file={"type": Path, "help": "the detector"})
+    path = given.file or find()
     if path is None:
         print("silero-vad is not installed, and no --file is given: nothing is measured")
     else:
-        publish(lines(path), FILE if arguments.write else None)
+        publish(lines(path), FILE if given.write else None)

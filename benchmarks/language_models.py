@@ -11,7 +11,6 @@ of other texts, after `ROWS` characters and at the end.  Files of the library ar
 learning rate of each layer, by a shorter run of another seed; another twentieth gives the figures.
 """
 
-import argparse
 import ast
 import collections
 import functools
@@ -26,7 +25,8 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.processes import output_of
+from benchmarks.machine import publish
+from benchmarks.processes import options, output_of
 from benchmarks.results import rounded
 from benchmarks.transducer import resident
 from varlen_rnn.nn import functional as F
@@ -264,19 +264,14 @@ def spread(numbers, digits=2):
 
 def main():
     """Print the figures, and write them if asked to; or train."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.language_models", description=__doc__)
-    parser.add_argument("--run", type=int, metavar="COUNT", help="train so many models that are missing")
-    parser.add_argument("--write", action="store_true", help="replace the file of results")
-    parser.add_argument("--one", choices=LAYERS, help="print the figures of a layer's steps, as JSON")
-    given = parser.parse_args()
+    run = {"type": int, "metavar": "COUNT", "help": "train so many models that are missing"}
+    given = options(__doc__, run=run, one={"choices": LAYERS, "help": "print the figures of a layer's steps, as JSON"})
     vr.set_num_threads(1)
     if given.run is not None:
         run_missing(given.run)
     elif given.one:
         print(json.dumps(measured(given.one)))
     else:
-        from benchmarks.machine import publish
-
         publish(lines(), FILE if given.write else None)
 
 

@@ -7,7 +7,6 @@ The system refuses the process more private memory than that (RLIMIT_DATA): a co
 Pages of files do not count: the system takes them back when it needs them.
 """
 
-import argparse
 import resource
 import tempfile
 import time
@@ -16,29 +15,14 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
-from benchmarks.machine import describe
+from benchmarks.machine import publish
+from benchmarks.processes import options
 
 FILE = Path(__file__).parent / "results" / "large_table.txt"
 WIDTH = 64
 HEIGHT = 2**31 // WIDTH + 1000
 IDS = np.array([5, HEIGHT - 1, HEIGHT // 2, HEIGHT - 1])
 LIMIT = 2**28  # bytes
-
-
-def main():
-    """Print the figures, and write them if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", help="where the files are, for a moment; the system's folder by default")
-    parser.add_argument("--write", action="store_true", help="replace the file of results")
-    given, machine = parser.parse_args(), describe(vr.get_num_threads())
-    shown = "date", "processor", "cores", "varlen_rnn", "numpy", "numba"
-    lines = [", ".join(f"{name} {machine[name]}" for name in shown)]
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        for line in figures(Path(folder)):
-            lines.append(line)
-            print(line, flush=True)
-    if given.write:
-        FILE.write_text("\n".join(lines) + "\n")
 
 
 def private():
@@ -96,4 +80,7 @@ def figures(folder):
 
 
 if __name__ == "__main__":
-    main()
+    where = {"help": "where the files are, for a moment; the system's folder by default"}
+    given = options(__doc__, folder=where)
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        publish(figures(Path(folder)), FILE if given.write else None)

@@ -13,7 +13,6 @@ taken a step of three short sequences.  The rate of a forward pass counts the pr
 number of a state with the delta rule and otherwise 2, against the processor's multiply-add rate.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.lengths import equal, lognormal
-from benchmarks.processes import output_of
+from benchmarks.processes import options, output_of
 from benchmarks.transducer import resident
 
 FILE = Path(__file__).parent / "results" / "linear_attention.txt"
@@ -286,12 +285,9 @@ def lines_of_equal(cell):
 
 def main():
     """Print the figures, and write them if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.linear_attention", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="replace the file of results")
-    parser.add_argument("--part", type=int, help="only lines of this part; with --write, append them, if it is not 0")
-    parser.add_argument("--threads", type=int, default=1, help="of --one")
-    parser.add_argument("--one", nargs=3, help="print the figures of an engine, a cell and lengths, as JSON")
-    given = parser.parse_args()
+    part = {"type": int, "help": "only lines of this part; with --write, append them, if it is not 0"}
+    one = {"nargs": 3, "help": "print the figures of an engine, a cell and lengths, as JSON"}
+    given = options(__doc__, part=part, one=one, threads={"type": int, "default": 1, "help": "of --one"})
     if given.one:
         engine, cell, lengths = given.one
         is_equal = lengths == "equal"

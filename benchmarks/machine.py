@@ -1,6 +1,5 @@
 """The machine, the versions and the moment that results belong to."""
 
-import argparse
 import datetime
 import functools
 import itertools
@@ -13,6 +12,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import varlen_rnn as vr
+from benchmarks.processes import options
 
 PACKAGES = ("numpy", "numba", "torch", "onnxruntime")
 BFLOAT16 = {"avx512bf16": "AVX512-BF16", "amx-bf16": "AMX-BF16"}  # instructions on bfloat16, by LLVM's names
@@ -48,9 +48,7 @@ def publish(lines, path=None):
 
 def publish_as_asked(lines, path, about):
     """Publish lines, also in a file of results if the command line has `--write`."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"write the lines to {path.name}")
-    publish(lines, path if parser.parse_args().write else None)
+    publish(lines, path if options(about).write else None)
 
 
 def _processor():

@@ -1,5 +1,6 @@
 """The driver's end of the engines' processes."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -84,6 +85,15 @@ def output_of(*words, threads=1):
     command = [sys.executable, *words]
     ran = subprocess.run(command, cwd=ROOT, env=environment(threads), stdout=subprocess.PIPE, text=True, check=True)
     return ran.stdout
+
+
+def options(about, **added):
+    """Return the options of the command line: `added`, {name: arguments of argparse}, and `--write`."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write what is printed to the file of results")
+    for name, arguments in added.items():
+        parser.add_argument(f"--{name}", **arguments)
+    return parser.parse_args()
 
 
 @contextlib.contextmanager

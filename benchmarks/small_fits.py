@@ -8,7 +8,6 @@ that loads the kernels.  "Native" is the share of a bound fit that kernels run w
 still be won.  Predictions of both are equal to the bit, or no time is printed.
 """
 
-import argparse
 import functools
 import json
 import statistics
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import publish
-from benchmarks.processes import output_of
+from benchmarks.processes import options, output_of
 
 FILE = Path(__file__).parent / "results" / "small_fits.txt"
 WAYS, ROUNDS, EPOCHS = ("bound", "eager"), 3, 10
@@ -95,15 +94,11 @@ def measured(task):
 
 def main():
     """Measure all tasks, or fit one once."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.small_fits", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the lines to the file of results")
-    parser.add_argument("--task", help="fit once, and print seconds")
-    parser.add_argument("--way", choices=WAYS, default="bound")
-    options = parser.parse_args()
-    if options.task is None:
-        publish(map(measured, TASKS), FILE if options.write else None)
+    given = options(__doc__, task={"help": "fit once, and print seconds"}, way={"choices": WAYS, "default": "bound"})
+    if given.task is None:
+        publish(map(measured, TASKS), FILE if given.write else None)
     else:
-        seconds(options.task, options.way)
+        seconds(given.task, given.way)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ runs in a process of its own, with one thread.  Memory is the most that the proc
 held before the first one, so code that the first step loads counts, too.
 """
 
-import argparse
 import itertools
 import json
 import resource
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.lengths import lognormal
-from benchmarks.processes import output_of
+from benchmarks.processes import options, output_of
 
 FILE = Path(__file__).parent / "results" / "transducer.txt"
 BATCH, FEATURES, CLASSES, STEPS = 64, 128, 64, 5
@@ -148,10 +147,7 @@ def lines():
 
 def main():
     """Print the figures, and write them if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.transducer", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="replace the file of results")
-    parser.add_argument("--engine", choices=ENGINES, help="print the figures of one engine, as JSON")
-    given = parser.parse_args()
+    given = options(__doc__, engine={"choices": ENGINES, "help": "print the figures of one engine, as JSON"})
     if given.engine:
         print(json.dumps(measure(given.engine)))
         return

@@ -147,9 +147,9 @@ def precision_on_cuda(what: str, precision: str | None = None) -> str:
     return precision
 
 
-def check_precision(precision: object, what: str = "precision") -> str:
-    """Return a precision, or raise an error that begins with `what` if there is no such precision."""
+def check_precision(precision: object) -> str:
+    """Return a precision, or raise if there is no such precision."""
     if isinstance(precision, str) and precision in _OF_TORCH:
         expected, hint = " or ".join(map(repr, PRECISIONS)), f"PyTorch's {precision!r} is {_OF_TORCH[precision]!r} here"
-        raise InputError(what, expected=expected, got=repr(precision), hint=hint)
-    return check_choice(precision, what, *PRECISIONS)
+        raise InputError("precision", expected=expected, got=repr(precision), hint=hint)
+    return check_choice(precision, "precision", *PRECISIONS)
