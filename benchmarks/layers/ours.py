@@ -1,10 +1,11 @@
 """The layers of varlen_rnn: on rows, and their padded twins."""
 
+import functools
+
 import numpy as np
 
 import varlen_rnn as vr
 from benchmarks.layers.case import Inputs
-from varlen_rnn.products.bfloat16 import has_instruction
 
 
 class Unpadded:
@@ -63,7 +64,12 @@ class Padded(Unpadded):
 class Bfloat16(Unpadded):
     """A layer on rows, with products in bfloat16: by AMX if the host has it, otherwise in the order of AVX512-BF16."""
 
-    precision = "bf16" if has_instruction("bf16") else "bf16-avx512"
+    @functools.cached_property
+    def precision(self):
+        """The precision that this host computes by an instruction, if it has one."""
+        from varlen_rnn.products.bfloat16 import has_instruction  # `against` times checkouts without it
+
+        return "bf16" if has_instruction("bf16") else "bf16-avx512"
 
     def inference(self):
         """Return the outputs."""
