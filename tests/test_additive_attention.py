@@ -4,20 +4,12 @@ import numpy as np
 import pytest
 
 import varlen_rnn as vr
+from tests.differences import slope
 from tests.in_threads import on_threads
 from tests.oracles.attention import attend_additively
+from tests.test_attention import LENGTHS, by_window
 from varlen_rnn import attention
 from varlen_rnn.nn import functional as F
-
-LENGTHS = {
-    "empty ones": ([3, 0, 5, 1, 0], [4, 2, 0, 7, 0]),
-    "several blocks": ([97, 200], [192, 385]),
-    "more than a piece of work": ([400, 1], [30, 3]),
-    "no sequences": ([], []),
-    "no rows": ([0, 0], [0, 0]),
-}
-WINDOWS = {"all": (None, None), "causal": (None, 0), "narrow": (3, 2), "of the future": (-2, 5), "none": (0, -1)}
-by_window = pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 
 
 def drawn(lengths, features=5, columns=3, dtype=np.float64):
@@ -51,15 +43,10 @@ def test_gradients_are_central_differences(lengths, window):
     d = rng.standard_normal((sum(lengths[0]), 3))
     (F.additive_attention(*given, window=window) * d).sum().backward()
     for number, x in enumerate(given):
-        flat, step = x.value.data.reshape(-1), 1e-6
+        flat, d_flat = x.value.data.reshape(-1), np.asarray(x.grad).reshape(-1)
         for at in rng.permutation(flat.size)[:12]:
-            sides = []
-            for sign in (1, -1):
-                before, flat[at] = flat[at], flat[at] + sign * step
-                sides.append((wanted(*given, window) * d).sum())
-                flat[at] = before
-            slope = (sides[0] - sides[1]) / (2 * step)
-            np.testing.assert_allclose(np.asarray(x.grad).reshape(-1)[at], slope, rtol=1e-7, atol=1e-8, err_msg=number)
+            difference = slope(lambda: (wanted(*given, window) * d).sum(), flat, at=at)
+            np.testing.assert_allclose(d_flat[at], difference, rtol=1e-7, atol=1e-8, err_msg=number)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -155,15 +142,10 @@ def test_on_every_device(device, window, dtype, tolerance):
     found = attention.backward(*arrays[:3], out, sums, device.put(d), call)
     np.testing.assert_allclose(device.get(out), wanted(*given, window), rtol=tolerance, atol=tolerance)
     exact = [np.asarray(x, np.float64) for x in given]
-    for number, mine in enumerate(found):
-        of = exact[number]
+    for of, mine in zip(exact, map(device.get, found), strict=True):
         for at in np.ndindex(of.shape):
-            sides = []
-            for sign in (1, -1):
-                before, of[at] = of[at], of[at] + sign * 1e-6
-                sides.append((attend_additively(*exact, *ends, *window) * d).sum())
-                of[at] = before
-            np.testing.assert_allclose(device.get(mine)[at], (sides[0] - sides[1]) / 2e-6, rtol=1e-4, atol=1e-5)
+            difference = slope(lambda: (attend_additively(*exact, *ends, *window) * d).sum(), of, at=at)
+            np.testing.assert_allclose(mine[at], difference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.twins
