@@ -46,6 +46,8 @@ from varlen_rnn.products.tile import (
 from varlen_rnn.products.vectors import (
     TILE_ROWS,
     TILE_VECTORS,
+    copy_units,
+    lanes_of,
     least,
     make_stack_memory,
     offset,
@@ -184,12 +186,24 @@ def _make_emulated_columns(emulate):
     return columns
 
 
+@cpu_inlined
+def _copy_pairs(source, target, depth):
+    """Copy the pairs of `depth` numbers; zeros fill the last vector, as `round_row` fills it."""
+    count, lanes = depth // 2, lanes_of(source)
+    copy_units(1, source, 0, target, 0, count)
+    for j in range(count, (count + lanes - 1) // lanes * lanes):
+        target[j] = 0
+
+
 _rounded_on_stack = make_stack_memory(lambda lanes: _ROWS * _STRIDE)
 _offsets_on_stack = make_stack_memory(lambda lanes: _ROWS)
 
 
-def _make_multiply(multiply_panels):
-    """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, and multiplies these."""
+def _make_multiply(multiply_panels, of_pairs=False):
+    """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, and multiplies these.
+
+    If `of_pairs`, rows are pairs already, of an even number of values of k.
+    """
 
     @cpu_inlined
     def multiply(rows, num_panels, a, panels, start, c, prefetch):
@@ -202,7 +216,11 @@ def _make_multiply(multiply_panels):
             for first in range(0, panels.depth + (panels.depth == 0), _DEPTH):
                 depth = least(_DEPTH, panels.depth - first)
                 for r in range(count):
-                    round_row(offset(a.at, a.offsets[top + r] + first), offset(own, r * _STRIDE), depth)
+                    target = offset(own, r * _STRIDE)
+                    if of_pairs:
+                        _copy_pairs(offset(a.at, a.offsets[top + r] + first // 2), target, depth)
+                    else:
+                        round_row(offset(a.at, a.offsets[top + r] + first), target, depth)
                 block = Panels(offset(panels.at, first // 2 * width), panels.step, (depth + 1) // 2)
                 begin, end = sums_from(c if first else start, top, 0), sums_from(c, top, 0)
                 number = multiply_panels(count, num_panels, Rows(own, offsets), block, begin, end, prefetch, number)
@@ -312,8 +330,11 @@ def _pack_block_of_weight(it, k, depth, first, count, packed):
     return Panels(packed, step, depth)
 
 
-def _make_multiply_few(begin, multiply, end):
-    """Return a function of a FewRows, given a function with the arguments of `tile.multiply`, to call in between."""
+def _make_multiply_few(begin, multiply, end, numbers=1):
+    """Return a function of a FewRows, given a function with the arguments of `tile.multiply`, to call in between.
+
+    An element of a row has so many `numbers`: 2 if rows are pairs.
+    """
 
     def multiply_few_rounded(it):
         optimise_for_size()
@@ -330,7 +351,7 @@ def _make_multiply_few(begin, multiply, end):
                     sums[r * size + j] = it.bias[first + j]
             for k in range(0, it.depth, _BLOCK_DEPTH):
                 panels = _pack_block_of_weight(it, k, least(_BLOCK_DEPTH, it.depth - k), first, count, packed)
-                num_panels, a = (count + width - 1) // width, Rows(offset(it.a, k), offsets)
+                num_panels, a = (count + width - 1) // width, Rows(offset(it.a, k // numbers), offsets)
                 multiply(it.rows, num_panels, a, panels, totals, totals, none)
             for r in range(it.rows):
                 for j in range(count):
@@ -345,6 +366,8 @@ class Rounded(NamedTuple):
 
     multiply: takes the place of `tile.multiply`
     multiply_few: multiplies few rows by a weight that lies unpacked, with the bits of `multiply`
+    multiply_pairs: multiplies rows that are pairs already, with an even number of values of k, as `multiply` does
+    multiply_few_pairs: multiplies few rows that are pairs already, as `multiply_few` does
     pair_rows: rounds rows to pairs as `rounding.pair_in_place` does, in the order in which `add_columns` reads them
     begin_columns: must be called before the first `add_columns` of a thread
     add_columns: multiplies the columns of a tile of `row_sums` by a panel, and adds the products to sums
@@ -353,6 +376,8 @@ class Rounded(NamedTuple):
 
     multiply: Any
     multiply_few: Any
+    multiply_pairs: Any
+    multiply_few_pairs: Any
     pair_rows: Any
     begin_columns: Any
     add_columns: Any
@@ -386,13 +411,17 @@ def _unit_of_tile(tile, columns):
 
 def _make_rounded(unit):
     begin, begin_unit_columns, end, multiply_panels, turn_columns, add_unit_columns = unit
-    multiply = _make_multiply(multiply_panels)
 
-    def multiply_rounded(rows, num_panels, a, panels, start, c, prefetch):
-        optimise_for_size()
-        begin()
-        multiply(rows, num_panels, a, panels, start, c, prefetch)
-        end()
+    def called(multiply):
+        def multiply_rounded(rows, num_panels, a, panels, start, c, prefetch):
+            optimise_for_size()
+            begin()
+            multiply(rows, num_panels, a, panels, start, c, prefetch)
+            end()
+
+        return called_by_address(arguments_of_multiply)(multiply_rounded)
+
+    multiply, multiply_pairs = (_make_multiply(multiply_panels, of_pairs) for of_pairs in (False, True))
 
     def pair_or_turn(at, depth, step):
         optimise_for_size()
@@ -411,8 +440,10 @@ def _make_rounded(unit):
         end()
 
     return Rounded(
-        multiply=called_by_address(arguments_of_multiply)(multiply_rounded),
+        multiply=called(multiply),
         multiply_few=_make_multiply_few(begin, multiply, end),
+        multiply_pairs=called(multiply_pairs),
+        multiply_few_pairs=_make_multiply_few(begin, multiply_pairs, end, numbers=2),
         pair_rows=called_by_address(_arguments_of_pairs)(pair_or_turn),
         begin_columns=called_by_address(_arguments_of_turn)(begin_columns),
         add_columns=called_by_address(_arguments_of_columns)(add_products),

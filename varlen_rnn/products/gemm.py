@@ -55,21 +55,26 @@ class Code(NamedTuple):
     pack: int
 
 
-def code_of(dtype, precision="fp32"):
+def code_of(dtype, precision="fp32", of_pairs=False):
     """Return the Code for numbers of a data type in a precision, compiled at its first use.
 
     The precisions "bf16" and "bf16-avx512" round operands of float32 to bfloat16 (`bfloat16`).
+    If `of_pairs`, the rows are pairs of bfloat16 already, of an even number of values of k.
     """
     if (rounded := rounded_of(dtype, precision)) is not None:
-        return Code(rounded.multiply.address(dtype), pack_pairs.address(dtype))
+        return Code(
+            (rounded.multiply_pairs if of_pairs else rounded.multiply).address(dtype), pack_pairs.address(dtype)
+        )
     return Code(multiply.address(dtype), pack.address(dtype))
 
 
 @functools.cache
-def addresses_of(dtype, precision):
+def addresses_of(dtype, precision, of_pairs=False):
     """Return the Code as a plain tuple, and the address of the function for few rows of bfloat16, or 0."""
-    rounded = rounded_of(dtype, precision)
-    return tuple(code_of(dtype, precision)), 0 if rounded is None else rounded.multiply_few.address(dtype)
+    rounded, code = rounded_of(dtype, precision), tuple(code_of(dtype, precision, of_pairs))
+    if rounded is None:
+        return code, 0
+    return code, (rounded.multiply_few_pairs if of_pairs else rounded.multiply_few).address(dtype)
 
 
 class Product(NamedTuple):
@@ -258,12 +263,14 @@ def _cublas_for(a, weight, c):
     return cuda.driver.cublas if all(array.flags.c_contiguous and array.size for array in operands) else None
 
 
-def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False):
+def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0, accumulate=False, of_pairs=False):
     """Compute `c = a @ weight + bias`, or add `a @ weight` to `c`, on windows of columns of `a` and `c`.
 
     The arrays are C-contiguous.  The shape of `weight` is (depth, columns), or (columns, depth) if `transposed`.  If
     `accumulate`, the product is added to `c`, and `bias` (columns,) is not used.  On the host, `a_column + depth` can
     exceed the columns of `a`: the row then continues in the next rows, which must exist, as for a convolution's window.
+
+    If `of_pairs`, an element of `a` is a pair of bfloat16, and the depth is even.
     """
     columns, depth = weight.shape if transposed else weight.shape[::-1]
     if on_device(a):
@@ -277,6 +284,6 @@ def product(a, weight, c, *, transposed=False, bias=None, a_column=0, c_column=0
     # A single shard's pieces do not depend on the number of rows, so that a bound program has them for all batches.
     piece = ROW_BLOCK if num_shards == 1 else size_of_piece(a.shape[0], num_shards, ROW_BLOCK)
     parts = _parts_of_piece(a, panels, columns // width, piece)
-    code, few = addresses_of(a.dtype, get_float32_matmul_precision())
+    code, few = addresses_of(a.dtype, get_float32_matmul_precision(), of_pairs)
     it = (a, a_column, weight, transposed, bias, panels, c, c_column, accumulate, piece, few, parts)
     for_each_shard(product_cpu, code, counters, it, num_shards=num_shards)

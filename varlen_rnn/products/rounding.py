@@ -136,6 +136,28 @@ def pair_in_place(at, depth, step):
             _pair_span(row, offset(row, step), target, k + 1 < depth)
 
 
+@intrinsic
+def number_of_half(typing, half):
+    """Return the number whose bfloat16 has these 16 bits."""
+
+    def codegen(context, builder, signature, arguments):
+        whole = ir.IntType(32)
+        bits = builder.shl(builder.zext(arguments[0], whole), ir.Constant(whole, 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def last_bits(typing, number):
+    """Return the last 16 bits of a float64."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.trunc(builder.bitcast(arguments[0], ir.IntType(64)), ir.IntType(16))
+
+    return types.uint16(types.float64), codegen
+
+
 _spare_on_stack = make_stack_memory(lambda lanes: 2 * lanes)
 
 

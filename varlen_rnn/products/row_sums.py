@@ -29,6 +29,7 @@ from varlen_rnn.kernels.sums import BLOCK, add_block, settled
 from varlen_rnn.products.bfloat16 import add_columns, begin_or_end, pair_rows, rounded_of
 from varlen_rnn.products.gemm import size_of_piece
 from varlen_rnn.products.packing import ALL_ROWS
+from varlen_rnn.products.rounding import number_of_half
 from varlen_rnn.products.sync import COUNTER, arrive, wait_until
 from varlen_rnn.products.tile import Panels, Rows, Sums, make_tile
 from varlen_rnn.products.tile_cuda import (
@@ -48,6 +49,7 @@ from varlen_rnn.products.vectors import (
     VECTOR_BYTES,
     copy_and_add_span,
     copy_units,
+    halves_at,
     lanes_of,
     least,
     offset,
@@ -57,6 +59,7 @@ from varlen_rnn.products.vectors import (
     prefetch_to_read,
     prefetch_to_write,
     span_of_tile,
+    vectorise_widely,
     width_of,
 )
 from varlen_rnn.runtime import cuda
@@ -88,19 +91,21 @@ class Code(NamedTuple):
     begin_columns: int
     add_columns: int
     end_columns: int
+    copy_halves: int  # for columns that are halves of pairs
 
 
-def code_of_sums(dtype, precision, has_groups):
+def code_of_sums(dtype, precision, has_groups, of_pairs=False):
     """Return the Code for numbers of a data type in a precision, compiled at its first use.
 
-    `has_groups` says whether there are more rows than `MANY_ROWS`.
+    `has_groups` says whether there are more rows than `MANY_ROWS`, `of_pairs` whether `a` has pairs of bfloat16.
     """
     rounded = rounded_of(dtype, precision)
     of_groups = [function.address(dtype) if has_groups else 0 for function in (add_up, _add_last)]
     if rounded is None:
-        return Code(*of_groups, 0, 0, 0, 0)
+        return Code(*of_groups, 0, 0, 0, 0, 0)
     of_columns = rounded.pair_rows, rounded.begin_columns, rounded.add_columns, rounded.end_columns
-    return Code(*of_groups, *(function.address(dtype) for function in of_columns))
+    copy_halves = _copy_halves.address(dtype) if of_pairs else 0
+    return Code(*of_groups, *(function.address(dtype) for function in of_columns), copy_halves)
 
 
 class Factor(NamedTuple):
@@ -275,12 +280,16 @@ def _pair_panels(code, side, count):
 
 
 @cpu_inlined
-def _copy_columns(columns, start, count, first, end):
+def _copy_columns(code, columns, start, count, first, end):
     """Copy columns `first` to `end` of a slab of rows of `a`, and sum the columns of each block."""
     stride, past = columns.stride, columns.num_rows * columns.stride - 1
     size = (end - first + TILE_ROWS - 1) // TILE_ROWS * columns.span
     for j in range((count + _DEPTH_BLOCK - 1) // _DEPTH_BLOCK * size):
         columns.sums[j] = 0
+    if code.copy_halves:
+        of_tiles = columns.tiles, columns.size, columns.sums, columns.span
+        _copy_halves(code.copy_halves, (columns.at, stride, start, count, first, end, *of_tiles))
+        return
     for k in range(count):
         row, target = (start + k) * stride, offset(columns.tiles, k * TILE_ROWS)
         sums = offset(columns.sums, k // _DEPTH_BLOCK * size)
@@ -294,6 +303,26 @@ def _copy_columns(columns, start, count, first, end):
                     target[j] = source[j]
                     sums[j] += source[j]
             target, sums = offset(target, columns.size), offset(sums, columns.span)
+
+
+def _arguments_of_halves(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    return address, *[number] * 5, address, number, types.CPointer(types.float64), number
+
+
+@called_by_address(_arguments_of_halves)
+def _copy_halves(at, stride, start, count, first, end, tiles, size, sums, span):
+    """Copy and sum columns as `_copy_columns` does, where columns are halves of pairs of bfloat16; `sums` are zeros."""
+    vectorise_widely()
+    for k in range(count):
+        row, target = halves_at(offset(at, (start + k) * stride)), offset(tiles, k * TILE_ROWS)
+        of_block = offset(sums, k // _DEPTH_BLOCK * ((end - first + TILE_ROWS - 1) // TILE_ROWS * span))
+        for m in range(first, end, TILE_ROWS):
+            for j in range(least(TILE_ROWS, end - m)):
+                value = number_of_half(row[m + j])
+                target[j] = value
+                of_block[j] += value
+            target, of_block = offset(target, size), offset(of_block, span)
 
 
 @cpu_inlined
@@ -413,7 +442,7 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
                 if code.add_columns:
                     _pair_panels(code, side, count)
         gathered = slab
-        _copy_columns(columns, start, count, first, end)
+        _copy_columns(code, columns, start, count, first, end)
         for m in range(first, end if code.add_columns else first, TILE_ROWS):
             tile = offset(columns.tiles, (m - first) // TILE_ROWS * columns.size)
             pair_rows(code.pair_rows, (tile, count, TILE_ROWS))
@@ -496,26 +525,26 @@ def row_product_kernel():
     return cuda_kernel(row_product_cuda)
 
 
-def row_products(a, one, two, num_columns=0):
+def row_products(a, one, two, num_columns=0, of_pairs=False):
     """Return the products of the rows of `a` (rows, a_columns) with two factors, and the sums of the columns of `a`.
 
     The product with a factor has the shape (end - first, columns / heads): a row has the products of its head.  On the
     CPU, the sum of a column that no factor uses can be 0 instead; the sums of the first `num_columns` columns are
-    always computed.
+    always computed.  If `of_pairs`, columns of `a` are numbers of bfloat16, two in each element.
     """
     if on_device(a):
         return [*(_head_products_on_device(a, factor) for factor in (one, two)), _row_sum_on_device(a)]
     windows = [factor for factor in (one, two) if factor.end > factor.first]
     lowest = 0 if num_columns else min((f.first for f in windows), default=0)
     highest = max([num_columns, *(f.end for f in windows)])
-    sums, width = zeros(a.shape[1], a), panel_width(a.dtype)
+    sums, width = zeros(max(a.shape[1], highest), a), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
     copies = 1 if len(a) <= MANY_ROWS else 3
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-(highest - lowest) // TILE_ROWS))
         cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
-        code = code_of_sums(a.dtype, get_float32_matmul_precision(), copies > 1)
+        code = code_of_sums(a.dtype, get_float32_matmul_precision(), copies > 1, of_pairs)
         given = tuple(code), cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
         sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`

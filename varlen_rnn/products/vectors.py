@@ -56,6 +56,16 @@ def offset(typing, address, count):
     return address(address, types.intp), codegen
 
 
+@intrinsic
+def halves_at(typing, address):
+    """Return the address of the two halves, 16 bits each, of the numbers of float32 at an address."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(16).as_pointer())
+
+    return types.CPointer(types.uint16)(address), codegen
+
+
 def make_stack_memory(count_of):
     """Return a function as `kernels.stack` makes it, for `count_of(lanes)` numbers."""
     return stack.make_stack_memory(lambda size: count_of(lanes(size)))
