@@ -10,14 +10,21 @@ from tests.oracles import bfloat16 as oracle
 from varlen_rnn.cells import LN_LSTM, gru_cell
 from varlen_rnn.recurrence import schedule
 from varlen_rnn.runtime import cuda, threads
+from varlen_rnn.tape.variable import apply_list
 
 PRODUCTS = {"bf16": oracle.amx_product, "bf16-avx512": oracle.avx512_product}
 FEATURES, UNITS = 35, 37  # no multiples of 2, 16 or 32, and more numbers than one instruction of AMX sums
+EVEN = 38  # units of layers whose slots have 16 bits
 LENGTHS, ALL = [5, 0, 17, 1, 9, 40, 1], range(7)
 LAYERS = {
     "RNN": lambda dtype: vr.nn.RNN(FEATURES, UNITS, nonlinearity="relu", dtype=dtype),
     "LSTM": lambda dtype: vr.nn.LSTM(FEATURES, UNITS, bidirectional=True, dtype=dtype),
     "LSTM of two layers, recomputed": lambda dtype: vr.nn.LSTM(FEATURES, UNITS, num_layers=2, recompute=8, dtype=dtype),
+    "LSTM with slots of 16 bits": lambda dtype: vr.nn.LSTM(FEATURES, EVEN, bidirectional=True, dtype=dtype),
+    "LSTM with slots of 16 bits, recomputed": lambda dtype: vr.nn.LSTM(FEATURES, EVEN, recompute=8, dtype=dtype),
+    "LSTM with peepholes": lambda dtype: vr.nn.LSTM(FEATURES, EVEN, peepholes=True, dtype=dtype),
+    "GRU with slots of 16 bits": lambda dtype: vr.nn.GRU(FEATURES, EVEN, bidirectional=True, dtype=dtype),
+    "RNN with slots of 16 bits": lambda dtype: vr.nn.RNN(FEATURES, EVEN, dtype=dtype),
     "LSTM with a projection": lambda dtype: vr.nn.LSTM(FEATURES, UNITS, proj_size=19, dtype=dtype),
     "LSTM with norms": lambda dtype: vr.nn.Recurrent(LN_LSTM, FEATURES, UNITS, dtype=dtype),
     "GRU of two phases": lambda dtype: vr.nn.Recurrent(gru_cell(reset_after=False), FEATURES, UNITS, dtype=dtype),
@@ -41,7 +48,7 @@ def step(name, precision, order=ALL, poison=None, dtype=np.float32):
     inputs = [rng.standard_normal((length, FEATURES)).astype(dtype) for length in LENGTHS]
     if poison is not None:
         inputs[poison][0] = np.nan
-    weights = [rng.standard_normal((length, 2 * UNITS)).astype(dtype) for length in LENGTHS]
+    weights = [rng.standard_normal((length, 2 * EVEN)).astype(dtype) for length in LENGTHS]
     x = vr.Variable(vr.LoDTensor.from_sequences([inputs[k] for k in order]), requires_grad=True)
     with vr.float32_matmul_precision(precision):
         y = layer(x, x, x) if name == "MultiheadAttention" else layer(x)
@@ -92,6 +99,30 @@ def test_the_rows_of_a_sequence_depend_on_that_sequence_alone(monkeypatch):
             same(step(*case)[0], whole)
 
     check_each(CASES, check)
+
+
+def test_saved_gates_are_integers_of_16_bits():
+    """Saturated gates are exactly 0, 1 or -1, others have a step of 1 / 32767, and the integer of NaN is -32768."""
+    rng = np.random.default_rng(0)
+    shapes = (4 * EVEN, FEATURES), (4 * EVEN, EVEN), (4 * EVEN,), (4 * EVEN,)
+    weights = [(rng.standard_normal(shape) / 5).astype("f") for shape in shapes]
+    x = rng.standard_normal((3, FEATURES)).astype("f")
+    x[1] *= 1e4
+    x[2, 0] = np.nan
+    rows = vr.create_lod_tensor(x, [[1, 1, 1]])
+    for precision in PRODUCTS:
+        with vr.float32_matmul_precision(precision):
+            inputs = rows, None, None, *weights
+            _, c_all, *_, kept = apply_list("recurrent", *inputs, cell="lstm", keep=True, all_states=True)
+        saved = np.asarray(kept.value.data)
+        assert saved.shape == (3, 3 * EVEN)
+        integers, c = saved.view(np.int16)[:, : 4 * EVEN], saved[:, 2 * EVEN :]
+        i, _, g, _ = np.split(integers / 32767, 4, axis=1)
+        np.testing.assert_array_equal(c_all.value.data, c)
+        np.testing.assert_allclose(c[0], (i * g)[0], atol=1e-4)
+        assert set(integers[1]) == {0, 32767, -32767}
+        assert (integers[2] == -32768).all()
+        assert np.isnan(c[2]).all()
 
 
 def of_relu_rnn(x, d_y, weights, product):

@@ -306,13 +306,8 @@ def test_arguments_and_results_of_any_form():
     for scale in range(20):
         outputs({"ids": ids}, float(scale), names=[np.ones(2, np.float32)])
     assert "there are 8 programs" in outputs.explain()
-    run, weight = vr.bound(lambda x: x), model.out.weight * 1.0
-    for argument in (weight, weight.detach(), weight.detach(), weight.detach(), weight):  # before and after recording
-        if not argument.requires_grad:
-            run(argument)
-            continue
-        with pytest.raises(vr.ProgramError, match="bound, argument: expected values without a gradient"):
-            run(argument)
+    with pytest.raises(vr.ProgramError, match="bound, argument: expected values without a gradient"):
+        vr.bound(lambda x: x)(model.out.weight * 1.0)
     with pytest.raises(vr.DTypeError, match="bound, step"):
         vr.bound(3)
 
@@ -453,25 +448,6 @@ def test_gradients_that_somebody_keeps_are_not_written_again():
         assert len({one.ctypes.data for one in given}) == len(given), "each has memory of its own"
     assert "without Python" in step.explain()
     assert all(map(np.array_equal, kept, known))
-
-
-def test_gradients_whose_form_somebody_changes_are_made_anew():
-    layer = vr.nn.Linear(3, 2)
-
-    @vr.bound
-    def step(x):
-        layer.zero_grad()
-        (layer(x) ** 2).mean().backward()
-
-    for number in range(15):
-        step(np.ones((4, 3), np.float32))
-        grad = layer.weight.grad
-        assert (grad.shape, grad.flags.writeable) == ((2, 3), True), number
-        if number % 2:
-            grad.shape = 6
-        else:
-            grad.flags.writeable = False
-    assert "without Python" in step.explain()
 
 
 def test_feeds_of_any_layout_are_read_where_they_are():

@@ -27,7 +27,13 @@ from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # random points at which a gradient is compared with central differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # the step of central differences, and the largest relative error of a gradient
-_DERIVED_ONLY = "vectors", "vector_order", "row_inputs", "row_slots"  # attributes that are () in a handwritten cell
+_DERIVED_ONLY = (
+    "bounded",
+    "vectors",
+    "vector_order",
+    "row_inputs",
+    "row_slots",
+)  # attributes that are () in a handwritten cell
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -158,11 +164,12 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "equations", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip",
+        "__weakref__", "bounded", "equations", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip",
         "reads_output", "row_inputs", "row_slots", "slots", "source", "states", "vector_order", "vectors", "x_gates",
         "x_order", "x_slot",
     )  # fmt: skip
 
+    bounded: tuple[int, ...]  # the slots whose number is from -1 to 1
     equations: Step | None  # the trace; None for a cell written by hand
     gates: tuple[str, ...]
     h_gates: tuple[str, ...]
@@ -238,13 +245,14 @@ class Cell(Frozen):
         self, columns = cls.__new__(cls), [column for group in derived.columns for column in group]
         of_x = [(place, column.name) for place, column in enumerate(columns) if column.kind in OF_INPUTS]
         places = {column.number: place for place, column in enumerate(columns)}
+        bounded = [place for place, column in enumerate(columns) if step.trace.is_bounded(column.kept)]
         d_rows = [derived.gradients.get(("row", name)) for name in step.rows]
         self._put_rest(
             phases, origin, name=CellName(name, self), gates=step.gates, states=step.states, slots=derived.slots,
             reads_output=derived.reads_output, x_slot=of_x[0][0] if of_x else 0, equations=step,
             proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates, h_gates=sum(derived.gates, ()),
             source=derived.source, x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors,
-            row_inputs=step.rows, vector_order=sum(derived.vectors, ()),
+            row_inputs=step.rows, bounded=tuple(bounded), vector_order=sum(derived.vectors, ()),
             row_slots=tuple(-1 if d_row is None else places.get(d_row.number, -1) for d_row in d_rows),
         )  # fmt: skip
         register(self)

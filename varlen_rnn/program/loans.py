@@ -2,7 +2,7 @@
 
 Take the gradients of a training step.  The caller puts them into `grad` of the parameters, and clears them before the
 next step.  Then only `Loans` has the arrays, so the next run writes to them.  If the caller has kept one, or a view of
-it, or has changed its shape in place, the next run gets a new array in its place.
+it, the next run gets new memory in its place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from varlen_rnn.runtime.device import empty
-from varlen_rnn.runtime.forms import Forms
 from varlen_rnn.tape.values import memory_of_array
 
 _BYTES = np.empty(0, np.uint8)
@@ -62,7 +61,6 @@ class Loans:
         list(map(lend, range(len(self._forms)), self._memories))
         # Views of an array refer to the owner of its memory instead of the array.
         self._owners = list(map(memory_of_array, self.arrays))
-        self._as_made = Forms(self.arrays)
         self._alone = self._counts()
 
     def _counts(self) -> list[int]:
@@ -70,17 +68,15 @@ class Loans:
         return [*map(getrefcount, self.arrays), *map(getrefcount, self._owners)]
 
     def renew(self) -> None:
-        """Replace the arrays that somebody else has, or views of them; all of them if the form of one has changed."""
-        counts, are_as_made = self._counts(), self._as_made.hold()
-        if counts == self._alone and are_as_made:
+        """Replace the arrays that somebody else has, or views of them."""
+        counts = self._counts()
+        if counts == self._alone:
             return
         alone, size = self._alone, len(self._forms)
         for number, form in enumerate(self._forms):
-            is_alone = counts[number] == alone[number] and counts[size + number] == alone[size + number]
-            if not (is_alone and are_as_made):
+            if counts[number] != alone[number] or counts[size + number] != alone[size + number]:
                 memory, array = form.made()
                 self._lend(number, memory)  # first: after an interrupt, the next call makes the memory again
                 self._memories[number], self.arrays[number] = memory, array
-                self._as_made.replace(number, array)
                 del memory, array
                 self._owners[number] = memory_of_array(self.arrays[number])

@@ -3,6 +3,6 @@
 Rows stay where the caller has them: they are not padded, packed to time-major order, or gathered.
 """
 
-from varlen_rnn.recurrence.layer import backward, forward, saved_columns
+from varlen_rnn.recurrence.layer import backward, forward, saved_columns, saved_numbers
 from varlen_rnn.recurrence.phases import Shape, heads_of, shape_of
 from varlen_rnn.recurrence.task import Arriving, Direction, Saved

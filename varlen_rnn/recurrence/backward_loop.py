@@ -33,6 +33,7 @@ from varlen_rnn.products.vectors import (
 )
 from varlen_rnn.recurrence.bounds import through_bound
 from varlen_rnn.recurrence.equations import BACKWARD_ROWS, step_backward
+from varlen_rnn.recurrence.halves import load_halves, round_halves
 from varlen_rnn.recurrence.norms import copy_planes, normalise_grad
 from varlen_rnn.recurrence.phases import BackwardCode, Sizes, backward_phase
 from varlen_rnn.recurrence.sharing import (
@@ -59,6 +60,7 @@ class _Layer(NamedTuple):
 
     hidden, outputs: hidden units, and units of an output
     kept, kept_stride: the saved columns
+    columns: where the saved columns would begin if all slots had 32 bits, for the columns behind the slots
     y, y_stride: the outputs, from this direction's first column on; `d_y` has the same stride
     initial: the initial states, [state][sequence][unit], in the caller's order
     state_size: elements of one state of all sequences
@@ -74,6 +76,7 @@ class _Layer(NamedTuple):
     outputs: int
     kept: Pointer
     kept_stride: int
+    columns: Pointer
     y: Pointer
     y_stride: int
     initial: Pointer
@@ -139,11 +142,12 @@ def carry_rows(sizes, unit_blocks):
 
 
 @cpu_inlined
-def _layer_of(task, gradients):
+def _layer_of(task, sizes, gradients):
     hidden = task.initial.shape[2]
     return _Layer(
         hidden=hidden, outputs=task.outputs, kept=pointer(task.kept, 0), kept_stride=task.kept.shape[1],
-        y=pointer(task.y, task.column), y_stride=task.y.shape[1], initial=pointer(task.initial, 0),
+        columns=pointer(task.kept, -sizes.spared), y=pointer(task.y, task.column), y_stride=task.y.shape[1],
+        initial=pointer(task.initial, 0),
         state_size=task.initial.shape[1] * hidden, d_y=pointer(gradients.d_y, task.column),
         d_others=pointer(gradients.d_others, 0), others=gradients.d_others.shape[1] // hidden,
         d_last=pointer(gradients.d_last, 0), d_initial=pointer(gradients.d_initial, 0),
@@ -225,13 +229,13 @@ def _prefetch_next(share, sizes, layer, units, scratch, phase, block, alive):
     back, line = 1 if share.reverse else -1, lanes_of(layer.kept) * CACHE_LINE // VECTOR_BYTES
     for r in range(first, least(first + block.count, alive)):
         row = scratch.rows[r] + step * back
-        at, at_y = row * layer.kept_stride + units.first + unit, row * layer.y_stride + units.first + unit
-        before = at + back * layer.kept_stride
+        at, first_unit = row * layer.kept_stride, units.first + unit
+        at_y, before = row * layer.y_stride + first_unit, at + back * layer.kept_stride + first_unit
         for j in range(0, units.run, line):
             for k in range(phase.first_read, phase.first_read + phase.num_read):
-                prefetch_to_write(offset(layer.kept, at + k * layer.hidden + j))
+                prefetch_to_write(offset(layer.kept, at + (k * layer.hidden + first_unit + j >> sizes.halved)))
             for k in range(sizes.slots, sizes.kept):
-                prefetch_to_read(offset(layer.kept, before + k * layer.hidden + j))
+                prefetch_to_read(offset(layer.columns, before + k * layer.hidden + j))
             prefetch_to_read(offset(layer.d_y, at_y + j))
 
 
@@ -241,11 +245,16 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
     unit, plane = units.first + block.unit, group.count * units.row
     for r in range(block.first, block.first + block.count):
         target = offset(scratch.planes, (r - block.first) * block.span)
-        kept, after = offset(layer.kept, scratch.gates[r] + unit), offset(target, sizes.slots * scratch.plane)
+        kept, after = offset(layer.kept, scratch.gates[r]), offset(target, sizes.slots * scratch.plane)
         read = offset(target, phase.first_read * scratch.plane)
-        slots = offset(kept, phase.first_read * layer.hidden)
-        copy_runs(phase.num_read, slots, layer.hidden, read, scratch.plane, block.units)
-        kept = offset(kept, sizes.slots * layer.hidden)
+        if sizes.halved:
+            first, end = phase.first_read, phase.first_read + phase.num_read
+            places = scratch.plane, layer.hidden, unit, block.units, sizes.slots, first, end, sizes.wide
+            load_halves(code.load_halves, (read, kept, *places))
+        else:
+            slots = offset(kept, phase.first_read * layer.hidden + unit)
+            copy_runs(phase.num_read, slots, layer.hidden, read, scratch.plane, block.units)
+        kept = offset(layer.columns, scratch.gates[r] + sizes.slots * layer.hidden + unit)
         copy_runs(sizes.kept - sizes.slots, kept, layer.hidden, after, scratch.plane, block.units)
         carried, here = offset(group.carry, scratch.carried[r] + block.unit), offset(target, scratch.carry)
         copy_runs(sizes.carried, carried, plane, here, scratch.plane, block.units)
@@ -259,7 +268,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
         if block.t > 0:
             before = row_of_step(share, group.first + r, block.t - 1)
             output, step = offset(layer.y, before * layer.y_stride + unit), layer.hidden
-            others = offset(layer.kept, before * layer.kept_stride + sizes.slots * layer.hidden + unit)
+            others = offset(layer.columns, before * layer.kept_stride + sizes.slots * layer.hidden + unit)
         else:
             output = offset(layer.initial, share.order[group.first + r] * layer.hidden + unit)
             others, step = offset(output, layer.state_size), layer.state_size
@@ -273,14 +282,19 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
 
 
 @cpu_inlined
-def _store_rows(sizes, layer, units, scratch, group, phase, block):
+def _store_rows(code, sizes, layer, units, scratch, group, phase, block):
     """Copy a block's gradients out of the scratch: gradients of gates to their slots, carried ones to the carry."""
     for r in range(block.first, block.first + block.count):
         source = offset(scratch.planes, (r - block.first) * block.span)
         column = phase.first_slot * layer.hidden + units.first + block.unit
         slots = offset(source, phase.first_slot * scratch.plane)
-        kept = offset(layer.kept, scratch.gates[r] + column)
-        copy_runs(phase.slots, slots, scratch.plane, kept, layer.hidden, block.units)
+        kept = offset(layer.kept, scratch.gates[r])
+        if sizes.halved:
+            unit, first, end = units.first + block.unit, phase.first_slot, phase.first_slot + phase.slots
+            places = scratch.plane, layer.hidden, unit, block.units, sizes.slots, first, end, sizes.wide
+            round_halves(code.round_halves, (slots, kept, *places))
+        else:
+            copy_runs(phase.slots, slots, scratch.plane, offset(kept, column), layer.hidden, block.units)
         leaving, carried = offset(source, scratch.carry), offset(group.carry, scratch.carried[r] + block.unit)
         copy_runs(sizes.carried, leaving, scratch.plane, carried, group.count * units.row, block.units)
         for k in range(phase.vectors):
@@ -306,16 +320,17 @@ def _later_rows(share, layer, units, scratch, phase, alive, asked):
 
 
 @cpu_inlined
-def _segment_of(layer, units, scratch, phase, place, number, segment, way):
+def _segment_of(sizes, layer, units, scratch, phase, place, number, segment, way):
     """Return the gradients of gates and the panels of one segment of head `number`; panels begin at number `place`."""
     step, depth = (phase.depth + 1) * units.width, phase.depth // phase.segments
     at = phase.panels + place * step + segment * depth * units.width
-    gates = Rows(offset(layer.kept, (phase.h_slot + segment) * layer.hidden + number * depth), scratch.gates)
+    first = (phase.h_slot + segment) * layer.hidden + number * depth
+    gates = Rows(offset(layer.kept, first >> sizes.halved), scratch.gates)
     return gates, Panels(offset(units.panels, at), way * step, depth)
 
 
 @cpu_inlined
-def _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first, last):
+def _add_to_heads(code, sizes, layer, units, scratch, phase, sums, alive, panel, first, last):
     """Add the products of a panel that has units of heads `first` to `last`.
 
     The products of a head are computed for all columns, in the memory of planes.  Only its own columns are copied.
@@ -329,7 +344,7 @@ def _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first,
         for number in range(first, last + 1):
             start, place = Sums(sums.at, there, 0), panel * phase.pieces + number - first
             for segment in range(phase.segments):
-                gates, panels = _segment_of(layer, units, scratch, phase, place, number, segment, 0)
+                gates, panels = _segment_of(sizes, layer, units, scratch, phase, place, number, segment, 0)
                 of_rows, nothing = Rows(gates.at, offset(gates.offsets, begin)), Prefetch(panels.at, scratch.later, 0)
                 multiply(code.multiply, (rows, 1, of_rows, panels, start, apart, nothing))
                 start = apart
@@ -340,7 +355,7 @@ def _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first,
 
 
 @cpu_inlined
-def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later):
+def _add_products(code, sizes, layer, units, scratch, group, phase, alive, t, num_later):
     """Add the products of a step's gradients of gates with the weights to the gradients of the phase's operands.
 
     The order of panels alternates from step to step, because the caches still hold the panels used last.  Neighbouring
@@ -355,12 +370,14 @@ def _add_products(code, layer, units, scratch, group, phase, alive, t, num_later
         sums, count = Sums(offset(group.carry, at), scratch.carried, way * width), 1
         first, last = panel * width // head, (least((panel + 1) * width, phase.units) - 1) // head
         if last > first:
-            _add_to_heads(code, layer, units, scratch, phase, sums, alive, panel, first, last)
+            _add_to_heads(code, sizes, layer, units, scratch, phase, sums, alive, panel, first, last)
         else:
             if phase.pieces == 1:
                 count = least(left, of_head - panel % of_head if way > 0 else panel % of_head + 1)
             for segment in range(phase.segments):
-                gates, panels = _segment_of(layer, units, scratch, phase, panel * phase.pieces, first, segment, way)
+                gates, panels = _segment_of(
+                    sizes, layer, units, scratch, phase, panel * phase.pieces, first, segment, way
+                )
                 done = least(tiles, num_later)
                 later = Prefetch(layer.kept, offset(scratch.later, done), num_later - done)
                 multiply(code.multiply, (alive, count, gates, panels, sums, sums, later))
@@ -408,7 +425,7 @@ def _differentiate_phase(code, share, sizes, layer, units, scratch, group, phase
             _load_rows(code, share, sizes, layer, units, scratch, group, phase, block)
             vectors = offset(units.vectors, units.first + unit)
             step_backward(phase.equations, (scratch.planes, vectors, units.vector_step, count, span))
-            _store_rows(sizes, layer, units, scratch, group, phase, block)
+            _store_rows(code, sizes, layer, units, scratch, group, phase, block)
 
 
 @cpu_inlined
@@ -442,7 +459,7 @@ def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients)
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, phases, task = BackwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
-    layer = _layer_of(task, Gradients(*gradients))
+    layer = _layer_of(task, sizes, Gradients(*gradients))
     units = thread_units_of(share, layer.hidden, task.weights[5])
     scratch = _scratch_of(share, sizes, units)
     _pack_weights(code, share, sizes, phases, task, layer, units, weight_rows)
@@ -476,7 +493,7 @@ def backward(shard, num_shards, work, batch, cell, task, weight_rows, gradients)
                     wait(group.line, meetings * share.parts)
                 num_later = _later_rows(share, layer, units, scratch, phase, alive, asked)
                 asked = (asked + num_later) % alive
-                _add_products(code, layer, units, scratch, group, phase, alive, t, num_later)
+                _add_products(code, sizes, layer, units, scratch, group, phase, alive, t, num_later)
             if sizes.vectors and t % SUMMED_STEPS == 0:
                 _add_up_vectors(code, sizes, units, scratch, group, alive)
             rows_done += alive

@@ -13,6 +13,7 @@ from varlen_rnn.products.row_sums import add_up
 from varlen_rnn.products.vectors import panel_width
 from varlen_rnn.recurrence import backward_loop, forward_loop, forward_memory
 from varlen_rnn.recurrence.equations import backward_equations, forward_equations
+from varlen_rnn.recurrence.halves import halves_of, keep_halves, load_halves, round_halves
 from varlen_rnn.recurrence.norms import copy_planes, normalise, normalise_grad
 from varlen_rnn.recurrence.phases import backward_table, forward_table, sizes_of
 from varlen_rnn.recurrence.schedule import Loop, alone, run, run_alone
@@ -37,6 +38,7 @@ def loop_of(cell, dtype, precision, shape, backward=False):
         equations, table_of, kernel, memory = backward_equations, backward_table, backward_loop.backward, backward_loop
     addresses = [equations(cell, number, dtype) for number in range(len(cell.phases))]
     width, sizes = panel_width(dtype), sizes_of(cell, shape.projects)
+    halves = halves_of(cell, shape, dtype, precision)
     table, panel_rows = table_of(cell, shape, width, addresses)
     unit_blocks = -(-shape.hidden // width)
     carry_rows, memory_of = memory.carry_rows(sizes, unit_blocks), functools.partial(memory.memory_of, sizes)
@@ -44,8 +46,11 @@ def loop_of(cell, dtype, precision, shape, backward=False):
     norm = normalise_grad if backward else normalise
     more = [copy_planes.address(dtype) if sizes.rows else 0, norm.address(dtype) if sizes.norms else 0]
     more += [add_up.address(dtype) if sizes.vectors else 0] * backward
+    of_halves = (load_halves, round_halves) if backward else (keep_halves,)
+    more += [move.address(dtype) if halves.halved else 0 for move in of_halves]
+    code = code_of(dtype, precision, backward and halves.halved > 0)  # the backward loop multiplies gradients of gates
     return Loop(
-        kernel=kernel, cell=((*code_of(dtype, precision), *more), tuple(sizes), table),
+        kernel=kernel, cell=((*code, *more), tuple(sizes._replace(**halves._asdict())), table),
         memory_of=memory_of, width=width, unit_blocks=unit_blocks, carry_rows=carry_rows, panel_rows=panel_rows,
         may_meet=may_meet, meets=sizes.products > 0,
     )  # fmt: skip

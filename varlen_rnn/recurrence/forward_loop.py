@@ -22,6 +22,7 @@ from varlen_rnn.products.vectors import (
 from varlen_rnn.recurrence.bounds import bounded
 from varlen_rnn.recurrence.equations import PROJECTED_ROWS, step_forward
 from varlen_rnn.recurrence.forward_memory import Layer, Scratch, carry_of, layer_of, scratch_of
+from varlen_rnn.recurrence.halves import keep_halves
 from varlen_rnn.recurrence.norms import copy_planes, normalise
 from varlen_rnn.recurrence.phases import NOTHING, OUTPUT, ForwardCode, Sizes, forward_phase
 from varlen_rnn.recurrence.sharing import (
@@ -238,7 +239,7 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
     results = scratch.results if phase.equations else 0  # a projection has no equations: its products are the results
     rows, step = layer.y, layer.y_stride
     if phase.keeps >= 0:
-        rows, step = offset(layer.kept, phase.keeps * layer.hidden), layer.kept_stride
+        rows, step = offset(layer.columns, phase.keeps * layer.hidden), layer.kept_stride
     stores = phase.keeps == OUTPUT or (phase.keeps >= 0 and layer.keep)
     for r in range(block.count):
         source = offset(scratch.planes, results + r * units.width)
@@ -253,19 +254,32 @@ def _store_results(layer, units, scratch, carry, block, panel, phase, given):
 
 
 @cpu_inlined
-def _keep_rows(sizes, layer, units, scratch, block, panel, phase):
+def _keep_rows(code, sizes, layer, units, scratch, block, panel, phase):
     """Save the columns of a panel of units; write past the caches if these cannot hold them until the gradient."""
     first, states = phase.first_slot * layer.hidden + panel.unit, sizes.slots * layer.hidden + panel.unit
     for r in range(block.count):
         source = offset(scratch.planes, scratch.results + scratch.plane + r * units.width)
         there = offset(source, phase.slots * scratch.plane)
-        kept = offset(layer.kept, block.rows[r] * layer.kept_stride)
-        target, others = offset(kept, first), offset(kept, states)
+        row, num_slots = block.rows[r] * layer.kept_stride, phase.slots
+        target, others = offset(layer.kept, row + first), offset(layer.columns, row + states)
+        if sizes.halved:
+            end, num_slots = phase.first_slot + num_slots, 0
+            places = (
+                scratch.plane,
+                layer.hidden,
+                panel.unit,
+                panel.valid,
+                sizes.slots,
+                phase.first_slot,
+                end,
+                sizes.wide,
+            )
+            keep_halves(code.keep_halves, (source, offset(layer.kept, row), *places))
         if layer.non_temporal:
-            store_units_non_temporal(phase.slots, source, scratch.plane, target, layer.hidden, panel.valid)
+            store_units_non_temporal(num_slots, source, scratch.plane, target, layer.hidden, panel.valid)
             store_units_non_temporal(phase.states, there, scratch.plane, others, layer.hidden, panel.valid)
         else:
-            copy_units(phase.slots, source, scratch.plane, target, layer.hidden, panel.valid)
+            copy_units(num_slots, source, scratch.plane, target, layer.hidden, panel.valid)
             copy_units(phase.states, there, scratch.plane, others, layer.hidden, panel.valid)
 
 
@@ -276,8 +290,8 @@ def _clear_pads(sizes, layer, block):
     written, end = (sizes.kept + projects) * layer.hidden, (sizes.kept + 2 * projects) * layer.hidden
     for r in range(block.count):
         for j in range(written, end):
-            layer.kept[block.rows[r] * layer.kept_stride + j] = 0
-        for j in range(end + sizes.norms, layer.kept_stride):
+            layer.columns[block.rows[r] * layer.kept_stride + j] = 0
+        for j in range(end + sizes.norms - sizes.spared, layer.kept_stride):
             layer.kept[block.rows[r] * layer.kept_stride + j] = 0
 
 
@@ -311,7 +325,7 @@ def _normalise_rows(code, sizes, layer, units, scratch, block, phase):
     column = (sizes.kept - sizes.norms + phase.first_norm) * layer.hidden
     scales = (sizes.kept + 2 * (layer.outputs < layer.hidden)) * layer.hidden + phase.first_norm
     for r in range(block.count):
-        kept = offset(layer.kept, block.rows[r] * layer.kept_stride)
+        kept = offset(layer.columns, block.rows[r] * layer.kept_stride)
         for n in range(phase.norms):
             at = offset(scratch.passed, (phase.first_pass + n) * scratch.plane + r * units.width)
             place, scale = offset(kept, column + n * layer.hidden), offset(kept, scales + n)
@@ -344,7 +358,7 @@ def _run_block(thread, group, carry, block, meetings):
                 _run_equations(sizes, units, scratch, block, panel, phase)
             _store_results(layer, units, scratch, carry, block, panel, phase, given)
             if layer.keep:
-                _keep_rows(sizes, layer, units, scratch, block, panel, phase)
+                _keep_rows(code, sizes, layer, units, scratch, block, panel, phase)
         if phase.norms:
             _normalise_rows(code, sizes, layer, units, scratch, block, phase)
         operand = given
@@ -361,7 +375,7 @@ def forward(shard, num_shards, work, batch, cell, task, last, keep, non_temporal
     optimise_for_size()
     share = share_of(shard, num_shards, Work(*work), Batch(*batch))
     code, sizes, phases, task = ForwardCode(*cell[0]), Sizes(*cell[1]), cell[2], Task(*task)
-    layer = layer_of(task, last, keep, non_temporal)
+    layer = layer_of(task, sizes, last, keep, non_temporal)
     units = thread_units_of(share, layer.hidden, task.weights[5])
     scratch = scratch_of(share, sizes, units)
     thread = _Thread(code=code, sizes=sizes, phases=phases, share=share, layer=layer, units=units, scratch=scratch)

@@ -18,6 +18,7 @@ class Layer(NamedTuple):
     begins: whether initial states were given; otherwise they are zeros
     y, y_stride: the outputs, from this direction's first column on
     kept, kept_stride: the saved columns
+    columns: where the saved columns would begin if all slots had 32 bits, for the columns behind the slots
     keep, non_temporal: whether to save columns, and whether to write them past the caches
     rows: the row inputs that are not projected
     bound: the largest absolute value of a projected output
@@ -35,6 +36,7 @@ class Layer(NamedTuple):
     y_stride: int
     kept: Pointer
     kept_stride: int
+    columns: Pointer
     keep: bool
     non_temporal: bool
     rows: Pointer
@@ -114,14 +116,15 @@ def carry_rows(sizes, unit_blocks):
 
 
 @cpu_inlined
-def layer_of(task, last, keep, non_temporal):
+def layer_of(task, sizes, last, keep, non_temporal):
     """Return the addresses of a task's arrays."""
     hidden = task.initial.shape[2]
     return Layer(
         hidden=hidden, outputs=task.outputs, x=pointer(task.x, 0), x_depth=task.x.shape[1],
         initial=pointer(task.initial, 0), last=pointer(last, 0), state_size=task.initial.shape[1] * hidden,
         begins=task.begins, y=pointer(task.y, task.column), y_stride=task.y.shape[1], kept=pointer(task.kept, 0),
-        kept_stride=task.kept.shape[1], keep=keep, non_temporal=non_temporal, rows=pointer(task.given, 0),
+        kept_stride=task.kept.shape[1], columns=pointer(task.kept, -sizes.spared), keep=keep,
+        non_temporal=non_temporal, rows=pointer(task.given, 0),
         bound=task.y.dtype.type(task.bound),
     )  # fmt: skip
 

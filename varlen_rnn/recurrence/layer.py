@@ -15,6 +15,7 @@ from varlen_rnn.products.gemm import product
 from varlen_rnn.products.packing import ALL_ROWS
 from varlen_rnn.products.row_sums import Factor, row_products
 from varlen_rnn.recurrence import cpu, cuda
+from varlen_rnn.recurrence.halves import halves_of
 from varlen_rnn.recurrence.one_step import MOST_SEQUENCES, OneStep
 from varlen_rnn.recurrence.phases import kept_numbers, shape_of
 from varlen_rnn.recurrence.task import Call, Direction
@@ -54,7 +55,7 @@ def forward(cell, x, directions, initial, plan, keep=True, reverse=None):
         return step.forward(x, directions[0], initial, keep)
     shape, engine = shape_of(cell, x, directions[0]), cuda if on_device(x) else cpu
     call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
-    return engine.forward(call, _places(cell, shape).kept, keep)
+    return engine.forward(call, _places_of(cell, shape, x).kept, keep)
 
 
 def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True, need_weights=True, reverse=None):
@@ -73,7 +74,7 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
         return step.backward(x, directions[0], initial, saved, arriving, need_x, need_weights)
     shape, engine = shape_of(cell, x, directions[0]), cuda if on_device(x) else cpu
     call = Call(cell, x, directions, initial, plan, reverse or _REVERSE[: len(directions)], shape)
-    places = _places(cell, shape)
+    places = _places_of(cell, shape, x)
     d_initial, d_vectors = engine.backward(call, saved, arriving, places.all_rows)
     d_x = empty(x.shape, x) if need_x else None
     d_directions = []
@@ -82,7 +83,8 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
             weight = direction.weight_ih
             if len(places.x_rows):
                 weight = _rows_in_order(weight, places.x_rows)
-            product(slots, weight, d_x, a_column=places.of_x[0], accumulate=number > 0)
+            column, of_pairs = places.of_x[0] >> places.halved, places.halved > 0
+            product(slots, weight, d_x, a_column=column, accumulate=number > 0, of_pairs=of_pairs)
         if need_weights:
             first = zeros(call.sizes[1:], x) if initial is None else contiguous(initial[0, number])
             before = saved.y, number * shape.outputs, first, plan.previous_rows(call.reverse[number])
@@ -91,8 +93,16 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
 
 
 def saved_columns(cell, shape, itemsize):
-    """Return how many numbers `forward` saves for a row and direction on the CPU, given a Shape and bytes a number."""
+    """Return the most numbers that `forward` saves for a row and direction on the CPU, whatever the precision.
+
+    `itemsize` is the number of bytes of a number.
+    """
     return cpu.padded_columns(kept_numbers(cell, shape), itemsize)
+
+
+def saved_numbers(cell, shape, dtype):
+    """Return how many numbers `forward` saves for a row and direction, in the precision in force, without padding."""
+    return kept_numbers(cell, shape) - halves_of(cell, shape, dtype).spared
 
 
 def _one_step(cell, x, directions, plan):
@@ -111,9 +121,10 @@ def _one_step(cell, x, directions, plan):
 @functools.lru_cache(maxsize=_STEPS)
 def _made_once(cell, dtype, precision, shape):
     """Return the OneStep of a cell, data type, precision and Shape, or None if a OneStep cannot run that layer."""
-    if not OneStep.fits(cell, shape) or len(_places(cell, shape).x_rows):
+    places = _places(cell, shape, halves_of(cell, shape, dtype, precision))
+    if not OneStep.fits(cell, shape) or len(places.x_rows):
         return None
-    return OneStep(cell, dtype, precision, shape, _places(cell, shape))
+    return OneStep(cell, dtype, precision, shape, places)
 
 
 def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
@@ -133,7 +144,7 @@ def _weight_gradients(cell, shape, places, x, slots, before, d_vectors):
         first=windows[0][0], end=windows[0][1], b=y, column=column, columns=shape.outputs, initial=first,
         rows=previous, targets=places.rows[0], heads=shape.heads,
     )  # fmt: skip
-    d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, places.num_slots)
+    d_weight_ih, d_weight_hh, sums = row_products(slots, of_x, of_h, places.num_slots, places.halved > 0)
     d_bias_ih = _scatter(sums[slice(*places.of_x)], places.x_rows)
     d_bias_hh = _scatter(sums[slice(*windows[0])], places.rows[0])
     d_weight_hr = None
@@ -220,6 +231,7 @@ class _Places(NamedTuple):
     x_rows, rows, all_rows: The row of the weight for each number in these ranges: for projected inputs, for each
         phase's products, and for all phases in one array.  An empty array means row k for number k.
     num_slots, kept: how many numbers of a row are slots, and how many numbers a row saves
+    halved: 1 if slots have 16 bits, so that ranges count halves of numbers; otherwise 0
     """
 
     of_x: tuple
@@ -229,10 +241,15 @@ class _Places(NamedTuple):
     all_rows: np.ndarray
     num_slots: int
     kept: int
+    halved: int
+
+
+def _places_of(cell, shape, x):
+    return _places(cell, shape, halves_of(cell, shape, x.dtype))
 
 
 @functools.lru_cache
-def _places(cell, shape):
+def _places(cell, shape, halves):
     hidden, start = shape.hidden, cell.x_slot * shape.hidden
     of_phases = [(phase.h_slot * hidden, (phase.h_slot + phase.gates) * hidden) for phase in cell.phases]
     rows, all_rows = [_weight_rows(phase.order, hidden) for phase in cell.phases], ALL_ROWS
@@ -243,7 +260,7 @@ def _places(cell, shape):
     return _Places(
         of_x=(start, start + len(cell.x_gates) * hidden), of_phases=of_phases,
         x_rows=_weight_rows(cell.x_order, hidden), rows=rows, all_rows=all_rows, num_slots=len(cell.slots) * hidden,
-        kept=kept_numbers(cell, shape),
+        kept=kept_numbers(cell, shape) - halves.spared, halved=halves.halved,
     )  # fmt: skip
 
 

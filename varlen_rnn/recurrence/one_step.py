@@ -54,8 +54,9 @@ class OneStep:
     def __init__(self, cell, dtype, precision, shape, places):
         self._cell, self._dtype, self._shape, self._places, self._precision = cell, dtype, shape, places, precision
         self._forward_loop, self._none = loop_of(cell, dtype, precision, shape), none_of(dtype)
-        self._code, self._few = addresses_of(dtype, precision)
-        self._code_of_sums = tuple(code_of_sums(dtype, precision, has_groups=False))
+        of_pairs = places.halved > 0
+        self._code, self._few = addresses_of(dtype, precision, of_pairs)
+        self._code_of_sums = tuple(code_of_sums(dtype, precision, False, of_pairs))
         self._forward_idle, self._backward_idle, self._products_idle = [], [], []
         self._before = -1 - np.arange(MOST_SEQUENCES)  # row k reads initial state k: see `Factor.initial`
         self._before.flags.writeable = False
@@ -130,7 +131,7 @@ class OneStep:
         memory.counters.fill(0)
         it = (
             kept,
-            self._places.of_x[0],
+            self._places.of_x[0] >> self._places.halved,
             weight,
             False,
             self._bias,

@@ -28,6 +28,7 @@ class ForwardCode(NamedTuple):
     pack: int
     copy: int
     normalise: int
+    keep_halves: int
 
 
 class BackwardCode(NamedTuple):
@@ -38,6 +39,8 @@ class BackwardCode(NamedTuple):
     copy: int
     normalise_grad: int
     add_up: int
+    load_halves: int
+    round_halves: int
 
 
 class Sizes(NamedTuple):
@@ -55,6 +58,7 @@ class Sizes(NamedTuple):
     reads_output: whether the equations read the output of the step before
     rows, vectors: the number of row inputs that are not projected, and of parameters with one number per unit
     products: the number of recurrent products of all phases
+    halved, wide, spared: as in `halves.Halves`
     """
 
     x_gates: int
@@ -71,6 +75,9 @@ class Sizes(NamedTuple):
     rows: int
     vectors: int
     products: int
+    halved: int = 0
+    wide: int = 0
+    spared: int = 0
 
 
 class ForwardPhase(NamedTuple):

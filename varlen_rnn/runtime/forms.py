@@ -147,10 +147,3 @@ class Forms:
         if self._is_fast:
             return not _read(self._addresses, HEADER, self._known, self._found)
         return list(map(_form_of, self._arrays)) == self._forms
-
-    def replace(self, number: int, array: np.ndarray) -> None:
-        """From now on, watch an array with as many axes in place of array `number`."""
-        self._arrays[number], self._forms[number], self._addresses[number] = array, _form_of(array), id(array)
-        if self._is_fast:
-            row = slice(number, number + 1)
-            _read(self._addresses[row], HEADER, self._known[row], self._known[row])

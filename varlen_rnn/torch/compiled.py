@@ -57,12 +57,26 @@ def _lod(offsets: Tensor, rows: Tensor, whole: bool) -> LoD:
     return lod
 
 
-def _of_capacity(array: np.ndarray, rows: int) -> Tensor:
-    """Return a tensor of `rows` rows that begins with the rows of an array; the others are zeros."""
-    if len(array) == rows:
+def _shape(rows: Tensor, weights: Sequence[Tensor], mode: str) -> Shape:
+    hidden = weights[1].shape[0] // len(CELLS[mode.lower()].h_gates)
+    return Shape(rows.shape[1], hidden, weights[1].shape[1])
+
+
+def _saved(rows: Tensor, weights: Sequence[Tensor], mode: str) -> int:
+    """Return how many columns a row of a direction has for its gradient, at any precision."""
+    return saved_columns(CELLS[mode.lower()], _shape(rows, weights, mode), rows.element_size())
+
+
+def _of_capacity(array: np.ndarray, rows: int, columns: int = 0) -> Tensor:
+    """Return a tensor that begins with the rows of an array, whose other numbers are zeros.
+
+    It has `rows` rows, and at least `columns` columns.
+    """
+    columns = max(columns, array.shape[1])
+    if array.shape == (rows, columns):
         return torch.from_numpy(array)
-    full = np.zeros((rows, array.shape[1]), array.dtype)
-    full[: len(array)] = array
+    full = np.zeros((rows, columns), array.dtype)
+    full[: len(array), : array.shape[1]] = array
     return torch.from_numpy(full)
 
 
@@ -78,25 +92,25 @@ def _recurrent(
 ) -> Any:
     """Run one layer; return outputs, last states, and if `keep`, the columns of each direction and the precision.
 
-    The gradient needs the columns, and the number of the precision in force.  Rows behind the last offset, which are
+    The gradient needs the columns, and the number of the precision in force.  A graph does not know the precision, so
+    columns are as wide as in float32, although fewer are filled in bfloat16.  Rows behind the last offset, which are
     allowed unless `whole`, are not read, and their outputs are zeros.
     """
     step, others = _step(mode, states, weights)
     lod = _lod(offsets, rows, whole)
     y, last, kept = ran(step, lod, arrays_of(step, [rows[: lod.num_rows], *others]), keep)
-    capacity = len(rows)
-    found = [_of_capacity(slots, capacity) for slots in kept]
+    capacity, columns = len(rows), _saved(rows, weights, mode)
+    found = [_of_capacity(slots, capacity, columns) for slots in kept]
     found += [torch.tensor(PRECISIONS.index(get_float32_matmul_precision()))] if keep else []
     return _of_capacity(y, capacity), last, found
 
 
 @_recurrent.register_fake
 def _(rows: Tensor, offsets: Tensor, states: Any, weights: Any, mode: str, whole: bool, keep: bool) -> Any:
-    count, hidden = _directions(weights), weights[1].shape[0] // len(CELLS[mode.lower()].h_gates)
-    shape = Shape(rows.shape[1], hidden, weights[1].shape[1])
-    units = (shape.outputs, hidden)[: len(CELLS[mode.lower()].states)]
+    count, shape = _directions(weights), _shape(rows, weights, mode)
+    units = (shape.outputs, shape.hidden)[: len(CELLS[mode.lower()].states)]
     last = [rows.new_empty(count, offsets.shape[0] - 1, size) for size in units]
-    columns = saved_columns(CELLS[mode.lower()], shape, rows.element_size())
+    columns = _saved(rows, weights, mode)
     kept = [rows.new_empty(rows.shape[0], columns) for _ in range(count if keep else 0)]
     kept += [rows.new_empty((), dtype=torch.int64)] if keep else []
     return rows.new_empty(rows.shape[0], count * shape.outputs), last, kept

@@ -125,19 +125,17 @@ class Bound:
             if found.holds(feeds):
                 break
         else:
-            if len(self._programs()) >= _MOST:
+            programs = [one for group in self._recorded.values() for one in group]
+            if len(programs) >= _MOST:
                 return _detached(self._step(*args, **named))
             found = _Recorded(self._step, args, named, feeds)
             self._recorded.setdefault(key, []).append(found)
         return found.call(self._step, args, named, feeds)
 
-    def _programs(self) -> list[_Recorded]:
-        return [one for group in list(self._recorded.values()) for one in group]  # other threads may record meanwhile
-
     def explain(self) -> str:
         """Return a text with a line for each program: its arguments, its operators, and how the calls ran."""
         name = getattr(self._step, "__name__", "step")
-        programs = self._programs()
+        programs = [one for group in self._recorded.values() for one in group]
         lines = [f"{name}({', '.join(map(_told, one.declared))}): {one.told()}" for one in programs]
         if len(programs) >= _MOST:
             lines.append(f"calls of other structures run {name} itself, because there are {_MOST} programs")
@@ -152,7 +150,7 @@ def _structure(value: Any, feeds: list[Any]) -> Any:
     if kind is np.ndarray and value.dtype in _NUMBERS:  # as most arrays, so the constructor need not check it
         value, kind = LoDTensor.wrap(value), LoDTensor
     elif kind is not LoDTensor and (isinstance(value, _ARRAYS) or on_device(value)):
-        value = _without_gradient(value) if isinstance(value, Variable) else value
+        value = value.value if isinstance(value, Variable) else value
         value = value if isinstance(value, LoDTensor) else LoDTensor(value)
     if kind is LoDTensor or isinstance(value, LoDTensor):
         feeds.append(value)
@@ -167,14 +165,6 @@ def _structure(value: Any, feeds: list[Any]) -> Any:
     if isinstance(value, _CONSTANTS):
         return type(value), repr(value) if isinstance(value, float) else value  # 0.0 equals -0.0, and NaN not itself
     return "object", _Same(value)
-
-
-def _without_gradient(variable: Variable) -> Any:
-    """Return the value of a Variable; raise if it requires a gradient, because a program would compute none."""
-    if variable.requires_grad:
-        hint = "detach() it, or compute it inside the step"
-        raise ProgramError("bound, argument", expected="values without a gradient", got="a Variable", hint=hint)
-    return variable.value
 
 
 def _may_be_states(value: LoDTensor) -> bool:
@@ -198,6 +188,9 @@ class _Same:
 def _with(value: Any, variables: Any) -> Any:
     """Return a copy of arguments in which the next of `variables` replaces each array."""
     if isinstance(value, _ARRAYS) or on_device(value):
+        if isinstance(value, Variable) and value.requires_grad:
+            hint = "detach() it, or compute it inside the step"
+            raise ProgramError("bound, argument", expected="values without a gradient", got="a Variable", hint=hint)
         return next(variables)
     if isinstance(value, (tuple, list)):
         items = [_with(item, variables) for item in value]
@@ -318,7 +311,7 @@ class _Recorded:
         if self.refused is not None:
             return f"calls run the step itself, because {self.refused}"
         added = f"; {self.added} ran the step itself, which adds to gradients" if self.added else ""
-        for binding in [ready.binding for ready in list(self.program.prepared.values())]:
+        for binding in [ready.binding for ready in self.program.prepared.values()]:
             if binding.runs:
                 added += f"; {binding.runs} without Python"
             elif binding.refusal is not None:

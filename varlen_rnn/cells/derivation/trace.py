@@ -169,6 +169,10 @@ class Trace:
         """Return the value of node `number` if it is a constant, else None."""
         return self.nodes[number].what if self.nodes[number].op == "number" else None
 
+    def is_bounded(self, number: int) -> bool:
+        """Return whether the value of a node is from -1 to 1, as sigmoid and tanh are; -1 stands for no node."""
+        return number < 0 or self.nodes[number].op in ("sigmoid", "tanh")
+
     def apply(self, op: str, *operands: Any) -> Scalar:
         """Return the result of an operation, simplified if that changes no bit except signs of zero and NaN."""
         if op not in OPERATIONS or len(operands) != NUM_OPERANDS[op]:

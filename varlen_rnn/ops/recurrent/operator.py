@@ -323,7 +323,8 @@ def recurrent(
         y, last, kept = recurrence.forward(cell, operands, weights, initial, plan, keep or all_states, ways)
     outputs = _wrapped(cell, x.structure, y, of_outputs(layer, last), plan, kept if keep else ())
     if all_states:  # the saved columns have all states except the first
-        firsts = [(len(cell.slots) + number) * layer.hidden for number in range(len(cell.states) - 1)]
+        spared = kept_numbers(cell, layer) - recurrence.saved_numbers(cell, layer, x.dtype)  # in front of the states
+        firsts = [(len(cell.slots) + number) * layer.hidden - spared for number in range(len(cell.states) - 1)]
         others = [joined([of_way[:, first : first + layer.hidden] for of_way in kept], axis=1) for first in firsts]
         outputs[1:1] = [LoDTensor.wrap(state, x.structure) for state in others]
     return outputs
@@ -387,7 +388,7 @@ def recurrent_grad(
     wanted = {"need_x": need_x, "need_weights": need_weights, "reverse": ways_of(reverse, len(directions))}
     arriving = recurrence.Arriving(d_y, d_last, _d_others(layer, d_others))
     if every is None:
-        _check_kept(x, kept, kept_numbers(cell, layer))
+        _check_kept(x, kept, recurrence.saved_numbers(cell, layer, x.dtype))
         saved = recurrence.Saved(as_operand(y.data), slots)
         d_x, d_weights, d_initial = recurrence.backward(
             cell, operands, weights, initial, plan, saved, arriving, **wanted
