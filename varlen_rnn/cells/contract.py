@@ -27,13 +27,8 @@ from varlen_rnn.runtime.jit import body
 
 _TRIALS = 3  # random points at which a gradient is compared with central differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # the step of central differences, and the largest relative error of a gradient
-_DERIVED_ONLY = (
-    "bounded",
-    "vectors",
-    "vector_order",
-    "row_inputs",
-    "row_slots",
-)  # attributes that are () in a handwritten cell
+# Attributes that are () in a handwritten cell.
+_DERIVED_ONLY = "bounded", "vectors", "vector_order", "row_inputs", "row_slots"
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
