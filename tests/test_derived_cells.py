@@ -261,7 +261,7 @@ class Arrays:
         self.frozen, self.constants = iter(frozen), []
 
     def constant(self, value):
-        self.constants.append(np.asarray(next(self.frozen, value)))
+        self.constants.append(np.array(next(self.frozen, value)))  # a copy: `slope` changes arrays in place
         return self.constants[-1]
 
 
