@@ -60,7 +60,7 @@ assert unit.count_products() == products  # the emulation uses no instruction of
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ compiles the instructions in software")
 @pytest.mark.parametrize("program", [PRODUCTS, LAYERS], ids=["products", "layers"])
 def test_kernels_of_amx_with_instructions_in_software(program, tmp_path):
-    """Products have the bits of the oracle, layers those of the emulation, for any number of threads."""
+    """Products have the bits of the oracle, and layers have the bits of the emulation, for any number of threads."""
     printed = run_as_another(BEGIN + program + END, tmp_path, X86, "avx avx512f", 12, 32)
     assert printed.split() == ["0", "True"]
 

@@ -55,9 +55,9 @@ if HAS_UNIT:
 
 MOST_ROWS = 48  # rows that are multiplied at once
 _ROWS = 16  # rows of a register
-_PAIRS = 16  # pairs in a row of a register
+PAIRS = 16  # pairs in a row of a register
 _BYTES = 64  # bytes of a row of a register
-_AHEAD = 2  # steps of `_PAIRS` pairs after which the prefetched rows of a panel are used
+_AHEAD = 2  # steps of `PAIRS` pairs after which the prefetched rows of a panel are used
 _ARCH_PRCTL, _REQUEST, _REGISTERS = 158, 0x1023, 18  # Linux: the system call, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 
@@ -101,7 +101,7 @@ def _make_configure(rows):
     @intrinsic
     def configure(typing):
         def codegen(context, builder, signature, arguments):
-            of_register = [rows, rows, rows, rows, rows, rows, _PAIRS, _PAIRS]
+            of_register = [rows, rows, rows, rows, rows, rows, PAIRS, PAIRS]
             given = bytearray(_BYTES)  # the palette; from byte 16 on, the bytes of rows; from byte 48 on, the rows
             given[0], given[16:32:2], given[48:56] = 1, bytes([_BYTES] * 8), bytes(of_register)
             kind = ir.ArrayType(ir.IntType(8), _BYTES)
@@ -130,7 +130,7 @@ def _make_moves(first):
 
 _zero_first, _load_first, _store_first = _make_moves(0)
 _, _load_second, _store_second = _make_moves(2)
-_PANEL_STEP = 2 * _BYTES * _PAIRS  # bytes of 16 rows of a panel
+_PANEL_STEP = 2 * _BYTES * PAIRS  # bytes of 16 rows of a panel
 
 
 def _make_products(both):
@@ -168,8 +168,8 @@ def _make_products(both):
 
 _add_products_of_16, _add_products_of_32 = _make_products(False), _make_products(True)
 _sums_on_stack = make_stack_memory(lambda lanes: 2 * _ROWS * TILE_VECTORS * lanes)
-_edge_on_stack = make_stack_memory(lambda lanes: _PAIRS * TILE_VECTORS * lanes)
-_rows_on_stack = make_stack_memory(lambda lanes: _ROWS * _PAIRS)
+_edge_on_stack = make_stack_memory(lambda lanes: PAIRS * TILE_VECTORS * lanes)
+_rows_on_stack = make_stack_memory(lambda lanes: _ROWS * PAIRS)
 _steps_on_stack = make_stack_memory(lambda lanes: 2 * MOST_ROWS // _ROWS)
 
 
@@ -178,7 +178,7 @@ def _copy_edge(panel, left, edge):
     """Copy the last `left` rows of pairs of a panel, fewer than 16, and fill up with zeros."""
     width = width_of(panel)
     copy_units(left, panel, width, edge, width, width)
-    for j in range(left * width, _PAIRS * width):
+    for j in range(left * width, PAIRS * width):
         edge[j] = 0
 
 
@@ -238,7 +238,7 @@ def multiply_panels(rows, num_panels, a, panels, start, c, prefetch, number):
     16 rows of `a` are read where fewer are left: the spare rows can hold anything.
     """
     edge, own, width = _edge_on_stack(a.at), _sums_on_stack(a.at), width_of(a.at)
-    more, steps, left = offset(own, _ROWS * width), panels.depth // _PAIRS, panels.depth % _PAIRS
+    more, steps, left = offset(own, _ROWS * width), panels.depth // PAIRS, panels.depth % PAIRS
     at_start = _steps_on_stack(a.offsets)
     at_end, stride = offset(at_start, MOST_ROWS // _ROWS), 4 * (a.offsets[1] - a.offsets[0])
     _steps_between(start, rows, at_start)
@@ -246,9 +246,9 @@ def multiply_panels(rows, num_panels, a, panels, start, c, prefetch, number):
     for p in range(num_panels):
         panel = offset(panels.at, p * panels.step)
         if left:
-            _copy_edge(offset(panel, steps * _PAIRS * width), left, edge)
+            _copy_edge(offset(panel, steps * PAIRS * width), left, edge)
         for r in range(0, rows, 2 * _ROWS):
-            of_rows, of_edge = offset(a.at, a.offsets[r]), offset(a.at, a.offsets[r] + steps * _PAIRS)
+            of_rows, of_edge = offset(a.at, a.offsets[r]), offset(a.at, a.offsets[r] + steps * PAIRS)
             first, has_second = _half_of(start, rows, at_start, r, p, own), rows - r > _ROWS
             _fetch(first)
             _load_first(first.at, first.step)
@@ -278,26 +278,26 @@ def turn_columns(at, pairs):
 
     Rows of fewer than 16 at the end stay as they are.
     """
-    own, size = _rows_on_stack(at), TILE_ROWS * _PAIRS
-    for k in range(pairs // _PAIRS):
+    own, size = _rows_on_stack(at), TILE_ROWS * PAIRS
+    for k in range(pairs // PAIRS):
         block = offset(at, k * size)
-        transpose_block(block, TILE_ROWS, own, _PAIRS)  # it reads beyond the block, and writes rows that nobody reads
-        copy_units(TILE_ROWS // TILE_VECTORS, own, TILE_VECTORS * _PAIRS, block, TILE_VECTORS * _PAIRS, width_of(at))
+        transpose_block(block, TILE_ROWS, own, PAIRS)  # it reads beyond the block, and writes rows that nobody reads
+        copy_units(TILE_ROWS // TILE_VECTORS, own, TILE_VECTORS * PAIRS, block, TILE_VECTORS * PAIRS, width_of(at))
 
 
 @cpu_inlined
 def add_columns(rows, a, panels, start, c, later):
     """Multiply columns that `turn_columns` transposed by a panel, and add the products to the sums of `start`."""
     own, width = _sums_on_stack(a.at), width_of(a.at)
-    steps, left, at = panels.depth // _PAIRS, panels.depth % _PAIRS, offset(a.at, a.offsets[0])
+    steps, left, at = panels.depth // PAIRS, panels.depth % PAIRS, offset(a.at, a.offsets[0])
     _zero_first()
     _add_products_of_16(at, _BYTES, TILE_ROWS * _BYTES, panels.at, steps)
     if left:
         edge, of_edge = _edge_on_stack(a.at), _rows_on_stack(a.at)
-        _copy_edge(offset(panels.at, steps * _PAIRS * width), left, edge)
+        _copy_edge(offset(panels.at, steps * PAIRS * width), left, edge)
         for r in range(TILE_ROWS):
-            for k in range(_PAIRS):
-                of_edge[r * _PAIRS + k] = at[(steps * _PAIRS + k) * TILE_ROWS + r] if k < left else 0
+            for k in range(PAIRS):
+                of_edge[r * PAIRS + k] = at[(steps * PAIRS + k) * TILE_ROWS + r] if k < left else 0
         _add_products_of_16(of_edge, _BYTES, 0, edge, 1)
     _store_first(own, 4 * width)
     for r in range(rows):

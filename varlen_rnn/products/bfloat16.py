@@ -62,7 +62,6 @@ from varlen_rnn.runtime.jit import called_by_address, caller, cpu_inlined, cpu_l
 _ROWS = amx.MOST_ROWS  # rows that are rounded at once
 _DEPTH = 512  # values of k that are rounded at once
 _STRIDE = _DEPTH // 2 + 16  # pairs from row to row; not a multiple of 4 KB, so that rows fall into all sets of a cache
-_AMX_PAIRS = 16  # the pairs that `tdpbf16ps` sums
 _LEAST = 2.0**-126 - 2.0**-151  # a sum of smaller magnitude rounds to less than 2^-126, the least normal float32
 
 
@@ -137,17 +136,17 @@ def _emulate_amx(a, a_step, panel, pairs, sums):
     vectorise_widely()
     width = width_of(panel)
     evens, odds = offset(sums, width), offset(sums, 2 * width)
-    for first in range(0, pairs, _AMX_PAIRS):
+    for first in range(0, pairs, amx.PAIRS):
         for j in range(width):
             evens[j] = odds[j] = 0
-        for k in range(first, least(first + _AMX_PAIRS, pairs)):
+        for k in range(first, least(first + amx.PAIRS, pairs)):
             x, row = a[k * a_step], offset(panel, k * width)
             upper, lower = float64(_half_of(x, True)), float64(_half_of(x, False))
             for j in range(width):
                 evens[j] = _added(evens[j], lower * float64(_half_of(row[j], False)))
                 odds[j] = _added(odds[j], upper * float64(_half_of(row[j], True)))
         for j in range(width):
-            if first + _AMX_PAIRS > pairs:  # zeros follow, to which a negative zero is added
+            if first + amx.PAIRS > pairs:  # zeros follow, to which a negative zero is added
                 evens[j], odds[j] = evens[j] + float32(0), odds[j] + float32(0)
             sums[j] = _added(sums[j], float64(_added(evens[j], float64(odds[j]))))
 

@@ -93,7 +93,7 @@ def backward(cell, x, directions, initial, plan, saved, arriving, *, need_x=True
 
 
 def saved_columns(cell, shape, itemsize):
-    """Return the most numbers that `forward` saves for a row and direction on the CPU, whatever the precision.
+    """Return how many numbers `forward` saves at most for a row and direction on the CPU, at any precision.
 
     `itemsize` is the number of bytes of a number.
     """

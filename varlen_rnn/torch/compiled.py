@@ -99,8 +99,8 @@ def _recurrent(
     step, others = _step(mode, states, weights)
     lod = _lod(offsets, rows, whole)
     y, last, kept = ran(step, lod, arrays_of(step, [rows[: lod.num_rows], *others]), keep)
-    capacity, columns = len(rows), _saved(rows, weights, mode)
-    found = [_of_capacity(slots, capacity, columns) for slots in kept]
+    capacity = len(rows)
+    found = [_of_capacity(slots, capacity, _saved(rows, weights, mode)) for slots in kept]
     found += [torch.tensor(PRECISIONS.index(get_float32_matmul_precision()))] if keep else []
     return _of_capacity(y, capacity), last, found
 
