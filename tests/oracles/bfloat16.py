@@ -71,10 +71,7 @@ def amx_product(a, b, start):
 
 
 def row_product(a, b, product, block=128):
-    """Return `a.T @ b`; each block of rows is a product that starts from zero, and float32 adds these products.
-
-    The order of additions is that of up to 4,096 rows.
-    """
+    """Return `a.T @ b`; each block of rows is a product that starts from zero, and float32 adds these products."""
     total = np.zeros((a.shape[1], b.shape[1]), np.float32)
     for k in range(0, len(a), block):
         with np.errstate(over="ignore", invalid="ignore"):

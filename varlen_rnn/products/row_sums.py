@@ -10,8 +10,10 @@ addition, as in `kernels.sums`.  So the error of an element is at most 162 round
 magnitudes |a b|, however many rows there are.  Column sums on the CPU add the rows of a block in the data's own type,
 and the sums of blocks in float64.  On CUDA, they are a pooled sum (`kernels.sums`).
 
-Products of bfloat16 have the same blocks and groups (`bfloat16`).  The rows of a slab are rounded and paired once for
-all tiles.  Sums of columns add numbers that are not rounded.
+Products of bfloat16 (`bfloat16`) have the same blocks, but no groups, whose memory is twice the gradient's.  The sums
+of blocks are added one after another: an error of at most a rounding per block, 5e-4 with a million rows, while
+rounding the operands costs up to 4e-3.  The rows of a slab are rounded and paired once for all tiles.  Sums of columns
+add numbers that are not rounded.
 
 On CUDA, products run in tiles (`tile_cuda`) and add rows as pooled sums do: blocks of 48 rows, with a correction.  From
 2,048 rows on, rows are cut into up to eight slices, so that a small product has work for more multiprocessors.  Sums of
@@ -85,8 +87,8 @@ _column_tile = make_tile((TILE_ROWS,), 1, k_step=TILE_ROWS, lines=1 / _K_PER_LIN
 class Code(NamedTuple):
     """The addresses of the compiled functions that `row_products_cpu` calls; 0 for functions that it does not need."""
 
-    add_up: int  # for groups of blocks
-    add_last: int  # for groups of blocks
+    add_up: int  # for groups of blocks, as is the next; 0 if there are no groups
+    add_last: int
     pair_rows: int  # for products of bfloat16, like the following
     begin_columns: int
     add_columns: int
@@ -97,15 +99,15 @@ class Code(NamedTuple):
 def code_of_sums(dtype, precision, has_groups, of_pairs=False):
     """Return the Code for numbers of a data type in a precision, compiled at its first use.
 
-    `has_groups` says whether there are more rows than `MANY_ROWS`, `of_pairs` whether `a` has pairs of bfloat16.
+    `has_groups` says whether there are more rows than `MANY_ROWS` (in bfloat16, there are no groups), `of_pairs` whether `a` has pairs of bfloat16.
     """
     rounded = rounded_of(dtype, precision)
-    of_groups = [function.address(dtype) if has_groups else 0 for function in (add_up, _add_last)]
     if rounded is None:
+        of_groups = [function.address(dtype) if has_groups else 0 for function in (add_up, _add_last)]
         return Code(*of_groups, 0, 0, 0, 0, 0)
     of_columns = rounded.pair_rows, rounded.begin_columns, rounded.add_columns, rounded.end_columns
     copy_halves = _copy_halves.address(dtype) if of_pairs else 0
-    return Code(*of_groups, *(function.address(dtype) for function in of_columns), copy_halves)
+    return Code(0, 0, *(function.address(dtype) for function in of_columns), copy_halves)
 
 
 class Factor(NamedTuple):
@@ -339,7 +341,7 @@ def _add_products(columns, side, cut, block, count, first, end, zeros, later, la
     """Add the products of a slab's rows to the sums that belong to columns `first` to `end` of `a`.
 
     `block` is the slab's first block.  Blocks of the first group are added to the totals, later blocks to the sums of
-    their group.  The sums of a group start from zero.  A tile adds the blocks of a slab one after another, while L1
+    their group.  Both start from zero.  A tile adds the blocks of a slab one after another, while L1
     holds its sums.  Each tile prefetches one row that is read later.
     """
     number, width, begins = 0, width_of(side.c), block == 0 or block == _GROUP
@@ -398,8 +400,8 @@ def _add_sums(columns, totals, count, first, end):
 def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, totals, integers):
     """Compute this shard's pieces of the products of `a` with two factors, and of the sums of the columns of `a`.
 
-    `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product.  If there are more
-    blocks than a group has, layers 1 and 2 are memory for the sums of a group and for rounding errors.  Row 0 of
+    `c` has one array per factor, padded to whole tiles and panels: its layer 0 gets the product.  If blocks are added
+    in groups, layers 1 and 2 are memory for the sums of a group and for rounding errors.  Row 0 of
     `totals`, zeros at first, gets the columns' sums.  Row i of a layer, and entry i of the sums, belong to column
     `cut.lowest + i`.  Each shard has a row of `numbers`, and a row each of `totals` and `integers` after row 0.
 
@@ -452,12 +454,13 @@ def row_products_cpu(shard, num_shards, code, cut, a, factors, c, numbers, total
         later, step = offset(sides[0].b, next_slab * sides[0].stride), sides[0].stride
         added = pointer(integers, (1 + number) * COUNTER)
         wait_until(added, slab)
+        block = slab * _SLAB if code.add_up or slab == 0 else 1  # without groups, every block is of the first one
         for side in sides:
-            _add_products(columns, side, cut, slab * _SLAB, count, first, end, zeros, later, step)
+            _add_products(columns, side, cut, block, count, first, end, zeros, later, step)
             later, step = offset(columns.at, next_a), columns.stride
         _add_sums(columns, pointer(totals, first - lowest), count, first, end)
         block, is_last = (start + count - 1) // _DEPTH_BLOCK, start + depth >= columns.num_rows
-        if block >= _GROUP and (is_last or block % _GROUP == _GROUP - 1):
+        if code.add_up and block >= _GROUP and (is_last or block % _GROUP == _GROUP - 1):
             for side in sides:
                 _end_group(code, side, cut, block, is_last, first, end)
         arrive(added)
@@ -539,12 +542,12 @@ def row_products(a, one, two, num_columns=0, of_pairs=False):
     highest = max([num_columns, *(f.end for f in windows)])
     sums, width = zeros(max(a.shape[1], highest), a), panel_width(a.dtype)
     allocate, rows = empty if len(a) else zeros, -(-(highest - lowest) // TILE_ROWS) * TILE_ROWS
-    copies = 1 if len(a) <= MANY_ROWS else 3
+    code = code_of_sums(a.dtype, get_float32_matmul_precision(), len(a) > MANY_ROWS, of_pairs)
+    copies = 3 if code.add_up else 1
     wide = tuple(allocate((copies, rows, -(-f.columns // width) * width), a) for f in (one, two))
     if highest > lowest:
         num_shards = count_shards(len(a) * sum(c[0].size for c in wide), -(-(highest - lowest) // TILE_ROWS))
         cut, numbers, totals, integers = memory_of(len(a), lowest, highest, [c.shape[2] for c in wide], a, num_shards)
-        code = code_of_sums(a.dtype, get_float32_matmul_precision(), copies > 1, of_pairs)
         given = tuple(code), cut, a, (tuple(one), tuple(two)), wide, numbers, totals, integers
         for_each_shard(row_products_cpu, *given, num_shards=num_shards)
         sums[lowest:highest] = totals[0, : highest - lowest]  # rounds the float64 totals to the type of `sums`
