@@ -7,7 +7,7 @@ import varlen_rnn as vr
 from tests.each import check_each
 from tests.emulated.device import Driver
 from tests.oracles import bfloat16 as oracle
-from varlen_rnn.cells import LN_LSTM, gru_cell
+from varlen_rnn.cells import LN_LSTM, MIN_GRU, gru_cell, rnn_cell
 from varlen_rnn.recurrence import schedule
 from varlen_rnn.runtime import cuda, threads
 from varlen_rnn.tape.variable import apply_list
@@ -24,6 +24,7 @@ LAYERS = {
     "LSTM with slots of 16 bits, recomputed": lambda dtype: vr.nn.LSTM(FEATURES, EVEN, recompute=8, dtype=dtype),
     "LSTM with peepholes": lambda dtype: vr.nn.LSTM(FEATURES, EVEN, peepholes=True, dtype=dtype),
     "GRU with slots of 16 bits": lambda dtype: vr.nn.GRU(FEATURES, EVEN, bidirectional=True, dtype=dtype),
+    "MinGRU with slots of 16 bits": lambda dtype: vr.nn.Recurrent(MIN_GRU, FEATURES, EVEN, dtype=dtype),
     "RNN with slots of 16 bits": lambda dtype: vr.nn.RNN(FEATURES, EVEN, dtype=dtype),
     "LSTM with a projection": lambda dtype: vr.nn.LSTM(FEATURES, UNITS, proj_size=19, dtype=dtype),
     "LSTM with norms": lambda dtype: vr.nn.Recurrent(LN_LSTM, FEATURES, UNITS, dtype=dtype),
@@ -123,6 +124,22 @@ def test_saved_gates_are_integers_of_16_bits():
         assert set(integers[1]) == {0, 32767, -32767}
         assert (integers[2] == -32768).all()
         assert np.isnan(c[2]).all()
+
+
+def test_a_saved_factor_of_gradients_is_a_bfloat16():
+    """The product u_n of a GRU's first step is the bias, b_hn; a number whose square is taken is no factor."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype("f") for shape in ((3 * EVEN, 2), (3 * EVEN, EVEN), (3 * EVEN,))]
+    weights[2][-EVEN:][[3, 7, 11]] = 1e30, np.inf, np.nan
+    inputs = vr.create_lod_tensor(np.ones((1, 2), "f"), [[1]]), None, *weights, weights[2]
+    for precision in PRODUCTS:
+        with vr.float32_matmul_precision(precision):
+            *_, kept = apply_list("recurrent", *inputs, cell="gru", keep=True)
+        saved = np.asarray(kept.value.data)
+        assert saved.shape == (1, 2 * EVEN)
+        u_n = (saved.view(np.uint16)[0, :EVEN].astype(np.uint32) << 16).view(np.float32)
+        np.testing.assert_array_equal(u_n, oracle.rounded(weights[2][-EVEN:]))
+    assert (gru_cell().factors, MIN_GRU.factors, rnn_cell(activation="softplus").factors) == ((0,), (1,), ())
 
 
 def of_relu_rnn(x, d_y, weights, product):

@@ -28,7 +28,7 @@ from varlen_rnn.runtime.jit import body
 _TRIALS = 3  # random points at which a gradient is compared with central differences
 _STEP, _TOLERANCE = 1e-6, 1e-5  # the step of central differences, and the largest relative error of a gradient
 # Attributes that are () in a handwritten cell.
-_DERIVED_ONLY = "bounded", "vectors", "vector_order", "row_inputs", "row_slots"
+_DERIVED_ONLY = "bounded", "factors", "vectors", "vector_order", "row_inputs", "row_slots"
 _Floats: TypeAlias = tuple[float, ...]
 _Tuples: TypeAlias = tuple[_Floats, ...]
 
@@ -159,12 +159,13 @@ class Cell(Frozen):
     """
 
     __slots__ = (
-        "__weakref__", "bounded", "equations", "gates", "h_gates", "name", "num_kept", "origin", "phases", "proj_clip",
-        "reads_output", "row_inputs", "row_slots", "slots", "source", "states", "vector_order", "vectors", "x_gates",
-        "x_order", "x_slot",
+        "__weakref__", "bounded", "equations", "factors", "gates", "h_gates", "name", "num_kept", "origin", "phases",
+        "proj_clip", "reads_output", "row_inputs", "row_slots", "slots", "source", "states", "vector_order", "vectors",
+        "x_gates", "x_order", "x_slot",
     )  # fmt: skip
 
     bounded: tuple[int, ...]  # the slots whose number is from -1 to 1
+    factors: tuple[int, ...]  # the slots whose number is only a factor of gradients
     equations: Step | None  # the trace; None for a cell written by hand
     gates: tuple[str, ...]
     h_gates: tuple[str, ...]
@@ -247,7 +248,8 @@ class Cell(Frozen):
             reads_output=derived.reads_output, x_slot=of_x[0][0] if of_x else 0, equations=step,
             proj_clip=math.inf if proj_clip is None else proj_clip, x_gates=x_gates, h_gates=sum(derived.gates, ()),
             source=derived.source, x_order=tuple(x_gates.index(gate) for _, gate in of_x), vectors=step.vectors,
-            row_inputs=step.rows, bounded=tuple(bounded), vector_order=sum(derived.vectors, ()),
+            row_inputs=step.rows, bounded=tuple(bounded), factors=derived.factors,
+            vector_order=sum(derived.vectors, ()),
             row_slots=tuple(-1 if d_row is None else places.get(d_row.number, -1) for d_row in d_rows),
         )  # fmt: skip
         register(self)

@@ -99,7 +99,8 @@ class Code(NamedTuple):
 def code_of_sums(dtype, precision, has_groups, of_pairs=False):
     """Return the Code for numbers of a data type in a precision, compiled at its first use.
 
-    `has_groups` says whether there are more rows than `MANY_ROWS` (in bfloat16, there are no groups), `of_pairs` whether `a` has pairs of bfloat16.
+    `has_groups` says whether there are more rows than `MANY_ROWS`; sums of products of bfloat16 have no groups.
+    `of_pairs` says whether `a` has pairs of bfloat16.
     """
     rounded = rounded_of(dtype, precision)
     if rounded is None:

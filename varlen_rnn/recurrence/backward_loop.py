@@ -249,7 +249,7 @@ def _load_rows(code, share, sizes, layer, units, scratch, group, phase, block):
         read = offset(target, phase.first_read * scratch.plane)
         if sizes.halved:
             first, end = phase.first_read, phase.first_read + phase.num_read
-            places = scratch.plane, layer.hidden, unit, block.units, sizes.slots, first, end, sizes.wide
+            places = scratch.plane, layer.hidden, unit, block.units, first, end, sizes.factors
             load_halves(code.load_halves, (read, kept, *places))
         else:
             slots = offset(kept, phase.first_read * layer.hidden + unit)
@@ -291,7 +291,7 @@ def _store_rows(code, sizes, layer, units, scratch, group, phase, block):
         kept = offset(layer.kept, scratch.gates[r])
         if sizes.halved:
             unit, first, end = units.first + block.unit, phase.first_slot, phase.first_slot + phase.slots
-            places = scratch.plane, layer.hidden, unit, block.units, sizes.slots, first, end, sizes.wide
+            places = scratch.plane, layer.hidden, unit, block.units, first, end, sizes.factors
             round_halves(code.round_halves, (slots, kept, *places))
         else:
             copy_runs(phase.slots, slots, scratch.plane, offset(kept, column), layer.hidden, block.units)

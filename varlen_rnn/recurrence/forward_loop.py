@@ -263,18 +263,10 @@ def _keep_rows(code, sizes, layer, units, scratch, block, panel, phase):
         row, num_slots = block.rows[r] * layer.kept_stride, phase.slots
         target, others = offset(layer.kept, row + first), offset(layer.columns, row + states)
         if sizes.halved:
-            end, num_slots = phase.first_slot + num_slots, 0
-            places = (
-                scratch.plane,
-                layer.hidden,
-                panel.unit,
-                panel.valid,
-                sizes.slots,
-                phase.first_slot,
-                end,
-                sizes.wide,
-            )
-            keep_halves(code.keep_halves, (source, offset(layer.kept, row), *places))
+            own = phase.first_slot, phase.first_slot + num_slots
+            places = scratch.plane, layer.hidden, panel.unit, panel.valid, *own
+            keep_halves(code.keep_halves, (source, offset(layer.kept, row), *places, sizes.factors))
+            num_slots = 0
         if layer.non_temporal:
             store_units_non_temporal(num_slots, source, scratch.plane, target, layer.hidden, panel.valid)
             store_units_non_temporal(phase.states, there, scratch.plane, others, layer.hidden, panel.valid)

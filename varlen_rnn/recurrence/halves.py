@@ -4,9 +4,9 @@ Take an LSTM of 4 units: its gates i, f, g, o and the state c.  In float32, a ro
 7 have the 16 gates as 16-bit integers: the gate 0.5 is 16384, because 1 is 32767.  Elements 8 to 11 have c, in float32.
 The gradient replaces the integers by the gates' gradients in bfloat16, the pairs that products multiply.
 
-Integers fit numbers from -1 to 1, the results of sigmoid and tanh.  bfloat16 would lose 1 - f if f is nearly 1.  A slot
-with any other number, such as a GRU's product u_n, is **wide**: its number is in float32 behind the integers, and its
-place among them is for the gradient.  NaN is the integer -32768.
+Integers fit numbers from -1 to 1, the results of sigmoid and tanh; NaN is the integer -32768.  In bfloat16, 1 - f would
+be lost if f is nearly 1.  But a **factor**, a number that gradients are only multiplied by, is in bfloat16, such as a
+GRU's product u_n.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import float32, float64, int16, types, uint16
 
-from varlen_rnn.products.rounding import last_bits, round_row
+from varlen_rnn.products.rounding import last_bits, number_of_half, round_row
 from varlen_rnn.products.vectors import halves_at, lanes_of, make_stack_memory, offset, vectorise_widely
 from varlen_rnn.recurrence.phases import norms_of
 from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
@@ -29,12 +29,12 @@ class Halves(NamedTuple):
     """How a row saves its slots.
 
     halved: 1 if slots have 16 bits, otherwise 0, and so are the other fields
-    wide: bit s is 1 if slot s is wide
+    factors: bit s is 1 if slot s is a bfloat16, and not an integer
     spared: how many elements less than in float32 a row has
     """
 
     halved: int
-    wide: int
+    factors: int
     spared: int
 
 
@@ -44,17 +44,16 @@ _NONE = Halves(0, 0, 0)
 def halves_of(cell, shape, dtype, precision=None):
     """Return the Halves of a cell and a Shape at a precision of products of float32, by default the precision in force.
 
-    Slots have 16 bits if the precision is in bfloat16 and rows get shorter.  This leaves out cells of several phases,
-    row inputs, projections, heads and an odd number of units.
+    Slots have 16 bits if the precision is in bfloat16 and each fits an integer or is a factor.  This leaves out cells
+    of several phases, row inputs, projections, heads and an odd number of units.
     """
     if dtype != np.float32 or not (precision or get_float32_matmul_precision()).startswith("bf16"):
         return _NONE
     others = len(cell.phases) > 1 or norms_of(cell) or cell.row_inputs or shape.projects or shape.heads > 1
-    wide = set(range(len(cell.slots))).difference(cell.bounded)
-    spared = len(cell.slots) * shape.hidden // 2 - len(wide) * shape.hidden
-    if others or shape.hidden % 2 or spared <= 0:
+    factors = set(range(len(cell.slots))).difference(cell.bounded)
+    if others or shape.hidden % 2 or not factors.issubset(cell.factors):
         return _NONE
-    return Halves(1, sum(1 << slot for slot in wide), spared)
+    return Halves(1, sum(1 << slot for slot in factors), len(cell.slots) * shape.hidden // 2)
 
 
 @cpu_inlined
@@ -69,61 +68,58 @@ def _number_of(bits):
     return float32(np.nan) if integer == _NAN else float32(integer) * float32(1 / _ONE)
 
 
-def _arguments_of_moves(scalar):
-    number, address = types.intp, types.CPointer(scalar)
-    return address, address, *[number] * 8
-
-
-@called_by_address(_arguments_of_moves)
-def keep_halves(planes, row, plane, hidden, unit, count, slots, first, end, wide):
-    """Save `count` units, from `unit` on, of the slots `first` to `end`, which are planes; the cell has `slots` slots.
-
-    The place of a wide slot's gradient becomes zero.
-    """
-    vectorise_widely()
-    halves, floats = halves_at(row), offset(row, slots * hidden // 2 + unit)
-    for s in range(end):
-        target, source = offset(halves, s * hidden + unit), offset(planes, (s - first) * plane)
-        if s >= first and wide >> s & 1:
-            for j in range(count):
-                floats[j] = source[j]
-            for j in range(count):
-                target[j] = 0
-        elif s >= first:
-            for j in range(count):
-                target[j] = _integer_of(source[j])
-        floats = offset(floats, (wide >> s & 1) * hidden)
-
-
-@called_by_address(_arguments_of_moves)
-def load_halves(planes, row, plane, hidden, unit, count, slots, first, end, wide):
-    """Read the numbers that `keep_halves` has saved into planes; the arguments are the same."""
-    vectorise_widely()
-    halves, floats = halves_at(row), offset(row, slots * hidden // 2 + unit)
-    for s in range(end):
-        source, target = offset(halves, s * hidden + unit), offset(planes, (s - first) * plane)
-        if s >= first and wide >> s & 1:
-            for j in range(count):
-                target[j] = floats[j]
-        elif s >= first:
-            for j in range(count):
-                target[j] = _number_of(source[j])
-        floats = offset(floats, (wide >> s & 1) * hidden)
-
-
 _spare_on_stack = make_stack_memory(lambda lanes: lanes)
 
 
-@called_by_address(_arguments_of_moves)
-def round_halves(planes, row, plane, hidden, unit, count, slots, first, end, wide):
-    """Replace the slots `first` to `end` by gradients, which are planes, in bfloat16."""
-    spare, span = _spare_on_stack(planes), 2 * lanes_of(planes)
+@cpu_inlined
+def _round_units(source, target, count):
+    """Write an even number of neighbouring numbers as bfloat16, and nothing behind them."""
+    spare, span = _spare_on_stack(target), 2 * lanes_of(target)
     whole = count // span * span
+    if whole:
+        round_row(source, target, whole)
+    if whole < count:
+        round_row(offset(source, whole), spare, count - whole)
+        for j in range((count - whole) // 2):
+            target[whole // 2 + j] = spare[j]
+
+
+def _arguments_of_moves(scalar):
+    number, address = types.intp, types.CPointer(scalar)
+    return address, address, *[number] * 7
+
+
+@called_by_address(_arguments_of_moves)
+def keep_halves(planes, row, plane, hidden, unit, count, first, end, factors):
+    """Save `count` units, from `unit` on, of the slots `first` to `end`, which are planes."""
+    vectorise_widely()
     for s in range(first, end):
-        source, target = offset(planes, (s - first) * plane), offset(row, (s * hidden + unit) // 2)
-        if whole:
-            round_row(source, target, whole)
-        if whole < count:
-            round_row(offset(source, whole), spare, count - whole)
-            for j in range((count - whole) // 2):
-                target[whole // 2 + j] = spare[j]
+        source, place = offset(planes, (s - first) * plane), s * hidden + unit
+        if factors >> s & 1:
+            _round_units(source, offset(row, place // 2), count)
+        else:
+            target = offset(halves_at(row), place)
+            for j in range(count):
+                target[j] = _integer_of(source[j])
+
+
+@called_by_address(_arguments_of_moves)
+def load_halves(planes, row, plane, hidden, unit, count, first, end, factors):
+    """Read the numbers that `keep_halves` has saved into planes; the arguments are the same."""
+    vectorise_widely()
+    for s in range(first, end):
+        source, target = offset(halves_at(row), s * hidden + unit), offset(planes, (s - first) * plane)
+        if factors >> s & 1:
+            for j in range(count):
+                target[j] = number_of_half(source[j])
+        else:
+            for j in range(count):
+                target[j] = _number_of(source[j])
+
+
+@called_by_address(_arguments_of_moves)
+def round_halves(planes, row, plane, hidden, unit, count, first, end, factors):
+    """Replace the slots `first` to `end` by gradients, which are planes, in bfloat16; `factors` is not used."""
+    vectorise_widely()
+    for s in range(first, end):
+        _round_units(offset(planes, (s - first) * plane), offset(row, (s * hidden + unit) // 2), count)

@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     reads_output: whether the equations read the output of the step before
     rows, vectors: the number of row inputs that are not projected, and of parameters with one number per unit
     products: the number of recurrent products of all phases
-    halved, wide, spared: as in `halves.Halves`
+    halved, factors, spared: as in `halves.Halves`
     """
 
     x_gates: int
@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
     vectors: int
     products: int
     halved: int = 0
-    wide: int = 0
+    factors: int = 0
     spared: int = 0
 
 

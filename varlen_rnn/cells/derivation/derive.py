@@ -86,6 +86,7 @@ class Derived(NamedTuple):
     reads_output: whether an equation reads the output of the step before, unit by unit
     gradients: the gradient of each leaf, by its kind and name
     slots: the names of all columns
+    factors: the positions of the columns whose saved number is only a factor of gradients
     source: the functions of all phases as Python
     """
 
@@ -99,6 +100,7 @@ class Derived(NamedTuple):
     reads_output: bool
     gradients: dict[tuple[str, object], Scalar]
     slots: tuple[str, ...]
+    factors: tuple[int, ...]
     source: str
 
 
@@ -293,8 +295,24 @@ class _Derivation:
         return Derived(
             tuple(map(tuple, self.columns)), self.products, passes, carries, tuple(map(tuple, self.norms)),
             tuple(map(self._kept_columns, range(self.num_phases))), tuple(map(tuple, self.vectors)), self.reads_output,
-            self.gradients, tuple(self.slot_names), "\n".join([*forward, *backward]),
+            self.gradients, tuple(self.slot_names), self._factors(), "\n".join([*forward, *backward]),
         )  # fmt: skip
+
+    def _factors(self) -> tuple[int, ...]:
+        """Return the positions of the columns whose saved number is only a factor of gradients.
+
+        An error of such a number is the same error, relative to the number, of a term of a gradient.  In `1 - y * y`,
+        an error of y could be many times the result.
+        """
+        kept = [column.kept for columns in self.columns for column in columns]
+        of_gradients = [column.number for columns in self.columns for column in columns if column.number >= 0]
+        nodes = self.trace.reach([*of_gradients, *self.d_prev, *self.d_vectors], {*kept, *self.free})
+
+        def is_factor(k: int) -> bool:
+            users = [n for n in nodes if n not in kept and k in self.trace.nodes[n].operands]
+            return all(self.trace.nodes[n].op == "multiply" and (n in self.depends or is_factor(n)) for n in users)
+
+        return tuple(place for place, k in enumerate(kept) if k >= 0 and is_factor(k))
 
     def _slot_names(self) -> list[str]:
         """Return each column's name: of the number saved there, or "d_" and the gate if it only gets a gradient."""
