@@ -1,5 +1,7 @@
 """Bound programs have the bits of eager mode and of the operators, and are bound only where that is certain."""
 
+import functools
+import itertools
 import os
 import pickle
 
@@ -8,6 +10,7 @@ import pytest
 
 import varlen_rnn as vr
 from tests.in_threads import at_once
+from tests.interrupts import interrupted
 from varlen_rnn.program import bounds, replay
 from varlen_rnn.runtime import dry_run
 from varlen_rnn.tape.values import bits_of
@@ -316,6 +319,34 @@ def test_threads_share_a_program(linear):
     at_once(work, [(seed,) for seed in range(4)])
     assert wrong == []
     assert bound.binding.runs > 0
+
+
+def test_an_interrupt_at_any_moment_of_a_run_leaves_later_runs_as_they_are(linear):
+    rng = np.random.default_rng(1)
+    bound, batches = Bound(linear), itertools.cycle([batch_of(rng) for _ in range(24)])
+    for _ in range(24):
+        bound(next(batches))
+    number, places, before = 0, set(), bound.binding.runs
+    while (place := interrupted(functools.partial(bound, next(batches)), number)) is not None:
+        number, before = number + 1, bound.binding.runs
+        places.add(place)
+        for x in itertools.islice(batches, 2):
+            assert bound(x).data.tobytes() == linear(x).value.data.tobytes(), place
+        assert bound.binding.runs > before, place
+    assert len(places) > 20
+
+
+def test_sizes_that_were_refused_are_tried_again_with_other_parameters(linear, monkeypatch):
+    bound, batches = Bound(linear), [batch_of(np.random.default_rng(seed)) for seed in range(1, 41)]
+    with monkeypatch.context() as patch:
+        patch.setattr(bounds, "_MOST_BYTES", -1)
+        for x in batches[:6]:
+            bound(x)
+    assert "more than -1" in bound.binding.refusal
+    linear.weight.value = linear.weight.value.copy()
+    for x in batches[6:]:
+        assert bound(x).data.tobytes() == linear(x).value.data.tobytes()
+    assert bound.binding.runs > 20
 
 
 def test_copies_and_forks_begin_anew(linear):

@@ -1,7 +1,9 @@
 """A bound step computes the bits of the step itself, or is refused by name, or runs the step itself."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -362,6 +364,98 @@ def test_copies_are_unbound():
         assert other.explain() == "double: not called yet"
         assert other(np.ones(2)).value.data.tolist() == [2.0, 2.0]
     assert run.__doc__ == "Return twice x."
+
+
+class Scaled(vr.nn.Module):
+    """Has a bound method, and another that calls it."""
+
+    def __init__(self, factor):
+        self.factor, self.layer = factor, vr.nn.Linear(2, 2)
+
+    @vr.bound
+    def outputs(self, x):
+        return self.layer(x) * (self.factor if self.training else 1.0)
+
+
+class Twice(Scaled):
+    @vr.bound
+    def outputs(self, x):
+        return super().outputs(x) * 2.0
+
+
+def test_a_bound_method_has_programs_for_each_instance_and_lets_it_go():
+    x, one, other = np.ones((3, 2), np.float32), Scaled(2.0), Scaled(3.0)
+
+    def check(model, factor):
+        for _ in range(6):
+            assert bits(model.outputs(x).value) == bits((model.layer(x) * factor).value)
+
+    check(one, 2.0)
+    check(other, 3.0)
+    assert "3 of 6 calls ran it alone" in one.outputs.explain()
+    one.eval()  # the mode of the instance itself, which the method reads
+    check(one, 1.0)
+    one.train()
+    copies = {"shallow": copy.copy(one), "deep": copy.deepcopy(one), "pickled": pickle.loads(pickle.dumps(one))}
+    for model in copies.values():
+        assert model.outputs.explain() == "outputs: not called yet"
+        model.factor = 5.0
+        check(model, 5.0)
+        check(one, 2.0)
+    check(twice := Twice(2.0), 4.0)
+    assert set(twice.state_dict()) == {"layer.weight", "layer.bias"}
+    assert Scaled.outputs(one, x).shape == (3, 2)
+    alive = weakref.ref(other)
+    del other
+    gc.collect()
+    assert alive() is None
+
+
+def test_what_no_instance_binds_is_bound_as_it_is():
+    class Holder:
+        __slots__ = ("__weakref__",)
+        step, model = vr.bound(double), vr.bound(vr.nn.Linear(2, 1))
+        alone = staticmethod(vr.bound(double))
+
+        @classmethod
+        @vr.bound
+        def of_class(cls, x):
+            return x * (2.0 if cls is Holder else 3.0)
+
+    x = np.ones((3, 2), np.float32)
+    for _ in range(3):
+        assert Holder().model(x).shape == (3, 1)
+        assert Holder().alone(x).value.data.tolist() == Holder.of_class(x).value.data.tolist() == [[2.0, 2.0]] * 3
+    with pytest.raises(vr.DTypeError, match="expected an object that has a __dict__, got Holder, which has none"):
+        _ = Holder().step
+
+
+def test_a_step_is_recorded_anew_for_parameters_of_another_type_or_shape():
+    def check(calls):
+        vr.manual_seed(0)
+        model = vr.nn.Sequential(vr.nn.Embedding(5, 3), vr.nn.Linear(3, 2))
+        optimizer = vr.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(ids, labels):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(ids), labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run, losses = vr.bound(step), []
+        for call in range(2 * calls + 8):
+            if call == calls:
+                for parameter in model.parameters():
+                    parameter.value = vr.LoDTensor(np.asarray(parameter).astype(np.float64))
+            if call == 2 * calls:
+                model[0].weight.value = vr.LoDTensor(np.ones((7, 3)))
+            losses.append(run(np.array([1, 2, 4, 0]), np.array([0, 1, 1, 0])).value)
+        assert [loss.dtype == np.float64 for loss in losses] == [call >= calls for call in range(2 * calls + 8)]
+        assert run.explain().count("a program of") == 3
+        assert "differed" not in run.explain()
+
+    check_each({str(calls): calls for calls in (1, 2, 3, 4, 7)}, lambda name: check(int(name)))
 
 
 def test_errors_are_those_of_the_step():

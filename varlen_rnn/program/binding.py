@@ -14,6 +14,7 @@ seldom bound stay about as fast as without.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
@@ -77,8 +78,8 @@ class Binding:
         self.runs, self._before = 0, 0
         self._once: dict[Any, Any] | None = {} if is_frozen else None  # results of dry runs
         self.bounds, self._is_given_up = Bounds(), False
-        # Whoever takes the only entry may run; an interrupt can lose it, and then nobody runs by records.
-        self._turn, self._process, self._is_begun = [None], os.getpid(), False
+        self._turns: dict[int, list[None]] = {}  # for each process, a list: whoever takes its only entry may run
+        self._process, self._is_begun = os.getpid(), False
         self._memory = room(0)
         self._variables, self._held = dict(variables), list(variables.values())
         self._updated_variables = [self._variables[name] for name in updated]
@@ -103,14 +104,13 @@ class Binding:
             self._before += 1
             self.bounds.see(measure(fed))
             return self._executed(fed, execute)
+        turn, taken = self._turns.setdefault(os.getpid(), [None]), list[None]()
         try:
-            self._turn.pop()
-        except IndexError:  # another thread is running
-            return self._executed(fed, execute)
-        try:
-            return self._run(fed, execute)
+            with contextlib.suppress(IndexError):  # another thread is running
+                taken.extend(map(list.pop, (turn,)))  # one call of C, so that no interrupt loses the entry
+            return self._run(fed, execute) if taken else self._executed(fed, execute)
         finally:
-            self._turn.append(None)
+            turn.extend(taken)
 
     def give_up(self) -> None:
         """From now on, run the operators only."""

@@ -63,7 +63,7 @@ class Bounds:
 
     def forget(self, seen: bool = False) -> None:
         """Forget all records, because parameters are other arrays; also which sizes came, if `seen`."""
-        self._sizes, self._boxes, self._searches = {}, [], {}
+        self._sizes, self._boxes, self._searches, self._without = {}, [], {}, {}
         if seen:
             self._seen.clear()
 

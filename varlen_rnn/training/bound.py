@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import operator
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from varlen_rnn import random
 from varlen_rnn.errors import DTypeError, InputError, ProgramError, ShapeError, check_callable
+from varlen_rnn.nn.module import Module
 from varlen_rnn.program.binding import is_run_both_ways
 from varlen_rnn.program.executor import Executor, Ready, ready_of, run_ready
 from varlen_rnn.program.guard import feed_data, program_guard
@@ -37,6 +40,7 @@ from varlen_rnn.training.recording import StepRecorder
 _MOST = 8  # programs of one step
 _ARRAYS = (LoDTensor, Variable, np.ndarray, np.generic)
 _NUMBERS = frozenset(map(np.dtype, "?bhilqBHILQfd"))
+_METHODS = "_bound_methods"  # an attribute of instances
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, np.dtype, type)
 
 
@@ -52,7 +56,8 @@ def bound(step: Callable[..., Any]) -> Bound:
     step : callable
         It takes LoDTensors and arrays, in any arguments, also in lists, tuples and dicts; other arguments are constants
         of the program.  It computes a whole training step, from `optimizer.zero_grad()` to `optimizer.step()`, or only
-        outputs.  It returns a Variable, or a tuple, list or dict of Variables.
+        outputs.  It returns a Variable, or a tuple, list or dict of Variables.  If it is a method, each instance has
+        programs of its own, and keeps them as long as it lives.
 
     Returns
     -------
@@ -69,12 +74,12 @@ def bound(step: Callable[..., Any]) -> Bound:
 
     Notes
     -----
-    The step is recorded again if a module changes its mode, a parameter is frozen or replaced, an option of an
-    optimizer is set, or the precision of products is another one.  Learning rates are read at each call.  Python code
-    of the step that changes something else runs only in the calls that are compared.  A number or an array that the
-    step reads from outside, such as a global variable or a closure, is a constant of the program: `bound` cannot see
-    that it changes until a call is compared.  Pass such a value as an argument.  So is a gradient that the step reads,
-    if it calls neither `backward` nor an optimizer.
+    The step is recorded again if a module changes its mode, a parameter is frozen, replaced, or gets another data type
+    or shape, an option of an optimizer is set, or the precision of products is another one.  Learning rates are read
+    at each call.  Python code of the step that changes something else runs only in the calls that are compared.  A
+    number or an array that the step reads from outside, such as a global variable or a closure, is a constant of the
+    program: `bound` cannot see that it changes until a call is compared.  Pass such a value as an argument.  So is a
+    gradient that the step reads, if it calls neither `backward` nor an optimizer.
 
     Examples
     --------
@@ -111,6 +116,21 @@ class Bound:
     def __reduce__(self) -> tuple[Callable[..., Bound], tuple[Callable[..., Any]]]:
         return bound, (self._step,)  # a copy records the step itself, with its own parameters
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
+        """Return the Bound of a method of an instance, which the instance keeps."""
+        if instance is None or not hasattr(type(self._step), "__get__"):
+            return self
+        if isinstance(instance, type):  # a class method
+            return types.MethodType(self, instance)
+        if not hasattr(instance, "__dict__"):
+            hint = "__slots__ needs an entry '__dict__'"
+            got = f"{type(instance).__name__}, which has none"
+            raise DTypeError("bound, method", expected="an object that has a __dict__", got=got, hint=hint)
+        kept = vars(instance).get(_METHODS)
+        if kept is None or kept.of is not instance:  # the second after `copy.copy`
+            kept = vars(instance)[_METHODS] = _Methods(instance)
+        return kept.found.get(self) or kept.found.setdefault(self, Bound(self._step.__get__(instance, owner)))
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Return the results of the step; see `bound`."""
         if recorder() is not None:
@@ -140,6 +160,16 @@ class Bound:
         if len(programs) >= _MOST:
             lines.append(f"calls of other structures run {name} itself, because there are {_MOST} programs")
         return "\n".join(lines) or f"{name}: not called yet"
+
+
+class _Methods:
+    """The Bounds of an instance's methods, by the Bounds of the class; copies of the instance get others."""
+
+    def __init__(self, of: Any = None) -> None:
+        self.of, self.found = of, dict[Bound, Bound]()
+
+    def __reduce__(self) -> tuple[type[_Methods], tuple[()]]:
+        return _Methods, ()
 
 
 def _structure(value: Any, feeds: list[Any]) -> Any:
@@ -272,6 +302,8 @@ class _Recorded:
         self._fetches += [name for _, name in self._with_grad]
         self._ready: Ready | None = None
         self._watched = self._recorder.watched()
+        self._held = list(self.program.variables.values())
+        self._values, self._specs = list(map(_value_of, self._held)), list(map(_spec_of, self._held))
         self.calls = self.alone = self.added = 0
         self._twin: Program | None = None  # the same program, to run on copies
         self.refused: str | None = None  # why all calls run the step itself
@@ -281,6 +313,8 @@ class _Recorded:
         self.program = Program()
         found: list[Any] = []
         self._recorder = self.program.recorder = StepRecorder()
+        if isinstance(owner := getattr(step, "__self__", None), Module):
+            self._recorder.suggest(owner)
         try:
             with program_guard(self.program):
                 inputs = [feed_data(name, *about) for name, about in zip(self._names, self.declared, strict=True)]
@@ -298,11 +332,15 @@ class _Recorded:
         self._recorder.check_changes()
 
     def holds(self, feeds: list[LoDTensor]) -> bool:
-        """Return whether modules, optimizers and modes are as they were when the step was recorded."""
+        """Return whether modules, parameters, optimizers and modes are as they were when the step was recorded."""
         if self._modes != _modes():
             return False
         if self._states and not all(sizes_fit(feeds[number].shape, shape) for number, shape in self._states):
             return False
+        if (values := list(map(_value_of, self._held))) != self._values:  # a value equals only itself
+            if list(map(_spec_of, self._held)) != self._specs:
+                return False
+            self._values = values
         return self._watched.holds()
 
     def told(self) -> str:
@@ -360,9 +398,9 @@ class _Recorded:
             run = functools.partial(self._run_on, copies, feed, before)
             others, drawn = contextvars.copy_context().run(run)
         except InputError as error:
-            self._refuse("the program", f"an error: {error}")
+            self._refuse("the run", f"an error: {error}")
         if form != self._form:
-            self._refuse("its result", "results of another form")
+            self._refuse("the form", "results of another form")
         names = [*(f"result {n}" for n in range(len(found))), *(f"the gradient of {n!r}" for _, n in self._with_grad)]
         pairs = list(zip(names, wanted, others, strict=True))
         pairs += [(f"{name!r}", variables[name].value, copies[name]) for name in copies]
@@ -394,6 +432,13 @@ class _Recorded:
         hint = "a number or an array from outside of the step may have changed, or Python code chose by one"
         self.refused = f"{name} of the program differed from the step's in call {self.calls}"
         raise ProgramError(f"bound, call {self.calls}, {name}", expected="the bits of the step", got=got, hint=hint)
+
+
+_value_of = operator.attrgetter("value")
+
+
+def _spec_of(variable: Variable) -> tuple[np.dtype, tuple[int, ...]]:
+    return variable.dtype, variable.shape
 
 
 def _declared(value: LoDTensor) -> tuple[tuple[int, ...], np.dtype, int]:
