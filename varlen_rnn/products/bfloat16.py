@@ -198,7 +198,7 @@ _rounded_on_stack = make_stack_memory(lambda lanes: _ROWS * _STRIDE)
 _offsets_on_stack = make_stack_memory(lambda lanes: _ROWS)
 
 
-def _make_multiply(multiply_panels, of_pairs=False):
+def _make_multiply(multiply_panels, of_pairs):
     """Return a function with the arguments of `tile.multiply` that rounds rows to pairs, and multiplies these.
 
     If `of_pairs`, rows are pairs already, of an even number of values of k.
@@ -329,7 +329,7 @@ def _pack_block_of_weight(it, k, depth, first, count, packed):
     return Panels(packed, step, depth)
 
 
-def _make_multiply_few(begin, multiply, end, numbers=1):
+def _make_multiply_few(begin, multiply, end, numbers):
     """Return a function of a FewRows, given a function with the arguments of `tile.multiply`, to call in between.
 
     An element of a row has so many `numbers`: 2 if rows are pairs.
@@ -360,27 +360,47 @@ def _make_multiply_few(begin, multiply, end, numbers=1):
     return called_by_address(_arguments_of_few)(multiply_few_rounded)
 
 
-class Rounded(NamedTuple):
-    """Functions of one order of additions; compiled code calls these by address.
+class OfRows(NamedTuple):
+    """Functions for products of rows; compiled code calls these, and those of OfColumns, by address.
 
     multiply: takes the place of `tile.multiply`
     multiply_few: multiplies few rows by a weight that lies unpacked, with the bits of `multiply`
-    multiply_pairs: multiplies rows that are pairs already, with an even number of values of k, as `multiply` does
-    multiply_few_pairs: multiplies few rows that are pairs already, as `multiply_few` does
-    pair_rows: rounds rows to pairs as `rounding.pair_in_place` does, in the order in which `add_columns` reads them
-    begin_columns: must be called before the first `add_columns` of a thread
-    add_columns: multiplies the columns of a tile of `row_sums` by a panel, and adds the products to sums
-    end_columns: must be called after the last `add_columns` of a thread
     """
 
     multiply: Any
     multiply_few: Any
-    multiply_pairs: Any
-    multiply_few_pairs: Any
-    pair_rows: Any
-    begin_columns: Any
-    add_columns: Any
-    end_columns: Any
+
+
+class OfColumns(NamedTuple):
+    """Functions for sums over rows, `row_sums`.
+
+    pair: rounds rows to pairs as `rounding.pair_in_place` does, in the order in which `add` reads them
+    begin: must be called before the first `add` of a thread
+    add: multiplies the columns of a tile by a panel, and adds the products to sums
+    end: must be called after the last `add` of a thread
+    """
+
+    pair: Any
+    begin: Any
+    add: Any
+    end: Any
+
+
+class Rounded(NamedTuple):
+    """The functions of one order of additions.
+
+    rows: for rows of float32
+    pairs: for rows that are pairs already, with an even number of values of k
+    columns: for sums over rows
+    """
+
+    rows: OfRows
+    pairs: OfRows
+    columns: OfColumns
+
+    def of_rows(self, of_pairs):
+        """Return the functions for rows that are pairs already, or for rows of float32."""
+        return self.pairs if of_pairs else self.rows
 
 
 class _Unit(NamedTuple):
@@ -420,7 +440,9 @@ def _make_rounded(unit):
 
         return called_by_address(arguments_of_multiply)(multiply_rounded)
 
-    multiply, multiply_pairs = (_make_multiply(multiply_panels, of_pairs) for of_pairs in (False, True))
+    def of_rows(of_pairs):
+        multiply = _make_multiply(multiply_panels, of_pairs)
+        return OfRows(called(multiply), _make_multiply_few(begin, multiply, end, numbers=1 + of_pairs))
 
     def pair_or_turn(at, depth, step):
         optimise_for_size()
@@ -438,16 +460,13 @@ def _make_rounded(unit):
     def end_columns(at):
         end()
 
-    return Rounded(
-        multiply=called(multiply),
-        multiply_few=_make_multiply_few(begin, multiply, end),
-        multiply_pairs=called(multiply_pairs),
-        multiply_few_pairs=_make_multiply_few(begin, multiply_pairs, end, numbers=2),
-        pair_rows=called_by_address(_arguments_of_pairs)(pair_or_turn),
-        begin_columns=called_by_address(_arguments_of_turn)(begin_columns),
-        add_columns=called_by_address(_arguments_of_columns)(add_products),
-        end_columns=called_by_address(_arguments_of_turn)(end_columns),
+    of_columns = OfColumns(
+        pair=called_by_address(_arguments_of_pairs)(pair_or_turn),
+        begin=called_by_address(_arguments_of_turn)(begin_columns),
+        add=called_by_address(_arguments_of_columns)(add_products),
+        end=called_by_address(_arguments_of_turn)(end_columns),
     )
+    return Rounded(of_rows(False), of_rows(True), of_columns)
 
 
 _AMX = _Unit(

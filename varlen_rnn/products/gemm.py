@@ -62,19 +62,16 @@ def code_of(dtype, precision="fp32", of_pairs=False):
     If `of_pairs`, the rows are pairs of bfloat16 already, of an even number of values of k.
     """
     if (rounded := rounded_of(dtype, precision)) is not None:
-        return Code(
-            (rounded.multiply_pairs if of_pairs else rounded.multiply).address(dtype), pack_pairs.address(dtype)
-        )
+        return Code(rounded.of_rows(of_pairs).multiply.address(dtype), pack_pairs.address(dtype))
     return Code(multiply.address(dtype), pack.address(dtype))
 
 
 @functools.cache
 def addresses_of(dtype, precision, of_pairs=False):
     """Return the Code as a plain tuple, and the address of the function for few rows of bfloat16, or 0."""
-    rounded, code = rounded_of(dtype, precision), tuple(code_of(dtype, precision, of_pairs))
-    if rounded is None:
-        return code, 0
-    return code, (rounded.multiply_few_pairs if of_pairs else rounded.multiply_few).address(dtype)
+    rounded = rounded_of(dtype, precision)
+    few = 0 if rounded is None else rounded.of_rows(of_pairs).multiply_few.address(dtype)
+    return tuple(code_of(dtype, precision, of_pairs)), few
 
 
 class Product(NamedTuple):

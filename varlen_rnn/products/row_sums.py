@@ -106,9 +106,8 @@ def code_of_sums(dtype, precision, has_groups, of_pairs=False):
     if rounded is None:
         of_groups = [function.address(dtype) if has_groups else 0 for function in (add_up, _add_last)]
         return Code(*of_groups, 0, 0, 0, 0, 0)
-    of_columns = rounded.pair_rows, rounded.begin_columns, rounded.add_columns, rounded.end_columns
     copy_halves = _copy_halves.address(dtype) if of_pairs else 0
-    return Code(0, 0, *(function.address(dtype) for function in of_columns), copy_halves)
+    return Code(0, 0, *(function.address(dtype) for function in rounded.columns), copy_halves)
 
 
 class Factor(NamedTuple):
