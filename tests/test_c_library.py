@@ -342,6 +342,38 @@ def test_products_in_bfloat16_are_refused_by_name(tmp_path, capsys):
     assert not (tmp_path / "rounded").exists()
 
 
+def test_any_names_of_feeds_become_names_of_c_and_any_nan_is_a_nan(tmp_path):
+    shapes = dict.fromkeys(["a.b", "a_b", "x*/y/*"], (-1, 2)) | dict.fromkeys(
+        ["new", "linux", "batch", "WEIGHTS"], (2, 2)
+    )
+    linear = vr.nn.Linear(2, 2)
+    linear.bias.data[0] = np.nan
+    with vr.program_guard() as program:
+        feeds = [vr.feed_data(name, shape, "float32", int("*" in name)) for name, shape in shapes.items()]
+        found = list(map(linear, feeds))
+        for number, y in enumerate(found):
+            y.name = f"y{number}"
+    export(program.prune(found), tmp_path / "test", {})
+    source = (tmp_path / "test" / "test.c").read_text()
+    assert source.count("0x7fc00000") == 3 * 3 + 4 * 2
+    (tmp_path / "test" / "test.c").write_text(source.replace("0x7fc00000", "0xffc00001"))
+    subprocess.run(["make", "-s", "check"], cwd=tmp_path / "test", check=True)
+    (tmp_path / "test" / "test.c").write_text(source.replace("0x7fc00000", "0x7f800000"))  # infinity
+    done = subprocess.run(["make", "-s", "check"], cwd=tmp_path / "test", capture_output=True, text=True)
+    assert done.stdout == "the results of the self-test have other bits than in Python\n"
+    if shutil.which("g++"):
+        (tmp_path / "test" / "includes.cpp").write_text('#include "test.h"\nint main() { return 0; }\n')
+        subprocess.run(["g++", "-Wall", "-Werror", "-fsyntax-only", "includes.cpp"], cwd=tmp_path / "test", check=True)
+
+
+def test_a_folder_whose_files_would_be_mixed_up_is_refused(tmp_path):
+    with vr.program_guard() as program:
+        found = vr.feed_data("x", [-1, 2], "float32") * 2.0
+    for name in ("main", "a-b"):
+        with pytest.raises(vr.InputError, match="expected a folder whose name is a name in C"):
+            export(program.prune([found]), tmp_path / name, {})
+
+
 def test_sizes_that_must_be_equal_are_one_count():
     def run(structure, counts):
         (a, *_), (b, levels, _), (c, *_) = sizes_of(structure, counts)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from varlen_rnn.c_library.source import identifier
+from varlen_rnn.c_library.source import identifier, unused
 from varlen_rnn.program.boxes import Box
 from varlen_rnn.runtime.placeholder import Unbound
 from varlen_rnn.tape.spec import TensorSpec
@@ -127,5 +127,5 @@ def _names(keys, declared):
     for feed, kind, number in keys:
         several = kind == "sequences" and declared[feed].lod_level > 1
         end = f"{kind}_{number}" if several or (kind == "size" and declared[feed].shape.count(-1) > 1) else kind
-        names.append(end if kind != "size" and end not in names else f"{identifier(feed)}_{end}")
+        names.append(end if kind != "size" and end not in names else unused(f"{identifier(feed)}_{end}", names))
     return names

@@ -15,7 +15,7 @@ from varlen_rnn.c_library import files, self_test
 from varlen_rnn.c_library.counts import Counts, counts_of
 from varlen_rnn.c_library.cover import Part, cover
 from varlen_rnn.c_library.runs import dry_run, roles_of
-from varlen_rnn.c_library.source import Expressions, Names, Source, Weights, identifier
+from varlen_rnn.c_library.source import Expressions, Names, Source, Weights, identifier, unused
 from varlen_rnn.errors import InputError, ProgramError
 from varlen_rnn.program.boxes import sizes_of
 from varlen_rnn.program.desc import of_var
@@ -61,8 +61,8 @@ def export(program: Program, folder: Path, states: Mapping[str, str]) -> None:
 class _Export:
     def __init__(self, program: Program, folder: Path, states: Mapping[str, str]) -> None:
         self._folder, self._prefix, self._states = folder, folder.name, dict(states)
-        if identifier(self._prefix) != self._prefix:
-            hint = "all names of the library begin with the folder's name"
+        if identifier(f"{self._prefix}_") != f"{self._prefix}_" or self._prefix == "main":
+            hint = "all names of the library begin with the folder's name, and main.c is its test"
             raise InputError("export, c", expected="a folder whose name is a name in C", got=str(folder), hint=hint)
         if HOST_LEVEL is None:
             hint = "a library holds code for a level, such as x86-64-v3"
@@ -188,9 +188,7 @@ def _fields(
     taken = {"streams", *counts.names}
 
     def add(role, text, dtype, shape, **others):
-        name = identifier(text)
-        while name in taken:
-            name += "_"
+        name = unused(identifier(text), taken)
         taken.add(name)
         roles[role] = name
         fields.append(files.Field(name, np.dtype(dtype), shape, role[1], **others))

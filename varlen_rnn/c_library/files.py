@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from varlen_rnn.c_library.source import FIRST_CHECK, TYPES, Source, count_lines
+from varlen_rnn.c_library.source import FIRST_CHECK, TYPES, Source, count_lines, identifier
 
 
 class Field(NamedTuple):
@@ -62,7 +62,7 @@ class Library(NamedTuple):
 def _comment(field):
     shape = f"[{', '.join(field.shape)}]"
     if field.ends is not None:
-        return f"{shape}: offsets of {field.feed!r}, from 0 to {field.ends}, which do not decrease"
+        return f"{shape}: offsets of {identifier(field.feed)!r}, from 0 to {field.ends}, which do not decrease"
     return f"{shape}, written" if field.is_written else shape
 
 
@@ -177,7 +177,6 @@ def source(library: Library, calls: Source) -> str:
 {declarations}
 
 extern const char {library.prefix}_weights[];
-#define WEIGHTS (char *){library.prefix}_weights
 
 static int failed(int32_t status) {{ return status != 0 && status != -2; }}
 
@@ -294,7 +293,7 @@ def _step_source(library):
     )
     return f"""
 /* Set the counts of a batch of one row a stream; return the bytes of its offsets and of states after the row. */
-static int64_t begin_step(const {library.prefix}_rows *rows, {library.prefix}_batch *batch) {{
+static int64_t set_counts(const {library.prefix}_rows *rows, {library.prefix}_batch *batch) {{
 {counts}    int64_t bytes = round_up(8 * (rows->streams + 1));
 {own}    return bytes;
 }}
@@ -302,7 +301,7 @@ static int64_t begin_step(const {library.prefix}_rows *rows, {library.prefix}_ba
 int64_t {library.prefix}_step_workspace(const {library.prefix}_rows *rows) {{
     {library.prefix}_batch batch = {{0}};
     if (rows->streams < 0 || rows->streams > {min(library.counts.values())}) return -1;
-    int64_t own = begin_step(rows, &batch), need = {library.prefix}_workspace(&batch);
+    int64_t own = set_counts(rows, &batch), need = {library.prefix}_workspace(&batch);
     return need < 0 ? -1 : own + 64 + need;
 }}
 
@@ -311,7 +310,7 @@ int {library.prefix}_step(const {library.prefix}_rows *rows, void *workspace, in
     int64_t need = {library.prefix}_step_workspace(rows);
     if (need < 0) return {up}_BAD_ARGUMENT;
     if (!workspace || bytes < need) return {up}_BAD_WORKSPACE;
-    begin_step(rows, &batch);
+    set_counts(rows, &batch);
     char *w = aligned(workspace);
     int64_t *offsets = (void *)w;
     for (int64_t i = 0; i <= rows->streams; i++) offsets[i] = i;

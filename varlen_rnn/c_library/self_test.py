@@ -13,17 +13,19 @@ def source(library: Library, counts: Sequence[int], arrays: dict[str, np.ndarray
     """Return the end of the source; `arrays` has the content of each field of the batch."""
     up, prefix = library.prefix.upper(), library.prefix
     results = [field.name for field in library.fields if field.is_written]
-    data = "\n".join(_constant(field.name, arrays[field.name]) for field in library.fields)
+    data = "\n".join(_constant(f"{prefix}_test_{field.name}", arrays[field.name]) for field in library.fields)
     given = "".join(f"    batch->{name} = {count};\n" for name, count in zip(library.counts, counts, strict=True))
     given += "".join(
-        f"    batch->{field.name} = (const void *)test_{field.name};\n"
+        f"    batch->{field.name} = (const void *){prefix}_test_{field.name};\n"
         for field in library.fields if not field.is_written
     )  # fmt: skip
-    places = "".join(f"    batch.{name} = (void *)w;\n    w += round_up(sizeof test_{name});\n" for name in results)
-    compared = "".join(
-        f"    differs |= differ(batch.{name}, test_{name}, {arrays[name].nbytes});\n" for name in results
+    places = "".join(
+        f"    batch.{name} = (void *)w;\n    w += round_up(sizeof {prefix}_test_{name});\n" for name in results
     )
-    own = " + ".join(f"round_up(sizeof test_{name})" for name in results)
+    compared = "".join(
+        f"    differs |= differ(batch.{name}, {prefix}_test_{name}, {_form(arrays[name])});\n" for name in results
+    )
+    own = " + ".join(f"round_up(sizeof {prefix}_test_{name})" for name in results)
     return f"""
 /* The bits of a batch, and of the results that Python computed. */
 {data}
@@ -31,11 +33,17 @@ def source(library: Library, counts: Sequence[int], arrays: dict[str, np.ndarray
 static void set_test({prefix}_batch *batch) {{
 {given}}}
 
-/* Return whether bytes differ, without memcmp. */
-static int differ(const void *found, const void *wanted, int64_t bytes) {{
-    int bits = 0;
-    for (int64_t i = 0; i < bytes; i++) bits |= ((const char *)found)[i] ^ ((const char *)wanted)[i];
-    return bits != 0;
+/* Return whether numbers of some bytes differ.  The magnitudes of NaN, which all count as equal because IEEE 754 leaves
+open which NaN a sum of two is, are greater than `infinity`. */
+static int differ(const void *found, const void *wanted, int64_t size, int64_t bytes, uint64_t infinity) {{
+    int count = 0;
+    for (int64_t i = 0; i < size; i += bytes) {{
+        uint64_t one = 0, other = 0, magnitudes = UINT64_MAX >> (65 - 8 * bytes);
+        memcpy(&one, (const char *)found + i, bytes);
+        memcpy(&other, (const char *)wanted + i, bytes);
+        count += one != other && !((one & magnitudes) > infinity && (other & magnitudes) > infinity);
+    }}
+    return count != 0;
 }}
 
 int64_t {prefix}_self_test_workspace(void) {{
@@ -57,10 +65,16 @@ int {prefix}_self_test(void *workspace, int64_t bytes) {{
 """
 
 
+def _form(array):
+    """Return the bytes of an array, the bytes of a number, and the bits of infinity, as expressions in C."""
+    infinity = {"float32": "0x7f800000", "float64": "0x7ff0000000000000"}.get(array.dtype.name, "UINT64_MAX")
+    return f"{array.nbytes}, {array.itemsize}, {infinity}"
+
+
 def _constant(name, array):
     array = np.ascontiguousarray(array)
     words = array.reshape(-1).view(f"u{array.itemsize}").tolist() or [0]
-    return f"static const uint{8 * array.itemsize}_t test_{name}[] = {{{', '.join(map(hex, words))}}};"
+    return f"static const uint{8 * array.itemsize}_t {name}[] = {{{', '.join(map(hex, words))}}};"
 
 
 def main(prefix: str) -> str:

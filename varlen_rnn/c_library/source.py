@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +26,15 @@ _LETTERS = {
     "f": "float",
 }  # fmt: skip
 FIRST_CHECK = 16  # the code that a run returns if its first check failed
-_KEYWORDS = frozenset(
-    "auto break case char class const continue default delete do double else enum extern float for goto if inline int "
-    "long new register restrict return short signed sizeof static struct switch template this typedef union unsigned "
-    "void volatile while".split()
+_KEYWORDS = frozenset(  # of C and C++, and two names that GCC defines
+    "_Alignas _Alignof _Atomic _Bool _Complex _Generic _Imaginary _Noreturn _Static_assert _Thread_local alignas "
+    "alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class co_await "
+    "co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete "
+    "do double dynamic_cast else enum explicit export extern false float for friend goto if inline int linux long "
+    "mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename typeof typeof_unqual union unix unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq".split()
 )
 
 
@@ -45,6 +50,10 @@ class Names(NamedTuple):
     counts: list[str]
     fields: dict[tuple, str]
 
+    def weight(self, begin: int) -> str:
+        """Return the address of a weight, given where it begins in the file of weights."""
+        return f"(char *){self.prefix}_weights + {begin}"
+
 
 def identifier(text: str) -> str:
     """Return a name in C for a name of a variable.
@@ -56,6 +65,13 @@ def identifier(text: str) -> str:
     """
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return f"_{name}" if not name or name[0].isdigit() or name in _KEYWORDS else name
+
+
+def unused(name: str, used: Container[str]) -> str:
+    """Return a name, with underscores behind it so that no other has it."""
+    while name in used:
+        name += "_"
+    return name
 
 
 class Weights:
@@ -131,7 +147,7 @@ class Source:
         if role is None:
             return slot.form  # an array that never changes; its text depends on the operator that takes it first
         if role[0] == "persistable":
-            return f"WEIGHTS + {self._begins[role[1]]}"
+            return self._names.weight(self._begins[role[1]])
         return f"(char *)batch->{self._names.fields[role]}"
 
     def _calls(self, ran: Ran, expressions, begins):
@@ -184,7 +200,7 @@ class Source:
     def _constant(self, array, operator):
         numbers = array.reshape(-1).tolist() if array.dtype == np.int64 else []
         if not any(map(is_code, numbers)):
-            return f"WEIGHTS + {self._weights.add(array)}"
+            return self._names.weight(self._weights.add(array))
         values = tuple(self._address(one, operator) if is_code(one) else str(one) for one in numbers)
         name = self._constants.setdefault(values, f"constant_{len(self._constants)}")
         return f"(char *){name}"
