@@ -337,6 +337,22 @@ def test_a_precision_of_products_goes_with_copies_and_files(tmp_path):
         clone(plain).set_params(precision="fp8").fit(X, y)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "bf16-avx512"])
+def test_a_ridge_predicts_in_float32_at_each_precision(precision):
+    X, y = series(20)
+    classifier = SequenceClassifier(model="convolutions", random_state=0).fit(X, y)
+    wanted = classifier.predict_proba(X)
+    with vr.float32_matmul_precision(precision):
+        np.testing.assert_array_equal(classifier.predict_proba(X), wanted)
+
+
+def test_a_cell_that_needs_inputs_of_rows_is_refused():
+    X, y = series(20)
+    for cell, needs in (("gru_d", "decay"), ("lstm(zoneout=True)", "zoneout")):
+        with pytest.raises(vr.ShapeError, match=f"cell: expected a cell that needs .*{cell.partition('(')[0]}.*{needs}"):
+            SequenceClassifier(cell, **RECURRENT).fit(X, y)
+
+
 def test_an_int_makes_fits_equal_and_leaves_the_generator_alone():
     X, y = series()
     vr.manual_seed(5)

@@ -26,6 +26,7 @@ from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits
 
 from varlen_rnn.products.gemm import product
+from varlen_rnn.runtime.precision import at_precision
 from varlen_rnn.sklearn.quantiles import pinball, quantiles_of
 from varlen_rnn.sklearn.restored import array_of, check_that, finite_of
 
@@ -148,7 +149,8 @@ class Linear:
         if not len(self.scale):
             return self._of_shares(features.astype(np.float32) @ self.weight + self.bias)
         out = np.empty((len(features), len(self.bias)), np.float32)
-        product(self.scaled(features), self.weight, out, bias=self.bias)
+        # `_Decomposed` chose the penalty in float64: another precision would only lose digits of the predictions.
+        at_precision("fp32", product, self.scaled(features), self.weight, out, bias=self.bias)
         return self._of_shares(out)
 
     def state(self) -> dict[str, np.ndarray]:

@@ -117,6 +117,9 @@ def _layer(cell: str) -> Any:
         found = registry.find_cell(cell)
     except ProgramError as error:
         raise ShapeError("cell", expected=expected, got=shown(cell)) from error
+    if found.row_inputs:
+        got = f"{cell!r}, which needs {', '.join(found.row_inputs)} for each row"
+        raise ShapeError("cell", expected="a cell that needs nothing but rows and states", got=got)
     return lambda *sizes, **options: nn.Recurrent(found, *sizes, **options)
 
 
