@@ -333,6 +333,15 @@ def test_an_operator_that_allocates_is_refused_by_name(tmp_path, monkeypatch):
     assert not (tmp_path / "ctc").exists()
 
 
+def test_a_model_that_calls_no_kernel_for_an_empty_batch(tmp_path):
+    """`-Werror` refuses variables that only calls use."""
+    with vr.program_guard() as program:
+        x = vr.feed_data("x", [-1, 2], "float32", lod_level=1)
+        y = x + x
+    export(program.prune([y]), tmp_path / "sums", {})
+    subprocess.run(["make", "-s", "all", "check"], cwd=tmp_path / "sums", check=True)
+
+
 def test_products_in_bfloat16_are_refused_by_name(tmp_path, capsys):
     with vr.program_guard() as program:
         found = vr.nn.Linear(3, 2, precision="bf16")(vr.feed_data("x", [-1, 3], "float32"))

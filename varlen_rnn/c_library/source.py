@@ -125,6 +125,7 @@ class Source:
         own = [k for k, slot in enumerate(slots) if roles[k] is None and not slot.is_outside]
         places = {k: place for place, k in enumerate(own)}
         begins = {id(slot): self._begin(slot, roles[k], places.get(k)) for k, slot in enumerate(slots)}
+        calls = [*self._calls(part.ran, expressions, begins)]
         self._functions += [
             f"static int64_t layout_{number}({batch}, int64_t *at) {{",
             *count_lines(counts),
@@ -133,10 +134,10 @@ class Source:
             *("    return end;", "}", ""),
             f"static int run_{number}({batch}, char *w) {{",
             *count_lines(counts),
-            "    void *result = 0, *error = 0;",
+            *(["    void *result = 0, *error = 0;"] if calls else []),  # C compilers warn of an unused variable
             f"    int64_t at[{len(places) + 1}];",
             f"    layout_{number}(batch, at);",
-            *self._calls(part.ran, expressions, begins),
+            *calls,
             *("    return 0;", "}", ""),
         ]
 
