@@ -11,7 +11,6 @@ gets another name, with the next number: a graph of an older version would give 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,10 +24,9 @@ from varlen_rnn.ops.sequence.taken import rows_taken
 from varlen_rnn.recurrence import Shape, saved_columns
 from varlen_rnn.rows.lod import LoD
 from varlen_rnn.runtime.precision import PRECISIONS, float32_matmul_precision, get_float32_matmul_precision
-from varlen_rnn.torch.layouts import places_of_padded
+from varlen_rnn.torch.layouts import lod_of_offsets, places_of_padded
 from varlen_rnn.torch.recurrence import Step, arrays_of, gradients_of, ran
 
-_LODS = 4  # how many LoDs, with their plans, are remembered: all layers, and their gradients, share one
 _MOST = 5  # a direction has at most five weights: of inputs and states, two biases, and a projection
 
 
@@ -43,14 +41,9 @@ def _directions(weights: Sequence[Tensor]) -> int:
     return 2 if len(weights) > _MOST else 1
 
 
-@functools.lru_cache(maxsize=_LODS)
-def _remembered(offsets: bytes) -> LoD:
-    return LoD([np.frombuffer(offsets, np.int64)])
-
-
 def _lod(offsets: Tensor, rows: Tensor, whole: bool) -> LoD:
     """Return the LoD of offsets; raise unless it has as many rows as there are, or at most as many if not `whole`."""
-    lod = _remembered(offsets.numpy().astype(np.int64).tobytes())
+    lod = lod_of_offsets(offsets.numpy().astype(np.int64).tobytes())
     if lod.num_rows > len(rows) or (whole and lod.num_rows < len(rows)):
         expected = f"shape ({lod.num_rows}, features), because the last offset is {lod.num_rows}"
         raise ShapeError("input", expected=expected, got=f"shape {tuple(rows.shape)}")

@@ -137,6 +137,12 @@ def of_equal(padded: Tensor, batch_first: bool) -> Batch:
     return Batch(padded.transpose(0, 1).reshape(num_sequences * steps, padded.shape[2]), lod, shaped)
 
 
+@functools.lru_cache(maxsize=8)  # all layers of a model, and their gradients, share one with its plan
+def lod_of_offsets(offsets: bytes) -> LoD:
+    """Return the LoD of offsets of int64."""
+    return LoD([np.frombuffer(offsets, np.int64)])
+
+
 @functools.lru_cache(maxsize=32)
 def lod_of_equal(num_sequences: int, steps: int) -> LoD:
     """Return the LoD of sequences of `steps` rows each; both it and its plan are cached for loops of single steps."""

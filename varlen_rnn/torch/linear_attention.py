@@ -9,7 +9,6 @@ Inputs of less than 32 bits are computed in float32, and outputs have the type o
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,10 +25,9 @@ from varlen_rnn.rows.lod import LoD
 from varlen_rnn.torch.axes import Axes, check_axes, common_type
 from varlen_rnn.torch.eager import eager, needs_gradient, refuse_transforms
 from varlen_rnn.torch.function import array_of, as_batch, function, with_lod
-from varlen_rnn.torch.layouts import lod_of_equal, numbers
+from varlen_rnn.torch.layouts import lod_of_equal, lod_of_offsets, numbers
 
 _EPSILON = 1e-6  # added to the squared length of queries and keys
-_LODS = 8  # how many LoDs of offsets are remembered: all layers of a model share one
 _ROWS: Axes = (
     ("q", "batch steps key_heads depth"),
     ("k", "batch steps key_heads depth"),
@@ -284,24 +282,19 @@ def lod_of_batch(name: str, rows: Tensor, cu_seqlens: Any = None, seq_idx: Tenso
     batch, steps = rows.shape[:2]
     found = None if seq_idx is None else _offsets_of_runs(name, seq_idx, batch, steps)
     if cu_seqlens is None:
-        return _remembered(found.tobytes()) if found is not None else lod_of_equal(batch, steps)
+        return lod_of_offsets(found.tobytes()) if found is not None else lod_of_equal(batch, steps)
     if batch != 1:
         raise ShapeError(f"{name}, cu_seqlens", expected="a batch of one", got=f"shape {tuple(rows.shape)}")
     offsets = numbers(cu_seqlens, f"{name}, cu_seqlens")
     if offsets.ndim != 1:
         raise ShapeError(f"{name}, cu_seqlens", expected="shape (sequences + 1,)", got=f"shape {offsets.shape}")
-    lod = _remembered(offsets.tobytes())
+    lod = lod_of_offsets(offsets.tobytes())
     if lod.num_rows != steps:
         raise ShapeError(f"{name}, cu_seqlens", expected=f"{steps} as its last number", got=lod.num_rows)
     if found is not None and not np.array_equal(np.unique(lod.levels[0]), np.unique(found)):
         got = [shown(offsets.tolist()) for offsets in (lod.levels[0], found)]
         raise ShapeError(f"{name}, cu_seqlens", expected="the same sequences as in seq_idx", got=got)
     return lod
-
-
-@functools.lru_cache(maxsize=_LODS)
-def _remembered(offsets: bytes) -> LoD:
-    return LoD([np.frombuffer(offsets, np.int64)])
 
 
 def _offsets_of_runs(name: str, seq_idx: Tensor, batch: int, steps: int) -> np.ndarray:
