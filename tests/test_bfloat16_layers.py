@@ -7,7 +7,9 @@ import varlen_rnn as vr
 from tests.each import check_each
 from tests.emulated.device import Driver
 from tests.oracles import bfloat16 as oracle
-from varlen_rnn.cells import LN_LSTM, MIN_GRU, gru_cell, rnn_cell
+from varlen_rnn.cells import LN_LSTM, MIN_GRU, find_cell, gru_cell, rnn_cell
+from varlen_rnn.ops.cost import costs
+from varlen_rnn.ops.recurrent.inputs import weight_shapes
 from varlen_rnn.recurrence import schedule
 from varlen_rnn.runtime import cuda, threads
 from varlen_rnn.tape.variable import apply_list
@@ -140,6 +142,28 @@ def test_a_saved_factor_of_gradients_is_a_bfloat16():
         u_n = (saved.view(np.uint16)[0, :EVEN].astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_array_equal(u_n, oracle.rounded(weights[2][-EVEN:]))
     assert (gru_cell().factors, MIN_GRU.factors, rnn_cell(activation="softplus").factors) == ((0,), (1,), ())
+
+
+def test_the_cost_of_a_layer_has_the_bytes_that_its_slots_have():
+    """The cost of a program is that of one row, so the layer runs on one row."""
+    x = vr.create_lod_tensor(np.ones((1, FEATURES), "f"), [[1]])
+
+    def check(case):
+        name, precision = case
+        cell = find_cell(name)
+        weights = [np.ones(shape, np.float32) for shape in weight_shapes(cell, FEATURES, EVEN).values()]
+        others, constants = [None] * len(cell.states) + weights, {"cell": name, "keep": True, "all_states": False}
+        with vr.float32_matmul_precision(precision):
+            found = apply_list("recurrent", x, *others, **constants)
+            with vr.program_guard() as program:
+                apply_list("recurrent", vr.feed_data("x", [-1, FEATURES], "float32", lod_level=1), *others, **constants)
+        (cost,) = [cost for op, cost in costs(program.desc) if op.type == "recurrent"]
+        rows = [np.asarray(its.value.data) for its in found if hasattr(its.value, "data")]
+        assert len(rows) == 2 + len(cell.states)
+        assert cost.bytes == sum(array.nbytes for array in [x.data, *weights, *rows])
+
+    names, precisions = ("lstm", "gru", "rnn_tanh", LN_LSTM.name), ("fp32", *PRODUCTS)
+    check_each([(name, precision) for name in names for precision in precisions], check)
 
 
 def of_relu_rnn(x, d_y, weights, product):

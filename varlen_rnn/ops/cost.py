@@ -11,6 +11,7 @@ from typing import NamedTuple
 from varlen_rnn.program.attrs import decode
 from varlen_rnn.program.feed import EDGES
 from varlen_rnn.program.instructions import nested_blocks
+from varlen_rnn.runtime.precision import at_precision
 from varlen_rnn.tape.operator import find
 
 
@@ -40,7 +41,7 @@ def cost_of(op, specs, inside):
     kind = find(op.type)
     inputs, outputs = ([specs.get(name) for name in names] for names in (op.input_names(), op.output_names()))
     attrs = decode(kind, op.attrs, inside)
-    declared = (kind.cost or per_output_element)(inputs, outputs, **attrs)
+    declared = at_precision(op.precision, kind.cost or per_output_element, inputs, outputs, **attrs)
     flops, more = declared if isinstance(declared, Cost) else Cost(declared)
     return Cost(flops, sum(map(_bytes, inputs + outputs)) + more)
 

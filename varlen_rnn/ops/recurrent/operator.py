@@ -24,7 +24,7 @@ from varlen_rnn.ops.recurrent.inputs import (
     ways_of,
     weight_shapes,
 )  # fmt: skip
-from varlen_rnn.recurrence.phases import kept_by, kept_numbers
+from varlen_rnn.recurrence.phases import kept_numbers
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor, rows_of
 from varlen_rnn.rows.plan import plan_of_rows
 from varlen_rnn.runtime.device import as_operand, copy_into, joined, zeros
@@ -263,7 +263,8 @@ def _work(inputs, cell):
     rows, features, hidden, outputs = map(known, (*layer.x.shape, layer.hidden, layer.outputs))
     rows *= len(layer.directions)
     of_step = len(cell.h_gates) * hidden * (outputs // layer.heads) + layer.projects * outputs * hidden
-    kept = rows * (kept_by(cell, layer.projects) * hidden - 1) * layer.x.dtype.itemsize
+    saved = recurrence.saved_numbers(cell, layer._replace(hidden=hidden), layer.x.dtype)
+    kept = rows * (saved - 1) * layer.x.dtype.itemsize
     return 2 * rows * len(cell.x_gates) * hidden * features, 2 * rows * of_step, kept
 
 
