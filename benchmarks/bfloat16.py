@@ -1,11 +1,11 @@
-"""What products in bfloat16 cost in accuracy: errors of a layer beside float64, and right answers of trained networks.
+"""What products in bfloat16 cost in accuracy: errors beside float64, and right answers of trained networks.
 
     python -m benchmarks.bfloat16            # print the lines
     python -m benchmarks.bfloat16 --write    # write them to results/bfloat16.txt
 
 An error is the norm of a difference from float64 over the norm, of outputs, gradients of rows, and gradients of the
-weights, the largest of them.  PyTorch's layer is converted by `.bfloat16()` and padded.  Networks are trained once in
-float32 and once in bfloat16, from the same seeds and batches.
+weights, the largest of them.  PyTorch's layer is converted by `.bfloat16()` and padded, and so are the operands of its
+attention.  Networks are trained once in float32 and once in bfloat16, from the same seeds and batches.
 """
 
 import importlib.util
@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import varlen_rnn as vr
+from benchmarks import sequence
 from benchmarks.engines import BFLOAT16, OURS, build, installed
 from benchmarks.layers.case import Case, Inputs
+from benchmarks.layers.ours import precision_of_host
 from benchmarks.lengths import equal, lognormal
 from benchmarks.machine import publish_as_asked
 from benchmarks.parity import difference
@@ -51,6 +53,43 @@ def errors(case):
         yield f"  {name}: y {apart['y']:.1e}, d_x {apart['d_x']:.1e}, weights {weights:.1e}"
 
 
+def attended(case, dtype):
+    """Return what a training step of our attention gives at the precision in force."""
+    inputs = sequence.case.Inputs(case)
+    rows = {name: vr.create_lod_tensor(array.astype(dtype), [case.lengths]) for name, array in inputs.arrays.items()}
+    leaves = {name: vr.Variable(its, requires_grad=True) for name, its in rows.items()}
+    y = vr.nn.functional.scaled_dot_product_attention(*leaves.values())
+    y.backward(inputs.d_y.astype(dtype))
+    return {"y": np.asarray(y)} | {f"d_{name}": np.asarray(leaf.grad) for name, leaf in leaves.items()}
+
+
+def attended_by_torch(case):
+    """Return what a training step of PyTorch's attention gives, all in bfloat16."""
+    from benchmarks.sequence import pytorch
+
+    class Bfloat16(pytorch.Padded):
+        def held(self, array, lengths=None):
+            return super().held(array, lengths).bfloat16()
+
+        def rows(self, value, lengths):
+            return super().rows(value.float(), lengths)
+
+    operator = Bfloat16(case, 1)
+    return operator.arrays(operator.training())
+
+
+def errors_of_attention(case):
+    """Yield a line of errors for each engine, of a batch of queries, keys and values that are heads already."""
+    reference, found = attended(case, np.float64), {OURS: attended(case, np.float32)}
+    with vr.float32_matmul_precision(precision_of_host()):
+        found[BFLOAT16] = attended(case, np.float32)
+    if installed(["torch padded"]):
+        found["torch padded bfloat16"] = attended_by_torch(case)
+    for name, its in found.items():
+        apart = (f"{part} {difference(exact, its[part].astype(np.float64)):.1e}" for part, exact in reference.items())
+        yield f"  {name}: {', '.join(apart)}"
+
+
 def of_example(seed):
     """Return the share of names that the network of `examples/classify_names.py` tells right."""
     path = ROOT / "examples" / "classify_names.py"
@@ -82,6 +121,14 @@ def shares(name):
     return found
 
 
+def lines_of_attention():
+    """Yield the lines of attention's errors."""
+    yield "errors of a training step of attention beside float64, 32 sequences, 8 heads of 64"
+    for kind, lengths in (("equal", equal(32, 80)), ("lognormal", lognormal(32))):
+        yield f" {kind}"
+        yield from errors_of_attention(sequence.Case("attention", lengths, kind))
+
+
 def lines():
     """Yield the lines of the result."""
     vr.set_num_threads(1)
@@ -90,6 +137,7 @@ def lines():
         for kind, lengths in (("equal", equal(batch_size, 80)), ("lognormal", lognormal(batch_size))):
             yield f" LSTM {batch_size},{features},{units} {kind}"
             yield from errors(Case("LSTM", features, units, lengths, kind))
+    yield from lines_of_attention()
     yield "shares of right answers on held-out sequences, seeds 0 to 2"
     for name in ("classify_names", *ESTIMATED):
         found = shares(name)

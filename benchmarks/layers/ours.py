@@ -1,7 +1,5 @@
 """The layers of varlen_rnn: on rows, and their padded twins."""
 
-import functools
-
 import numpy as np
 
 import varlen_rnn as vr
@@ -61,22 +59,22 @@ class Padded(Unpadded):
         self.run = vr.baselines.Padded(self.layer)
 
 
+def precision_of_host():
+    """Return the precision in bfloat16 that this host computes by an instruction, "bf16-avx512" if there is none."""
+    from varlen_rnn.products.bfloat16 import has_instruction  # `against` times checkouts without it
+
+    return "bf16" if has_instruction("bf16") else "bf16-avx512"
+
+
 class Bfloat16(Unpadded):
     """A layer on rows, with products in bfloat16: by AMX if the host has it, otherwise in the order of AVX512-BF16."""
 
-    @functools.cached_property
-    def precision(self):
-        """The precision that this host computes by an instruction, if it has one."""
-        from varlen_rnn.products.bfloat16 import has_instruction  # `against` times checkouts without it
-
-        return "bf16" if has_instruction("bf16") else "bf16-avx512"
-
     def inference(self):
         """Return the outputs."""
-        with vr.float32_matmul_precision(self.precision):
+        with vr.float32_matmul_precision(precision_of_host()):
             return super().inference()
 
     def training(self):
         """Return the outputs and the gradients of rows and weights."""
-        with vr.float32_matmul_precision(self.precision):
+        with vr.float32_matmul_precision(precision_of_host()):
             return super().training()
