@@ -32,12 +32,14 @@ from varlen_rnn.products.vectors import (
     TILE_ROWS,
     TILE_VECTORS,
     WIDE,
-    add_panel,
     copy_units,
+    lanes,
     least,
+    load_vector,
     make_stack_memory,
     offset,
     transpose_block,
+    vector_at,
     width_of,
 )
 from varlen_rnn.runtime.cache.level import TARGET
@@ -285,6 +287,20 @@ def turn_columns(at, pairs):
         copy_units(TILE_ROWS // TILE_VECTORS, own, TILE_VECTORS * PAIRS, block, TILE_VECTORS * PAIRS, width_of(at))
 
 
+@intrinsic
+def _add_rows(typing, first, second, target):
+    """Write the sum of two rows as wide as a panel."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.VectorType(ir.FloatType(), lanes(4))
+        for v in range(TILE_VECTORS):
+            *given, there = (vector_at(builder, address, kind, v) for address in arguments)
+            builder.store(builder.fadd(*(load_vector(builder, address, 4) for address in given)), there).align = 4
+        return context.get_dummy_value()
+
+    return types.void(first, second, target), codegen
+
+
 @cpu_inlined
 def add_columns(rows, a, panels, start, c, later):
     """Multiply columns that `turn_columns` transposed by a panel, and add the products to the sums of `start`."""
@@ -301,6 +317,4 @@ def add_columns(rows, a, panels, start, c, later):
         _add_products_of_16(of_edge, _BYTES, 0, edge, 1)
     _store_first(own, 4 * width)
     for r in range(rows):
-        begin, end = offset(start.at, start.offsets[r]), offset(c.at, c.offsets[r])
-        copy_units(1, begin, 0, end, 0, width)
-        add_panel(offset(own, r * width), end)
+        _add_rows(offset(start.at, start.offsets[r]), offset(own, r * width), offset(c.at, c.offsets[r]))
