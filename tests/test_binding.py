@@ -4,6 +4,7 @@ import functools
 import itertools
 import os
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -361,6 +362,33 @@ def test_copies_and_forks_begin_anew(linear):
             right = all(bound(x).data.tobytes() == linear(x).value.data.tobytes() for _ in range(6))
             os._exit(0 if right else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+def test_a_child_runs_by_records_although_a_thread_ran_them_as_it_was_forked(linear, monkeypatch):
+    bound, x = Bound(linear), batch_of(np.random.default_rng(1))
+    for _ in range(6):
+        bound(x)
+    run, is_inside, may_go = replay.Bound.run, threading.Event(), threading.Event()
+
+    def waits(self, *arguments):
+        if threading.current_thread() is not threading.main_thread():
+            is_inside.set()
+            may_go.wait()
+        return run(self, *arguments)
+
+    monkeypatch.setattr(replay.Bound, "run", waits)
+    thread = threading.Thread(target=bound, args=(x,))
+    thread.start()
+    is_inside.wait()
+    child = os.fork()
+    if child == 0:
+        before = bound.binding.runs
+        right = all(bound(x).data.tobytes() == linear(x).value.data.tobytes() for _ in range(6))
+        os._exit(0 if right and bound.binding.runs > before else 1)
+    may_go.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_operators_that_are_added_later_count(linear):

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import threading
 import weakref
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import varlen_rnn as vr
 from tests.each import check_each
 from tests.in_threads import at_once
+from varlen_rnn.training import bound
 
 pytestmark = pytest.mark.usefixtures("no_device")
 
@@ -511,6 +513,21 @@ def test_threads_run_models_of_their_own():
 
     at_once(train, [(name,) for name in range(2)])
     assert found[0] == found[1]
+
+
+def test_threads_that_share_a_function_record_it_once(monkeypatch):
+    model, x, barrier = vr.nn.Linear(2, 2), np.ones((3, 2), np.float32), threading.Barrier(4)
+    record = bound._Recorded._record
+
+    def at_the_same_time(self, *arguments):
+        barrier.wait()
+        record(self, *arguments)
+
+    monkeypatch.setattr(bound._Recorded, "_record", at_the_same_time)
+    run, found = vr.bound(lambda x: model(x)), []
+    at_once(lambda: found.append(bits(run(x).value)), [()] * 4)
+    assert set(found) == {bits(model(x).value)}
+    assert run.explain().count("a program of") == 1
 
 
 def test_inside_of_a_program_it_is_the_step():

@@ -73,7 +73,7 @@ class Bounds:
         for number, (its_structure, bound) in enumerate(self._boxes):
             if its_structure == structure and (free := bound.box.find(counts)) is not None:
                 if number:
-                    self._boxes.insert(0, self._boxes.pop(number))
+                    self._boxes = [self._boxes[number], *self._boxes[:number], *self._boxes[number + 1 :]]
                 return bound, free
         found = self._sizes.get(size)
         if isinstance(found, str):

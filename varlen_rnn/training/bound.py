@@ -141,21 +141,24 @@ class Bound:
         except RecursionError as error:
             expected, got = "arrays, in lists and dicts that do not contain themselves", "one that does, or a deep one"
             raise DTypeError("bound, arguments", expected=expected, got=got) from error
-        for found in reversed(self._recorded.get(key, ())):
-            if found.holds(feeds):
-                break
-        else:
-            programs = [one for group in self._recorded.values() for one in group]
-            if len(programs) >= _MOST:
+        group = self._recorded.setdefault(key, [])
+        found = next((one for one in reversed(group) if one.holds(feeds)), None)
+        if found is None:
+            if len(self._programs()) >= _MOST:
                 return _detached(self._step(*args, **named))
-            found = _Recorded(self._step, args, named, feeds)
-            self._recorded.setdefault(key, []).append(found)
+            group.append(made := _Recorded(self._step, args, named, feeds))
+            found = next((one for one in group if one.holds(feeds)), made)
+            if found is not made:  # another thread has recorded it meanwhile
+                group.remove(made)
         return found.call(self._step, args, named, feeds)
+
+    def _programs(self) -> list[_Recorded]:
+        return [one for group in list(self._recorded.values()) for one in group]
 
     def explain(self) -> str:
         """Return a text with a line for each program: its arguments, its operators, and how the calls ran."""
         name = getattr(self._step, "__name__", "step")
-        programs = [one for group in self._recorded.values() for one in group]
+        programs = self._programs()
         lines = [f"{name}({', '.join(map(_told, one.declared))}): {one.told()}" for one in programs]
         if len(programs) >= _MOST:
             lines.append(f"calls of other structures run {name} itself, because there are {_MOST} programs")
