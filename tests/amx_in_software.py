@@ -13,11 +13,12 @@ from varlen_rnn.products import amx
 SOURCE = Path(__file__).with_suffix(".cpp")
 
 
-def install():
-    """Compile the instructions, and let this process compute with them; return their library."""
+def install(path=None):
+    """Let this process compute with the instructions, in a library at `path` or compiled now; return the library."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "amx.so"
-        subprocess.run(["g++", "-O2", "-ffp-contract=off", "-fPIC", "-shared", SOURCE, "-o", path], check=True)
+        if path is None:
+            path = Path(folder) / "amx.so"
+            subprocess.run(["g++", "-O2", "-ffp-contract=off", "-fPIC", "-shared", SOURCE, "-o", path], check=True)
         library = ctypes.CDLL(str(path))
     amx._write = lambda builder, lines, operands=(): _write(library, builder, lines, operands)
     amx.is_allowed = lambda: True

@@ -4,10 +4,13 @@ On a host with the unit, `test_bfloat16` runs them on it; `tests/on_amx` emulate
 """
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from tests import amx_layers
 from tests.test_tile import X86, run_as_another
 from varlen_rnn.products import amx, bfloat16
 from varlen_rnn.runtime.cache import announce
@@ -28,31 +31,8 @@ tests.test_sums_over_rows_have_the_bits_of_the_oracle("bf16")
 tests.test_sums_over_a_million_rows_lose_at_most_a_rounding_per_block("bf16")
 """
 LAYERS = """
-from varlen_rnn.products import amx
-from varlen_rnn.recurrence import schedule
-from varlen_rnn.runtime import threads
-threads.SMALL_WORK, schedule._BARRIER_COST = 0, 0
-
-def results():
-    two_phases = {"reset_after": False, "bidirectional": True, "recompute": 4}
-    layers = [(vr.nn.LSTM, (9, 70), options) for options in ({}, {"num_heads": 2}, {"proj_size": 33})]
-    for cell, size, options in (*layers, (vr.nn.GRU, (5, 33), two_phases)):
-        for lengths in ([3, 0, 17, 1], [5] * 40, [1], list(range(60))):
-            yield from tests.results_of(cell, size, lengths, **options)
-    x = vr.create_lod_tensor(np.random.default_rng(3).standard_normal((130, 48)).astype("f"), [[60, 0, 70]])
-    yield np.asarray(vr.nn.MultiheadAttention(48, 4)(x, x, x)[0])
-
-by_unit = []
-for count in (1, 2):
-    vr.set_num_threads(count)
-    by_unit.append(list(results()))
-products = unit.count_products()
-amx.is_allowed = lambda: False
-tests._forget_addresses()
-for first, second, emulated in zip(*by_unit, results(), strict=True):
-    tests.same_bits(first, emulated)
-    tests.same_bits(second, emulated)
-assert unit.count_products() == products  # the emulation uses no instruction of the unit
+from tests import amx_layers
+assert list(amx_layers.digests()) == amx_layers.recorded()
 """
 
 
@@ -60,9 +40,17 @@ assert unit.count_products() == products  # the emulation uses no instruction of
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ compiles the instructions in software")
 @pytest.mark.parametrize("program", [PRODUCTS, LAYERS], ids=["products", "layers"])
 def test_kernels_of_amx_with_instructions_in_software(program, tmp_path):
-    """Products have the bits of the oracle, and layers have the bits of the emulation, for any number of threads."""
+    """Products have the bits of the oracle, and layers the recorded digests, for one thread and for two."""
     printed = run_as_another(BEGIN + program + END, tmp_path, X86, "avx avx512f", 12, 32)
     assert printed.split() == ["0", "True"]
+
+
+@pytest.mark.slow
+def test_layers_have_the_recorded_digests():
+    """By the emulation of this host, or by its unit."""
+    command = [sys.executable, "-m", "tests.amx_layers"]
+    _, *lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    assert lines == amx_layers.recorded()
 
 
 @pytest.mark.skipif(amx.is_allowed(), reason="this host has the unit")

@@ -193,6 +193,7 @@ OF_OTHERS = {  # {a measurement: its module, its file of results, the page that 
     "Products of bfloat16 parts, simulated": ("benchmarks.split_products", "split_products.txt", "performance.md"),
     "Errors and accuracy in bfloat16": ("benchmarks.bfloat16", "bfloat16.txt", "precision.md"),
     "Memory of a step in bfloat16": ("benchmarks.bfloat16_memory", "bfloat16_memory.txt", "precision.md"),
+    "Layers in bfloat16 on an emulated processor with AMX": ("tests.amx_layers", "amx_layers.txt", "precision.md"),
     "CUDA launches, without a GPU": ("tests.launch_times", "launches.txt", "gpu.md"),
     "Kernels that an installation compiles": ("tests.installation", "installation.txt", "installation.md"),
 }
