@@ -2,29 +2,29 @@
 
 These functions are compiled separately and called by address, so that loops for dot products do not contain them.
 Inner loops run over the neighbouring keys of a panel.  So each score sums its features in order, and its bits do not
-depend on other keys.
+depend on other keys.  A panel is scored for the queries that see one of its keys: tanh takes most of the time.
 """
 
 from typing import Any, NamedTuple
 
 from numba import types
 
-from varlen_rnn.attention.blocks import KEYS, in_panels
+from varlen_rnn.attention.blocks import KEYS, Block, Window, in_panels
 from varlen_rnn.kernels.activations import tanh
-from varlen_rnn.products.vectors import offset, sum_of, vectorise_widely, width_of
-from varlen_rnn.runtime.jit import called_by_address
+from varlen_rnn.products.vectors import least, offset, sum_of, vectorise_widely, width_of
+from varlen_rnn.runtime.jit import called_by_address, cpu_inlined
 
 
 class Scored(NamedTuple):
-    """A block to score: rows of queries, packed keys, the weights of features, and how many of each the block has."""
+    """A block to score: rows of queries, packed keys, the weights of features, and the window of keys that count."""
 
     q: Any
     q_stride: int
     panels: Any
     weight: Any
     depth: int
-    num_queries: int
-    num_keys: int
+    block: Block
+    window: Window
 
 
 class Gradients(NamedTuple):
@@ -38,7 +38,8 @@ class Gradients(NamedTuple):
 
 def _block(scalar):
     number, address = types.intp, types.CPointer(scalar)
-    return types.NamedTuple((address, number, address, address, number, number, number), Scored)
+    block, window = types.NamedTuple((number,) * 4, Block), types.NamedTuple((number,) * 2, Window)
+    return types.NamedTuple((address, number, address, address, number, block, window), Scored)
 
 
 def _arguments(scalar):
@@ -50,14 +51,26 @@ def _arguments_of_gradient(scalar):
     return _block(scalar), address, types.NamedTuple((address, address, address, number), Gradients), address
 
 
+@cpu_inlined
+def _that_see(it, first, width):
+    """Return the range (begin, end) of the block's queries that see one of the `width` keys from `first` on."""
+    begin = it.block.key + first - it.window.right - it.block.query
+    end = it.block.key + first + width + it.window.left - it.block.query
+    return 0 if begin < 0 else begin, least(end, it.block.num_queries)
+
+
 @called_by_address(_arguments)
 def score(it, scores):
-    """Write the scores of a block: one row per query; rows are `KEYS` elements apart."""
+    """Write the scores of a block: one row per query; rows are `KEYS` elements apart.
+
+    A score stays unwritten if no key of its panel is in the window of its query.
+    """
     vectorise_widely()
     width = width_of(it.panels)
-    for first in range(0, in_panels(it.panels, it.num_keys), width):
+    for first in range(0, in_panels(it.panels, it.block.num_keys), width):
         panel = offset(it.panels, first * (it.depth + 1))
-        for r in range(it.num_queries):
+        begin, end = _that_see(it, first, width)
+        for r in range(begin, end):
             row, query = offset(scores, r * KEYS + first), offset(it.q, r * it.q_stride)
             for j in range(width):
                 row[j] = 0
@@ -76,13 +89,14 @@ def score_grad(it, d_scores, to, row):
     vectorise_widely()
     width = width_of(it.panels)
     of_keys, of_weight = offset(row, width), offset(row, 2 * width)
-    for first in range(0, in_panels(it.panels, it.num_keys), width):
+    for first in range(0, in_panels(it.panels, it.block.num_keys), width):
         panel = offset(it.panels, first * (it.depth + 1))
+        begin, end = _that_see(it, first, width)
         for f in range(it.depth):
             weight, keys = it.weight[f], offset(panel, f * width)
             for j in range(width):
                 of_keys[j], of_weight[j] = 0, 0
-            for r in range(it.num_queries):
+            for r in range(begin, end):
                 x, d = it.q[r * it.q_stride + f], offset(d_scores, r * KEYS + first)
                 for j in range(width):
                     value = tanh(x + keys[j])

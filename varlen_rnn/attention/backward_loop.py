@@ -162,7 +162,7 @@ def _differentiate_block(code, memory, it, task, of, block, d_weight, counters):
     q = Rows(offset(of.q, row * of.q_stride), offsets.q)
     d_out = Rows(pointer(it.d_out, row * stride + task.head * of.depth_v), offsets.d_out)
     weights, d_scores = Rows(memory.weights, offsets.scores), Rows(memory.d_scores, offsets.scores)
-    scored = Scored(q.at, of.q_stride, memory.keys, pointer(it.weight, 0), of.depth, count, block.num_keys)
+    scored = Scored(q.at, of.q_stride, memory.keys, pointer(it.weight, 0), of.depth, block, window)
     if code.score:
         score(code.score, (scored, memory.weights))
     else:

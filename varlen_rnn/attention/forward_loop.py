@@ -141,7 +141,7 @@ def _attend(code, memory, it, task, of, counters):
             scores = Rows(memory.scores, memory.score_rows)
             if code.score:
                 weight = pointer(it.weight, 0)
-                scored = Scored(q.at, of.q_stride, memory.keys, weight, of.depth, block.num_queries, num_keys)
+                scored = Scored(q.at, of.q_stride, memory.keys, weight, of.depth, block, window)
                 score(code.score, (scored, memory.scores))
             else:
                 product_of_block(code, block.num_queries, q, memory.keys, of.depth, num_keys, scores, memory.no_rows)
