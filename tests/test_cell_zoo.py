@@ -84,6 +84,20 @@ by_cell = pytest.mark.parametrize("name", ZOO, scope="module")
 # Where each cell is compiled anew, a few of those that differ in nothing but their activation are enough.
 FEW = [name for name in ZOO if name not in {rnn_cell(**options).name for options in RNNS[:-3]}] + [rnn_cell().name]
 
+PROJECTED = [name for name in FEW if ZOO[name][0].may_project and ZOO[name][0].h_gates]
+
+# A device compiles a cell in seconds.  It runs every equation and activation.  Loops are the same for all cells, so it
+# runs them with a cell of each kind: with vectors, two phases, normalisation, rows of input, a bound, several states.
+EQUATIONS = {*FEW, *(rnn_cell(activation=name).name for name in ("relu", "silu", "thresholded_relu"))}
+LOOPS = {"lstm(peepholes=True)", "gru(reset_after=False)", LN_LSTM.name, with_rows.name}
+PROJECTIONS = {"lstm", "lstm(proj_clip=0.05)", "lstm(peepholes=True)", LN_LSTM.name, "slstm"}
+
+
+def only(names, device, name):
+    """Skip a cell on a device unless it is one of these."""
+    if device.name == "cuda" and name not in names:
+        pytest.skip("other cells run on the device what this one has")
+
 
 class Case:
     """A layer of a cell, or several directions, on the host in float64."""
@@ -217,26 +231,21 @@ def check(case, device):
 @by_cell
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_equals_its_equations_and_its_gradient_a_difference(device, name, size):
+    only(EQUATIONS, device, name)
     check(Case(name, TROUBLES, size), device)
-
-
-ON_DEVICE = {"lstm(peepholes=True)", "gru(reset_after=False)", LN_LSTM.name, with_rows.name, MGU.name}
 
 
 @by_cell
 @pytest.mark.parametrize("reverse", [(True,), (False, True)], ids=str)
 def test_directions(device, name, reverse):
-    if device.name == "cuda" and name not in ON_DEVICE:
-        pytest.skip("the loop over directions is the same for all cells; other cells run it on the device")
+    only(LOOPS, device, name)
     check(Case(name, TROUBLES[:6], SIZES[0], reverse), device)
-
-
-PROJECTED = [name for name in FEW if ZOO[name][0].may_project and ZOO[name][0].h_gates]
 
 
 @pytest.mark.parametrize("name", PROJECTED, scope="module")
 @pytest.mark.parametrize("outputs", [1, 7])
 def test_projections(device, name, outputs):
+    only(PROJECTIONS, device, name)
     check(Case(name, TROUBLES, SIZES[0], outputs=outputs), device)
     check(Case(name, TROUBLES[:5], SIZES[0], (False, True), outputs), device)
 
@@ -244,6 +253,7 @@ def test_projections(device, name, outputs):
 @by_cell
 @pytest.mark.parametrize("lengths", [[], [0, 0], [1, 1, 1], [4, 4]], ids=str)
 def test_troubles(device, name, lengths):
+    only(EQUATIONS, device, name)
     check(Case(name, lengths, SIZES[0]), device)
 
 
@@ -295,6 +305,7 @@ def test_threads_change_no_bit(device, name, dtype):
 
 @by_cell
 def test_batch_mates_change_no_bit(device, name):
+    only(LOOPS, device, name)
     case = Case(name, [9, 0, 30, 12, 1, 25, 30], (5, 70))
     whole = bits(case.run(device))
     for chosen in ([2], [5, 0, 2], [1, 3]):
@@ -304,6 +315,7 @@ def test_batch_mates_change_no_bit(device, name):
 
 @by_cell
 def test_inference_gives_the_same_bits(device, name):
+    only(EQUATIONS, device, name)
     case = Case(name, TROUBLES, SIZES[-1])
     (y, last, _), _ = case.run(device)
     directions = [recurrence.Direction(*(None if a is None else device.put(a) for a in d)) for d in case.directions]
