@@ -86,16 +86,13 @@ class Checked:
         If a result is not as in the traced run, the other operators are left to the caller, who checks them.
         """
         for number, (instruction, results, numbers, likes, later) in enumerate(self._steps):
-            op, attrs, inputs, outputs, overwritten, done = instruction
-            values = [held[place] for place in inputs]
-            for position in overwritten:
-                values[position] = values[position].copy()
+            op, attrs, *_ = instruction
+            values = instruction.taken(held)
             if likes is None:
                 found = run(op, values, attrs)
             else:
                 found = run_checked(op, values, attrs, [specs[number] for number in numbers], likes)
-            for place, value in zip(outputs, found, strict=True):
-                held[place] = value
+            instruction.put(held, found)
             is_known = True
             for position, spec, same, measured in results:
                 value = found[position]
@@ -106,8 +103,6 @@ class Checked:
                     break
                 for axis, slot in measured:
                     sizes[slot] = value.shape[axis]
-            for place in done:
-                held[place] = None
             if not is_known or (later is not None and not _follows(later, sizes, specs)):
                 return number + 1
         return len(self._steps)
@@ -176,10 +171,8 @@ class Trace:
 
     def run(self, instruction, held):
         """Run an operator with all checks, and note them."""
-        op, attrs, inputs, outputs, overwritten, done = instruction
-        values = [held[place] for place in inputs]
-        for position in overwritten:
-            values[position] = values[position].copy()
+        op, attrs, inputs, outputs, *_ = instruction
+        values = instruction.taken(held)
         known = [None if value is None else describe(value) for value in values]
         found = run(op, values, attrs)
         promised, likes = self._inferred(op, attrs, known, [self._known.get(place) for place in inputs])
@@ -194,10 +187,7 @@ class Trace:
             same = op.in_place[number] if op.in_place and found[number] is values[op.in_place[number]] else None
             results.append(Result(number, self._number(wanted), same, measured))
         self._steps.append((instruction, tuple(results), tuple(result.spec for result in results), likes))
-        for place, value in zip(outputs, found, strict=True):
-            held[place] = value
-        for place in done:
-            held[place] = None
+        instruction.put(held, found)
 
     def _inferred(self, op, attrs, known, traced):
         """Return the specs, with Sizes, that `infer` returns, and the `like_of` of each spec.

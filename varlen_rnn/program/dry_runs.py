@@ -87,15 +87,13 @@ def _ran(dry_run, instructions, fetches, given, fed, sizes):
 def _run_operators(dry_run, instructions, held):
     """Run the operators on placeholders; return how many calls came before the first update."""
     first_update, before = None, 0
-    for op, attrs, inputs, outputs, overwritten, done in instructions.all:
+    for instruction in instructions.all:
+        op = instruction.op
         dry_run.operator = op.type
         if op.in_place and first_update is None:
             first_update = len(dry_run.calls)
         try:
-            values = [held[place] for place in inputs]
-            for position in overwritten:
-                values[position] = values[position].copy()
-            results = run(op, values, attrs)
+            results = run(op, instruction.taken(held), instruction.attrs)
         except Unbound as error:
             dry_run.refuse(f"operator {op.type!r}: {error}")
         except Exception as error:
@@ -104,8 +102,5 @@ def _run_operators(dry_run, instructions, held):
             if any(call.name == EXPECT for call in dry_run.calls[before:]):
                 dry_run.refuse(f"operator {op.type!r} checks its inputs after an update")
         before = len(dry_run.calls)
-        for place, result in zip(outputs, results, strict=True):
-            held[place] = result
-        for place in done:
-            held[place] = None
+        instruction.put(held, results)
     return len(dry_run.calls) if first_update is None else first_update

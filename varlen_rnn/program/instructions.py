@@ -26,6 +26,20 @@ class Instruction(NamedTuple):
     overwritten: tuple[int, ...]  # inputs that the operator overwrites but others use: it gets copies
     done: tuple[int, ...]  # positions that no later instruction reads
 
+    def taken(self, held):
+        """Return the operator's inputs, given the list of values."""
+        values = [held[place] for place in self.inputs]
+        for position in self.overwritten:
+            values[position] = values[position].copy()
+        return values
+
+    def put(self, held, results):
+        """Put the operator's results into the list of values, and release those that no later instruction reads."""
+        for place, result in zip(self.outputs, results, strict=True):
+            held[place] = result
+        for place in self.done:
+            held[place] = None
+
 
 class Instructions:
     """The operators of one block, prepared to run: each variable has a position in a list of values.
@@ -78,14 +92,8 @@ class Instructions:
 
     def _run_on(self, held, first):
         """Run the operators from number `first` on, each with all checks."""
-        for op, attrs, inputs, outputs, overwritten, done in self.all[first:]:
-            given = [held[place] for place in inputs]
-            for position in overwritten:
-                given[position] = given[position].copy()
-            for place, result in zip(outputs, run(op, given, attrs), strict=True):
-                held[place] = result
-            for place in done:
-                held[place] = None
+        for instruction in self.all[first:]:
+            instruction.put(held, run(instruction.op, instruction.taken(held), instruction.attrs))
 
     def _trace(self, held):
         """Run the operators with all checks, and keep the findings for later runs."""
