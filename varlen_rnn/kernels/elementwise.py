@@ -165,11 +165,11 @@ def _sooner(host, anywhere, count):
     return {1: of_one, 2: of_two}.get(count, anywhere)
 
 
-def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
+def loop_over(name, names, equation, numbers=0, host=None):
     """Return a function of host arrays that computes an equation by a loop.
 
-    The loop is for arrays of one shape, with the first array's data type if it is among `dtypes`.  `host` computes all
-    other operands.  `equation()` returns the equation; `function_of_arrays` describes the other parameters.
+    The loop is for arrays of one shape, of float32 or float64.  `host` computes all other operands.  `equation()`
+    returns the equation; `function_of_arrays` describes the other parameters.
     """
     count = len(names) - numbers
 
@@ -184,7 +184,7 @@ def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
     def call(*operands):
         arrays, like = operands[:count], operands[0]
         # Compare data types by value: an unpickled array has its own dtype object.
-        if getattr(like, "dtype", object) not in dtypes or any(x.shape != like.shape for x in arrays[1:]):
+        if getattr(like, "dtype", object) not in FLOATS or any(x.shape != like.shape for x in arrays[1:]):
             return host(*operands)
         if all(x.flags.fnc for x in arrays):
             return call(*[x.T for x in arrays], *operands[count:]).T
@@ -194,7 +194,7 @@ def loop_over(name, names, equation, numbers=0, host=None, dtypes=FLOATS):
         return out.reshape(like.shape)
 
     def of_one(x):  # the same for one operand, in half the time of a small array
-        if getattr(x, "dtype", object) not in dtypes:  # not None, which equals float64
+        if getattr(x, "dtype", object) not in FLOATS:  # not None, which equals float64
             return host(x)
         if x.flags.fnc:
             return of_one(x.T).T
