@@ -1,6 +1,7 @@
 """A bound step computes the bits of the step itself, or is refused by name, or runs the step itself."""
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -12,6 +13,7 @@ import pytest
 import varlen_rnn as vr
 from tests.each import check_each
 from tests.in_threads import at_once
+from tests.interrupts import interrupted
 from varlen_rnn.training import bound
 
 pytestmark = pytest.mark.usefixtures("no_device")
@@ -359,6 +361,11 @@ def double(x):
     return x + x
 
 
+@vr.bound
+def tripled(x):
+    return x * 3.0
+
+
 def test_copies_are_unbound():
     run = vr.bound(double)
     assert run(np.ones(2)).value.data.tolist() == [2.0, 2.0]
@@ -366,6 +373,8 @@ def test_copies_are_unbound():
         assert other.explain() == "double: not called yet"
         assert other(np.ones(2)).value.data.tolist() == [2.0, 2.0]
     assert run.__doc__ == "Return twice x."
+    for decorated in (tripled, Scaled.outputs):
+        assert pickle.loads(pickle.dumps(decorated)) is decorated
 
 
 class Scaled(vr.nn.Module):
@@ -528,6 +537,33 @@ def test_threads_that_share_a_function_record_it_once(monkeypatch):
     at_once(lambda: found.append(bits(run(x).value)), [()] * 4)
     assert set(found) == {bits(model(x).value)}
     assert run.explain().count("a program of") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls", [0, 4, 14])  # before a call that records, one that makes dry runs, and a plain one
+def test_an_interrupt_at_some_moment_of_a_call_leaves_later_calls_as_they_are(calls):
+    def begun():
+        vr.manual_seed(0)
+        model = vr.nn.Sequential(vr.nn.Linear(3, 4), vr.nn.Linear(4, 2))
+        optimizer = vr.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, lambda x, y: changed(model, optimizer, x, y, lambda loss: loss)
+
+    rng, number, place = np.random.default_rng(0), 0, ""
+    batches = [(rng.standard_normal((n, 3)).astype(np.float32), rng.integers(0, 2, n)) for n in (3, 4, 5, 6, 7) * 4]
+    while place is not None:
+        model, optimizer, step = begun()
+        run = vr.bound(step)
+        for batch in batches[:calls]:
+            run(*batch)
+        place = interrupted(functools.partial(run, *batches[calls]), number)
+        other, of_other, unbound = begun()
+        other.load_state_dict(model.state_dict())
+        of_other.load_state_dict(optimizer.state_dict())
+        for batch in batches[calls:]:
+            assert bits(run(*batch)) == bits(unbound(*batch)), place
+        assert "without Python" in run.explain(), place
+        number += 499
+    assert number > 1000
 
 
 def test_inside_of_a_program_it_is_the_step():

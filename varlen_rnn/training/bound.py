@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -113,8 +114,12 @@ class Bound:
         self._recorded: dict[Any, list[_Recorded]] = {}  # {structure: the programs, the newest last}
         functools.update_wrapper(self, step, updated=())
 
-    def __reduce__(self) -> tuple[Callable[..., Bound], tuple[Callable[..., Any]]]:
-        return bound, (self._step,)  # a copy records the step itself, with its own parameters
+    def __reduce__(self) -> str | tuple[Callable[..., Bound], tuple[Callable[..., Any]]]:
+        name, found = getattr(self._step, "__qualname__", ""), sys.modules.get(getattr(self._step, "__module__", ""))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        # What a decorator made is pickled by its name, as functions are.  Another copy records the step itself.
+        return name if found is self else (bound, (self._step,))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., Any]:
         """Return the Bound of a method of an instance, which the instance keeps."""
