@@ -129,13 +129,15 @@ class GatedDeltaNet(MatrixRecurrent):
         direction: Way | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        def block(columns: int, dtype: np.dtype) -> DeltaNetBlock:
-            sizes = self.hidden_size, self.num_heads, conv_size
-            return DeltaNetBlock(columns, sizes, self._gated, allow_neg_eigval, dtype)
-
+        self._conv_size, self._allow_neg_eigval = conv_size, allow_neg_eigval
         super().__init__(
-            block, (input_size, hidden_size, num_heads, num_layers), dropout, direction, bidirectional, dtype
-        )
+            input_size, hidden_size, num_heads, num_layers, dropout=dropout, bidirectional=bidirectional,
+            direction=direction, dtype=dtype,
+        )  # fmt: skip
+
+    def _block(self, columns: int) -> DeltaNetBlock:
+        sizes = self.hidden_size, self.num_heads, self._conv_size
+        return DeltaNetBlock(columns, sizes, self._gated, self._allow_neg_eigval, self._dtype)
 
 
 class DeltaNet(GatedDeltaNet):

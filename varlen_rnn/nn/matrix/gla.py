@@ -105,11 +105,11 @@ class GatedLinearAttention(MatrixRecurrent):
         direction: Way | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        rank = check_int(gate_low_rank_dim, "gate_low_rank_dim", 1)
-
-        def block(columns: int, dtype: np.dtype) -> GatedLinearAttentionBlock:
-            return GatedLinearAttentionBlock(columns, self.hidden_size, self.num_heads, rank, dtype)
-
+        self._low_rank = check_int(gate_low_rank_dim, "gate_low_rank_dim", 1)
         super().__init__(
-            block, (input_size, hidden_size, num_heads, num_layers), dropout, direction, bidirectional, dtype
-        )
+            input_size, hidden_size, num_heads, num_layers, dropout=dropout, bidirectional=bidirectional,
+            direction=direction, dtype=dtype,
+        )  # fmt: skip
+
+    def _block(self, columns: int) -> GatedLinearAttentionBlock:
+        return GatedLinearAttentionBlock(columns, self.hidden_size, self.num_heads, self._low_rank, self._dtype)

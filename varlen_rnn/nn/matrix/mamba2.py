@@ -115,11 +115,11 @@ class Mamba2(MatrixRecurrent):
         direction: Way | None = None,
         dtype: DTypeLike = np.float32,
     ) -> None:
-        rows, taps = check_int(d_state, "d_state", 1), check_int(d_conv, "d_conv", 1)
-
-        def block(columns: int, dtype: np.dtype) -> Mamba2Block:
-            return Mamba2Block(columns, (self.hidden_size, self.num_heads, rows, taps), dtype)
-
+        self._d_state, self._d_conv = check_int(d_state, "d_state", 1), check_int(d_conv, "d_conv", 1)
         super().__init__(
-            block, (input_size, hidden_size, num_heads, num_layers), dropout, direction, bidirectional, dtype
-        )
+            input_size, hidden_size, num_heads, num_layers, dropout=dropout, bidirectional=bidirectional,
+            direction=direction, dtype=dtype,
+        )  # fmt: skip
+
+    def _block(self, columns: int) -> Mamba2Block:
+        return Mamba2Block(columns, (self.hidden_size, self.num_heads, self._d_state, self._d_conv), self._dtype)

@@ -19,14 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import NO_BATCH_AXIS, NO_DEVICE, hinting
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.layers import Linear
 from varlen_rnn.nn.matrix.stack import Block, MatrixRecurrent
 from varlen_rnn.nn.module import Module, Parameter
-from varlen_rnn.nn.recurrent.options import Way
 from varlen_rnn.ops.linear_attention import linear_attention
 from varlen_rnn.tape.variable import Variable, apply
 from varlen_rnn.typing import Rows
@@ -127,22 +124,5 @@ class MLSTM(MatrixRecurrent):
     Source: Beck et al. (2025), "xLSTM 7B"; the equations in `varlen_rnn.nn.matrix.mlstm`.
     """
 
-    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_heads: int = 4,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        direction: Way | None = None,
-        dtype: DTypeLike = np.float32,
-    ) -> None:
-        def block(columns: int, dtype: np.dtype) -> MLSTMBlock:
-            return MLSTMBlock(columns, self.hidden_size, self.num_heads, dtype)
-
-        super().__init__(
-            block, (input_size, hidden_size, num_heads, num_layers), dropout, direction, bidirectional, dtype
-        )
+    def _block(self, columns: int) -> MLSTMBlock:
+        return MLSTMBlock(columns, self.hidden_size, self.num_heads, self._dtype)

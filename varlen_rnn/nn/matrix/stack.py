@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from varlen_rnn.errors import DTypeError, ShapeError, check_flag, check_int, shown
+from varlen_rnn.errors import NO_BATCH_AXIS, NO_DEVICE, DTypeError, ShapeError, check_flag, check_int, hinting, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.layers import Linear, drawn, uniform
 from varlen_rnn.nn.matrix.stream import MatrixStream
@@ -107,26 +107,28 @@ class MatrixRecurrent(Module):
     first layer.  Parameters of a block have the names of the package that the class gives as its source.
     """
 
-    input_size: int
-    hidden_size: int
+    _block: Callable[[int], Block]  # returns a block that reads rows of so many columns; subclasses define it
 
+    @hinting(batch_first=NO_BATCH_AXIS, device=NO_DEVICE)
     def __init__(
         self,
-        block: Callable[[int, np.dtype], Block],
-        sizes: tuple[int, int, int, int],
-        dropout: float,
-        direction: Way | None,
-        bidirectional: bool,
-        dtype: DTypeLike,
+        input_size: int,
+        hidden_size: int,
+        num_heads: int = 4,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        direction: Way | None = None,
+        dtype: DTypeLike = np.float32,
     ) -> None:
-        names = "input_size", "hidden_size", "num_heads"
-        for name, size in zip(names, sizes, strict=False):
-            setattr(self, name, check_int(size, name, 1))
-        self.num_heads: int
+        self.input_size = check_int(input_size, "input_size", 1)
+        self.hidden_size = check_int(hidden_size, "hidden_size", 1)
+        self.num_heads = check_int(num_heads, "num_heads", 1)
         if self.hidden_size % self.num_heads:
             expected = f"a number that divides hidden_size={self.hidden_size}"
             raise ShapeError("num_heads", expected=expected, got=shown(self.num_heads))
-        self.num_layers = check_layers(sizes[3])
+        self.num_layers = check_layers(num_layers)
         functional.check_probability(dropout)
         self.dropout, self._dtype = dropout, check_dtype(dtype)
         self.direction: Way = check_direction(direction, check_flag(bidirectional, "bidirectional"))
@@ -134,7 +136,7 @@ class MatrixRecurrent(Module):
         for layer in range(self.num_layers):
             columns = self.hidden_size * len(self._ways) if layer else self.input_size
             for name in self._names(layer):
-                setattr(self, name, block(columns, self._dtype))
+                setattr(self, name, self._block(columns))
         self._form = Form(self._dtype, self.input_size, tuple((f"{name}_0", 0) for name, _ in self.state_shapes))
 
     def _names(self, layer: int) -> list[str]:
