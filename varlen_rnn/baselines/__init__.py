@@ -2,9 +2,7 @@
 
 from varlen_rnn.baselines.padded import Padded
 
-__all__ = [
-    "Padded",
-]
+__all__ = ["Padded"]
 
 
 def __dir__() -> list[str]:

@@ -15,21 +15,9 @@ from varlen_rnn.program.guard import feed_data as _feed_data
 from varlen_rnn.tape import elsewhere
 
 __all__ = [
-    "STEP_COST",
-    "Batches",
-    "Dataset",
-    "StepCost",
-    "balanced_parts",
-    "batches",
-    "documentation_sentences",
-    "from_texts",
-    "measure_step_cost",
-    "read",
-    "read_csv",
-    "read_jsonl",
-    "standard_library_functions",
-    "unicode_names",
-]
+    "STEP_COST", "Batches", "Dataset", "StepCost", "balanced_parts", "batches", "documentation_sentences", "from_texts",
+    "measure_step_cost", "read", "read_csv", "read_jsonl", "standard_library_functions", "unicode_names",
+]  # fmt: skip
 
 
 class _Module(types.ModuleType):

@@ -8,15 +8,9 @@ from varlen_rnn.distributed.programs import ReplicatedProgram
 from varlen_rnn.distributed.replica import Replica, Shard, replicate
 
 __all__ = [
-    "Communicator",
-    "MpiCommunicator",
-    "Replica",
-    "ReplicatedProgram",
-    "Shard",
-    "TorchCommunicator",
-    "connect",
+    "Communicator", "MpiCommunicator", "Replica", "ReplicatedProgram", "Shard", "TorchCommunicator", "connect",
     "replicate",
-]
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

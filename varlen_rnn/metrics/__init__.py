@@ -9,17 +9,7 @@ from varlen_rnn.metrics.numbers import R2, MeanAbsoluteError, MeanSquaredError
 from varlen_rnn.metrics.scores import AUC
 from varlen_rnn.tape import elsewhere
 
-__all__ = [
-    "AUC",
-    "F1",
-    "R2",
-    "Accuracy",
-    "ConfusionMatrix",
-    "Mean",
-    "MeanAbsoluteError",
-    "MeanSquaredError",
-    "Metric",
-]
+__all__ = ["AUC", "F1", "R2", "Accuracy", "ConfusionMatrix", "Mean", "MeanAbsoluteError", "MeanSquaredError", "Metric"]
 
 if not TYPE_CHECKING:  # Hidden from type checkers: with a module's `__getattr__` they accept any name.
 
