@@ -30,7 +30,7 @@ from varlen_rnn.errors import (
     hinting,
     shown,
 )
-from varlen_rnn.rows.checks import as_rows, check_no_gradient, check_unmasked, read_only
+from varlen_rnn.rows.checks import as_rows, check_no_gradient, check_unmasked, ends_of, read_only
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.typing import Rows
 
@@ -391,7 +391,7 @@ def _cut(
             # Lengths rise in one pool and fall in the next, so that a batch that spans two pools has similar lengths.
             keys = np.where(pools % 2, -lengths[order], lengths[order])
             order = order[np.lexsort((keys, pools))]
-    spent, bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(costs[order])]), [0]
+    spent, bounds = ends_of(costs[order]), [0]
     while bounds[-1] < len(order):  # a batch has as many sequences as the budget allows, and at least one
         begin = bounds[-1]
         bounds.append(max(begin + 1, int(np.searchsorted(spent, spent[begin] + budget, side="right")) - 1))

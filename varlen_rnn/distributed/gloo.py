@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, Operation, Pending
-from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
+from varlen_rnn.distributed.rows import HEAD, check_same_rows, head_of, read_heads, row_bytes
 from varlen_rnn.errors import InputError, check_number
+from varlen_rnn.rows.checks import ends_of
 
 _Begun: TypeAlias = tuple[np.ndarray, list[Any]]  # an array for the other rank's numbers, and requests to wait for
 _COMING_UP = 300.0  # seconds in which all ranks must start; a restart on a busy machine takes a minute

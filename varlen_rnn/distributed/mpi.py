@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from varlen_rnn.communicator import Communicator, Operation, Pending
-from varlen_rnn.distributed.rows import HEAD, check_same_rows, ends_of, head_of, read_heads, row_bytes
+from varlen_rnn.distributed.rows import HEAD, check_same_rows, head_of, read_heads, row_bytes
 from varlen_rnn.errors import DTypeError, InputError, check_number
+from varlen_rnn.rows.checks import ends_of
 
 _TEMPFAIL = 75  # the exit code EX_TEMPFAIL of sysexits.h: the script can be run again
 

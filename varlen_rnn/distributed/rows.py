@@ -21,11 +21,6 @@ def row_bytes(array: np.ndarray) -> int:
     return array.dtype.itemsize * math.prod(array.shape[1:])
 
 
-def ends_of(counts: np.ndarray) -> np.ndarray:
-    """Return 0, followed by the cumulative sums of the counts."""
-    return np.concatenate([[0], np.cumsum(counts)])
-
-
 def check_same_rows(what: str, bytes_of_ranks: np.ndarray) -> None:
     """Raise unless the rows of all ranks have the same number of bytes; all ranks have all numbers, so all raise."""
     if (bytes_of_ranks != bytes_of_ranks[0]).any():

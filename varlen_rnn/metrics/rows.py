@@ -6,6 +6,7 @@ from varlen_rnn.errors import DTypeError, LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.copies import joined
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops.indices import indices
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import levels_of
 from varlen_rnn.runtime.device import beside, host_numbers, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_shape, check_tensor, shared_lod
@@ -26,7 +27,7 @@ def weights_of(op, x, target, weight, counted=True, per_sequence=False):
         if not lod.num_levels:
             hint = "create_lod_tensor(rows, [lengths]) has a LoD"
             raise LoDError(f"{op}, per='sequence'", expected="rows with a LoD", got="rows without a LoD", hint=hint)
-        offsets, before = levels_of(lod)[-1], np.concatenate([[0], np.cumsum(np.broadcast_to(counted, len(x.data)))])
+        offsets, before = levels_of(lod)[-1], ends_of(np.broadcast_to(counted, len(x.data)))
         sizes = before[offsets[1:]] - before[offsets[:-1]]
         given = np.ones(len(sizes)) if given is None else given
         if len(given) != len(sizes):

@@ -17,6 +17,7 @@ from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.indices import evenly
 from varlen_rnn.ops.sequence.movement import flat
 from varlen_rnn.products import gemm
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, same_offsets
 from varlen_rnn.runtime.device import as_operand, on_device
 from varlen_rnn.tape.checks import check_float, check_lod_level, check_rank, check_shape
@@ -247,7 +248,7 @@ def _parts(query, key):
     if len(of_queries) != len(of_keys):
         expected = f"{len(of_queries) - 1} sequences, as many as query has"
         raise LoDError(f"{_WEIGHTS}, key", expected=expected, got=len(of_keys) - 1)
-    of_pairs = np.concatenate([[0], np.cumsum(np.repeat(np.diff(of_keys), np.diff(of_queries)))]).astype(np.int64)
+    of_pairs = ends_of(np.repeat(np.diff(of_keys), np.diff(of_queries)))
     bounds = (of_queries.tolist(), of_keys.tolist(), of_pairs[of_queries].tolist())
     triples = zip(*(map(slice, offsets[:-1], offsets[1:]) for offsets in bounds), strict=True)
     return of_pairs, [triple for triple in triples if triple[2].start < triple[2].stop]

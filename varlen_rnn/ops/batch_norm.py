@@ -21,6 +21,7 @@ from varlen_rnn.kernels.copies import assign, astype, full
 from varlen_rnn.kernels.reductions import sum_blocks_of_rows, sum_over
 from varlen_rnn.ops.cost import size
 from varlen_rnn.ops.examples import TROUBLES, rows
+from varlen_rnn.ops.indices import INT64
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.runtime.device import as_operand, empty, on_device, zeros
 from varlen_rnn.runtime.placeholder import Placeholder
@@ -29,7 +30,7 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+_FLOAT64 = np.dtype(np.float64)
 _BLOCK = 2**16  # the number of elements that are computed at a time, because larger arrays would not fit the caches
 
 
@@ -86,7 +87,7 @@ def batch_norm(x, running_mean, running_var, weight=None, bias=None, *, eps: flo
 def _moments(x):
     """Return the mean and the variance of each feature over the rows of all ranks, and the number of these rows."""
     # The number of rows is in memory, so that records of a program can run with other numbers.
-    number = np.array(len(x)) if on_device(x) else full((), len(x), x, _INT64)
+    number = np.array(len(x)) if on_device(x) else full((), len(x), x, INT64)
     count, total = over_ranks(number, sum_over(x, 0))
     divisor = astype(maximum(count, 1), x.dtype)
     mean = divide(total, divisor)
@@ -148,7 +149,7 @@ def _infer(x, running_mean, running_var, weight, bias, eps, training):
     _check("batch_norm", x, eps, **vectors)
     if not training:
         return x
-    return x, running_mean, running_var, TensorSpec((), _INT64)
+    return x, running_mean, running_var, TensorSpec((), INT64)
 
 
 def _check(op, x, eps, **vectors):
@@ -219,7 +220,7 @@ def _infer_grad(x, d, mean, variance, count, weight, eps):
     _check("batch_norm_grad", x, eps, mean=mean, variance=variance, weight=weight)
     check_like("batch_norm_grad", "d", d, x)
     if count is not None:
-        check_like("batch_norm_grad", "count", count, TensorSpec((), _INT64))
+        check_like("batch_norm_grad", "count", count, TensorSpec((), INT64))
     return x, *[TensorSpec(x.shape[1:], x.dtype)] * 4
 
 
@@ -230,7 +231,7 @@ def track_moments(running_mean, running_var, num_batches, mean, variance, count,
     If `momentum` is None, the running moments are the means over all batches.
     """
     number, dtype = count.data, running_mean.dtype
-    assign(add(num_batches.data, astype(greater(number, 0), _INT64)), num_batches.data)
+    assign(add(num_batches.data, astype(greater(number, 0), INT64)), num_batches.data)
     if momentum is None:
         share = divide(np.array(1, dtype), astype(maximum(num_batches.data, 1), dtype))
     else:
@@ -252,7 +253,7 @@ def _infer_track(running_mean, running_var, num_batches, mean, variance, count, 
     for name, spec in (("running_var", running_var), ("mean", mean), ("variance", variance)):
         check_like("track_moments", name, spec, running_mean)
     for name, spec in (("num_batches", num_batches), ("count", count)):
-        check_like("track_moments", name, spec, TensorSpec((), _INT64))
+        check_like("track_moments", name, spec, TensorSpec((), INT64))
     if momentum is not None and not 0 <= momentum <= 1:
         raise OutOfRangeError("track_moments, momentum", expected="0 to 1, or None", got=momentum)
     return running_mean, running_var, num_batches

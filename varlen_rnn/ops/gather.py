@@ -8,7 +8,7 @@ from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.rows import mark, scatter_add_rows
 from varlen_rnn.ops.cost import nothing, per_taken_element
 from varlen_rnn.ops.examples import rows
-from varlen_rnn.ops.indices import indices, rows_at
+from varlen_rnn.ops.indices import INT64, indices, rows_at
 from varlen_rnn.ops.traits import beside
 from varlen_rnn.rows.lod import LoDTensor
 from varlen_rnn.rows.selected_rows import SelectedRows
@@ -19,7 +19,6 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.kinds import SELECTED_ROWS
 from varlen_rnn.tape.spec import TensorSpec
 
-_INT64 = np.dtype(np.int64)
 _MOST_CLASSES = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
@@ -122,7 +121,7 @@ def _embedding_examples(rng):
 def one_hot(ids, num_classes: int):
     """Return, for each id, `num_classes` integers: 1 at the id, and 0 elsewhere."""
     flat = indices("one_hot, ids", ids, num_classes, "id", ", the number of classes")
-    out = empty((len(flat), num_classes), ids.data, _INT64)
+    out = empty((len(flat), num_classes), ids.data, INT64)
     mark(flat, out)
     return ids.like(out.reshape(*ids.shape, num_classes))
 
@@ -132,7 +131,7 @@ def _infer_one_hot(ids, num_classes):
     check_integer("one_hot", ids=ids)
     if not 0 <= num_classes <= _MOST_CLASSES:
         raise OutOfRangeError("one_hot, num_classes", expected=f"0 to {_MOST_CLASSES}", got=num_classes)
-    return TensorSpec((*ids.shape, num_classes), _INT64, ids.lod_level)
+    return TensorSpec((*ids.shape, num_classes), INT64, ids.lod_level)
 
 
 @one_hot.examples

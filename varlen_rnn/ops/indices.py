@@ -12,7 +12,7 @@ from varlen_rnn.runtime.device import as_operand, empty, host_numbers, on_device
 from varlen_rnn.runtime.placeholder import first_of
 from varlen_rnn.tape.checks import FLOATS
 
-_INT64 = np.dtype(np.int64)
+INT64 = np.dtype(np.int64)
 _MOST = 2**63
 
 
@@ -24,7 +24,7 @@ def indices(what, tensor, height, noun, of="", from_end=False, ignored=None):
     only once (`device.beside`).
     """
     numbers = host_numbers(tensor.data)
-    flat = numbers if numbers.dtype == _INT64 and numbers.flags.carray else numbers.astype(_INT64)
+    flat = numbers if numbers.dtype == INT64 and numbers.flags.carray else numbers.astype(INT64)
     # An unsigned number of 2**63 or more becomes negative, which is an error: it neither counts from the end nor equals
     # a negative number.
     is_signed, ignores = tensor.dtype.kind == "i", ignored is not None and -_MOST <= ignored < _MOST
@@ -37,13 +37,13 @@ def indices(what, tensor, height, noun, of="", from_end=False, ignored=None):
     if entry >= 0:
         got, lowest = int(numbers.flat[entry]), -height if from_end else 0
         raise OutOfRangeError(f"{what}, entry {entry}", expected=f"{lowest} <= {noun} < {height}{of}", got=got)
-    is_kept = on_device(tensor.data) and not from_end and ignored is None and numbers.dtype == _INT64
+    is_kept = on_device(tensor.data) and not from_end and ignored is None and numbers.dtype == INT64
     return numbers.reshape(-1) if is_kept else positions
 
 
 def labels_of(what, tensor, classes, noun, excluded=-1):
     """Return labels as a new flat int64 array; raise unless all are classes, and none is the excluded one."""
-    labels = host_numbers(tensor.data).reshape(-1).astype(_INT64)
+    labels = host_numbers(tensor.data).reshape(-1).astype(INT64)
     found = empty((1,), labels)
     check_classes(labels, 0, classes, excluded, found)
     if first_of(found, -1) >= 0:
@@ -54,7 +54,7 @@ def labels_of(what, tensor, classes, noun, excluded=-1):
 
 def evenly(count, like, step=1):
     """Return `count` int64, 0, `step`, 2 `step` and so on, on the host; in a dry run they are a kernel's result."""
-    found = empty((count,), like if isinstance(like, np.ndarray) else np.empty(0), _INT64)
+    found = empty((count,), like if isinstance(like, np.ndarray) else np.empty(0), INT64)
     place_evenly(step, found)
     return found
 

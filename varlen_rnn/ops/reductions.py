@@ -20,6 +20,7 @@ from varlen_rnn.kernels.reductions import (
 )
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import rows
+from varlen_rnn.ops.indices import INT64
 from varlen_rnn.rows.lod import NO_LOD, LoDTensor
 from varlen_rnn.runtime.device import beside, zeros
 from varlen_rnn.tape.array_methods import operand
@@ -28,7 +29,6 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import apply
 
-_INT64 = np.dtype(np.int64)
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -74,7 +74,7 @@ def _lod_after(x, axis):
 
 @reduce_sum.infer
 def _infer_sum(x, axis, keepdims):
-    if x.dtype != _INT64:  # as `Variable.sum` converts bools and integers
+    if x.dtype != INT64:  # as `Variable.sum` converts bools and integers
         return _infer(x, axis, keepdims)
     check_tensor("reduce", "x", x)
     return _reduced(x, axis, keepdims)
@@ -249,7 +249,7 @@ def _infer_argmax(x, axis, keepdims):
         _check_axis("argmax", x, axis)
     if 0 in (x.shape if axis is None else (x.shape[axis],)):
         raise ShapeError("argmax, x", expected="at least one element", got=f"shape {x.shape}")
-    return _reduced(x, axis, keepdims)._replace(dtype=_INT64)
+    return _reduced(x, axis, keepdims)._replace(dtype=INT64)
 
 
 @argmax.examples
@@ -273,7 +273,7 @@ def _infer_topk(x, k, axis):
         raise ShapeError("topk, k", expected=f"1 to {x.shape[axis]}, the size of the axis", got=k)
     axis %= len(x.shape)
     values = TensorSpec((*x.shape[:axis], k, *x.shape[axis + 1 :]), x.dtype, x.lod_level if axis else 0)
-    return values, values._replace(dtype=_INT64)
+    return values, values._replace(dtype=INT64)
 
 
 @topk.backward("x", aliases={"d_y": "d_values"})

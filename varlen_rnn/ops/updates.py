@@ -18,7 +18,7 @@ import numpy as np
 from varlen_rnn.errors import DTypeError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels import updates
 from varlen_rnn.kernels.arithmetic import decayed
-from varlen_rnn.ops.indices import rows_at
+from varlen_rnn.ops.indices import INT64, rows_at
 from varlen_rnn.rows.checks import read_only
 from varlen_rnn.rows.selected_rows import SelectedRows
 from varlen_rnn.runtime.device import as_operand, empty, on_device
@@ -29,7 +29,7 @@ from varlen_rnn.tape.spec import TensorSpec
 
 ONE_ROW = read_only(np.zeros(1, np.int64))  # read-only as the rows of SelectedRows, so that Numba compiles one kernel
 _NUMBER = TensorSpec((), np.dtype(np.float64))  # spec of the learning rate
-_COUNT = TensorSpec((), np.dtype(np.int64))  # spec of the number of steps taken
+_COUNT = TensorSpec((), INT64)  # spec of the number of steps taken
 _STATES = tuple(f"states[{number}]" for number in range(9))
 
 

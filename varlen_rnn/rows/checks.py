@@ -78,7 +78,12 @@ def offsets_of(level: Offsets, number: int) -> np.ndarray:
     if len(lengths) and float(lengths.sum(dtype=np.float64)) > 2.0**62:
         got = f"lengths of up to {lengths.max()}"
         raise LoDError(f"level {number}", expected="lengths with a sum of at most 2**62", got=got)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return ends_of(lengths)
+
+
+def ends_of(counts: np.ndarray) -> np.ndarray:
+    """Return 0, followed by the cumulative sums of the counts, int64."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
 def as_positions(positions: ArrayLike) -> np.ndarray:

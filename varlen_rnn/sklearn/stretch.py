@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from varlen_rnn.nn import functional
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.tape.variable import Variable
 
@@ -43,7 +44,7 @@ def shortened(x: Variable | LoDTensor, stride: int) -> Variable:
     offsets = whole.levels[0]
     lengths = np.diff(offsets)
     parts = -(-lengths // stride)
-    above = np.concatenate([[0], np.cumsum(parts)])
+    above = ends_of(parts)
     number = np.arange(above[-1]) - np.repeat(above[:-1], parts)  # the number of each part within its sequence
     begin = np.repeat(offsets[:-1], parts) + number * np.repeat(lengths, parts) // np.repeat(parts, parts)
     structure = LoD([above, np.append(begin, offsets[-1])]).at_positions_of(whole)

@@ -14,6 +14,7 @@ from varlen_rnn import recurrence
 from varlen_rnn.errors import ShapeError
 from varlen_rnn.kernels.arithmetic import add
 from varlen_rnn.ops.indices import put_rows, rows_at
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.plan import SortedSeqs
 from varlen_rnn.runtime.device import contiguous, copy_into, empty, joined, zeros
 
@@ -34,7 +35,7 @@ def _chunks(plan, every, backward):
         alive = int(np.count_nonzero(lengths > first))
         sizes = np.minimum(lengths[:alive] - first, steps)
         begins = starts[:alive] + (lengths[:alive] - first - sizes if backward else first)
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        offsets = ends_of(sizes)
         taken = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], sizes)
         yield _Chunk(taken, SortedSeqs(offsets), alive)
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError, check_int, check_list
 from varlen_rnn.ops.cost import per_input_element
+from varlen_rnn.ops.indices import INT64
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor
 from varlen_rnn.runtime.device import beside, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_rank, check_same_dtype
@@ -13,8 +15,6 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
 from varlen_rnn.tape.variable import Variable, apply, required
 from varlen_rnn.typing import Rows
-
-_INT64 = np.dtype(np.int64)
 
 
 def beam_search(
@@ -103,7 +103,7 @@ def _search(pre_ids, pre_scores, scores, ids=None, *, beam_size: int, end_id: in
     kept = _best(total, may_follow, np.repeat(np.arange(len(sources) - 1), np.diff(sources)), beam_size)
     kept = kept[~_is_over(kept // width, symbols.ravel()[kept] == end_id, has_ended, sources)]
     parents = kept // width
-    below = np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=count))]).astype(np.int64)
+    below = ends_of(np.bincount(parents, minlength=count))
     lod = LoD([sources, below])
     picked = symbols.ravel()[kept], total.ravel()[kept]
     return *(LoDTensor.wrap(beside(values, place), lod) for values in picked), LoDTensor.wrap(beside(parents, place))
@@ -152,7 +152,7 @@ def _infer(pre_ids, pre_scores, scores, ids, beam_size, end_id, level, is_accumu
             raise ShapeError(f"{name}, {what}", expected=f"({scores.shape[0]},)", got=given.shape)
     if ids is not None and not (len(ids.shape) == 2 and all(map(_may_be, ids.shape, scores.shape))):
         raise ShapeError(f"{name}, ids", expected=f"shape {scores.shape}, as scores", got=ids.shape)
-    return [TensorSpec((-1,), _INT64, 2), TensorSpec((-1,), scores.dtype, 2), TensorSpec((-1,), _INT64)]
+    return [TensorSpec((-1,), INT64, 2), TensorSpec((-1,), scores.dtype, 2), TensorSpec((-1,), INT64)]
 
 
 def _check_end(op, end_id):
@@ -283,7 +283,7 @@ class _Texts:
         kept = kept[np.lexsort((step[kept], place[text[kept]]))]
         of_texts = np.bincount(self.sources[order], minlength=num_sources)
         lengths = of_texts, np.bincount(place[text[kept]], minlength=len(order))
-        lod = LoD([np.concatenate([[0], np.cumsum(counts)]).astype(np.int64) for counts in lengths])
+        lod = LoD([ends_of(counts) for counts in lengths])
         return LoDTensor.wrap(symbols[kept].astype(np.int64), lod), LoDTensor.wrap(scores[kept], lod)
 
 
@@ -304,7 +304,7 @@ def _infer_decode(*steps, beam_size, end_id):
                 raise LoDError(f"{name}, {what}[{number}]", expected="2 levels", got=given.lod_level, hint=hint)
             if given.shape[1:] not in ((), (1,)):
                 raise ShapeError(f"{name}, {what}[{number}]", expected="one number per row", got=given.shape)
-    return [TensorSpec((-1,), _INT64, 2), TensorSpec((-1,), scores[0].dtype, 2)]
+    return [TensorSpec((-1,), INT64, 2), TensorSpec((-1,), scores[0].dtype, 2)]
 
 
 @_decode.examples

@@ -8,6 +8,7 @@ from varlen_rnn.ops.cost import nothing
 from varlen_rnn.ops.examples import TROUBLES, rows
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, take_sequences
 from varlen_rnn.runtime.device import host_numbers, zeros
 from varlen_rnn.tape.checks import check_tensor
@@ -50,11 +51,6 @@ def _order(mask):
     return np.argsort(~mask, kind="stable")
 
 
-def _before(mask):
-    """Return, for each position of a mask and for its end, how many entries before are True."""
-    return np.concatenate([[0], np.cumsum(mask)])
-
-
 def _split(op, x, mask, level):
     """Return the LoDs of both parts, the positions of their rows in `x`, and how many rows the first part has."""
     above, below = _parted(x, level)
@@ -63,7 +59,7 @@ def _split(op, x, mask, level):
         expected = f"{_entries(below)} bools, one per sequence of level {level}"
         raise ShapeError(f"{op}, mask", expected=expected, got=len(mask))
     taken, index = take_sequences(below, _order(mask))
-    count, before = int(np.count_nonzero(mask)), _before(mask)
+    count, before = int(np.count_nonzero(mask)), ends_of(mask)
     (first, _, middle), (second, _, _) = taken.slice(0, 0, count), taken.slice(0, count, len(mask))
     lods = []
     for part, own_before in ((first, before), (second, np.arange(len(before)) - before)):
@@ -135,7 +131,7 @@ def _joined_above(op, first, second, mask):
         return ()
     alike = len(first[-1]) == len(second[-1]) and all(map(np.array_equal, first[:-1], second[:-1]))
     joined = first[-1] + second[-1] if alike else None
-    if not alike or not np.array_equal(_before(mask)[joined], first[-1]):
+    if not alike or not np.array_equal(ends_of(mask)[joined], first[-1]):
         expected = "levels above that count each part's sequences as the mask does"
         raise LoDError(f"{op}, in_true and in_false", expected=expected, got="other levels")
     return *first[:-1], joined

@@ -10,14 +10,13 @@ from varlen_rnn.kernels.n_best import search_labellings
 from varlen_rnn.kernels.reductions import sum_over
 from varlen_rnn.ops import traits
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.ops.indices import INT64, labels_of
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of, same_offsets
 from varlen_rnn.runtime.device import as_operand, beside, empty, to_host, zeros
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank, check_shape
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-
-_INT64 = np.dtype(np.int64)
 
 
 def _tags(emission, label, name):
@@ -139,10 +138,10 @@ def crf_decoding(emission, transition, label=None):
     Source: the operator `crf_decoding` of PaddlePaddle Fluid (Viterbi, 1967).
     """
     data = as_operand(emission.data)
-    best, back, path = empty(data.shape, data), empty(data.shape, data, _INT64), empty((len(data),), data, _INT64)
+    best, back, path = empty(data.shape, data), empty(data.shape, data, INT64), empty((len(data),), data, INT64)
     viterbi(data, levels_of(emission.structure)[-1], as_operand(transition.data), best, back, path)
     if label is not None:
-        path = astype(equal(path, beside(_tags(emission, label, "crf_decoding"), path)), _INT64)
+        path = astype(equal(path, beside(_tags(emission, label, "crf_decoding"), path)), INT64)
     return emission.like(path)
 
 
@@ -151,7 +150,7 @@ def _infer_decoding(emission, transition, label):
     _check("crf_decoding", emission, transition)
     if label is not None:
         _check_label("crf_decoding", label)
-    return TensorSpec(emission.shape[:1], np.dtype(np.int64), emission.lod_level)
+    return TensorSpec(emission.shape[:1], INT64, emission.lod_level)
 
 
 @crf_decoding.examples
@@ -250,14 +249,14 @@ def crf_n_best(emission, transition, n: int = 10):
     """
     data, (*above, offsets) = as_operand(emission.data), levels_of(emission.structure)
     (num_rows, tags), count = data.shape, len(offsets) - 1
-    memory, back = empty((count, 2, tags, n), data), empty((num_rows, tags, n), data, _INT64)
-    heads, last = empty((count, tags), data, _INT64), empty((count, n), data, _INT64)
+    memory, back = empty((count, 2, tags, n), data), empty((num_rows, tags, n), data, INT64)
+    heads, last = empty((count, tags), data, INT64), empty((count, n), data, INT64)
     totals = empty((count, n), data)
     search_labellings(data, offsets, as_operand(transition.data), memory, back, heads, totals, last)
     back, totals, last = map(to_host, (back, totals, last))  # the LoD of the result depends on them
     found = totals > -np.inf
     sequence, counts = np.nonzero(found)[0], found.sum(axis=1)
-    ends = np.concatenate([[0], np.cumsum(np.diff(offsets)[sequence])])
+    ends = ends_of(np.diff(offsets)[sequence])
     path = _read_back(back, last[found], offsets[1:][sequence] - 1, ends)
     # Differences of totals are exact to their last digits, and the cost of the best labelling is, too.
     best = np.zeros(num_rows, np.int64)
@@ -268,7 +267,7 @@ def crf_n_best(emission, transition, n: int = 10):
         ]
     costs, _, _ = _costs(emission, LoDTensor.wrap(best), transition, None, with_gradient=False)
     scores = totals[found] - totals[sequence, 0] - to_host(costs)[sequence]
-    levels = [*above, np.concatenate([[0], np.cumsum(counts)])]
+    levels = [*above, ends_of(counts)]
     path, scores = beside(path, data), beside(scores, data)
     return LoDTensor.wrap(path, LoD([*levels, ends])), LoDTensor.wrap(scores, LoD(levels))
 
@@ -293,7 +292,7 @@ def _infer_n_best(emission, transition, n):
     if not 1 <= n <= _MOST_LABELLINGS:
         raise OutOfRangeError("crf_n_best, n", expected=f"1 to {_MOST_LABELLINGS} labellings", got=n)
     levels = emission.lod_level
-    return TensorSpec((-1,), _INT64, levels + 1), TensorSpec((-1,), emission.dtype, levels)
+    return TensorSpec((-1,), INT64, levels + 1), TensorSpec((-1,), emission.dtype, levels)
 
 
 @crf_n_best.examples

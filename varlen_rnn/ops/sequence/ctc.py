@@ -10,7 +10,8 @@ from varlen_rnn.kernels.prefixes import DEPTH, LABEL, NODE, PARENT, TOTAL, searc
 from varlen_rnn.kernels.reductions import argmax_over
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import TROUBLES, rows
-from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.ops.indices import INT64, labels_of
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device, to_host
 from varlen_rnn.tape.checks import check_float, check_integer, check_lod_level, check_rank
@@ -97,7 +98,6 @@ def _ctc_examples(rng):
     )
 
 
-_INT64 = np.dtype(np.int64)
 _WIDEST_BEAM = 2**16  # without a limit, a program of a few bytes could request any amount of memory
 
 
@@ -139,14 +139,14 @@ def ctc_greedy_decoder(log_probs, blank: int = 0):
     begins[1:] = best[1:] != best[:-1]
     begins[offsets[:-1][np.diff(offsets) > 0]] = True
     read = begins & (best != blank)
-    before = np.concatenate([[0], np.cumsum(read)])  # the number of ids read before each row
+    before = ends_of(read)  # the number of ids read before each row
     return LoDTensor.wrap(beside(best[read], log_probs.data), LoD([*above, before[offsets]]))
 
 
 @ctc_greedy_decoder.infer
 def _infer_greedy(log_probs, blank):
     _check("ctc_greedy_decoder", log_probs, blank)
-    return TensorSpec((-1,), _INT64, log_probs.lod_level)
+    return TensorSpec((-1,), INT64, log_probs.lod_level)
 
 
 @ctc_greedy_decoder.examples
@@ -200,14 +200,14 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
     """
     *above, offsets = levels_of(log_probs.structure)
     data, count = as_operand(log_probs.data), len(offsets) - 1
-    nodes = empty((len(data) * beam_size + count, 6), data, _INT64)
-    kept, counts = empty((count * beam_size, 4), data, _INT64), empty((count,), data, _INT64)
+    nodes = empty((len(data) * beam_size + count, 6), data, INT64)
+    kept, counts = empty((count * beam_size, 4), data, INT64), empty((count,), data, INT64)
     chances = empty((count * beam_size, 5), data)
     search_prefixes(data, offsets, blank, beam_size, nodes, kept, chances, counts)
     nodes, kept, chances, counts = map(to_host, (nodes, kept, chances, counts))  # the result's LoD depends on them
     found = (np.arange(beam_size) < counts[:, None]).ravel()
     ids, ends = _read(nodes, kept[found, NODE])
-    texts = np.concatenate([[0], np.cumsum(counts)])
+    texts = ends_of(counts)
     scores = np.ascontiguousarray(chances[found, TOTAL])
     ids, scores = beside(ids, data), beside(scores, data)
     return LoDTensor.wrap(ids, LoD([*above, texts, ends])), LoDTensor.wrap(scores, LoD([*above, texts]))
@@ -215,7 +215,7 @@ def ctc_beam_search_decoder(log_probs, beam_size: int = 10, blank: int = 0):
 
 def _read(nodes, at):
     """Return the labels on the path to each node, one text after another, and the offsets of the texts."""
-    ends = np.concatenate([[0], np.cumsum(nodes[at, DEPTH])])
+    ends = ends_of(nodes[at, DEPTH])
     ids, place = np.empty(ends[-1], np.int64), ends[1:] - 1
     while len(at):
         inside = nodes[at, PARENT] >= 0
@@ -236,7 +236,7 @@ def check_decoder(op, log_probs, beam_size, blank):
 def _infer_decoders(log_probs, beam_size, blank):
     check_decoder("ctc_beam_search_decoder", log_probs, beam_size, blank)
     levels = log_probs.lod_level
-    return TensorSpec((-1,), _INT64, levels + 1), TensorSpec((-1,), log_probs.dtype, levels)
+    return TensorSpec((-1,), INT64, levels + 1), TensorSpec((-1,), log_probs.dtype, levels)
 
 
 @ctc_beam_search_decoder.examples

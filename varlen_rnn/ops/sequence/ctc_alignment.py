@@ -5,14 +5,12 @@ import numpy as np
 from varlen_rnn.errors import LoDError
 from varlen_rnn.kernels.alignment import MOVES, SCORES, align_texts, table_of_texts
 from varlen_rnn.ops.examples import LOD
-from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.ops.indices import INT64, labels_of
 from varlen_rnn.ops.sequence.ctc import check_targets
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty, unstacked
 from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec
-
-_INT64 = np.dtype(np.int64)
 
 
 def _cost(inputs, outputs, **attrs):
@@ -74,7 +72,7 @@ def ctc_forced_align(log_probs, targets, blank: int = 0):
     rows, sources = as_operand(log_probs.data), np.repeat(np.arange(count), texts)
     table = table_of_texts(offsets, text_offsets, sources)
     scores, moves = empty((int(table[-1, SCORES]),), rows), empty((int(table[-1, MOVES]),), rows, np.dtype(np.int8))
-    spans = empty((2, len(labels)), rows, _INT64)
+    spans = empty((2, len(labels)), rows, INT64)
     align_texts(rows, offsets, labels, blank, table, scores, moves, spans)
     begins, ends = unstacked(spans)
     return targets.like(begins), targets.like(ends)
@@ -88,7 +86,7 @@ def _infer(log_probs, targets, blank):
     if targets.lod_level not in (levels, levels + 1):
         expected = f"{levels} levels, a text per sequence, or {levels + 1}, several texts per sequence"
         raise LoDError(f"{name}, targets", expected=expected, got=f"{targets.lod_level} levels")
-    spec = TensorSpec(targets.shape[:1], _INT64, targets.lod_level)
+    spec = TensorSpec(targets.shape[:1], INT64, targets.lod_level)
     return spec, spec
 
 

@@ -6,6 +6,7 @@ from varlen_rnn.errors import LoDError, OutOfRangeError, ShapeError
 from varlen_rnn.kernels.edit_distance import edit_distance as fill_distances
 from varlen_rnn.ops.cost import nothing, per_input_element
 from varlen_rnn.ops.examples import LOD, TROUBLES
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import beside, host_numbers
 from varlen_rnn.tape.checks import check_integer, check_lod_level
@@ -60,7 +61,7 @@ def erased(x, tokens):
     listed = np.array([token for token in tokens if _holds(x.dtype, token)], x.dtype)
     ids = host_numbers(x.data)
     stays = ~np.isin(ids.reshape(-1), listed)
-    before = np.concatenate([[0], np.cumsum(stays)])  # the number of remaining ids before each row
+    before = ends_of(stays)  # the number of remaining ids before each row
     return LoDTensor.wrap(beside(ids[stays], x.data), LoD([*above, before[offsets]]).at_positions_of(x.structure))
 
 

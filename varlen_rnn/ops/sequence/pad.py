@@ -9,9 +9,10 @@ from varlen_rnn.kernels.plans import find_longer, number_rows
 from varlen_rnn.kernels.rows import scatter_add_rows
 from varlen_rnn.ops.cost import nothing, size
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
-from varlen_rnn.ops.indices import evenly, indices, rows_at
+from varlen_rnn.ops.indices import INT64, evenly, indices, rows_at
 from varlen_rnn.ops.sequence.movement import check_moved
 from varlen_rnn.ops.sequence.taken import runs_placed, runs_taken
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, lod_of
 from varlen_rnn.runtime.device import as_operand, beside, empty, host_numbers
 from varlen_rnn.runtime.placeholder import first_of
@@ -20,7 +21,6 @@ from varlen_rnn.tape.declare import operator
 from varlen_rnn.tape.spec import TensorSpec, sizes_fit
 
 MASK_TYPES = ("bool", "int32", "int64", "float32", "float64")
-_INT64 = np.dtype(np.int64)
 _MOST_STEPS = 2**24  # without a limit, a program of a few bytes could request any amount of memory
 
 
@@ -105,7 +105,7 @@ def _infer_pad(x, pad_value, maxlen):
     if not holds(x.dtype, pad_value):
         raise ShapeError("sequence_pad, pad_value", expected=f"a number that {x.dtype} holds", got=pad_value)
     out = TensorSpec((-1, -1 if maxlen is None else maxlen, *x.shape[1:]), x.dtype, x.lod_level - 1)
-    return out, TensorSpec((-1,), _INT64, x.lod_level - 1)
+    return out, TensorSpec((-1,), INT64, x.lod_level - 1)
 
 
 def holds(dtype, number):
@@ -175,14 +175,14 @@ def sequence_unpad(x, length):
 def _offsets(op, x, length):
     """Return the offsets of sequences of the given lengths; raise if a length does not fit `x`."""
     numbers = host_numbers(length.data)
-    lengths = numbers.astype(_INT64)
+    lengths = numbers.astype(INT64)
     if len(lengths) != len(x.data):
         raise ShapeError(f"{op}, length", expected=f"{len(x.data)} lengths, one per row of x", got=len(lengths))
     wrong = np.flatnonzero((lengths < 0) | (lengths > x.shape[1]))
     if len(wrong):
         what, expected = f"{op}, length, entry {wrong[0]}", f"0 to {x.shape[1]}, x's number of steps"
         raise OutOfRangeError(what, expected=expected, got=int(numbers[wrong[0]]))
-    return np.concatenate(([0], np.cumsum(lengths)))
+    return ends_of(lengths)
 
 
 @sequence_unpad.infer
@@ -241,7 +241,7 @@ def sequence_mask(lengths, maxlen: int | None = None, dtype: str = "int64"):
 
     Source: the operator `sequence_mask` of PaddlePaddle Fluid, where a `maxlen` of 0 is an error.
     """
-    data = host_numbers(lengths.data).astype(_INT64)
+    data = host_numbers(lengths.data).astype(INT64)
     wrong = np.flatnonzero(data < 0)
     if len(wrong):
         what = f"sequence_mask, lengths, entry {wrong[0]}"

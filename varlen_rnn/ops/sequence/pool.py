@@ -20,9 +20,11 @@ from varlen_rnn.kernels.segment import init_memories_grad
 from varlen_rnn.kernels.windows import cumsum
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import LOD, TROUBLES, rows
+from varlen_rnn.ops.indices import INT64
 from varlen_rnn.ops.sequence.movement import flat, unflat
 from varlen_rnn.ops.sequence.pad import holds
 from varlen_rnn.ops.sequence.taken import rows_taken, rows_taken_grad
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import NO_LOD, LoD, LoDTensor, levels_of, lod_of, remember
 from varlen_rnn.runtime.device import as_operand, beside, empty, on_device, zeros
 from varlen_rnn.runtime.placeholder import first_of
@@ -34,8 +36,7 @@ from varlen_rnn.tape.variable import Variable
 from varlen_rnn.typing import Rows
 
 POOL_TYPES = ("sum", "mean", "sqrt", "max", "first", "last")
-_INT64 = np.dtype(np.int64)
-_PICKED = TensorSpec((-1, -1), _INT64)  # for each element of a maximum, the row that has it
+_PICKED = TensorSpec((-1, -1), INT64)  # for each element of a maximum, the row that has it
 
 
 @operator(
@@ -69,13 +70,13 @@ def sequence_pool(x, pool_type: str, pad_value: float = 0.0, level: int = -1):
     Source: the operator `sequence_pool` of PaddlePaddle Fluid.
     """
     offsets, rows = _offsets(x, level), flat(x.data)
-    out, index = empty((len(offsets) - 1, rows.shape[1]), rows), empty((0, rows.shape[1]), rows, _INT64)
+    out, index = empty((len(offsets) - 1, rows.shape[1]), rows), empty((0, rows.shape[1]), rows, INT64)
     if x.dtype not in FLOATS and not on_device(rows):
         _pool_integers(rows, offsets, pool_type, out)
     elif pool_type in ("first", "last"):
         pick_ends(rows, offsets, pool_type == "last", out)
     elif pool_type == "max":
-        index = empty(out.shape, rows, _INT64)
+        index = empty(out.shape, rows, INT64)
         pool.pool_max(rows, offsets, out, index)
     else:
         pool.pool_sum(rows, offsets, _scale(x, pool_type, level), out)
@@ -238,10 +239,10 @@ def _selected(x, heights, widths, topks, channel_num):
     `lasts`, `(rows, channels, topks)`, has the place of each sum's last number in `found`; -1 if a row has no numbers.
     """
     columns = np.repeat(widths, channel_num * heights)  # how many columns each row of all matrices has, in x's order
-    limits = np.append(0, np.cumsum(np.minimum(columns, max(topks))))
+    limits = ends_of(np.minimum(columns, max(topks)))
     numbers = as_operand(x.data).reshape(-1)
-    found = empty((int(limits[-1]),), numbers, np.dtype(np.int64))
-    largest(numbers, np.append(0, np.cumsum(columns)), limits, found)
+    found = empty((int(limits[-1]),), numbers, INT64)
+    largest(numbers, ends_of(columns), limits, found)
     # The number of a matrix row: how many rows come before it, in earlier sequences and in earlier channels of its own.
     before = np.repeat((channel_num - 1) * (np.cumsum(heights) - heights), heights)
     first = (np.arange(heights.sum()) + before)[:, None]

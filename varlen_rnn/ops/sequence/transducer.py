@@ -10,6 +10,7 @@ from varlen_rnn.kernels.transducer import COLUMNS, emissions, transducer, transd
 from varlen_rnn.ops.cost import per_input_element
 from varlen_rnn.ops.examples import rows
 from varlen_rnn.ops.indices import labels_of
+from varlen_rnn.rows.checks import ends_of
 from varlen_rnn.rows.lod import LoD, LoDTensor, levels_of
 from varlen_rnn.runtime.device import as_operand, empty
 from varlen_rnn.runtime.placeholder import first_of
@@ -62,7 +63,7 @@ def _lattice_grad(encoder, predictor, d_out):
     if len(d) != places[-1]:
         raise ShapeError("lattice_rows_grad, d_out", expected=f"{places[-1]} rows", got=len(d))
     d_encoder, d_predictor = empty(encoder.shape, d), empty(predictor.shape, d)
-    of_frames = np.concatenate([[0], np.cumsum(np.repeat(np.diff(ends), frames))])
+    of_frames = ends_of(np.repeat(np.diff(ends), frames))
     pool_sum(d, of_frames, full((len(d_encoder),), 1, d), d_encoder)
     sum_copies(d, ends, frames, d_predictor)
     return encoder.like(d_encoder), predictor.like(d_predictor)
