@@ -112,7 +112,7 @@ def test_constants_that_do_not_fit():
     for make, message in (
         (lambda: F.softplus([1.0], beta=0.0), "expected a finite beta above 0"),
         (lambda: F.normalize([[1.0]], p=0.5), "normalize, p: expected at least 1, got 0.5"),
-        (lambda: F.normalize([[1.0]], eps=0.0), "normalize, eps: expected more than 0"),
+        (lambda: F.normalize([[1.0]], eps=0.0), "normalize, eps: expected finite and more than 0"),
         (
             lambda: F.cosine_similarity(np.ones((2, 3)), np.ones((2, 1))),
             "cosine_similarity, axis: expected an axis from -2 to 1",

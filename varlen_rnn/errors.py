@@ -208,6 +208,13 @@ class CheckpointError(InputError):
     """A file of saved parameters is damaged, or does not fit the model that loads it."""
 
 
+# The ranges of numbers that most checks name, as the last two arguments of `check_number`.
+FINITE = "a finite number", math.isfinite
+NOT_NEGATIVE = "finite and at least 0", lambda number: 0 <= number < math.inf
+POSITIVE = "finite and more than 0", lambda number: 0 < number < math.inf
+SHARE = "0 to 1", lambda number: 0 <= number <= 1
+
+
 def check_number(value: Any, name: str, expected: str, holds: Callable[[float], bool]) -> float:
     """Return `value` as a float; raise an error that names it `name` unless it is a number and `holds(number)`."""
     # A Variable is refused, because converting it to a float would lose its gradient.

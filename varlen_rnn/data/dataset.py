@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from varlen_rnn.data.vocabulary import TOKENS, encode_all, split_text
 from varlen_rnn.errors import (
+    SHARE,
     DTypeError,
     InputError,
     ShapeError,
@@ -196,7 +197,7 @@ class Dataset:
         >>> len(train), len(test)
         (8, 2)
         """
-        test_fraction = check_number(test_fraction, "test_fraction", "0 to 1", lambda share: 0 <= share <= 1)
+        test_fraction = check_number(test_fraction, "test_fraction", *SHARE)
         order = np.random.default_rng(check_int(seed, "seed", 0)).permutation(len(self))
         stratify = check_flag(stratify, "stratify")
         if groups is not None and stratify:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from varlen_rnn.errors import (
+    NOT_NEGATIVE,
     DTypeError,
     OutOfRangeError,
     ShapeError,
@@ -111,8 +112,7 @@ def balanced_parts(lengths: Lengths, parts: int, cost: StepCost = STEP_COST) -> 
     """
     if not isinstance(cost, StepCost):
         raise DTypeError("cost", expected="a StepCost", got=shown(cost))
-    is_time, pairs = lambda number: 0 <= number < math.inf, cost._asdict().items()
-    cost = StepCost(*(check_number(value, f"cost, {name}", "at least 0 seconds", is_time) for name, value in pairs))
+    cost = StepCost(*(check_number(value, f"cost, {name}", *NOT_NEGATIVE) for name, value in cost._asdict().items()))
     found = np.diff(offsets_of(lengths, 0))
     parts = check_int(parts, "balanced_parts, parts", 1)
     if parts > _MOST_PARTS:

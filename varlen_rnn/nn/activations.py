@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-from varlen_rnn.errors import IN_PLACE, check_choice, check_number, hinting, over_last_axis
+from varlen_rnn.errors import FINITE, IN_PLACE, POSITIVE, check_choice, check_number, hinting, over_last_axis
 from varlen_rnn.nn import functional
 from varlen_rnn.nn.module import Module
 from varlen_rnn.tape.variable import Variable
@@ -94,7 +94,7 @@ class LeakyReLU(_Activation):
 
     @hinting(inplace=IN_PLACE)
     def __init__(self, negative_slope: float = 0.01) -> None:
-        self.negative_slope = check_number(negative_slope, "LeakyReLU, negative_slope", "finite", math.isfinite)
+        self.negative_slope = check_number(negative_slope, "LeakyReLU, negative_slope", *FINITE)
 
 
 class ELU(_Activation):
@@ -117,7 +117,7 @@ class ELU(_Activation):
 
     @hinting(inplace=IN_PLACE)
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = check_number(alpha, "ELU, alpha", "a finite number", math.isfinite)
+        self.alpha = check_number(alpha, "ELU, alpha", *FINITE)
 
 
 class GELU(_Activation):
@@ -178,7 +178,7 @@ class Softplus(_Activation):
     _constants = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta = check_number(beta, "Softplus, beta", "more than 0", lambda beta: 0 < beta < math.inf)
+        self.beta = check_number(beta, "Softplus, beta", *POSITIVE)
         holds = lambda threshold: not math.isnan(threshold)
         self.threshold = check_number(threshold, "Softplus, threshold", "a number", holds)
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from varlen_rnn.errors import (
-    OutOfRangeError,
-    check_callable,
-    check_int,
-    check_list,
-    check_number,
-)
+from varlen_rnn.errors import FINITE, OutOfRangeError, check_callable, check_int, check_list, check_number
 from varlen_rnn.nn.module import Module
 from varlen_rnn.ops.sequence.ctc import check_decoder
 from varlen_rnn.ops.sequence.fused_search import Fusion, fused_search
@@ -93,7 +86,7 @@ class CTCDecoder(Module):
         self.beam_size, self.blank = check_int(beam_size, "beam_size", 1), check_int(blank, "blank", 0)
         self.scorer = None if scorer is None else check_callable(scorer, "scorer")
         weights = {"lm_weight": lm_weight, "word_score": word_score, "hotword_weight": hotword_weight}
-        self.weights = {name: check_number(w, name, "a finite number", math.isfinite) for name, w in weights.items()}
+        self.weights = {name: check_number(w, name, *FINITE) for name, w in weights.items()}
         self.boundary = None if boundary is None else check_int(boundary, "boundary", 0)
         self.hotwords = tuple(_hotword(word, self.blank, self.boundary) for word in check_list(hotwords, "hotwords"))
 

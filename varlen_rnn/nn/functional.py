@@ -10,8 +10,11 @@ import numpy as np
 
 from varlen_rnn.attention import UNLIMITED
 from varlen_rnn.errors import (
+    FINITE,
     IN_PLACE,
     NO_NORM,
+    POSITIVE,
+    SHARE,
     DTypeError,
     OutOfRangeError,
     ProgramError,
@@ -210,7 +213,7 @@ def leaky_relu(x: Rows, negative_slope: float = 0.01) -> Variable:
 
     Source: `torch.nn.functional.leaky_relu`.
     """
-    slope = check_number(negative_slope, "leaky_relu, negative_slope", "a finite number", math.isfinite)
+    slope = check_number(negative_slope, "leaky_relu, negative_slope", *FINITE)
     return apply("leaky_relu", x, alpha=slope)
 
 
@@ -251,7 +254,7 @@ def normalize(x: Rows, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Var
     """
     x, axis = required(x, "normalize, x"), check_int(axis, "normalize, axis")
     p = check_number(p, "normalize, p", "at least 1", lambda p: p >= 1)
-    eps = check_number(eps, "normalize, eps", "more than 0", lambda eps: 0 < eps < math.inf)
+    eps = check_number(eps, "normalize, eps", *POSITIVE)
     x, is_large = _scaled(x, p, axis, eps)
     return x / _norm(x, p, axis, eps, is_large)
 
@@ -310,7 +313,7 @@ def cosine_similarity(x1: Rows, x2: Rows, axis: int = 1, eps: float = 1e-8) -> V
     """
     a, b = required(x1, "cosine_similarity, x1"), required(x2, "cosine_similarity, x2")
     rank, axis = max(a.ndim, b.ndim), check_int(axis, "cosine_similarity, axis")
-    eps = check_number(eps, "cosine_similarity, eps", "more than 0", lambda eps: 0 < eps < math.inf)
+    eps = check_number(eps, "cosine_similarity, eps", *POSITIVE)
     place = axis - rank if axis >= 0 else axis  # counted from the end, where broadcasting aligns both shapes
     sizes = {v.shape[place] for v in (a, b)} if -min(a.ndim, b.ndim) <= place < 0 else {}
     if len(sizes) != 1 and -1 not in sizes:
@@ -660,4 +663,4 @@ def weight_norm(v: Rows, g: Rows) -> Variable:
 
 def check_probability(p: float, name: str = "dropout, p") -> None:
     """Raise unless `p` is a number from 0 to 1."""
-    check_number(p, name, "0 <= p <= 1", lambda p: 0 <= p <= 1)
+    check_number(p, name, *SHARE)

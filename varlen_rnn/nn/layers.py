@@ -14,6 +14,7 @@ from varlen_rnn.errors import (
     IN_PLACE,
     NO_DEVICE,
     NO_NORM,
+    NOT_NEGATIVE,
     DTypeError,
     InputError,
     ProgramError,
@@ -139,7 +140,7 @@ class LayerNorm(Module):
         dtype: DTypeLike = np.float32,
     ) -> None:
         self.features = features = check_int(features, "features", 1)
-        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        self.eps = check_number(eps, "eps", *NOT_NEGATIVE)
         affine, dtype = check_flag(elementwise_affine, "elementwise_affine"), check_dtype(dtype)
         bias = check_flag(bias, "bias")
         self.weight = Parameter(drawn((features,), np.ones).astype(dtype)) if affine else None
@@ -185,7 +186,7 @@ class RMSNorm(Module):
         self, features: int, eps: float = 1e-6, elementwise_affine: bool = True, *, dtype: DTypeLike = np.float32
     ) -> None:
         self.features = features = check_int(features, "features", 1)
-        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        self.eps = check_number(eps, "eps", *NOT_NEGATIVE)
         affine, dtype = check_flag(elementwise_affine, "elementwise_affine"), check_dtype(dtype)
         self.weight = Parameter(drawn((features,), np.ones).astype(dtype)) if affine else None
 
@@ -256,7 +257,7 @@ class BatchNorm1d(Module):
         dtype: DTypeLike = np.float32,
     ) -> None:
         self.num_features = shape = check_int(num_features, "num_features", 1)
-        self.eps = check_number(eps, "eps", "at least 0", lambda eps: 0 <= eps < math.inf)
+        self.eps = check_number(eps, "eps", *NOT_NEGATIVE)
         holds = lambda momentum: 0 <= momentum <= 1
         self.momentum = None if momentum is None else check_number(momentum, "momentum", "0 to 1, or None", holds)
         affine, dtype = check_flag(affine, "affine"), check_dtype(dtype)

@@ -9,6 +9,9 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from varlen_rnn.errors import (
+    FINITE,
+    NOT_NEGATIVE,
+    SHARE,
     DTypeError,
     OutOfRangeError,
     ShapeError,
@@ -89,7 +92,7 @@ def cross_entropy(
     Source: `torch.nn.functional.cross_entropy`; label smoothing of Szegedy et al. (2016).
     """
     logits, labels = required(logits, "cross_entropy, logits"), required(labels, "cross_entropy, labels")
-    label_smoothing = check_number(label_smoothing, "label_smoothing", "0 to 1", lambda share: 0 <= share <= 1)
+    label_smoothing = check_number(label_smoothing, "label_smoothing", *SHARE)
     weight = None if weight is None else _like(weight, logits, "weight")
     if labels.dtype is not None and labels.dtype.kind == "f":
         if labels.ndim == 1 and logits.ndim == 2:
@@ -164,7 +167,7 @@ def focal_loss(
 
     Source: Lin et al. (2017), "Focal loss for dense object detection", with softmax classes.
     """
-    gamma = check_number(gamma, "gamma", "a finite number of at least 0", lambda gamma: 0 <= gamma < math.inf)
+    gamma = check_number(gamma, "gamma", *NOT_NEGATIVE)
     logits, labels = required(logits, "focal_loss, logits"), required(labels, "focal_loss, labels")
     weight = None if weight is None else _like(weight, logits, "weight")
     loss, counts = _of_classes(logits, labels, weight, ignore_index, 0.0, gamma)
@@ -334,7 +337,7 @@ def hinge_loss(
     Source: Cortes and Vapnik (1995); `sklearn.metrics.hinge_loss`.
     """
     x, target = required(x, "hinge_loss, x"), required(target, "hinge_loss, target")
-    margin = check_number(margin, "margin", "a finite number", math.isfinite)
+    margin = check_number(margin, "margin", *FINITE)
     below = margin - _same_shape("hinge_loss", x, target) * x
     return reduce_loss(apply("maximum", below, operand(0.0, below)), reduction, None, **reduced)
 
@@ -371,7 +374,7 @@ def poisson_nll_loss(
     """
     x, target = required(x, "poisson_nll_loss, x"), required(target, "poisson_nll_loss, target")
     target = _same_shape("poisson_nll_loss", x, target)
-    eps = check_number(eps, "eps", "a finite number of at least 0", lambda eps: 0 <= eps < math.inf)
+    eps = check_number(eps, "eps", *NOT_NEGATIVE)
     loss = x.exp() - target * x if check_flag(log_input, "log_input") else x - target * (x + eps).log()
     return reduce_loss(loss, reduction, None, **reduced)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from varlen_rnn.checkpoint import state_arrays
-from varlen_rnn.errors import CheckpointError, DTypeError, check_number, shown
+from varlen_rnn.errors import SHARE, CheckpointError, DTypeError, check_number, shown
 from varlen_rnn.runtime.device import copy_into, moved, on_device
 from varlen_rnn.runtime.place import HOST
 from varlen_rnn.shards import shard_name
@@ -46,8 +46,7 @@ class AveragedModel:
     def __init__(self, model: Any, decay: float | None = 0.999) -> None:
         if not hasattr(model, "named_parameters") or isinstance(model, type):
             raise DTypeError("AveragedModel, model", expected="an nn.Module", got=shown(model))
-        holds = lambda number: 0 <= number <= 1
-        self.decay = None if decay is None else check_number(decay, "decay", "0 to 1", holds)
+        self.decay = None if decay is None else check_number(decay, "decay", *SHARE)
         self.model, self.n_averaged = model, 0
         self._averages = {name: variable.value.data.copy() for name, variable in self._kept()}
 

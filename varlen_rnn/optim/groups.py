@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, shown
+from varlen_rnn.errors import NOT_NEGATIVE, DTypeError, InputError, ShapeError, check_flag, check_number, shown
 from varlen_rnn.tape.modes import recorder
 from varlen_rnn.tape.variable import Variable
 
 
 def check_positive(name: str, value: Any) -> float:
     """Return `value` as a number of at least 0, or raise an error that names it `name`."""
-    return check_number(value, name, "finite and at least 0", lambda number: 0 <= number < math.inf)
+    return check_number(value, name, *NOT_NEGATIVE)
 
 
 def check_fraction(name: str, value: Any) -> float:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from varlen_rnn.errors import (
+    POSITIVE,
+    SHARE,
     CheckpointError,
     DTypeError,
     InputError,
@@ -27,7 +29,7 @@ from varlen_rnn.errors import (
     count,
     shown,
 )
-from varlen_rnn.optim.groups import check_positive
+from varlen_rnn.optim.groups import check_fraction, check_positive
 from varlen_rnn.optim.optimizers import Optimizer
 from varlen_rnn.tape.modes import recorder
 
@@ -44,6 +46,15 @@ def __dir__() -> list[str]:
 def _steps(value: int, name: str, minimum: int) -> int:
     """Return a number of steps, at most 2**53, up to which float64 counts; raise unless it is at least `minimum`."""
     return min(check_int(value, name, minimum), 2**53)
+
+
+def _per_group(optimizer: Optimizer, value: Any, name: str, noun: str) -> list[Any]:
+    """Return a list with an entry for each group of the optimizer: the list `value`, or `value` for every group."""
+    number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
+    entries = list(value) if isinstance(value, (list, tuple)) else [value] * number
+    if len(entries) != number:
+        raise ShapeError(name, expected=f"{count(number, noun)}, one per group", got=count(len(entries), noun))
+    return entries
 
 
 # The types of values in a state, by name; values with other names are counts (int).
@@ -142,11 +153,7 @@ class LambdaLR(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | list[Callable[[int], float]]) -> None:
-        number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
-        functions = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * number
-        if len(functions) != number:
-            expected = f"{count(number, 'function')}, one per group"
-            raise ShapeError("lr_lambda", expected=expected, got=count(len(functions), "function"))
+        functions = _per_group(optimizer, lr_lambda, "lr_lambda", "function")
         self._factors = [check_callable(function, "lr_lambda") for function in functions]
         super().__init__(optimizer)
 
@@ -210,7 +217,7 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
     ) -> None:
         self.start_factor = check_number(start_factor, "start_factor", "more than 0, at most 1", lambda f: 0 < f <= 1)
-        self.end_factor = check_number(end_factor, "end_factor", "0 to 1", lambda f: 0 <= f <= 1)
+        self.end_factor = check_number(end_factor, "end_factor", *SHARE)
         self.total_iters = _steps(total_iters, "total_iters", 1)
         super().__init__(optimizer)
 
@@ -287,17 +294,11 @@ class OneCycleLR(LRScheduler):
                 raise InputError("OneCycleLR", expected="total_steps, or epochs and steps_per_epoch", got="neither")
             total_steps = _steps(epochs, "epochs", 1) * _steps(steps_per_epoch, "steps_per_epoch", 1)
         self.total_steps = _steps(total_steps, "total_steps", 1)
-        self.pct_start = check_number(pct_start, "pct_start", "0 to 1", lambda share: 0 <= share <= 1)
+        self.pct_start = check_number(pct_start, "pct_start", *SHARE)
         self.anneal_strategy = check_choice(anneal_strategy, "anneal_strategy", "cos", "linear")
-        more = "finite and more than 0", lambda number: 0 < number < math.inf
-        self.div_factor = check_number(div_factor, "div_factor", *more)
-        self.final_div_factor = check_number(final_div_factor, "final_div_factor", *more)
-        number = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 1
-        rates = max_lr if isinstance(max_lr, (list, tuple)) else [max_lr] * number
-        if len(rates) != number:
-            expected = f"{count(number, 'rate')}, one per group"
-            raise ShapeError("max_lr", expected=expected, got=count(len(rates), "rate"))
-        self._highest = [check_positive("max_lr", rate) for rate in rates]
+        self.div_factor = check_number(div_factor, "div_factor", *POSITIVE)
+        self.final_div_factor = check_number(final_div_factor, "final_div_factor", *POSITIVE)
+        self._highest = [check_positive("max_lr", rate) for rate in _per_group(optimizer, max_lr, "max_lr", "rate")]
         super().__init__(optimizer)
 
     def rates(self, step: int) -> list[float]:
@@ -396,7 +397,7 @@ class ReduceLROnPlateau:
             raise DTypeError("optimizer", expected="an optimizer of varlen_rnn.optim", got=shown(optimizer))
         self.optimizer = optimizer
         self.mode = check_choice(mode, "mode", "min", "max")
-        self.factor = check_number(factor, "factor", "at least 0 and less than 1", lambda number: 0 <= number < 1)
+        self.factor = check_fraction("factor", factor)
         self.patience, self.cooldown = _steps(patience, "patience", 0), _steps(cooldown, "cooldown", 0)
         self.threshold = check_positive("threshold", threshold)
         self.threshold_mode = check_choice(threshold_mode, "threshold_mode", "rel", "abs")

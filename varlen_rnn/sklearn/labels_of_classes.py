@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from varlen_rnn.data.labels import IGNORED
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_flag, check_number, listed, shown
+from varlen_rnn.errors import NOT_NEGATIVE, DTypeError, InputError, ShapeError, check_flag, check_number, listed, shown
 from varlen_rnn.nn import functional
 from varlen_rnn.sklearn import recipe
 from varlen_rnn.sklearn.gaps import as_array, of_one_kind
@@ -276,8 +276,7 @@ def _class_weights(class_weight: Any, classes: np.ndarray, labels: np.ndarray) -
         if unknown:
             expected = f"keys that are classes, {shown(classes)}"
             raise InputError("class_weight", expected=expected, got=f"the key {shown(unknown[0])}")
-        at_least = "finite and at least 0", lambda weight: 0 <= weight < math.inf
-        found = [check_number(class_weight.get(plain(name), 1.0), "class_weight", *at_least) for name in classes]
+        found = [check_number(class_weight.get(plain(name), 1.0), "class_weight", *NOT_NEGATIVE) for name in classes]
         return np.array(found, np.float32)
     if not isinstance(class_weight, str) or class_weight != "balanced":
         raise DTypeError("class_weight", expected="a dict, 'balanced' or None", got=shown(class_weight))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from varlen_rnn.errors import DTypeError, InputError, ShapeError, check_int, check_list, check_number, shown
+from varlen_rnn.errors import FINITE, DTypeError, InputError, ShapeError, check_int, check_list, check_number, shown
 
 
 def array_of(
@@ -42,7 +42,7 @@ def check_that(array: np.ndarray, holds: np.ndarray | bool, name: str, expected:
 
 def numbers_of(value: Any, name: str, size: int | None = None) -> list[float]:
     """Return `value` as a list of floats, or raise unless it is a list of finite numbers of this size."""
-    found = [check_number(each, name, "a finite number", np.isfinite) for each in check_list(value, name)]
+    found = [check_number(each, name, *FINITE) for each in check_list(value, name)]
     return _of_size(found, name, size)
 
 

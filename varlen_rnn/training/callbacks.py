@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from varlen_rnn.errors import (
+    NOT_NEGATIVE,
     DTypeError,
     InputError,
     ShapeError,
@@ -66,7 +67,7 @@ class EarlyStopping(Callback):
     ) -> None:
         self.monitor, self.patience = monitor, check_int(patience, "patience", 1)
         self._sign = 1 if check_choice(mode, "mode", "min", "max") == "max" else -1
-        self.min_delta = check_number(min_delta, "min_delta", "at least 0", lambda number: 0 <= number < math.inf)
+        self.min_delta = check_number(min_delta, "min_delta", *NOT_NEGATIVE)
         self.restore_best = check_flag(restore_best, "restore_best")
         self._begin()
 
